@@ -1,0 +1,69 @@
+//! What the connection manager needs of a queue pair.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use crate::hello::Identity;
+use crate::qp::{AttrMask, Connection, Monitor, Qp, QpAttr};
+use crate::{Errno, Result};
+
+/// One end of a connection: a queue pair, or what stands in for one.
+pub(super) trait Endpoint: Send + Sync + fmt::Debug {
+    /// What a Weft peer must know of it.
+    fn identity(&self) -> Identity;
+
+    /// Takes the connection over; `monitor` hears how it goes on.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is in no state to be connected.
+    fn attach(&self, connection: Connection, monitor: Weak<dyn Monitor>) -> Result<()>;
+
+    /// Changes state.
+    ///
+    /// # Errors
+    /// As `ibv_modify_qp(3)`.
+    fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()>;
+
+    /// Ends the connection in order.
+    fn disconnect(&self);
+}
+
+/// A queue pair. The program may destroy it at any time, and then destroy what it used, so the
+/// connection manager must not keep it alive.
+#[derive(Debug)]
+pub(super) struct QpEndpoint {
+    qp: Weak<Qp>,
+    identity: Identity,
+}
+
+impl QpEndpoint {
+    pub(super) fn new(qp: &Arc<Qp>) -> Self {
+        Self { qp: Arc::downgrade(qp), identity: qp.identity() }
+    }
+
+    fn qp(&self) -> Result<Arc<Qp>> {
+        self.qp.upgrade().ok_or(Errno::INVAL)
+    }
+}
+
+impl Endpoint for QpEndpoint {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn attach(&self, connection: Connection, monitor: Weak<dyn Monitor>) -> Result<()> {
+        let qp = self.qp()?;
+        qp.set_monitor(monitor);
+        qp.attach(connection)
+    }
+
+    fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        self.qp()?.modify(attr, mask)
+    }
+
+    fn disconnect(&self) {
+        if let Ok(qp) = self.qp() {
+            qp.disconnect();
+        }
+    }
+}

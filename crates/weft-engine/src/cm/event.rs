@@ -1,0 +1,150 @@
+//! Events of identifiers, and the channels that carry them to the program.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use weft_sys::{Lock, counting_eventfd, notify};
+
+use super::id::Id;
+use crate::reactor::Reactor;
+use crate::{Errno, Result};
+
+/// `enum rdma_cm_event_type`, as far as it happens here, with the same values.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are those of rdma_get_cm_event(3).
+pub enum EventKind {
+    AddrResolved = 0,
+    RouteResolved = 2,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    ConnectError = 6,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    TimewaitExit = 15,
+}
+
+/// `struct rdma_conn_param` of an event: what the peer sent and what was agreed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventParam {
+    /// The private data of the peer's program.
+    pub private_data: Vec<u8>,
+    /// Reads and atomics that the peer may have outstanding with us.
+    pub responder_resources: u8,
+    /// Reads and atomics that we may have outstanding with the peer.
+    pub initiator_depth: u8,
+    /// The peer's queue pair number.
+    pub qp_num: u32,
+}
+
+/// An event.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// To which identifier it happened; of a connection request the new one.
+    pub id: Arc<Id>,
+    /// Of a connection request, who listened.
+    pub listener: Option<Arc<Id>>,
+    /// What happened.
+    pub kind: EventKind,
+    /// 0; a negative `errno`; or of a rejection the reason, see [`reject`].
+    pub status: i32,
+    /// What came with it.
+    pub param: EventParam,
+}
+
+/// Reasons of a rejection, with the values of InfiniBand's connection manager
+/// (InfiniBand Architecture vol. 1, section 12.6.7.2), which programs know.
+pub mod reject {
+    /// Nobody listens on the port.
+    pub const INVALID_SERVICE_ID: i32 = 8;
+    /// The peer's program refused.
+    pub const CONSUMER_DEFINED: i32 = 28;
+}
+
+impl Event {
+    /// Whose acknowledgement is due: the identifier that the event keeps from being destroyed.
+    #[must_use]
+    pub fn owner(&self) -> &Arc<Id> {
+        self.listener.as_ref().unwrap_or(&self.id)
+    }
+}
+
+/// An event channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+    /// Bounded by the identifiers: each has a few events, and a listener its backlog.
+    events: Lock<VecDeque<Event>>,
+}
+
+impl Channel {
+    /// `rdma_create_event_channel`.
+    ///
+    /// # Errors
+    /// `EMFILE` and the like when there is no descriptor left.
+    pub fn new() -> Result<Arc<Self>> {
+        let fd = counting_eventfd()?;
+        Ok(Arc::new(Self { fd, events: Lock::new(VecDeque::new()) }))
+    }
+
+    /// The descriptor to poll. It stays owned by the channel.
+    #[must_use]
+    pub fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// `rdma_get_cm_event`: the next event. Waits, driving the fabric meanwhile, unless the
+    /// descriptor is non-blocking. Holds no lock while it waits, so that the thread may be
+    /// cancelled. `delivering` sees the event before its owner can be destroyed.
+    ///
+    /// # Errors
+    /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+    pub fn next_event(&self, delivering: impl Fn(&Event)) -> Result<Event> {
+        loop {
+            if let Some(event) = self.take(&delivering) {
+                return Ok(event);
+            }
+            if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
+                Reactor::get().poll();
+                return self.take(&delivering).ok_or(Errno::AGAIN);
+            }
+            Reactor::get().wait_readable(self.fd.as_fd())?;
+        }
+    }
+
+    pub(super) fn post(&self, event: Event) {
+        let mut events = self.events.lock();
+        events.push_back(event);
+        notify(&self.fd);
+    }
+
+    /// Takes out the events for which `wanted` is true, oldest first.
+    pub(super) fn extract(&self, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
+        let mut events = self.events.lock();
+        let (out, rest): (Vec<_>, Vec<_>) = events.drain(..).partition(|event| wanted(event));
+        events.extend(rest);
+        for _ in &out {
+            self.consume();
+        }
+        out
+    }
+
+    fn take(&self, delivering: &impl Fn(&Event)) -> Option<Event> {
+        let mut events = self.events.lock();
+        let event = events.pop_front()?;
+        self.consume();
+        event.owner().event_taken(&event);
+        delivering(&event);
+        Some(event)
+    }
+
+    /// Takes back one count of the descriptor; there is one for each queued event.
+    fn consume(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.fd, &mut count);
+    }
+}

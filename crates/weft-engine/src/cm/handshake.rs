@@ -1,0 +1,86 @@
+//! What the two sides of an MPA exchange have in common.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+
+use weft_wire::ddp;
+use weft_wire::error::ProtocolError;
+use weft_wire::mpa::fpdu;
+use weft_wire::mpa::negotiate::{NegotiateError, Negotiated, Params, RtrKinds};
+use weft_wire::rdmap::Terminate;
+
+use super::socket::is_local;
+use crate::hello::{self, Identity};
+use crate::qp::Connection;
+
+/// A finished exchange.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    /// The stream and what was agreed on it.
+    pub(super) connection: Connection,
+    /// The private data of the peer's program.
+    pub(super) private_data: Vec<u8>,
+}
+
+impl Greeted {
+    pub(super) fn new(
+        socket: OwnedFd,
+        [local, peer]: [SocketAddr; 2],
+        initiator: bool,
+        mut negotiated: Negotiated,
+        early: Vec<u8>,
+    ) -> Self {
+        let frame = std::mem::take(&mut negotiated.peer_private_data);
+        let (private_data, peer_identity) = split(&frame);
+        let connection =
+            Connection { socket, local, peer, initiator, negotiated, peer_identity, early };
+        Self { connection, private_data }
+    }
+}
+
+/// Parts a peer's private data into its program's and its identity.
+pub(super) fn split(frame: &[u8]) -> (Vec<u8>, Option<Identity>) {
+    let (programs, hello) = hello::split(frame);
+    (programs.to_vec(), hello.map(|hello| hello.identity))
+}
+
+/// What we want of a connection between two addresses, with these read depths.
+///
+/// Peer-to-peer setup (RFC 6581 section 9.2) lets the passive side's program send first, as
+/// programs of the InfiniBand kind do.
+pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8) -> Params {
+    Params {
+        crc: crc_wanted(local, peer),
+        markers_wanted: false,
+        ird: ird.into(),
+        ord: ord.into(),
+        enhanced: true,
+        peer_to_peer: true,
+        rtr: RtrKinds { send: false, write: true, read: true },
+    }
+}
+
+/// CRCs guard against what a network does to bytes; on one host there is none. `WEFT_CRC` 0 or 1
+/// decides for all connections.
+fn crc_wanted(local: IpAddr, peer: IpAddr) -> bool {
+    static CHOICE: OnceLock<Option<bool>> = OnceLock::new();
+    let choice = CHOICE.get_or_init(|| match std::env::var("WEFT_CRC").as_deref() {
+        Ok("0") => Some(false),
+        Ok("1") => Some(true),
+        _ => None,
+    });
+    choice.unwrap_or_else(|| !is_local(local, peer))
+}
+
+/// The Terminate that answers a bad reply, if the RFCs want one, as it goes to the stream.
+pub(super) fn terminate(error: NegotiateError, crc: bool) -> Option<Vec<u8>> {
+    let terminate = ProtocolError::from_negotiate(&error)?.terminate(None, None);
+    let mut frame = vec![0; fpdu::total_len(ddp::UNTAGGED_LEN + Terminate::LEN_MAX)];
+    let body = &mut frame[fpdu::HEADER_LEN..];
+    let header_len = Terminate::HEADER.emit(body);
+    let ulpdu_len = header_len + terminate.emit(&mut body[header_len..]);
+    frame.truncate(fpdu::total_len(ulpdu_len));
+    fpdu::seal(&mut frame, ulpdu_len, crc);
+    Some(frame)
+}

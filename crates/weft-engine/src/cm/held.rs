@@ -1,0 +1,160 @@
+//! A connection whose queue pair is not one that we can connect.
+//!
+//! UCX uses identifiers for addresses and private data only: it names a queue pair that it never
+//! connects, and exchanges the numbers of others in the private data. The connection itself then
+//! tells of nothing but the peer's life.
+
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+
+use rustix::net::{Shutdown, shutdown};
+use weft_sys::Lock;
+use weft_wire::ddp;
+use weft_wire::mpa::fpdu;
+use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
+use weft_wire::rdmap::{Opcode, ReadRequest, queue};
+
+use super::endpoint::Endpoint;
+use super::limits::HELD_BYTES_MAX;
+use super::watched::Watched;
+use crate::hello::Identity;
+use crate::qp::{AttrMask, Connection, Monitor, QpAttr};
+use crate::reactor::Source;
+use crate::{Errno, Result};
+
+/// A connection without a queue pair.
+#[derive(Debug)]
+pub(super) struct Held {
+    this: Weak<Self>,
+    identity: Identity,
+    state: Lock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stream: Option<Watched>,
+    monitor: Option<Weak<dyn Monitor>>,
+    established: bool,
+    received: usize,
+}
+
+/// What the monitor is to be told, without a lock.
+#[derive(Default)]
+struct News {
+    monitor: Option<Weak<dyn Monitor>>,
+    established: bool,
+    disconnected: bool,
+}
+
+impl Held {
+    /// Stands in for the queue pair of this identity.
+    pub(super) fn new(identity: Identity) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            identity,
+            state: Lock::new(State::default()),
+        })
+    }
+
+    fn tell(&self, news: News) -> bool {
+        let Some(monitor) = news.monitor.and_then(|monitor| monitor.upgrade()) else {
+            return news.established || news.disconnected;
+        };
+        if news.established {
+            monitor.established();
+        }
+        if news.disconnected {
+            monitor.disconnected();
+        }
+        news.established || news.disconnected
+    }
+
+    fn read(&self) -> News {
+        let mut state = self.state.lock();
+        let mut news = News { monitor: state.monitor.clone(), ..News::default() };
+        while let Some(stream) = &state.stream {
+            let mut bytes = Vec::with_capacity(HELD_BYTES_MAX);
+            match weft_sys::recv(stream.as_fd(), &mut bytes) {
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Ok(received) if received > 0 => {
+                    state.received += received;
+                    news.established |= !std::mem::replace(&mut state.established, true);
+                    if state.received <= HELD_BYTES_MAX {
+                        continue;
+                    }
+                }
+                Ok(_) | Err(_) => {}
+            }
+            news.disconnected = true;
+            state.stream = None;
+        }
+        news
+    }
+}
+
+impl Endpoint for Held {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn attach(&self, connection: Connection, monitor: Weak<dyn Monitor>) -> Result<()> {
+        let owner = self.this.upgrade().expect("called through an `Arc` of it");
+        let mut state = self.state.lock();
+        if connection.initiator
+            && let Some(frame) = ready_to_receive(&connection.negotiated)
+        {
+            weft_sys::send(connection.socket.as_fd(), &frame)?;
+        }
+        state.established = connection.initiator;
+        state.monitor = Some(monitor);
+        state.stream = Some(Watched::new(connection.socket, owner)?);
+        Ok(())
+    }
+
+    fn modify(&self, _: &QpAttr, _: AttrMask) -> Result<()> {
+        Ok(())
+    }
+
+    fn disconnect(&self) {
+        let mut state = self.state.lock();
+        state.monitor = None;
+        if let Some(stream) = state.stream.take() {
+            // Closing alone would reset the connection if something unread is there.
+            let _ = shutdown(&stream, Shutdown::Write);
+        }
+    }
+}
+
+impl Source for Held {
+    fn ready(&self) -> bool {
+        let news = self.read();
+        self.tell(news)
+    }
+}
+
+/// The message that tells the passive side that the connection stands (RFC 6581 section 9.2).
+fn ready_to_receive(negotiated: &Negotiated) -> Option<Vec<u8>> {
+    let mut ulpdu = [0; ddp::UNTAGGED_LEN + ReadRequest::LEN];
+    let length = match negotiated.rtr? {
+        RtrKind::Write => {
+            let ulp = Opcode::Write.control();
+            ddp::Header::Tagged { last: true, ulp, stag: 1, to: 0 }.emit(&mut ulpdu)
+        }
+        RtrKind::Read => {
+            let ulp = Opcode::ReadRequest.control();
+            let (qn, msn) = (queue::READ_REQUEST, ddp::FIRST_MSN);
+            let header =
+                ddp::Header::Untagged { last: true, ulp, ulp_word: 0, qn, msn, mo: 0 };
+            let length = header.emit(&mut ulpdu);
+            let nothing =
+                ReadRequest { sink_stag: 0, sink_to: 0, size: 0, source_stag: 1, source_to: 0 };
+            length + nothing.emit(&mut ulpdu[length..])
+        }
+        // We do not offer it.
+        RtrKind::Send => return None,
+    };
+    let mut frame = vec![0; fpdu::total_len(length)];
+    frame[fpdu::HEADER_LEN..fpdu::HEADER_LEN + length].copy_from_slice(&ulpdu[..length]);
+    fpdu::seal(&mut frame, length, negotiated.crc);
+    Some(frame)
+}

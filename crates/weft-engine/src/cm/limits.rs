@@ -1,0 +1,42 @@
+//! Every bound of the connection manager.
+
+use std::time::Duration;
+
+/// Connection requests of one listener that wait for the program, and what a backlog of 0 means
+/// (as in the Linux kernel, `net.rdma_ucm.max_backlog`). A request beyond it is rejected.
+pub const BACKLOG_MAX: u32 = 1_024;
+/// Connections of one listener whose request has not come in whole. More wait in the kernel.
+pub const HALF_OPEN_MAX: usize = 128;
+/// How long a peer may take to send its whole request. The Linux kernel's siw waits as long.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a TCP connection may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the peer's program may take to accept or reject. InfiniBand's connection manager lets
+/// it take about a minute, siw 10 s.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest private data that a peer's request or reply may carry, trailer included: what an MPA
+/// frame holds (RFC 5044 section 7.1.1).
+pub const PEER_PRIVATE_DATA_MAX: usize = 512;
+
+/// When a peer is asked for the TCP port of an RDMA port, counted from the first time.
+pub const ASK_AT: [Duration; 3] =
+    [Duration::ZERO, Duration::from_millis(50), Duration::from_millis(150)];
+/// When the answer is not waited for any longer: the peer is a foreign one behind a filter.
+pub const ASK_TIMEOUT: Duration = Duration::from_millis(350);
+/// The same on one host, where an answer takes no time.
+pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
+/// Port queries answered in a row before the driving thread looks at something else.
+pub const ANSWERS_MAX: usize = 64;
+
+/// How long a listener leaves the TCP port to the program, see [`super::port`].
+pub const PORT_GRACE: Duration = Duration::from_millis(200);
+/// Ports tried when the program lets us choose one.
+pub const PORT_TRIES_MAX: usize = 32;
+/// When accepting is tried again after the process has run out of descriptors.
+pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// How long after the end of a connection its `TIMEWAIT_EXIT` event comes.
+pub const TIMEWAIT: Duration = Duration::from_millis(500);
+/// Bytes that a connection without a queue pair of ours may receive: no more than a
+/// ready-to-receive message is due there.
+pub const HELD_BYTES_MAX: usize = 256;

@@ -1,0 +1,245 @@
+//! A listener: accepts TCP connections, reads their MPA requests, and answers port queries.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
+use weft_sys::Lock;
+use weft_wire::mpa::negotiate::Request;
+
+use super::incoming::Incoming;
+use super::limits::{ACCEPT_RETRY, ANSWERS_MAX, HALF_OPEN_MAX, PORT_GRACE};
+use super::option::Options;
+use super::port::{self, Port, Sockets};
+use super::query;
+use super::socket::{self, canonical};
+use super::watched::Watched;
+use crate::reactor::{Reactor, Source};
+use crate::{Errno, Result};
+
+/// Who listens.
+pub(super) trait Callee: Send + Sync {
+    /// A peer asks for a connection. It waits until it is accepted, rejected or abandoned.
+    fn requested(&self, incoming: Arc<Incoming>, request: Request);
+}
+
+/// A listener.
+pub(super) struct Listener {
+    this: Weak<Self>,
+    callee: Weak<dyn Callee>,
+    address: SocketAddr,
+    options: Options,
+    state: Lock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    datagram: Option<Watched>,
+    /// The TCP port that answers name.
+    stream_port: u16,
+    /// What connections are accepted from.
+    streams: Vec<Watched>,
+    /// Bound to the RDMA port, to listen when the program has had time to take it.
+    foreign: Option<Foreign>,
+    /// Requests that are coming in.
+    half_open: HashMap<u64, Arc<Incoming>>,
+    accepted: u64,
+    closed: bool,
+}
+
+struct Foreign {
+    stream: OwnedFd,
+    due: Instant,
+}
+
+impl Listener {
+    /// Starts to listen on a bound port.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when somebody else has come first; what the reactor reports.
+    pub(super) fn start(port: Port, options: Options, callee: Weak<dyn Callee>) -> Result<Arc<Self>> {
+        let address = port.address();
+        let sockets = port.open()?;
+        let listener = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            callee,
+            address,
+            options,
+            state: Lock::new(State::default()),
+        });
+        // What is watched keeps the listener alive, so a failure half-way must undo it.
+        listener.open(sockets).inspect_err(|_| listener.close())?;
+        Ok(listener)
+    }
+
+    fn open(&self, sockets: Sockets) -> Result<()> {
+        let mut state = self.state.lock();
+        state.stream_port = socket::local_address(&sockets.stream)?.port();
+        state.streams.push(Watched::new(sockets.stream, self.owner())?);
+        state.datagram = sockets.datagram.map(|fd| Watched::new(fd, self.owner())).transpose()?;
+        state.foreign = sockets.foreign.map(|stream| {
+            let due = Instant::now() + PORT_GRACE;
+            Reactor::get().start_timer(due, self.owner());
+            Foreign { stream, due }
+        });
+        Ok(())
+    }
+
+    /// Stops listening. Requests that the program has not been told of are dropped.
+    pub(super) fn close(&self) {
+        let old = {
+            let mut state = self.state.lock();
+            std::mem::replace(&mut *state, State { closed: true, ..State::default() })
+        };
+        for incoming in old.half_open.values() {
+            incoming.abandon();
+        }
+    }
+
+    /// A half-open connection has failed.
+    pub(super) fn forget(&self, number: u64) {
+        let removed = self.state.lock().half_open.remove(&number);
+        if removed.is_some() {
+            // There may be connections that waited for room.
+            self.accept();
+        }
+    }
+
+    /// A half-open connection's request is whole.
+    pub(super) fn requested(&self, number: u64, request: Request) {
+        let removed = self.state.lock().half_open.remove(&number);
+        let Some(incoming) = removed else { return };
+        match self.callee.upgrade() {
+            Some(callee) => callee.requested(incoming, request),
+            None => incoming.abandon(),
+        }
+        self.accept();
+    }
+
+    fn owner(&self) -> Arc<dyn Source> {
+        self.this.upgrade().expect("called through an `Arc` of it")
+    }
+
+    /// Accepts while there is room for half-open connections. Returns whether there was one.
+    fn accept(&self) -> bool {
+        let mut accepted = false;
+        while self.accept_one() {
+            accepted = true;
+        }
+        accepted
+    }
+
+    fn accept_one(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.closed || state.half_open.len() >= HALF_OPEN_MAX {
+            return false;
+        }
+        for index in 0..state.streams.len() {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let stream = match rustix::net::acceptfrom_with(&state.streams[index], flags) {
+                Ok((stream, Some(peer))) => match SocketAddr::try_from(peer) {
+                    Ok(peer) => (stream, canonical(peer)),
+                    Err(_) => continue,
+                },
+                Ok((_, None)) => continue,
+                Err(Errno::AGAIN) => continue,
+                // No descriptor left, or a connection that died in the queue. The edge will not
+                // come again for those behind it.
+                Err(_) => {
+                    Reactor::get().start_timer(Instant::now() + ACCEPT_RETRY, self.owner());
+                    continue;
+                }
+            };
+            state.accepted += 1;
+            let number = state.accepted;
+            // A connection that cannot be set up is closed, and the next one has its turn.
+            if let Ok(incoming) = self.take(stream, number) {
+                state.half_open.insert(number, incoming);
+            }
+            return true;
+        }
+        false
+    }
+
+    fn take(
+        &self,
+        (stream, peer): (OwnedFd, SocketAddr),
+        number: u64,
+    ) -> Result<Arc<Incoming>> {
+        sockopt::set_tcp_nodelay(&stream, true)?;
+        if let Some(tos) = self.options.tos {
+            socket::set_tos(&stream, &self.address, tos)?;
+        }
+        let mut local = socket::local_address(&stream)?;
+        // To the program it is the RDMA port that was reached.
+        local.set_port(self.address.port());
+        Incoming::start(stream, [local, peer], number, Weak::clone(&self.this))
+    }
+
+    /// Answers port queries. Returns whether there was any datagram.
+    fn answer(&self) -> bool {
+        let state = self.state.lock();
+        let Some(datagram) = &state.datagram else { return false };
+        let mut buffer = [0; query::LEN + 1];
+        for count in 0..ANSWERS_MAX {
+            match rustix::net::recvfrom(datagram, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((length, _, Some(asker))) => {
+                    let query = &buffer[..length.min(buffer.len())];
+                    let port = self.address.port();
+                    if let Some(answer) = query::answer(query, port, state.stream_port) {
+                        // Lost like any other datagram, if the socket does not take it.
+                        let _ = rustix::net::sendto(
+                            datagram.as_fd(),
+                            &answer,
+                            SendFlags::DONTWAIT,
+                            &asker,
+                        );
+                    }
+                }
+                Ok((_, _, None)) => {}
+                Err(Errno::AGAIN) => return count > 0,
+                // Somebody to whom we answered has closed its port.
+                Err(_) => {}
+            }
+        }
+        // There are more, and the edge will not come again.
+        Reactor::get().start_timer(Instant::now(), self.owner());
+        true
+    }
+
+    /// Listens on the RDMA port itself, if it is time and the program has not taken it.
+    fn open_foreign(&self) {
+        let mut state = self.state.lock();
+        let due = state.foreign.as_ref().is_some_and(|foreign| Instant::now() >= foreign.due);
+        if !due {
+            return;
+        }
+        if let Some(Foreign { stream, .. }) = state.foreign.take()
+            && port::listen(&stream).is_ok()
+            && let Ok(stream) = Watched::new(stream, self.owner())
+        {
+            state.streams.push(stream);
+        }
+    }
+}
+
+impl Source for Listener {
+    fn ready(&self) -> bool {
+        let answered = self.answer();
+        self.accept() || answered
+    }
+
+    fn expired(&self) {
+        self.open_foreign();
+        self.ready();
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener").field("address", &self.address).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! Sockets of the connection manager: non-blocking, closed on exec.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
+use weft_sys::interface_addresses;
+
+use super::option::Options;
+use crate::{Errno, Result};
+
+/// A UDP port that is never asked anything; connecting a UDP socket sends nothing.
+const DISCARD_PORT: u16 = 9;
+
+/// A TCP socket that may share its port with connections of the past.
+pub(super) fn stream(like: &SocketAddr, options: &Options) -> Result<OwnedFd> {
+    let socket = exclusive_stream(like, options)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(socket)
+}
+
+/// A TCP socket that shares its port with nothing at all.
+pub(super) fn exclusive_stream(like: &SocketAddr, options: &Options) -> Result<OwnedFd> {
+    let socket = open(like, SocketType::STREAM, options)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    Ok(socket)
+}
+
+/// A UDP socket.
+pub(super) fn datagram(like: &SocketAddr, options: &Options) -> Result<OwnedFd> {
+    open(like, SocketType::DGRAM, options)
+}
+
+fn open(like: &SocketAddr, kind: SocketType, options: &Options) -> Result<OwnedFd> {
+    let family = if like.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let protocol = (kind == SocketType::STREAM).then_some(ipproto::TCP);
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, kind, flags, protocol)?;
+    if let Some(af_only) = options.af_only
+        && like.is_ipv6()
+    {
+        sockopt::set_ipv6_v6only(&socket, af_only)?;
+    }
+    if let Some(tos) = options.tos {
+        set_tos(&socket, like, tos)?;
+    }
+    Ok(socket)
+}
+
+/// Sets the type of service on a socket for `like`'s family.
+pub(super) fn set_tos(socket: impl AsFd, like: &SocketAddr, tos: u8) -> Result<()> {
+    if like.is_ipv4() {
+        return sockopt::set_ip_tos(&socket, tos);
+    }
+    // For IPv4 peers of an IPv6 socket, where the system has it.
+    let _ = sockopt::set_ip_tos(&socket, tos);
+    sockopt::set_ipv6_tclass(&socket, u32::from(tos))
+}
+
+/// The socket's own address.
+pub(super) fn local_address(socket: impl AsFd) -> Result<SocketAddr> {
+    let address = rustix::net::getsockname(socket)?;
+    SocketAddr::try_from(address).map(canonical).map_err(|_| Errno::AFNOSUPPORT)
+}
+
+/// An IPv4 address that came in IPv6's clothes through a socket for both, as itself.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::from((v4, v6.port())),
+            None => address,
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+/// The address to connect to for a wildcard: this host.
+pub(super) fn concrete(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+/// The address from which the routing tables would send to `destination`.
+pub(super) fn source_for(destination: SocketAddr) -> Result<SocketAddr> {
+    let socket = datagram(&destination, &Options::default())?;
+    let mut target = destination;
+    if target.port() == 0 {
+        target.set_port(DISCARD_PORT);
+    }
+    rustix::net::connect(&socket, &target)?;
+    let mut source = local_address(&socket)?;
+    source.set_port(0);
+    Ok(source)
+}
+
+/// Whether `peer`, connected from `local`, is on this host.
+pub(super) fn is_local(local: IpAddr, peer: IpAddr) -> bool {
+    local == peer
+        || peer.is_loopback()
+        || interface_addresses().is_ok_and(|all| all.iter().any(|own| own.address == peer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_and_local_addresses() {
+        let there: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        assert_eq!(source_for(there).expect("a route"), there);
+        assert!(is_local("127.0.0.1".parse().unwrap(), "127.0.0.9".parse().unwrap()));
+        assert!(!is_local("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn mapped_addresses_are_ipv4() {
+        let mapped: SocketAddr = "[::ffff:10.0.0.1]:7".parse().expect("an address");
+        assert_eq!(canonical(mapped), "10.0.0.1:7".parse().expect("an address"));
+        assert_eq!(concrete("[::]:7".parse().unwrap()), "[::1]:7".parse().unwrap());
+    }
+}

@@ -1,0 +1,48 @@
+//! A descriptor that the reactor watches for its owner.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::Result;
+use crate::reactor::{Reactor, Source, Token};
+
+/// Watched until dropped, and closed then. The owner is kept alive by the reactor meanwhile, so it
+/// must drop or release this on every way out.
+#[derive(Debug)]
+pub(super) struct Watched {
+    /// `None` only once the descriptor has been released.
+    fd: Option<OwnedFd>,
+    token: Token,
+}
+
+impl Watched {
+    /// Watches `fd`, which is non-blocking.
+    ///
+    /// # Errors
+    /// What [`Reactor::watch`] reports; the descriptor is closed then.
+    pub(super) fn new(fd: OwnedFd, owner: Arc<dyn Source>) -> Result<Self> {
+        let token = Reactor::get().watch(fd.as_fd(), owner, false)?;
+        Ok(Self { fd: Some(fd), token })
+    }
+
+    /// The descriptor, watched no longer.
+    pub(super) fn release(mut self) -> OwnedFd {
+        let fd = self.fd.take().expect("released once, for it takes the value");
+        Reactor::get().unwatch(fd.as_fd(), self.token);
+        fd
+    }
+}
+
+impl AsFd for Watched {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("there until the value is consumed").as_fd()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            Reactor::get().unwatch(fd.as_fd(), self.token);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! An opened device.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use weft_sys::{Lock, counting_eventfd, notify, wait_readable};
+
+use crate::device::Device;
+use crate::event::AsyncEvent;
+use crate::limits::ASYNC_EVENTS_MAX;
+use crate::{Errno, Result};
+
+/// An opened device: what `ibv_open_device` returns.
+#[derive(Debug)]
+pub struct Context {
+    device: Device,
+    events_fd: OwnedFd,
+    events: Lock<VecDeque<AsyncEvent>>,
+}
+
+impl Context {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// `EMFILE` and the like when there is no descriptor left.
+    pub fn open(device: &Device) -> Result<Arc<Self>> {
+        let events_fd = counting_eventfd()?;
+        let events = Lock::new(VecDeque::new());
+        Ok(Arc::new(Self { device: device.clone(), events_fd, events }))
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The descriptor that is readable while asynchronous events wait. It stays ours.
+    #[must_use]
+    pub fn async_fd(&self) -> RawFd {
+        self.events_fd.as_raw_fd()
+    }
+
+    /// `ibv_get_async_event`: the next event; waits unless the descriptor is non-blocking. Holds no
+    /// lock while it waits, so that the thread may be cancelled.
+    ///
+    /// # Errors
+    /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+    pub fn next_event(&self) -> Result<AsyncEvent> {
+        loop {
+            if let Some(event) = self.take_event() {
+                return Ok(event);
+            }
+            if fcntl_getfl(&self.events_fd)?.contains(OFlags::NONBLOCK) {
+                return Err(Errno::AGAIN);
+            }
+            wait_readable([self.events_fd.as_fd()], None)?;
+        }
+    }
+
+    /// Tells the program of an event; the oldest is never displaced by a newer one.
+    pub fn post_event(&self, event: AsyncEvent) {
+        let mut events = self.events.lock();
+        if events.len() < ASYNC_EVENTS_MAX {
+            events.push_back(event);
+            notify(&self.events_fd);
+        }
+    }
+
+    /// Forgets the waiting events for which `gone` is true (their object is being destroyed).
+    pub fn forget_events(&self, gone: impl Fn(&AsyncEvent) -> bool) {
+        let mut events = self.events.lock();
+        let before = events.len();
+        events.retain(|event| !gone(event));
+        for _ in events.len()..before {
+            self.consume_count();
+        }
+    }
+
+    fn take_event(&self) -> Option<AsyncEvent> {
+        let mut events = self.events.lock();
+        let event = events.pop_front()?;
+        self.consume_count();
+        Some(event)
+    }
+
+    fn consume_count(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.events_fd, &mut count);
+    }
+}

@@ -1,0 +1,200 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+use weft_sys::Lock;
+
+use crate::channel::CompChannel;
+use crate::context::Context;
+use crate::event::{AsyncEvent, Element, EventKind};
+use crate::limits::CQE_MAX;
+use crate::reactor::Reactor;
+use crate::wc::{Completion, Status};
+use crate::{Errno, Result};
+
+const DISARMED: u8 = 0;
+const ARMED_SOLICITED: u8 = 1;
+const ARMED_ANY: u8 = 2;
+
+#[derive(Debug)]
+struct Ring {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    context: Arc<Context>,
+    channel: Option<Arc<CompChannel>>,
+    /// The face's own name for this object; events carry it to the program.
+    pub cookie: AtomicUsize,
+    ring: Lock<Ring>,
+    /// Length of the ring, for a look without the lock.
+    ready: AtomicU32,
+    armed: AtomicU8,
+    overrun: AtomicBool,
+    users: AtomicUsize,
+}
+
+impl Cq {
+    /// `ibv_create_cq`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a size of 0 or above [`CQE_MAX`].
+    pub fn new(
+        context: &Arc<Context>,
+        cqe: u32,
+        channel: Option<Arc<CompChannel>>,
+    ) -> Result<Arc<Self>> {
+        if cqe == 0 || cqe > CQE_MAX {
+            return Err(Errno::INVAL);
+        }
+        let capacity = cqe as usize;
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
+            channel,
+            cookie: AtomicUsize::new(0),
+            ring: Lock::new(Ring { entries: VecDeque::new(), capacity }),
+            ready: AtomicU32::new(0),
+            armed: AtomicU8::new(DISARMED),
+            overrun: AtomicBool::new(false),
+            users: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The context it belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The channel that tells of its events.
+    #[must_use]
+    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
+        self.channel.as_ref()
+    }
+
+    /// Moves completions to `out` and returns how many. Drives the fabric when none is ready.
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        if self.ready.load(Ordering::Acquire) == 0 {
+            Reactor::get().poll();
+            if self.ready.load(Ordering::Acquire) == 0 {
+                return 0;
+            }
+        }
+        let mut ring = self.ring.lock();
+        let count = out.len().min(ring.entries.len());
+        for (slot, entry) in out.iter_mut().zip(ring.entries.drain(..count)) {
+            *slot = entry;
+        }
+        self.publish_len(&ring);
+        count
+    }
+
+    /// Whether the queue has lost a completion because it was full (`IBV_EVENT_CQ_ERR`).
+    #[must_use]
+    pub fn is_overrun(&self) -> bool {
+        self.overrun.load(Ordering::Acquire)
+    }
+
+    /// `ibv_req_notify_cq`: the next completion (or the next solicited one) posts one event.
+    pub fn arm(&self, solicited_only: bool) {
+        let level = if solicited_only { ARMED_SOLICITED } else { ARMED_ANY };
+        self.armed.fetch_max(level, Ordering::AcqRel);
+        Reactor::get().about_to_wait();
+    }
+
+    /// `ibv_resize_cq`: room for `cqe` completions.
+    ///
+    /// # Errors
+    /// `EINVAL` for 0, for more than [`CQE_MAX`], and for less than is in the queue now.
+    pub fn resize(&self, cqe: u32) -> Result<()> {
+        let mut ring = self.ring.lock();
+        if cqe == 0 || cqe > CQE_MAX || (cqe as usize) < ring.entries.len() {
+            return Err(Errno::INVAL);
+        }
+        ring.capacity = cqe as usize;
+        Ok(())
+    }
+
+    /// Checks that it may be destroyed, and forgets its events.
+    ///
+    /// # Errors
+    /// `EBUSY` while a queue pair uses it.
+    pub fn check_unused(self: &Arc<Self>) -> Result<()> {
+        if self.users.load(Ordering::Acquire) != 0 {
+            return Err(Errno::BUSY);
+        }
+        if let Some(channel) = &self.channel {
+            channel.purge(self);
+        }
+        Ok(())
+    }
+
+    /// Adds a completion; `solicited` if the peer asked to wake this side.
+    pub(crate) fn push(self: &Arc<Self>, completion: Completion, solicited: bool) {
+        let failed = completion.status != Status::Success;
+        {
+            let mut ring = self.ring.lock();
+            if ring.entries.len() >= ring.capacity {
+                drop(ring);
+                self.report_overrun();
+                return;
+            }
+            ring.entries.push_back(completion);
+            self.publish_len(&ring);
+        }
+        // An error counts as solicited (ibv_req_notify_cq(3)).
+        let threshold = if solicited || failed { ARMED_SOLICITED } else { ARMED_ANY };
+        if self.armed.load(Ordering::Acquire) >= threshold
+            && self.armed.swap(DISARMED, Ordering::AcqRel) >= threshold
+            && let Some(channel) = &self.channel
+        {
+            channel.post(self);
+        }
+    }
+
+    /// Removes the completions of a queue pair that is reset or destroyed.
+    pub(crate) fn forget(&self, qp_num: u32) {
+        let mut ring = self.ring.lock();
+        ring.entries.retain(|entry| entry.qp_num != qp_num);
+        self.publish_len(&ring);
+    }
+
+    pub(crate) fn user(self: &Arc<Self>) -> CqUser {
+        self.users.fetch_add(1, Ordering::AcqRel);
+        CqUser(Arc::clone(self))
+    }
+
+    fn publish_len(&self, ring: &Ring) {
+        let len = u32::try_from(ring.entries.len()).unwrap_or(u32::MAX);
+        self.ready.store(len, Ordering::Release);
+    }
+
+    #[cold]
+    fn report_overrun(self: &Arc<Self>) {
+        if !self.overrun.swap(true, Ordering::AcqRel) {
+            let element = Element::Cq(Arc::clone(self));
+            self.context.post_event(AsyncEvent { kind: EventKind::CqErr, element });
+        }
+    }
+}
+
+/// The hold that a queue pair has on its completion queue.
+#[derive(Debug)]
+pub(crate) struct CqUser(Arc<Cq>);
+
+impl CqUser {
+    pub(crate) fn cq(&self) -> &Arc<Cq> {
+        &self.0
+    }
+}
+
+impl Drop for CqUser {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,55 @@
+//! Asynchronous events of a context.
+
+use std::sync::Arc;
+
+use crate::cq::Cq;
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+/// What happened: `ibv_event_type`, with the same values.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are those of ibv_get_async_event(3).
+pub enum EventKind {
+    CqErr = 0,
+    QpFatal = 1,
+    QpReqErr = 2,
+    QpAccessErr = 3,
+    CommEst = 4,
+    SqDrained = 5,
+    PathMig = 6,
+    PathMigErr = 7,
+    DeviceFatal = 8,
+    PortActive = 9,
+    PortErr = 10,
+    LidChange = 11,
+    PkeyChange = 12,
+    SmChange = 13,
+    SrqErr = 14,
+    SrqLimitReached = 15,
+    QpLastWqeReached = 16,
+    ClientReregister = 17,
+    GidChange = 18,
+}
+
+/// To what it happened.
+#[derive(Clone, Debug)]
+pub enum Element {
+    /// A queue pair.
+    Qp(Arc<Qp>),
+    /// A completion queue.
+    Cq(Arc<Cq>),
+    /// A shared receive queue.
+    Srq(Arc<Srq>),
+    /// A port, counted from 1.
+    Port(u8),
+}
+
+/// An asynchronous event.
+#[derive(Clone, Debug)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To what.
+    pub element: Element,
+}

@@ -1,0 +1,126 @@
+//! What Weft peers tell each other: a trailer behind the program's MPA private data.
+//!
+//! ```text
+//! | program's private data | magic, 8 | version, 1 | flags, 1 | length of the program's, 2 |
+//! | QP number, 4 | wanted QP number, 4 | STag of the acknowledgements, 4 | GID, 16 |
+//! ```
+//!
+//! All fields are big-endian. A foreign iWARP peer takes the trailer for padding, which programs of
+//! the InfiniBand kind are used to, and sends none. What does not match to the last byte is a
+//! foreign peer's private data and belongs to the program, whole.
+
+use crate::device::Gid;
+
+/// Bytes of the trailer.
+pub const TRAILER_LEN: usize = 40;
+
+const MAGIC: [u8; 8] = *b"\xf7WeftQP\x1a";
+const VERSION: u8 = 1;
+const VERSION_AT: usize = 8;
+const FLAGS_AT: usize = 9;
+const LENGTH_AT: usize = 10;
+const QP_NUM_AT: usize = 12;
+const WANTED_QP_AT: usize = 16;
+const ACK_STAG_AT: usize = 20;
+const GID_AT: usize = 24;
+const _: () = assert!(GID_AT + size_of::<Gid>() == TRAILER_LEN);
+
+/// What a Weft peer must know of a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Queue pair number.
+    pub qp_num: u32,
+    /// STag under which the queue pair takes acknowledgements.
+    pub ack_stag: u32,
+    /// GID of the queue pair's address.
+    pub gid: Gid,
+}
+
+/// A trailer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The sender.
+    pub identity: Identity,
+    /// The queue pair that the sender wants to reach; 0 when a listener is to choose.
+    pub wanted_qp: u32,
+}
+
+/// The program's private data with the trailer behind it. `wanted_qp` is 0 in a request to a
+/// listener of the connection manager, and in replies.
+///
+/// # Panics
+/// When the private data is longer than the trailer's length field can say (65,535 bytes).
+#[must_use]
+pub fn append(private_data: &[u8], identity: &Identity, wanted_qp: u32) -> Vec<u8> {
+    let length = u16::try_from(private_data.len()).expect("private data is checked by the caller");
+    let mut out = Vec::with_capacity(private_data.len() + TRAILER_LEN);
+    out.extend_from_slice(private_data);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&[VERSION, 0]);
+    out.extend_from_slice(&length.to_be_bytes());
+    for word in [identity.qp_num, wanted_qp, identity.ack_stag] {
+        out.extend_from_slice(&word.to_be_bytes());
+    }
+    out.extend_from_slice(&identity.gid);
+    out
+}
+
+/// Parts the program's private data from the trailer; without a trailer the peer is a foreign one
+/// and all of it is the program's. Never panics.
+#[must_use]
+pub fn split(private_data: &[u8]) -> (&[u8], Option<Hello>) {
+    let Some((programs, trailer)) = private_data.split_last_chunk::<TRAILER_LEN>() else {
+        return (private_data, None);
+    };
+    let length = u16::from_be_bytes([trailer[LENGTH_AT], trailer[LENGTH_AT + 1]]);
+    let is_ours = trailer.starts_with(&MAGIC)
+        && trailer[VERSION_AT] == VERSION
+        && trailer[FLAGS_AT] == 0
+        && usize::from(length) == programs.len();
+    if !is_ours {
+        return (private_data, None);
+    }
+    let word = |at: usize| {
+        u32::from_be_bytes([trailer[at], trailer[at + 1], trailer[at + 2], trailer[at + 3]])
+    };
+    let mut gid = Gid::default();
+    gid.copy_from_slice(&trailer[GID_AT..]);
+    let identity = Identity { qp_num: word(QP_NUM_AT), ack_stag: word(ACK_STAG_AT), gid };
+    (programs, Some(Hello { identity, wanted_qp: word(WANTED_QP_AT) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: Identity =
+        Identity { qp_num: 0x1234_5607, ack_stag: 0xaabb_ccdd, gid: [7; 16] };
+
+    #[test]
+    fn what_is_appended_is_split() {
+        for programs in [&b""[..], b"x", &[0xff; 196]] {
+            let all = append(programs, &IDENTITY, 0x99);
+            assert_eq!(all.len(), programs.len() + TRAILER_LEN);
+            let hello = Hello { identity: IDENTITY, wanted_qp: 0x99 };
+            assert_eq!(split(&all), (programs, Some(hello)));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_the_programs() {
+        let good = append(b"abc", &IDENTITY, 0);
+        let mut longer = good.clone();
+        longer.push(0);
+        let shifted: Vec<u8> = [b"z", good.as_slice()].concat();
+        for bytes in [&longer, &shifted, &good[1..].to_vec(), &good[..good.len() - 1].to_vec()] {
+            assert_eq!(split(bytes), (bytes.as_slice(), None));
+        }
+        // Every bit of magic, version, flags and length counts.
+        for at in 3..3 + QP_NUM_AT {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert_eq!(split(&bad), (bad.as_slice(), None), "byte {at}");
+        }
+        assert_eq!(split(&[]), (&[][..], None));
+    }
+}

@@ -1,0 +1,138 @@
+//! Local and remote keys: which registered memory a 32-bit key names, for the whole process.
+//!
+//! Keys are drawn from the system's random source, so that a peer cannot guess the key of memory
+//! that it was not told about, and so that a key of the past hardly ever names new memory. The low
+//! eight bits are the part that a program may change itself (`ibv_inc_rkey`, type 2 windows).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::limits::MR_MAX;
+use crate::mr::Mr;
+use crate::mw::Mw;
+use crate::{Errno, Result};
+
+/// What a key can name.
+#[derive(Clone, Debug)]
+pub(crate) enum Keyed {
+    Region(Arc<Mr>),
+    Window(Arc<Mw>),
+    /// A key that no access may use: a queue pair took it for its own protocol.
+    Reserved,
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: u32,
+    keyed: Keyed,
+}
+
+type Table = HashMap<u32, Slot, BuildHasherDefault<Identity>>;
+
+/// Random keys need no hashing.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0 << 8 | u64::from(byte);
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        // hashbrown takes the bucket from the low bits and the tag from the high ones.
+        self.0 = u64::from(value) | u64::from(value) << 41;
+    }
+}
+
+static TABLE: RwLock<Table> = RwLock::new(Table::with_hasher(BuildHasherDefault::new()));
+
+/// The program's own part of a key.
+const TAG_BITS: u32 = 8;
+
+fn read() -> RwLockReadGuard<'static, Table> {
+    TABLE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write() -> RwLockWriteGuard<'static, Table> {
+    TABLE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reserves a key and stores what `make` returns for it.
+///
+/// # Errors
+/// `ENOMEM` when [`MR_MAX`] keys are in use.
+pub(crate) fn insert(make: impl FnOnce(u32) -> Keyed) -> Result<u32> {
+    let mut table = write();
+    if table.len() >= MR_MAX as usize {
+        return Err(Errno::NOMEM);
+    }
+    loop {
+        let mut bytes = [0; 4];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let key = u32::from_ne_bytes(bytes);
+        let index = key >> TAG_BITS;
+        // Index 0 would allow the key 0, which programs and protocols use for "no key".
+        if index != 0 && !table.contains_key(&index) {
+            table.insert(index, Slot { key, keyed: make(key) });
+            return Ok(key);
+        }
+    }
+}
+
+/// What the key names, if anything.
+pub(crate) fn find(key: u32) -> Option<Keyed> {
+    let table = read();
+    let slot = table.get(&(key >> TAG_BITS))?;
+    (slot.key == key).then(|| slot.keyed.clone())
+}
+
+/// Gives the object of `old` the key `new`, which differs in its low eight bits only.
+///
+/// # Errors
+/// `EINVAL` when `old` names nothing or `new` differs in more.
+pub(crate) fn rename(old: u32, new: u32) -> Result<()> {
+    if old >> TAG_BITS != new >> TAG_BITS {
+        return Err(Errno::INVAL);
+    }
+    match write().get_mut(&(old >> TAG_BITS)) {
+        Some(slot) if slot.key == old => {
+            slot.key = new;
+            Ok(())
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Frees a key. Nothing happens when it names nothing.
+pub(crate) fn remove(key: u32) {
+    let mut table = write();
+    if table.get(&(key >> TAG_BITS)).is_some_and(|slot| slot.key == key) {
+        table.remove(&(key >> TAG_BITS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_its_slot_until_removed() {
+        let key = insert(|_| Keyed::Reserved).expect("room");
+        assert!(find(key).is_some());
+        assert!(find(key ^ 1).is_none(), "another tag is another key");
+        let renamed = key & !0xff | (key + 1) & 0xff;
+        assert_eq!(rename(key, renamed), Ok(()));
+        assert!(find(key).is_none());
+        assert!(find(renamed).is_some());
+        assert_eq!(rename(renamed, renamed ^ 0x100), Err(Errno::INVAL));
+        remove(renamed);
+        assert!(find(renamed).is_none());
+    }
+}

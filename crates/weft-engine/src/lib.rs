@@ -1,0 +1,34 @@
+//! Verbs objects and the progress that moves their data.
+//!
+//! A program opens a [`Context`] on a [`device::Device`], makes protection domains, memory regions,
+//! completion queues and queue pairs in it, connects queue pairs (by the connection manager in
+//! [`cm`], or by queue pair number and GID alone), posts work and polls completions. The names, the
+//! rules and the error numbers are those of the verbs manual pages.
+
+pub mod access;
+pub mod channel;
+pub mod context;
+pub mod cq;
+pub mod device;
+pub mod event;
+pub mod hello;
+mod keys;
+pub mod limits;
+mod link;
+pub mod mr;
+pub mod mw;
+mod numbers;
+pub mod pd;
+pub mod qp;
+pub mod reactor;
+mod rendezvous;
+pub mod srq;
+mod tcp;
+pub mod wc;
+pub mod wr;
+
+pub use context::Context;
+pub use weft_sys::Errno;
+
+/// What a call of this crate gives: a value, or the `errno` that the verbs manual names.
+pub type Result<T> = std::result::Result<T, Errno>;

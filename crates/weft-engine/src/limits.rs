@@ -1,0 +1,28 @@
+//! Every bound of this crate. Reaching one gives the error that the verbs manual documents.
+
+/// Work requests that one send or receive queue holds.
+pub const QP_WR_MAX: u32 = 16_384;
+/// Scatter/gather entries of one work request.
+pub const SGE_MAX: u32 = 32;
+/// Bytes that a work request carries inline.
+pub const INLINE_MAX: u32 = 1_024;
+/// Entries of a completion queue. libfabric's RxM asks for 262,144.
+pub const CQE_MAX: u32 = 1 << 20;
+/// Bytes of one message, the verbs limit.
+pub const MESSAGE_MAX: u32 = 1 << 31;
+/// RDMA reads and atomics outstanding in one direction of a queue pair (IRD and ORD).
+pub const READ_DEPTH_MAX: u8 = 128;
+/// Queue pairs, completion queues and shared receive queues of one context.
+pub const OBJECTS_MAX: u32 = 65_536;
+/// Memory regions of the process.
+pub const MR_MAX: u32 = 1 << 20;
+/// Bytes of one memory region.
+pub const MR_SIZE_MAX: u64 = 1 << 46;
+/// Bytes of Sends that wait for a receive on one queue pair; after that the stream stops.
+pub const PARKED_BYTES_MAX: usize = 256 << 10;
+/// Asynchronous events that wait for the program on one context; later ones are dropped.
+pub const ASYNC_EVENTS_MAX: usize = 4_096;
+/// Bytes of a private data that a program hands to a connection request or reply.
+pub const PRIVATE_DATA_MAX: usize = 196;
+/// Queue pairs that share one listening port (the low eight bits of a queue pair number).
+pub const QPS_PER_PORT: u32 = 256;

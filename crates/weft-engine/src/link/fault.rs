@@ -1,0 +1,82 @@
+//! What a peer did wrong, with the segment that shows it.
+
+use weft_wire::ddp::Header;
+use weft_wire::error::ProtocolError;
+use weft_wire::rdmap::{ReadRequest, Terminate};
+
+use crate::mr::AccessError;
+use crate::wc::Status;
+
+/// A reason to terminate the connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) error: ProtocolError,
+    segment: Option<(u16, Header)>,
+    read_request: Option<ReadRequest>,
+}
+
+impl Fault {
+    pub(crate) fn in_segment(self, payload_len: usize, header: Header) -> Self {
+        let len = u16::try_from(payload_len).unwrap_or(u16::MAX);
+        Self { segment: self.segment.or(Some((len, header))), ..self }
+    }
+
+    pub(crate) fn of_request(error: ProtocolError, request: ReadRequest) -> Self {
+        Self { read_request: Some(request), ..Self::from(error) }
+    }
+
+    pub(crate) fn terminate(&self) -> Terminate {
+        self.error.terminate(self.segment, self.read_request)
+    }
+
+    /// Layer, type and code in one number, for `vendor_err`.
+    pub(crate) fn code(&self) -> u32 {
+        let (layer, etype, code) = self.error.terminate_code();
+        terminate_number(layer, etype, code)
+    }
+}
+
+impl<E: Into<ProtocolError>> From<E> for Fault {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), segment: None, read_request: None }
+    }
+}
+
+fn terminate_number(layer: u8, etype: u8, code: u8) -> u32 {
+    u32::from(layer) << 12 | u32::from(etype) << 8 | u32::from(code)
+}
+
+/// Why a peer's tagged message may not touch memory (RFC 5041 section 8.2, RFC 5040 section 7.2).
+pub(super) fn tagged(error: AccessError, stag: u32) -> ProtocolError {
+    match error {
+        AccessError::Key => ProtocolError::TaggedInvalidStag { stag },
+        AccessError::Domain => ProtocolError::TaggedNotAssociated { stag },
+        AccessError::Bounds => ProtocolError::TaggedBounds { stag },
+        AccessError::Rights => ProtocolError::AccessRights { stag },
+    }
+}
+
+/// Why a peer's read or atomic request may not touch memory (RFC 5040 section 7.2).
+pub(super) fn requested(error: AccessError, stag: u32) -> ProtocolError {
+    match error {
+        AccessError::Key => ProtocolError::InvalidStag { stag },
+        AccessError::Domain => ProtocolError::NotAssociated { stag },
+        AccessError::Bounds => ProtocolError::Bounds { stag },
+        AccessError::Rights => ProtocolError::AccessRights { stag },
+    }
+}
+
+/// How the peer's Terminate ends our oldest request.
+pub(super) fn status_of(terminate: &Terminate) -> (Status, u32) {
+    const RDMAP: u8 = 0;
+    const DDP: u8 = 1;
+    let Terminate { layer, etype, code, .. } = *terminate;
+    let status = match (layer, etype, code) {
+        (RDMAP, 1, _) | (DDP, 1, 0..=3) => Status::RemAccessErr,
+        (DDP, 2, 2 | 5) => Status::RemInvReqErr,
+        (RDMAP, 2, 5 | 6) | (DDP, ..) => Status::RemInvReqErr,
+        (RDMAP, ..) => Status::RemOpErr,
+        _ => Status::RetryExcErr,
+    };
+    (status, terminate_number(layer, etype, code))
+}

@@ -1,0 +1,413 @@
+//! The protocol of one connected queue pair: bytes in, bytes out, no socket and no clock inside.
+//!
+//! [`Link::input`] takes what a peer sent ([`rx`]), [`Link::output`] makes what goes to the peer
+//! ([`tx`]). The bytes are iWARP: MPA frames around DDP segments of RDMAP messages. Between Weft
+//! peers three things are added in ways that every iWARP decoder understands:
+//!
+//! * **Acknowledgements.** Verbs programs take the completion of a Send or Write as "placed at the
+//!   peer". A zero-length RDMA Write to the STag that the peer named in its hello tells by its
+//!   offset how many messages have been placed ([`control`]). Towards a foreign iWARP peer a message
+//!   is complete when it has been handed to TCP, which is what iWARP promises.
+//! * **Waiting for a receive.** A Send that finds no receive is parked. The same control message
+//!   tells the sender, which gives up after its own RNR retries.
+//! * **Send with immediate data** is an Immediate Data message (RFC 7306) that says that it belongs
+//!   to the Send behind it.
+
+pub(crate) mod control;
+mod fault;
+mod place;
+mod pool;
+mod rx;
+mod tx;
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+use weft_wire::ddp::UntaggedQueue;
+use weft_wire::mpa::marker::{Inserter, Remover};
+use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
+use weft_wire::rdmap::{self, AtomicResponse, Terminate};
+
+use crate::access::Access;
+use crate::mr::Asker;
+use crate::qp::rq::RecvWork;
+use crate::qp::{Qp, QpAttr, QpState};
+use crate::wc::{Completion, Opcode, Status};
+use crate::wr::Sge;
+
+pub(crate) use fault::Fault;
+
+/// What the connection's rules are, set by `ibv_modify_qp`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) state: QpState,
+    /// What a peer may do to memory.
+    pub(crate) access: Access,
+    /// Reads and atomics that we may have outstanding.
+    pub(crate) max_rd_atomic: u8,
+    /// Reads and atomics that the peer may have outstanding.
+    pub(crate) max_dest_rd_atomic: u8,
+    /// How long a sender waits for our receive, in the verbs encoding.
+    pub(crate) min_rnr_timer: u8,
+}
+
+/// Something that the owner of the link must do once the link is not locked any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notices {
+    /// The peer's first message has come, or none is due.
+    pub(crate) established: bool,
+    /// The peer is gone, or must be left.
+    pub(crate) disconnected: bool,
+    /// The peer waits for our Sends to find a receive: start, or (`None`) stop, the timer.
+    pub(crate) rnr: Option<Option<RnrWait>>,
+}
+
+/// The peer has no receive for our Send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RnrWait {
+    /// The peer's timer, in the verbs encoding.
+    pub(crate) timer: u8,
+}
+
+/// How far the connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No connection yet.
+    Idle,
+    /// Messages flow.
+    Open,
+    /// What stands in the buffer is sent, and then the stream is closed.
+    Closing,
+    /// The stream is closed or lost.
+    Closed,
+}
+
+/// What both sides agreed on, and who we are.
+#[derive(Debug)]
+pub(crate) struct Agreement {
+    pub(crate) initiator: bool,
+    pub(crate) negotiated: Negotiated,
+    /// The key that acknowledges to the peer; `None` for a foreign peer.
+    pub(crate) peer_ack_stag: Option<u32>,
+    /// Longest ULPDU to send, in bytes.
+    pub(crate) mulpdu: usize,
+}
+
+/// A read or atomic under way.
+#[derive(Debug)]
+struct Outstanding {
+    /// Number of its work request; `None` for the connection's own ready-to-receive message.
+    work: Option<u64>,
+    id: u32,
+    atomic: bool,
+    length: u32,
+    received: u32,
+    sges: SmallVec<[Sge; 2]>,
+}
+
+/// What the peer asked for and has not got yet.
+#[derive(Debug)]
+enum Response {
+    Read { sink_stag: u32, sink_to: u64, key: u32, addr: u64, length: u32, sent: u32 },
+    Atomic(AtomicResponse),
+}
+
+/// A message into a posted receive.
+#[derive(Debug, Default)]
+struct Receiving {
+    active: bool,
+    work: RecvWork,
+    capacity: u64,
+}
+
+/// A Send or an Immediate that found no receive.
+#[derive(Debug)]
+struct Parked {
+    opcode: rdmap::Opcode,
+    bytes: Vec<u8>,
+    invalidate: Option<u32>,
+    imm: Option<u32>,
+    /// Immediate data of a Write: length of the Write.
+    written: Option<u32>,
+    complete: bool,
+}
+
+/// The message that is being cut into segments.
+#[derive(Debug, Default)]
+struct Outgoing {
+    active: bool,
+    number: u64,
+    offset: u32,
+    length: u32,
+    header: Option<tx::MessageHeader>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+}
+
+/// The protocol state of a queue pair's connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) rules: Rules,
+    pub(crate) phase: Phase,
+    pub(crate) notices: Notices,
+    agreement: Option<Agreement>,
+    own_ack_stag: u32,
+
+    // Bytes.
+    pub(crate) rx: Vec<u8>,
+    rx_at: usize,
+    pub(crate) tx: Vec<u8>,
+    pub(crate) tx_at: usize,
+    remover: Option<Remover>,
+    raw: Vec<u8>,
+    inserter: Option<Inserter>,
+    scratch: Vec<u8>,
+
+    // Sending.
+    rtr_due: Option<RtrKind>,
+    hold: bool,
+    outgoing: Outgoing,
+    response_turn: bool,
+    responses: VecDeque<Response>,
+    send_msn: u32,
+    request_msn: u32,
+    response_msn: u32,
+    next_read_id: u32,
+    outstanding: VecDeque<Outstanding>,
+    messages_sent: u64,
+    peer_placed: u64,
+    appended: u64,
+    taken: u64,
+    rnr_waiting: bool,
+    terminate: Option<Terminate>,
+    drained_told: bool,
+
+    // Receiving.
+    heard: bool,
+    queues: [UntaggedQueue; rdmap::queue::COUNT],
+    receiving: Receiving,
+    parked: VecDeque<Parked>,
+    parked_bytes: usize,
+    send_imm: Option<u32>,
+    written: u32,
+    last_write_len: u32,
+    placed: u64,
+    placed_told: u64,
+    rnr_told: Option<u64>,
+}
+
+impl Link {
+    /// A queue pair without a connection. The peer will acknowledge to `own_ack_stag`.
+    pub(crate) fn new(own_ack_stag: u32) -> Self {
+        Self {
+            rules: Rules {
+                state: QpState::Reset,
+                access: Access::empty(),
+                max_rd_atomic: 0,
+                max_dest_rd_atomic: 0,
+                min_rnr_timer: 0,
+            },
+            phase: Phase::Idle,
+            notices: Notices::default(),
+            agreement: None,
+            own_ack_stag,
+            rx: Vec::new(),
+            rx_at: 0,
+            tx: Vec::new(),
+            tx_at: 0,
+            remover: None,
+            raw: Vec::new(),
+            inserter: None,
+            scratch: Vec::new(),
+            rtr_due: None,
+            hold: false,
+            outgoing: Outgoing::default(),
+            response_turn: false,
+            responses: VecDeque::new(),
+            send_msn: 1,
+            request_msn: 1,
+            response_msn: 1,
+            next_read_id: 0,
+            outstanding: VecDeque::new(),
+            messages_sent: 0,
+            peer_placed: 0,
+            appended: 0,
+            taken: 0,
+            rnr_waiting: false,
+            terminate: None,
+            drained_told: false,
+            heard: false,
+            queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
+            receiving: Receiving::default(),
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            send_imm: None,
+            written: 0,
+            last_write_len: 0,
+            placed: 0,
+            placed_told: 0,
+            rnr_told: None,
+        }
+    }
+
+    /// The MPA exchange is over: FPDUs flow from here on. `early` came behind the peer's frame.
+    pub(crate) fn open(&mut self, agreement: Agreement, early: &[u8]) {
+        let negotiated = &agreement.negotiated;
+        self.phase = Phase::Open;
+        self.remover = negotiated.rx_markers.then(|| Remover::new(negotiated.crc));
+        self.inserter = negotiated.tx_markers.then(|| Inserter::new(negotiated.crc));
+        self.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
+        // RFC 5044 section 7.1.2: the responder sends nothing before it has heard the initiator.
+        self.hold = !agreement.initiator;
+        if agreement.initiator || negotiated.rtr.is_none() {
+            self.notices.established = true;
+        }
+        self.agreement = Some(agreement);
+        if !early.is_empty() {
+            pool::borrow(&mut self.rx);
+            self.rx.extend_from_slice(early);
+        }
+    }
+
+    /// Whether the peer acknowledges.
+    pub(crate) fn is_weft_peer(&self) -> bool {
+        self.peer_ack_stag().is_some()
+    }
+
+    fn peer_ack_stag(&self) -> Option<u32> {
+        self.agreement.as_ref().and_then(|agreement| agreement.peer_ack_stag)
+    }
+
+    fn rtr_expected(&self) -> Option<RtrKind> {
+        let agreement = self.agreement.as_ref()?;
+        agreement.negotiated.rtr.filter(|_| !agreement.initiator)
+    }
+
+    fn crc(&self) -> bool {
+        self.agreement.as_ref().is_some_and(|agreement| agreement.negotiated.crc)
+    }
+
+    /// Whether messages of the peer may be dealt with now.
+    fn receives(&self) -> bool {
+        let ready =
+            matches!(self.rules.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        ready && self.phase == Phase::Open
+    }
+
+    /// Reports the oldest requests as complete, as far as they are.
+    pub(crate) fn complete_sends(&mut self, qp: &Qp) {
+        let count = if self.is_weft_peer() { self.peer_placed } else { self.taken };
+        let mut sq = qp.sq.lock();
+        while let Some(work) = sq.pop_complete(count) {
+            if work.flags.contains(crate::wr::SendFlags::SIGNALED) {
+                qp.send_cq().push(work.completion(Status::Success, qp.number()), false);
+            }
+        }
+        if self.rules.state == QpState::Sqd && !sq.is_awaiting() && !self.drained_told {
+            self.drained_told = true;
+            drop(sq);
+            qp.report_drained();
+        }
+    }
+
+    /// Ends all work: the oldest send work request with `first`, everything else as flushed. The
+    /// connection is closed once what is due to the peer has been sent.
+    pub(crate) fn fail(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
+        self.rules.state = QpState::Err;
+        qp.publish_state(QpState::Err);
+        self.outgoing.active = false;
+        self.outstanding.clear();
+        if self.rnr_waiting {
+            self.rnr_waiting = false;
+            self.notices.rnr = Some(None);
+        }
+        if matches!(self.phase, Phase::Open) {
+            self.phase = Phase::Closing;
+        }
+        self.flush_sends(qp, first, vendor_err);
+        self.flush_receives(qp);
+    }
+
+    /// Flushes what a program posts to a queue pair in the error state, too.
+    pub(crate) fn flush_sends(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
+        let mut status = first;
+        let mut sq = qp.sq.lock();
+        while let Some(work) = sq.pop() {
+            let status = status.take().unwrap_or(Status::WrFlushErr);
+            let vendor_err = if status == Status::WrFlushErr { 0 } else { vendor_err };
+            let completion = work.completion(status, qp.number());
+            qp.send_cq().push(Completion { vendor_err, ..completion }, false);
+        }
+    }
+
+    /// Flushes the queue pair's own receives; those of a shared queue stay (IBTA 10.2.9.3).
+    pub(crate) fn flush_receives(&mut self, qp: &Qp) {
+        let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, qp.number());
+        if std::mem::take(&mut self.receiving.active) {
+            qp.recv_cq().push(flushed(self.receiving.work.wr_id), false);
+        }
+        if qp.srq().is_some() {
+            qp.report_last_wqe();
+            return;
+        }
+        let mut work = RecvWork::default();
+        let mut rq = qp.rq.lock();
+        while rq.pop(&mut work) {
+            qp.recv_cq().push(flushed(work.wr_id), false);
+        }
+    }
+
+    /// The stream has ended: `orderly` by the peer's FIN, otherwise by a reset or a time-out.
+    pub(crate) fn lost(&mut self, qp: &Qp, errno: u32) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        let was_open = self.phase == Phase::Open;
+        self.phase = Phase::Closed;
+        if was_open {
+            self.notices.disconnected = true;
+        }
+        // Like a card whose peer is gone: nothing fails before a request has waited in vain.
+        if was_open && qp.sq.lock().len() != 0 {
+            self.fail(qp, Some(Status::RetryExcErr), errno);
+        }
+    }
+
+    /// Takes over what the program set.
+    pub(crate) fn set_rules(&mut self, attr: &QpAttr, state: QpState) {
+        if state == QpState::Sqd && self.rules.state != QpState::Sqd {
+            self.drained_told = false;
+        }
+        self.rules = Rules {
+            state,
+            access: attr.qp_access_flags,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            min_rnr_timer: attr.min_rnr_timer,
+        };
+    }
+
+    /// Closes the stream once what has been handed over is sent.
+    pub(crate) fn close(&mut self) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closing;
+        }
+    }
+
+    /// The peer had no receive for long enough.
+    pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
+        if self.rnr_waiting {
+            self.notices.disconnected = true;
+            self.fail(qp, Some(Status::RnrRetryExcErr), 0);
+        }
+    }
+
+    fn asker<'a>(&self, qp: &'a Qp) -> Asker<'a> {
+        Asker { pd: qp.pd(), qp_num: qp.number() }
+    }
+
+    /// Numbers for the debug dump: (messages sent, placed at the peer, placed here, parked bytes).
+    pub(crate) fn counters(&self) -> (u64, u64, u64, usize) {
+        (self.messages_sent, self.peer_placed, self.placed, self.parked_bytes)
+    }
+}

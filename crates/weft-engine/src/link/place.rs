@@ -1,0 +1,85 @@
+//! Copying between messages and scatter/gather lists.
+
+use crate::access::Access;
+use crate::mr::{self, AccessError, Asker};
+use crate::wr::Sge;
+
+/// Sum of the lengths of a list.
+pub(super) fn total(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
+}
+
+/// The pieces of a list that hold `len` bytes from `offset` on: key, address, length.
+fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item = (u32, u64, u64)> {
+    let end = offset + len;
+    let mut start = 0;
+    sges.iter().filter_map(move |sge| {
+        let (first, last) = (start, start + u64::from(sge.length));
+        start = last;
+        let (from, to) = (first.max(offset), last.min(end));
+        (from < to).then(|| (sge.lkey, sge.addr.wrapping_add(from - first), to - from))
+    })
+}
+
+/// Checks that every byte of the list may be accessed.
+pub(super) fn check(asker: Asker<'_>, sges: &[Sge], needs: Access) -> Result<(), AccessError> {
+    for (lkey, addr, len) in pieces(sges, 0, total(sges)) {
+        mr::access(asker, lkey, addr, len, needs)?;
+    }
+    Ok(())
+}
+
+/// Appends `len` bytes of the list, from `offset` on, to `out`.
+pub(super) fn gather(
+    asker: Asker<'_>,
+    sges: &[Sge],
+    offset: u64,
+    len: u64,
+    out: &mut Vec<u8>,
+) -> Result<(), AccessError> {
+    for (lkey, addr, len) in pieces(sges, offset, len) {
+        mr::access(asker, lkey, addr, len, Access::empty())?.region().copy_out(out);
+    }
+    Ok(())
+}
+
+/// Copies `bytes` to the memory of the list, from `offset` on. The list is long enough.
+pub(super) fn scatter(
+    asker: Asker<'_>,
+    sges: &[Sge],
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), AccessError> {
+    let mut rest = bytes;
+    for (lkey, addr, len) in pieces(sges, offset, bytes.len() as u64) {
+        let pin = mr::access(asker, lkey, addr, len, Access::LOCAL_WRITE)?;
+        let (now, later) = rest.split_at(pin.region().len());
+        pin.region().copy_in(now);
+        rest = later;
+    }
+    debug_assert!(rest.is_empty(), "the caller has compared the lengths");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_any_range_once() {
+        let sges: Vec<Sge> = [(100, 3), (200, 0), (300, 5), (400, 1)]
+            .into_iter()
+            .map(|(addr, length)| Sge { addr, length, lkey: 7 })
+            .collect();
+        let bytes: Vec<u64> = vec![100, 101, 102, 300, 301, 302, 303, 304, 400];
+        for offset in 0..=9 {
+            for len in 0..=9 - offset {
+                let covered: Vec<u64> = pieces(&sges, offset, len)
+                    .flat_map(|(_, addr, len)| addr..addr + len)
+                    .collect();
+                let (from, to) = (offset as usize, (offset + len) as usize);
+                assert_eq!(covered, bytes[from..to]);
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Buffers for bytes on their way to and from sockets, lent to the connections that have any.
+
+use weft_sys::Lock;
+
+/// Size of a buffer: two of our largest FPDUs and room for what a receive brings with them.
+pub(super) const BUFFER_LEN: usize = 256 << 10;
+/// Idle buffers that are kept.
+const IDLE_MAX: usize = 16;
+
+static IDLE: Lock<Vec<Vec<u8>>> = Lock::new(Vec::new());
+
+/// Makes sure that `buffer` has memory.
+pub(super) fn borrow(buffer: &mut Vec<u8>) {
+    if buffer.capacity() == 0 {
+        *buffer = IDLE.lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN));
+    }
+}
+
+/// Gives the memory of an empty buffer back.
+pub(super) fn give_back(buffer: &mut Vec<u8>) {
+    debug_assert!(buffer.is_empty());
+    // A buffer that had to grow for a foreign peer's FPDUs is not worth keeping.
+    if buffer.capacity() != BUFFER_LEN {
+        *buffer = Vec::new();
+        return;
+    }
+    let mut idle = IDLE.lock();
+    if idle.len() < IDLE_MAX {
+        idle.push(std::mem::take(buffer));
+    } else {
+        drop(idle);
+        *buffer = Vec::new();
+    }
+}

@@ -1,0 +1,619 @@
+//! From the peer's bytes to placed data and completions.
+
+use std::sync::Arc;
+
+use weft_wire::ddp::{DdpError, Header, Placement};
+use weft_wire::error::ProtocolError;
+use weft_wire::mpa::fpdu::{self, Decoded};
+use weft_wire::mpa::negotiate::RtrKind;
+use weft_wire::rdmap::{
+    self, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate,
+};
+
+use super::control::Control;
+use super::{Fault, Link, Parked, Phase, Response, RnrWait, fault, place, pool};
+use crate::access::Access;
+use crate::event::EventKind;
+use crate::keys::{self, Keyed};
+use crate::limits::{MESSAGE_MAX, PARKED_BYTES_MAX, READ_DEPTH_MAX};
+use crate::mr::{self, AccessError};
+use crate::qp::Qp;
+use crate::qp::sq::Progress;
+use crate::wc::{self, Completion, Status};
+
+/// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
+pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
+
+type Handled = Result<(), Fault>;
+
+impl Link {
+    /// A buffer with room for bytes from the peer; `None` while the peer must wait.
+    pub(crate) fn rx_room(&mut self) -> Option<&mut Vec<u8>> {
+        if self.parked_bytes > PARKED_BYTES_MAX
+            || !(self.receives() || self.phase == Phase::Closing)
+        {
+            return None;
+        }
+        let buffer = if self.remover.is_some() { &mut self.raw } else { &mut self.rx };
+        pool::borrow(buffer);
+        (buffer.len() < buffer.capacity()).then_some(buffer)
+    }
+
+    /// Deals with the bytes that have been appended to [`Link::rx_room`].
+    pub(crate) fn input(&mut self, qp: &Qp) {
+        if let Err(fault) = self.strip_markers().and_then(|()| self.take_fpdus(qp)) {
+            self.refuse(qp, &fault);
+        }
+        self.tidy_rx();
+    }
+
+    fn strip_markers(&mut self) -> Handled {
+        if let Some(remover) = &mut self.remover {
+            let stripped = remover.push(&self.raw, &mut self.rx);
+            self.raw.clear();
+            stripped?;
+        }
+        Ok(())
+    }
+
+    fn take_fpdus(&mut self, qp: &Qp) -> Handled {
+        if !self.receives() {
+            return Ok(());
+        }
+        // The buffer is taken out so that segments can be borrowed from it meanwhile.
+        let mut rx = std::mem::take(&mut self.rx);
+        let result = self.take_fpdus_of(&mut rx, qp);
+        self.rx = rx;
+        result
+    }
+
+    fn take_fpdus_of(&mut self, rx: &mut Vec<u8>, qp: &Qp) -> Handled {
+        let crc = self.crc();
+        while self.receives() && self.parked_bytes <= PARKED_BYTES_MAX {
+            match fpdu::decode(&rx[self.rx_at..], crc)? {
+                Decoded::Fpdu { ulpdu, consumed } => {
+                    self.take_segment(ulpdu, qp)?;
+                    self.rx_at += consumed;
+                }
+                Decoded::Incomplete { needed } => {
+                    // Room for the whole FPDU, so that it is never cut in two buffers.
+                    if rx.capacity() < self.rx_at + needed {
+                        rx.copy_within(self.rx_at.., 0);
+                        rx.truncate(rx.len() - self.rx_at);
+                        self.rx_at = 0;
+                        rx.reserve(needed.saturating_sub(rx.len()));
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tidy_rx(&mut self) {
+        if self.phase != Phase::Open {
+            self.rx_at = self.rx.len();
+        }
+        if self.rx_at == self.rx.len() {
+            self.rx.clear();
+            self.rx_at = 0;
+            if self.rx.capacity() != 0 {
+                pool::give_back(&mut self.rx);
+            }
+            if self.raw.capacity() != 0 {
+                pool::give_back(&mut self.raw);
+            }
+        } else if self.rx.len() == self.rx.capacity() {
+            // Full, and the peer must wait: make room for when it goes on.
+            self.rx.copy_within(self.rx_at.., 0);
+            self.rx.truncate(self.rx.len() - self.rx_at);
+            self.rx_at = 0;
+        }
+    }
+
+    /// A defect of the peer's ends the connection: Terminate, error state, event.
+    fn refuse(&mut self, qp: &Qp, fault: &Fault) {
+        let kind = match fault.error.terminate_code() {
+            (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
+            _ => EventKind::QpReqErr,
+        };
+        self.terminate = Some(fault.terminate());
+        self.notices.disconnected = true;
+        self.fail(qp, None, fault.code());
+        qp.report(kind);
+    }
+
+    fn take_segment(&mut self, ulpdu: &[u8], qp: &Qp) -> Handled {
+        let (header, header_len) = Header::parse(ulpdu)?;
+        let payload = &ulpdu[header_len..];
+        let handled = self.dispatch(&header, payload, qp);
+        handled.map_err(|fault| fault.in_segment(payload.len(), header))
+    }
+
+    fn dispatch(&mut self, header: &Header, payload: &[u8], qp: &Qp) -> Handled {
+        let opcode = Opcode::of(header)?;
+        if !std::mem::replace(&mut self.heard, true) {
+            self.hold = false;
+            if let Some(kind) = self.rtr_expected() {
+                self.notices.established = true;
+                return self.ready_to_receive(kind, opcode, header, payload);
+            }
+        }
+        match (opcode, *header) {
+            (Opcode::Write, Header::Tagged { last, stag, to, .. }) => {
+                self.write(last, stag, to, payload, qp)
+            }
+            (Opcode::ReadResponse, Header::Tagged { last, stag, to, .. }) => {
+                self.read_response(last, stag, to, payload, qp)
+            }
+            (_, Header::Untagged { last, ulp_word, qn, msn, mo, .. }) => {
+                self.untagged(opcode, last, ulp_word, qn, msn, mo, payload, qp)
+            }
+            (other, Header::Tagged { .. }) => Err(rdmap::RdmapError::Misplaced(other).into()),
+        }
+    }
+
+    /// The initiator's first FPDU in peer-to-peer setup (RFC 6581 section 9.2): a message of no
+    /// bytes that no program sees.
+    fn ready_to_receive(
+        &mut self,
+        kind: RtrKind,
+        opcode: Opcode,
+        header: &Header,
+        payload: &[u8],
+    ) -> Handled {
+        match (kind, opcode, *header) {
+            (RtrKind::Write, Opcode::Write, Header::Tagged { last: true, .. })
+                if payload.is_empty() =>
+            {
+                Ok(())
+            }
+            (RtrKind::Send, Opcode::Send, Header::Untagged { last: true, msn, mo, .. })
+                if payload.is_empty() =>
+            {
+                self.queue(rdmap::queue::SEND).check(msn, mo, 0, true, 0)?;
+                Ok(())
+            }
+            (RtrKind::Read, Opcode::ReadRequest, Header::Untagged { last, msn, mo, .. }) => {
+                let limit = ReadRequest::LEN as u64;
+                self.queue(rdmap::queue::READ_REQUEST).check(
+                    msn,
+                    mo,
+                    payload.len(),
+                    last,
+                    limit,
+                )?;
+                let request = ReadRequest::parse(payload)?;
+                self.responses.push_back(Response::Read {
+                    sink_stag: request.sink_stag,
+                    sink_to: request.sink_to,
+                    key: 0,
+                    addr: 0,
+                    length: 0,
+                    sent: 0,
+                });
+                Ok(())
+            }
+            _ => Err(ProtocolError::NoMatchingRtr.into()),
+        }
+    }
+
+    fn queue(&mut self, qn: u32) -> &mut weft_wire::ddp::UntaggedQueue {
+        &mut self.queues[qn as usize]
+    }
+
+    #[allow(clippy::too_many_arguments)] // The fields of one header.
+    fn untagged(
+        &mut self,
+        opcode: Opcode,
+        last: bool,
+        ulp_word: u32,
+        qn: u32,
+        msn: u32,
+        mo: u32,
+        payload: &[u8],
+        qp: &Qp,
+    ) -> Handled {
+        let limit = match qn {
+            rdmap::queue::SEND => self.send_limit(opcode),
+            rdmap::queue::TERMINATE => Terminate::LEN_MAX as u64,
+            _ => AtomicRequest::LEN as u64,
+        };
+        let checked = self.queue(qn).check(msn, mo, payload.len(), last, limit);
+        if let Err(DdpError::MessageTooLong { .. }) = checked {
+            self.fail_receive(Status::LocLenErr, qp);
+        }
+        let placement = checked?;
+        match opcode {
+            Opcode::ReadRequest => self.read_request(payload, qp),
+            Opcode::AtomicRequest => self.atomic_request(payload, qp),
+            Opcode::AtomicResponse => self.atomic_response(payload, qp),
+            Opcode::Terminate => self.terminated(payload, qp),
+            Opcode::Immediate | Opcode::ImmediateSe => self.immediate(opcode, payload, qp),
+            Opcode::Send | Opcode::SendInv | Opcode::SendSe | Opcode::SendSeInv => {
+                let invalidate = opcode.invalidates(ulp_word);
+                self.send(opcode, invalidate, placement, payload, qp)
+            }
+            Opcode::Write | Opcode::ReadResponse => {
+                Err(rdmap::RdmapError::Misplaced(opcode).into())
+            }
+        }
+    }
+
+    // ---- RDMA Write ----
+
+    fn write(&mut self, last: bool, stag: u32, to: u64, payload: &[u8], qp: &Qp) -> Handled {
+        if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
+            return self.control(to, qp);
+        }
+        if !payload.is_empty() {
+            if !self.rules.access.contains(Access::REMOTE_WRITE) {
+                return Err(ProtocolError::AccessRights { stag }.into());
+            }
+            let len = payload.len() as u64;
+            to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
+            mr::access(self.asker(qp), stag, to, len, Access::REMOTE_WRITE)
+                .map_err(|error| fault::tagged(error, stag))?
+                .region()
+                .copy_in(payload);
+        }
+        self.written = self.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
+        if last {
+            self.placed += 1;
+            // An Immediate Data behind this Write reports its length.
+            self.last_written();
+        }
+        Ok(())
+    }
+
+    fn last_written(&mut self) {
+        self.last_write_len = std::mem::take(&mut self.written);
+    }
+
+    fn control(&mut self, offset: u64, qp: &Qp) -> Handled {
+        // What a newer peer says is not for us.
+        let Some(control) = Control::from_offset(offset) else { return Ok(()) };
+        let (Control::Placed { placed } | Control::NotReady { placed, .. }) = control;
+        if placed > self.messages_sent || placed < self.peer_placed {
+            return Err(ProtocolError::Operation.into());
+        }
+        let moved = placed != self.peer_placed;
+        self.peer_placed = placed;
+        if moved {
+            self.complete_sends(qp);
+        }
+        match control {
+            Control::NotReady { timer, .. } => {
+                self.rnr_waiting = true;
+                self.notices.rnr = Some(Some(RnrWait { timer }));
+            }
+            Control::Placed { .. } if moved && self.rnr_waiting => {
+                self.rnr_waiting = false;
+                self.notices.rnr = Some(None);
+            }
+            Control::Placed { .. } => {}
+        }
+        Ok(())
+    }
+
+    // ---- Send ----
+
+    /// How long the message under way, or the next one, may be on the Send queue.
+    fn send_limit(&self, opcode: Opcode) -> u64 {
+        match opcode {
+            Opcode::Immediate | Opcode::ImmediateSe => Immediate::LEN as u64,
+            _ if self.receiving.active => self.receiving.capacity,
+            _ => u64::from(MESSAGE_MAX),
+        }
+    }
+
+    fn send(
+        &mut self,
+        opcode: Opcode,
+        invalidate: Option<u32>,
+        placement: Placement,
+        payload: &[u8],
+        qp: &Qp,
+    ) -> Handled {
+        if placement.first && !self.start_receive(qp) {
+            let imm = self.send_imm.take();
+            let bytes = Vec::new();
+            let parked = Parked { opcode, bytes, invalidate, imm, written: None, complete: false };
+            self.parked.push_back(parked);
+        }
+        if !self.receiving.active {
+            return self.park(placement.last, payload);
+        }
+        let end = u64::from(placement.offset) + payload.len() as u64;
+        if end > self.receiving.capacity {
+            self.fail_receive(Status::LocLenErr, qp);
+            let limit = self.receiving.capacity;
+            return Err(DdpError::MessageTooLong { length: end, limit }.into());
+        }
+        self.fill_receive(u64::from(placement.offset), payload, qp)?;
+        if placement.last {
+            let imm = self.send_imm.take();
+            let len = u32::try_from(end).unwrap_or(u32::MAX);
+            self.finish_receive(opcode, len, imm, None, invalidate, qp)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a posted receive, unless older messages still wait for theirs.
+    fn start_receive(&mut self, qp: &Qp) -> bool {
+        if self.parked.is_empty() && qp.pop_receive(&mut self.receiving.work) {
+            self.receiving.capacity = place::total(&self.receiving.work.sges);
+            self.receiving.active = true;
+            return true;
+        }
+        false
+    }
+
+    fn fill_receive(&mut self, offset: u64, payload: &[u8], qp: &Qp) -> Handled {
+        let asker = self.asker(qp);
+        let placed = place::scatter(asker, &self.receiving.work.sges, offset, payload);
+        placed.map_err(|_| {
+            self.fail_receive(Status::LocProtErr, qp);
+            Fault::from(ProtocolError::RdmapCatastrophic)
+        })
+    }
+
+    fn finish_receive(
+        &mut self,
+        opcode: Opcode,
+        byte_len: u32,
+        imm: Option<u32>,
+        written: Option<u32>,
+        invalidate: Option<u32>,
+        qp: &Qp,
+    ) -> Handled {
+        let mut flags = 0;
+        let mut imm_data = 0;
+        if let Some(stag) = invalidate {
+            self.invalidate(stag, qp)?;
+            (flags, imm_data) = (wc::FLAG_WITH_INV, stag);
+        }
+        if let Some(imm) = imm {
+            (flags, imm_data) = (flags | wc::FLAG_WITH_IMM, imm);
+        }
+        let kind = match written {
+            Some(_) => wc::Opcode::RecvRdmaWithImm,
+            None => wc::Opcode::Recv,
+        };
+        self.receiving.active = false;
+        let completion =
+            Completion::new(self.receiving.work.wr_id, Status::Success, kind, qp.number());
+        let byte_len = written.unwrap_or(byte_len);
+        let completion = Completion { byte_len, imm_data, wc_flags: flags, ..completion };
+        qp.recv_cq().push(completion, opcode.is_solicited());
+        self.placed += 1;
+        Ok(())
+    }
+
+    fn fail_receive(&mut self, status: Status, qp: &Qp) {
+        if std::mem::take(&mut self.receiving.active) {
+            let wr_id = self.receiving.work.wr_id;
+            let completion = Completion::new(wr_id, status, wc::Opcode::Recv, qp.number());
+            qp.recv_cq().push(completion, false);
+        }
+    }
+
+    /// Send with Invalidate (RFC 5040 section 5.3): only keys that the peer could have used.
+    fn invalidate(&mut self, stag: u32, qp: &Qp) -> Handled {
+        let refuse = Fault::from(ProtocolError::CannotInvalidate { stag });
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        match keys::find(stag) {
+            Some(Keyed::Window(window)) if Arc::ptr_eq(window.pd(), qp.pd()) => {
+                window.invalidate();
+                Ok(())
+            }
+            Some(Keyed::Region(mr))
+                if Arc::ptr_eq(mr.pd(), qp.pd()) && mr.access().intersects(remote) =>
+            {
+                mr.invalidate();
+                Ok(())
+            }
+            _ => Err(refuse),
+        }
+    }
+
+    // ---- Immediate Data ----
+
+    fn immediate(&mut self, opcode: Opcode, payload: &[u8], qp: &Qp) -> Handled {
+        let Immediate([a, b, c, d, kind @ ..]) = Immediate::parse(payload)?;
+        let imm = u32::from_ne_bytes([a, b, c, d]);
+        if kind == IMMEDIATE_OF_SEND && self.is_weft_peer() {
+            self.send_imm = Some(imm);
+            return Ok(());
+        }
+        let written = std::mem::take(&mut self.last_write_len);
+        if self.start_receive(qp) {
+            return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
+        }
+        self.parked.push_back(Parked {
+            opcode,
+            bytes: Vec::new(),
+            invalidate: None,
+            imm: Some(imm),
+            written: Some(written),
+            complete: false,
+        });
+        self.park(true, &[])
+    }
+
+    // ---- Messages without a receive ----
+
+    fn park(&mut self, last: bool, payload: &[u8]) -> Handled {
+        /// What a parked message costs besides its bytes, so that empty ones are bounded, too.
+        const COST: usize = size_of::<Parked>();
+        let Some(parked) = self.parked.back_mut() else {
+            return Err(ProtocolError::RdmapCatastrophic.into());
+        };
+        parked.bytes.extend_from_slice(payload);
+        parked.complete = last;
+        self.parked_bytes += payload.len() + if last { COST } else { 0 };
+        Ok(())
+    }
+
+    /// Hands parked messages to receives that have been posted since.
+    pub(crate) fn unpark(&mut self, qp: &Qp) {
+        while self.parked.front().is_some_and(|parked| parked.complete) && self.receives() {
+            if !qp.pop_receive(&mut self.receiving.work) {
+                return;
+            }
+            self.receiving.capacity = place::total(&self.receiving.work.sges);
+            self.receiving.active = true;
+            let Some(parked) = self.parked.pop_front() else { return };
+            self.parked_bytes =
+                self.parked_bytes.saturating_sub(parked.bytes.len() + size_of::<Parked>());
+            if let Err(fault) = self.receive_parked(&parked, qp) {
+                self.refuse(qp, &fault);
+            }
+        }
+    }
+
+    fn receive_parked(&mut self, parked: &Parked, qp: &Qp) -> Handled {
+        let length = parked.bytes.len() as u64;
+        let limit = self.receiving.capacity;
+        if parked.written.is_none() && length > limit {
+            self.fail_receive(Status::LocLenErr, qp);
+            return Err(DdpError::MessageTooLong { length, limit }.into());
+        }
+        self.fill_receive(0, &parked.bytes, qp)?;
+        let len = u32::try_from(length).unwrap_or(u32::MAX);
+        self.finish_receive(parked.opcode, len, parked.imm, parked.written, parked.invalidate, qp)
+    }
+
+    /// Whether messages wait for receives.
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    // ---- RDMA Read and atomics, as responder ----
+
+    fn check_depth(&self) -> Handled {
+        let depth = usize::from(self.rules.max_dest_rd_atomic.min(READ_DEPTH_MAX));
+        if self.responses.len() >= depth {
+            return Err(ProtocolError::NoBuffer { qn: rdmap::queue::READ_REQUEST }.into());
+        }
+        Ok(())
+    }
+
+    fn read_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+        let request = ReadRequest::parse(payload)?;
+        self.check_depth()?;
+        let ReadRequest { sink_stag, sink_to, size, source_stag, source_to } = request;
+        if size > 0 {
+            let granted = if self.rules.access.contains(Access::REMOTE_READ) {
+                let asker = self.asker(qp);
+                mr::access(asker, source_stag, source_to, size.into(), Access::REMOTE_READ)
+                    .map(drop)
+            } else {
+                Err(AccessError::Rights)
+            };
+            granted.map_err(|error| {
+                Fault::of_request(fault::requested(error, source_stag), request)
+            })?;
+        }
+        self.responses.push_back(Response::Read {
+            sink_stag,
+            sink_to,
+            key: source_stag,
+            addr: source_to,
+            length: size,
+            sent: 0,
+        });
+        Ok(())
+    }
+
+    fn atomic_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+        let request = AtomicRequest::parse(payload)?;
+        self.check_depth()?;
+        let AtomicRequest { op, request_id, remote_stag: stag, remote_to: to } = request;
+        if !self.rules.access.contains(Access::REMOTE_ATOMIC) {
+            return Err(ProtocolError::AccessRights { stag }.into());
+        }
+        if !to.is_multiple_of(8) {
+            return Err(ProtocolError::AtomicUnaligned { to }.into());
+        }
+        let pin = mr::access(self.asker(qp), stag, to, 8, Access::REMOTE_ATOMIC)
+            .map_err(|error| fault::requested(error, stag))?;
+        let original_value = pin
+            .region()
+            .update_u64(|old| op.apply(old))
+            .ok_or(ProtocolError::AtomicUnaligned { to })?;
+        self.responses.push_back(Response::Atomic(AtomicResponse { request_id, original_value }));
+        Ok(())
+    }
+
+    // ---- RDMA Read and atomics, as requester ----
+
+    fn read_response(
+        &mut self,
+        last: bool,
+        stag: u32,
+        to: u64,
+        payload: &[u8],
+        qp: &Qp,
+    ) -> Handled {
+        let asker = self.asker(qp);
+        let Some(read) = self.outstanding.front_mut().filter(|read| !read.atomic) else {
+            return Err(ProtocolError::UnexpectedReadResponse.into());
+        };
+        let expected = u64::from(read.id) << 32 | u64::from(read.received);
+        let received = u64::from(read.received) + payload.len() as u64;
+        let fits = received < u64::from(read.length) && !last
+            || received == u64::from(read.length) && last;
+        let place_right =
+            payload.is_empty() && read.length == 0 || stag == self.own_ack_stag && to == expected;
+        if !fits || !place_right {
+            return Err(ProtocolError::MismatchedReadResponse { stag }.into());
+        }
+        if place::scatter(asker, &read.sges, read.received.into(), payload).is_err() {
+            self.fail(qp, Some(Status::LocProtErr), 0);
+            return Err(ProtocolError::RdmapCatastrophic.into());
+        }
+        read.received = u32::try_from(received).unwrap_or(u32::MAX);
+        if last {
+            self.answered(qp);
+        }
+        Ok(())
+    }
+
+    fn atomic_response(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+        let response = AtomicResponse::parse(payload)?;
+        let asker = self.asker(qp);
+        let outstanding = self.outstanding.front();
+        let Some(atomic) =
+            outstanding.filter(|front| front.atomic && front.id == response.request_id)
+        else {
+            return Err(ProtocolError::UnexpectedAtomicResponse.into());
+        };
+        let value = response.original_value.to_ne_bytes();
+        if place::scatter(asker, &atomic.sges, 0, &value).is_err() {
+            self.fail(qp, Some(Status::LocProtErr), 0);
+            return Err(ProtocolError::RdmapCatastrophic.into());
+        }
+        self.answered(qp);
+        Ok(())
+    }
+
+    /// The oldest read or atomic has its answer.
+    fn answered(&mut self, qp: &Qp) {
+        if let Some(number) = self.outstanding.pop_front().and_then(|done| done.work) {
+            qp.sq.lock().set_progress(number, Progress::Done);
+            self.complete_sends(qp);
+        }
+    }
+
+    // ---- Terminate ----
+
+    fn terminated(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+        let terminate = Terminate::parse(payload)?;
+        let (status, code) = fault::status_of(&terminate);
+        self.notices.disconnected = true;
+        self.fail(qp, Some(status), code);
+        qp.report(EventKind::QpFatal);
+        Ok(())
+    }
+}

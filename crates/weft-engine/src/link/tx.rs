@@ -1,0 +1,571 @@
+//! From posted work to bytes for the peer.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use weft_wire::ddp::{self, Header};
+use weft_wire::mpa::fpdu;
+use weft_wire::mpa::negotiate::RtrKind;
+use weft_wire::rdmap::{
+    self, AtomicOp, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate,
+};
+
+use super::control::Control;
+use super::{Link, Outstanding, Phase, Response, place, pool, rx};
+use crate::access::Access;
+use crate::limits::READ_DEPTH_MAX;
+use crate::mr;
+use crate::qp::sq::{Progress, SendQueue};
+use crate::qp::{Qp, QpState};
+use crate::wc::Status;
+use crate::wr::{Operation, SendFlags};
+
+/// Bytes after which the buffer goes to the socket.
+const BATCH_LEN: usize = 128 << 10;
+/// STag of the zero-length Write with which an initiator starts (any would do: RFC 5040 section
+/// 5.2.1 lets no one check it).
+const RTR_STAG: u32 = 1;
+
+/// What the header of every segment of a message has in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MessageHeader {
+    Tagged { opcode: Opcode, stag: u32, to: u64 },
+    Untagged { opcode: Opcode, ulp_word: u32, qn: u32, msn: u32 },
+}
+
+impl MessageHeader {
+    fn len(&self) -> usize {
+        match self {
+            Self::Tagged { .. } => ddp::TAGGED_LEN,
+            Self::Untagged { .. } => ddp::UNTAGGED_LEN,
+        }
+    }
+
+    fn segment(&self, offset: u32, last: bool) -> Header {
+        match *self {
+            Self::Tagged { opcode, stag, to } => {
+                let to = to.wrapping_add(u64::from(offset));
+                Header::Tagged { last, ulp: opcode.control(), stag, to }
+            }
+            Self::Untagged { opcode, ulp_word, qn, msn } => {
+                Header::Untagged { last, ulp: opcode.control(), ulp_word, qn, msn, mo: offset }
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Fills the buffer with what may go to the peer now. Returns whether there is anything in it.
+    pub(crate) fn output(&mut self, qp: &Qp) -> bool {
+        if !matches!(self.phase, Phase::Open | Phase::Closing) {
+            return false;
+        }
+        while self.tx.len() < BATCH_LEN && self.step(qp) {}
+        self.tx_at < self.tx.len()
+    }
+
+    /// The socket took `count` bytes of the buffer.
+    pub(crate) fn sent(&mut self, count: usize, qp: &Qp) {
+        self.tx_at += count;
+        self.taken += count as u64;
+        if self.tx_at == self.tx.len() {
+            self.tx.clear();
+            self.tx_at = 0;
+            pool::give_back(&mut self.tx);
+        }
+        if !self.is_weft_peer() && self.phase == Phase::Open {
+            self.complete_sends(qp);
+        }
+    }
+
+    /// The stream takes no more bytes: forgets those that wait.
+    pub(crate) fn discard_output(&mut self) {
+        self.tx.clear();
+        self.tx_at = 0;
+        pool::give_back(&mut self.tx);
+    }
+
+    /// Everything that was due before the stream is closed has been sent.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.phase == Phase::Closing && self.tx.is_empty()
+    }
+
+    /// Whether a Weft peer does not know yet what has been placed.
+    pub(crate) fn is_ack_due(&self) -> bool {
+        self.is_weft_peer() && (self.placed != self.placed_told || self.has_parked())
+    }
+
+    /// Whether only an acknowledgement, which may wait a little, is due.
+    pub(crate) fn only_acks_due(&self, qp: &Qp) -> bool {
+        self.phase == Phase::Open
+            && self.tx.is_empty()
+            && self.responses.is_empty()
+            && !self.outgoing.active
+            && self.rtr_due.is_none()
+            && qp.unsent() == 0
+    }
+
+    /// One FPDU, or one step that needs none. False when nothing can be done now.
+    fn step(&mut self, qp: &Qp) -> bool {
+        if let Some(kind) = self.rtr_due.take() {
+            self.ready_to_receive_message(kind);
+            return true;
+        }
+        if self.hold && self.terminate.is_none() {
+            return false;
+        }
+        if self.outgoing.active {
+            return self.next_segment(qp);
+        }
+        // Segments of one message follow each other (RFC 5041 section 5.3).
+        if matches!(self.responses.front(), Some(Response::Read { sent: 1.., .. })) {
+            return self.read_response_segment(qp);
+        }
+        if self.tell_placed() {
+            return true;
+        }
+        // A message of the program's and an answer to the peer take turns.
+        self.response_turn = !self.response_turn;
+        if self.response_turn && self.respond(qp) {
+            return true;
+        }
+        self.next_request(qp) || self.respond(qp) || self.say_goodbye()
+    }
+
+    fn ready_to_receive_message(&mut self, kind: RtrKind) {
+        match kind {
+            RtrKind::Write => {
+                let header = MessageHeader::Tagged { opcode: Opcode::Write, stag: RTR_STAG, to: 0 };
+                self.whole(header, &[]);
+            }
+            RtrKind::Send => {
+                let header = self.send_header(Opcode::Send, 0);
+                self.whole(header, &[]);
+            }
+            RtrKind::Read => self.read_request_message(None, 0, 0, 0, SmallVec::new()),
+        }
+    }
+
+    /// Tells a Weft peer how many of its messages have been placed, if it does not know.
+    fn tell_placed(&mut self) -> bool {
+        let Some(stag) = self.peer_ack_stag() else { return false };
+        let waiting = self.has_parked() && self.rnr_told != Some(self.placed);
+        if self.placed == self.placed_told && !waiting {
+            return false;
+        }
+        let placed = self.placed;
+        let control = if waiting {
+            self.rnr_told = Some(placed);
+            Control::NotReady { placed, timer: self.rules.min_rnr_timer }
+        } else {
+            Control::Placed { placed }
+        };
+        self.placed_told = placed;
+        let to = control.to_offset();
+        self.whole(MessageHeader::Tagged { opcode: Opcode::Write, stag, to }, &[]);
+        true
+    }
+
+    fn say_goodbye(&mut self) -> bool {
+        let Some(terminate) = self.terminate.take() else { return false };
+        let mut payload = [0; Terminate::LEN_MAX];
+        let len = terminate.emit(&mut payload);
+        self.fpdu(&Terminate::HEADER, &payload[..len]);
+        true
+    }
+
+    // ---- Answers to the peer ----
+
+    fn respond(&mut self, qp: &Qp) -> bool {
+        match self.responses.front() {
+            None => false,
+            Some(&Response::Atomic(response)) => {
+                self.responses.pop_front();
+                self.atomic_response_message(response);
+                true
+            }
+            Some(Response::Read { .. }) => self.read_response_segment(qp),
+        }
+    }
+
+    fn atomic_response_message(&mut self, response: AtomicResponse) {
+        let mut payload = [0; AtomicResponse::LEN];
+        response.emit(&mut payload);
+        let msn = self.response_msn;
+        self.response_msn = msn.wrapping_add(1);
+        let qn = rdmap::queue::ATOMIC_RESPONSE;
+        let opcode = Opcode::AtomicResponse;
+        self.whole(MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }, &payload);
+    }
+
+    fn read_response_segment(&mut self, qp: &Qp) -> bool {
+        let asker = self.asker(qp);
+        let room = self.payload_max(ddp::TAGGED_LEN);
+        let Some(Response::Read { sink_stag, sink_to, key, addr, length, sent }) =
+            self.responses.front_mut()
+        else {
+            return false;
+        };
+        let offset = *sent;
+        let count = (*length - offset).min(room);
+        *sent += count;
+        let last = *sent == *length;
+        let (stag, to) = (*sink_stag, *sink_to);
+        let source = (*key, addr.wrapping_add(u64::from(offset)), u64::from(count));
+        let header = MessageHeader::Tagged { opcode: Opcode::ReadResponse, stag, to };
+        let start = self.begin(&header.segment(offset, last));
+        if count > 0 {
+            let (key, addr, len) = source;
+            match mr::access(asker, key, addr, len, Access::REMOTE_READ) {
+                Ok(pin) => pin.region().copy_out(self.buffer()),
+                Err(_) => return self.break_off(start, qp),
+            }
+        }
+        self.end(start);
+        if last {
+            self.responses.pop_front();
+        }
+        true
+    }
+
+    /// Memory vanished in the middle of a message: the peer must not take the rest for data.
+    fn break_off(&mut self, start: usize, qp: &Qp) -> bool {
+        self.buffer().truncate(start);
+        self.responses.clear();
+        self.outgoing.active = false;
+        self.notices.disconnected = true;
+        self.terminate =
+            Some(weft_wire::error::ProtocolError::RdmapCatastrophic.terminate(None, None));
+        self.fail(qp, Some(Status::LocProtErr), 0);
+        true
+    }
+
+    // ---- The program's requests ----
+
+    fn next_request(&mut self, qp: &Qp) -> bool {
+        if self.rules.state != QpState::Rts || self.phase != Phase::Open {
+            return false;
+        }
+        let sq = qp.sq.lock();
+        let Some((number, work)) = sq.peek_next() else { return false };
+        if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty() {
+            return false;
+        }
+        let operation = work.operation.clone();
+        let takes_answer = matches!(
+            operation,
+            Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. }
+        );
+        if takes_answer && self.outstanding.len() >= self.ord() && self.ord() > 0 {
+            return false;
+        }
+        let (length, flags) = (work.length, work.flags);
+        let mut sges = std::mem::take(&mut self.outgoing.sges);
+        let mut bytes = std::mem::take(&mut self.outgoing.inline);
+        sq.copy_next(&mut sges, &mut bytes);
+        (self.outgoing.sges, self.outgoing.inline) = (sges, bytes);
+        if let Err(status) = self.check_request(&operation, length, takes_answer, qp) {
+            drop(sq);
+            self.notices.disconnected = true;
+            self.fail(qp, Some(status), 0);
+            return false;
+        }
+        self.start_request(operation, number, length, flags, sq, qp)
+    }
+
+    fn ord(&self) -> usize {
+        usize::from(self.rules.max_rd_atomic.min(READ_DEPTH_MAX))
+    }
+
+    /// Errors that a card finds when it runs the request. They end the queue pair, like any error.
+    fn check_request(
+        &self,
+        operation: &Operation,
+        length: u32,
+        takes_answer: bool,
+        qp: &Qp,
+    ) -> Result<(), Status> {
+        let needs = if takes_answer { Access::LOCAL_WRITE } else { Access::empty() };
+        place::check(self.asker(qp), &self.outgoing.sges, needs).map_err(|_| Status::LocProtErr)?;
+        let atomic =
+            matches!(operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. });
+        if atomic && length != 8 {
+            return Err(Status::LocLenErr);
+        }
+        let needs_weft = match operation {
+            // A foreign iWARP peer need not know RFC 7306, and a Send has no immediate data in it.
+            Operation::Send { imm, .. } | Operation::Write { imm, .. } => imm.is_some(),
+            _ => atomic,
+        };
+        if needs_weft && !self.is_weft_peer() || takes_answer && self.ord() == 0 {
+            return Err(Status::RemInvReqErr);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // One work request, taken apart.
+    fn start_request(
+        &mut self,
+        operation: Operation,
+        number: u64,
+        length: u32,
+        flags: SendFlags,
+        mut sq: weft_sys::LockGuard<'_, SendQueue>,
+        qp: &Qp,
+    ) -> bool {
+        let solicited = flags.contains(SendFlags::SOLICITED);
+        match operation {
+            Operation::Send { imm, invalidate } => {
+                if let Some(imm) = imm {
+                    self.immediate_message(Opcode::Immediate, imm, rx::IMMEDIATE_OF_SEND);
+                }
+                let opcode = match (invalidate.is_some(), solicited) {
+                    (false, false) => Opcode::Send,
+                    (false, true) => Opcode::SendSe,
+                    (true, false) => Opcode::SendInv,
+                    (true, true) => Opcode::SendSeInv,
+                };
+                let header = self.send_header(opcode, invalidate.unwrap_or(0));
+                self.start_message(header, number, length);
+            }
+            Operation::Write { remote_addr, rkey, .. } => {
+                let opcode = Opcode::Write;
+                let header = MessageHeader::Tagged { opcode, stag: rkey, to: remote_addr };
+                self.start_message(header, number, length);
+            }
+            Operation::Read { remote_addr, rkey } => {
+                sq.advance(Progress::Awaiting);
+                drop(sq);
+                let sges = SmallVec::from_slice(&self.outgoing.sges);
+                self.read_request_message(Some(number), length, rkey, remote_addr, sges);
+            }
+            Operation::FetchAdd { remote_addr, rkey, add } => {
+                sq.advance(Progress::Awaiting);
+                drop(sq);
+                self.atomic_message(number, rkey, remote_addr, AtomicOp::FetchAdd { add, mask: 0 });
+            }
+            Operation::CompareSwap { remote_addr, rkey, compare, swap } => {
+                sq.advance(Progress::Awaiting);
+                drop(sq);
+                let (swap_mask, compare_mask) = (u64::MAX, u64::MAX);
+                let op = AtomicOp::CmpSwap { swap, swap_mask, compare, compare_mask };
+                self.atomic_message(number, rkey, remote_addr, op);
+            }
+            Operation::LocalInvalidate { .. } | Operation::BindWindow { .. } => {
+                sq.advance(Progress::Done);
+                drop(sq);
+                return self.run_locally(&operation, qp);
+            }
+        }
+        true
+    }
+
+    /// Requests that need no peer. They run in their turn.
+    fn run_locally(&mut self, operation: &Operation, qp: &Qp) -> bool {
+        use crate::keys::{Keyed, find};
+        let done = match operation {
+            Operation::BindWindow { window, rkey, bind } => {
+                window.bind(qp.number(), *rkey, bind).map_err(|_| Status::MwBindErr)
+            }
+            Operation::LocalInvalidate { rkey } => match find(*rkey) {
+                Some(Keyed::Window(window)) if Arc::ptr_eq(window.pd(), qp.pd()) => {
+                    window.invalidate();
+                    Ok(())
+                }
+                Some(Keyed::Region(mr)) if Arc::ptr_eq(mr.pd(), qp.pd()) => {
+                    mr.invalidate();
+                    Ok(())
+                }
+                _ => Err(Status::LocProtErr),
+            },
+            _ => Ok(()),
+        };
+        match done {
+            Ok(()) => {
+                self.complete_sends(qp);
+                true
+            }
+            Err(status) => {
+                self.notices.disconnected = true;
+                self.fail(qp, Some(status), 0);
+                false
+            }
+        }
+    }
+
+    fn start_message(&mut self, header: MessageHeader, number: u64, length: u32) {
+        self.outgoing.active = true;
+        self.outgoing.number = number;
+        self.outgoing.offset = 0;
+        self.outgoing.length = length;
+        self.outgoing.header = Some(header);
+    }
+
+    fn next_segment(&mut self, qp: &Qp) -> bool {
+        let asker = self.asker(qp);
+        let Some(header) = self.outgoing.header else { return false };
+        let (offset, length) = (self.outgoing.offset, self.outgoing.length);
+        let count = (length - offset).min(self.payload_max(header.len()));
+        let last = offset + count == length;
+        let start = self.begin(&header.segment(offset, last));
+        let sges = std::mem::take(&mut self.outgoing.sges);
+        let inline = std::mem::take(&mut self.outgoing.inline);
+        let gathered = if inline.is_empty() {
+            place::gather(asker, &sges, offset.into(), count.into(), self.buffer())
+        } else {
+            let (from, to) = (offset as usize, (offset + count) as usize);
+            self.buffer().extend_from_slice(&inline[from..to]);
+            Ok(())
+        };
+        (self.outgoing.sges, self.outgoing.inline) = (sges, inline);
+        if gathered.is_err() {
+            return self.break_off(start, qp);
+        }
+        self.end(start);
+        self.outgoing.offset += count;
+        if last {
+            self.finish_message(qp);
+        }
+        true
+    }
+
+    /// The message under way has been handed over.
+    fn finish_message(&mut self, qp: &Qp) {
+        self.outgoing.active = false;
+        self.messages_sent += 1;
+        let mut sq = qp.sq.lock();
+        let imm = match sq.peek_next() {
+            Some((_, work)) => match work.operation {
+                Operation::Write { imm, .. } => {
+                    imm.map(|imm| (imm, work.flags.contains(SendFlags::SOLICITED)))
+                }
+                _ => None,
+            },
+            None => None,
+        };
+        if let Some((imm, solicited)) = imm {
+            let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
+            self.immediate_message(opcode, imm, [0; 4]);
+            self.messages_sent += 1;
+        }
+        let complete_at = if self.is_weft_peer() { self.messages_sent } else { self.appended };
+        sq.advance(Progress::Sent(complete_at));
+    }
+
+    fn send_header(&mut self, opcode: Opcode, ulp_word: u32) -> MessageHeader {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        MessageHeader::Untagged { opcode, ulp_word, qn: rdmap::queue::SEND, msn }
+    }
+
+    fn immediate_message(&mut self, opcode: Opcode, imm: u32, kind: [u8; 4]) {
+        let mut data = [0; Immediate::LEN];
+        data[..4].copy_from_slice(&imm.to_ne_bytes());
+        data[4..].copy_from_slice(&kind);
+        let header = self.send_header(opcode, 0);
+        self.whole(header, &data);
+    }
+
+    fn request_header(&mut self, opcode: Opcode) -> MessageHeader {
+        let msn = self.request_msn;
+        self.request_msn = msn.wrapping_add(1);
+        let qn = rdmap::queue::READ_REQUEST;
+        MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }
+    }
+
+    /// The answer comes to a key that no Write of the peer's can use; its offset says which read
+    /// and where in it.
+    fn read_request_message(
+        &mut self,
+        work: Option<u64>,
+        length: u32,
+        source_stag: u32,
+        source_to: u64,
+        sges: SmallVec<[crate::wr::Sge; 2]>,
+    ) {
+        let id = self.next_read_id;
+        self.next_read_id = id.wrapping_add(1);
+        let request = ReadRequest {
+            sink_stag: self.own_ack_stag,
+            sink_to: u64::from(id) << 32,
+            size: length,
+            source_stag,
+            source_to,
+        };
+        let mut payload = [0; ReadRequest::LEN];
+        request.emit(&mut payload);
+        let atomic = false;
+        self.outstanding.push_back(Outstanding { work, id, atomic, length, received: 0, sges });
+        let header = self.request_header(Opcode::ReadRequest);
+        self.whole(header, &payload);
+    }
+
+    fn atomic_message(&mut self, number: u64, remote_stag: u32, remote_to: u64, op: AtomicOp) {
+        let id = self.next_read_id;
+        self.next_read_id = id.wrapping_add(1);
+        let request = AtomicRequest { op, request_id: id, remote_stag, remote_to };
+        let mut payload = [0; AtomicRequest::LEN];
+        request.emit(&mut payload);
+        let sges = SmallVec::from_slice(&self.outgoing.sges);
+        let (work, atomic) = (Some(number), true);
+        self.outstanding.push_back(Outstanding { work, id, atomic, length: 8, received: 0, sges });
+        let header = self.request_header(Opcode::AtomicRequest);
+        self.whole(header, &payload);
+    }
+
+    // ---- FPDUs ----
+
+    fn payload_max(&self, header_len: usize) -> u32 {
+        let mulpdu = self.agreement.as_ref().map_or(0, |agreement| agreement.mulpdu);
+        u32::try_from(mulpdu.saturating_sub(header_len)).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// A message of one segment.
+    fn whole(&mut self, header: MessageHeader, payload: &[u8]) {
+        self.fpdu(&header.segment(0, true), payload);
+    }
+
+    fn fpdu(&mut self, header: &Header, payload: &[u8]) {
+        let start = self.begin(header);
+        self.buffer().extend_from_slice(payload);
+        self.end(start);
+    }
+
+    /// With markers, FPDUs are made aside first.
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.inserter.is_some() {
+            return &mut self.scratch;
+        }
+        pool::borrow(&mut self.tx);
+        &mut self.tx
+    }
+
+    /// Starts an FPDU: room for the length, and the header. Returns where it starts.
+    fn begin(&mut self, header: &Header) -> usize {
+        let buffer = self.buffer();
+        let start = buffer.len();
+        let header_at = start + fpdu::HEADER_LEN;
+        buffer.resize(header_at + header.len(), 0);
+        header.emit(&mut buffer[header_at..]);
+        start
+    }
+
+    /// Completes the FPDU that began at `start`.
+    fn end(&mut self, start: usize) {
+        let crc = self.crc();
+        let buffer = self.buffer();
+        let ulpdu_len = buffer.len() - start - fpdu::HEADER_LEN;
+        let total = fpdu::total_len(ulpdu_len);
+        buffer.resize(start + total, 0);
+        fpdu::seal(&mut buffer[start..], ulpdu_len, crc);
+        if let Some(inserter) = &mut self.inserter {
+            pool::borrow(&mut self.tx);
+            let before = self.tx.len();
+            inserter.insert(&self.scratch, &mut self.tx);
+            self.appended += (self.tx.len() - before) as u64;
+            self.scratch.clear();
+        } else {
+            self.appended += total as u64;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Memory regions, and the check that every access to registered memory goes through.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use weft_sys::Region;
+
+use crate::access::Access;
+use crate::keys::{self, Keyed};
+use crate::limits::MR_SIZE_MAX;
+use crate::pd::{Pd, PdUser};
+use crate::{Errno, Result};
+
+/// Why an access to registered memory is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessError {
+    /// The key names nothing (any more).
+    Key,
+    /// The key belongs to another protection domain or queue pair.
+    Domain,
+    /// The range is not inside the region.
+    Bounds,
+    /// The region does not grant the right.
+    Rights,
+}
+
+/// A memory region: a range of the program's memory, its keys and rights.
+#[derive(Debug)]
+pub struct Mr {
+    pd: PdUser,
+    region: Region,
+    /// What a program calls the region's first byte; usually its address.
+    iova: u64,
+    access: Access,
+    key: AtomicU32,
+    valid: AtomicBool,
+    /// Accesses in progress: deregistration waits for them.
+    pins: AtomicU32,
+    /// Windows bound here: deregistration fails while there are any.
+    pub(crate) windows: AtomicUsize,
+}
+
+impl Mr {
+    /// `ibv_reg_mr_iova2`: registers `region`, whose first byte is called `iova` from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` for a region too long; `ENOMEM` when there are too many.
+    pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
+        if region.len() as u64 > MR_SIZE_MAX || iova.checked_add(region.len() as u64).is_none() {
+            return Err(Errno::INVAL);
+        }
+        let mr = Arc::new(Self {
+            pd: pd.user(),
+            region,
+            iova: if access.contains(Access::ZERO_BASED) { 0 } else { iova },
+            access,
+            key: AtomicU32::new(0),
+            valid: AtomicBool::new(true),
+            pins: AtomicU32::new(0),
+            windows: AtomicUsize::new(0),
+        });
+        keys::insert(|key| {
+            mr.key.store(key, Ordering::Release);
+            Keyed::Region(Arc::clone(&mr))
+        })?;
+        Ok(mr)
+    }
+
+    /// `ibv_dereg_mr`: the keys stop working, and accesses in progress have ended on return.
+    ///
+    /// # Errors
+    /// `EBUSY` while a memory window is bound to the region.
+    pub fn deregister(&self) -> Result<()> {
+        if self.windows.load(Ordering::Acquire) != 0 {
+            return Err(Errno::BUSY);
+        }
+        self.invalidate();
+        Ok(())
+    }
+
+    /// Makes the keys unusable and waits for accesses in progress (each lasts for one copy).
+    pub(crate) fn invalidate(&self) {
+        keys::remove(self.key());
+        self.valid.store(false, Ordering::SeqCst);
+        while self.pins.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The local and remote key (they are the same).
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.key.load(Ordering::Acquire)
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        self.pd.pd()
+    }
+
+    /// What the region grants.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Name of the first byte.
+    pub(crate) fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.region.len() as u64
+    }
+
+    /// Holds the region still for one access to `len` bytes at `addr`.
+    pub(crate) fn pin(
+        self: &Arc<Self>,
+        addr: u64,
+        len: u64,
+    ) -> std::result::Result<Pin, AccessError> {
+        self.pins.fetch_add(1, Ordering::SeqCst);
+        let mut pin = Pin { mr: Arc::clone(self), part: self.region };
+        if !self.valid.load(Ordering::SeqCst) {
+            return Err(AccessError::Key);
+        }
+        let offset = addr.checked_sub(self.iova).ok_or(AccessError::Bounds)?;
+        let offset = usize::try_from(offset).map_err(|_| AccessError::Bounds)?;
+        let len = usize::try_from(len).map_err(|_| AccessError::Bounds)?;
+        pin.part = self.region.part(offset, len).ok_or(AccessError::Bounds)?;
+        Ok(pin)
+    }
+}
+
+/// Memory that stays registered while this value lives. Held for one copy, never across a wait.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    mr: Arc<Mr>,
+    part: Region,
+}
+
+impl Pin {
+    pub(crate) fn region(&self) -> &Region {
+        &self.part
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.mr.pins.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Who asks for an access.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) pd: &'a Arc<Pd>,
+    /// The queue pair, for windows of type 2, which belong to one.
+    pub(crate) qp_num: u32,
+}
+
+/// Finds the memory that `key` names and checks domain, rights and bounds, in this order
+/// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
+///
+/// A range of no bytes is never refused: RFC 5040 section 5.2.1 lets zero-length messages carry any
+/// key.
+pub(crate) fn access(
+    asker: Asker<'_>,
+    key: u32,
+    addr: u64,
+    len: u64,
+    needs: Access,
+) -> std::result::Result<Pin, AccessError> {
+    match keys::find(key).ok_or(AccessError::Key)? {
+        Keyed::Region(mr) => {
+            if !Arc::ptr_eq(mr.pd(), asker.pd) {
+                return Err(AccessError::Domain);
+            }
+            if !mr.access.contains(needs) {
+                return Err(AccessError::Rights);
+            }
+            mr.pin(addr, len)
+        }
+        Keyed::Window(window) => window.pin(asker, addr, len, needs),
+        Keyed::Reserved => Err(AccessError::Key),
+    }
+}

@@ -1,0 +1,173 @@
+//! Memory windows, type 1 and type 2.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use weft_sys::Lock;
+
+use crate::access::Access;
+use crate::keys::{self, Keyed};
+use crate::mr::{AccessError, Asker, Mr, Pin};
+use crate::pd::{Pd, PdUser};
+use crate::wr::WindowBind;
+use crate::{Errno, Result};
+
+/// `enum ibv_mw_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowType {
+    /// Bound by `ibv_bind_mw`; belongs to the protection domain.
+    One,
+    /// Bound by a send work request; belongs to the queue pair that bound it.
+    Two,
+}
+
+#[derive(Debug)]
+struct Bound {
+    region: Arc<Mr>,
+    addr: u64,
+    length: u64,
+    access: Access,
+    qp_num: u32,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.region.windows.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A memory window: a remote key for a part of a region, bound and unbound without registration.
+#[derive(Debug)]
+pub struct Mw {
+    pd: PdUser,
+    kind: WindowType,
+    key: AtomicU32,
+    bound: Lock<Option<Bound>>,
+}
+
+impl Mw {
+    /// `ibv_alloc_mw`.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are too many keys.
+    pub fn allocate(pd: &Arc<Pd>, kind: WindowType) -> Result<Arc<Self>> {
+        let window =
+            Arc::new(Self { pd: pd.user(), kind, key: AtomicU32::new(0), bound: Lock::new(None) });
+        keys::insert(|key| {
+            window.key.store(key, Ordering::Release);
+            Keyed::Window(Arc::clone(&window))
+        })?;
+        Ok(window)
+    }
+
+    /// `ibv_dealloc_mw`: the key stops working.
+    pub fn deallocate(&self) {
+        keys::remove(self.key());
+        *self.bound.lock() = None;
+    }
+
+    /// The remote key.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.key.load(Ordering::Acquire)
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        self.pd.pd()
+    }
+
+    /// The type.
+    #[must_use]
+    pub fn kind(&self) -> WindowType {
+        self.kind
+    }
+
+    /// A key for the next binding of a type 1 window: another one each time.
+    #[must_use]
+    pub fn next_key(&self) -> u32 {
+        let key = self.key();
+        key & !0xff | key.wrapping_add(1) & 0xff
+    }
+
+    /// Binds, re-binds or (length 0) unbinds, and gives the window the key `rkey`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a binding that the verbs manual forbids: another domain, no right to bind,
+    /// remote rights without local write, a range outside the region, a type 2 window that is
+    /// bound already, a key of another window.
+    pub(crate) fn bind(&self, qp_num: u32, rkey: u32, bind: &WindowBind) -> Result<()> {
+        let mut bound = self.bound.lock();
+        let fresh = match (&bind.region, bind.length) {
+            (_, 0) => None,
+            (None, _) => return Err(Errno::INVAL),
+            (Some(region), length) => Some(self.check(region, length, bind, &bound, qp_num)?),
+        };
+        keys::rename(self.key(), rkey)?;
+        self.key.store(rkey, Ordering::Release);
+        *bound = fresh;
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        region: &Arc<Mr>,
+        length: u64,
+        bind: &WindowBind,
+        bound: &Option<Bound>,
+        qp_num: u32,
+    ) -> Result<Bound> {
+        let changes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let inside = bind
+            .addr
+            .checked_sub(region.iova())
+            .and_then(|offset| offset.checked_add(length))
+            .is_some_and(|end| end <= region.len());
+        let allowed = Arc::ptr_eq(region.pd(), self.pd())
+            && region.access().contains(Access::MW_BIND)
+            && (!bind.access.intersects(changes) || region.access().contains(Access::LOCAL_WRITE));
+        if !inside || !allowed || (self.kind == WindowType::Two && bound.is_some()) {
+            return Err(Errno::INVAL);
+        }
+        region.windows.fetch_add(1, Ordering::AcqRel);
+        let region = Arc::clone(region);
+        Ok(Bound { region, addr: bind.addr, length, access: bind.access, qp_num })
+    }
+
+    /// Unbinds because a queue pair or a peer invalidated the key.
+    pub(crate) fn invalidate(&self) {
+        *self.bound.lock() = None;
+    }
+
+    pub(crate) fn pin(
+        &self,
+        asker: Asker<'_>,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> std::result::Result<Pin, AccessError> {
+        let bound = self.bound.lock();
+        let bound = bound.as_ref().ok_or(AccessError::Key)?;
+        let own = match self.kind {
+            WindowType::One => Arc::ptr_eq(self.pd(), asker.pd),
+            WindowType::Two => bound.qp_num == asker.qp_num,
+        };
+        if !own {
+            return Err(AccessError::Domain);
+        }
+        if !bound.access.contains(needs) {
+            return Err(AccessError::Rights);
+        }
+        let (addr, start) = if bound.access.contains(Access::ZERO_BASED) {
+            (bound.addr.checked_add(addr).ok_or(AccessError::Bounds)?, bound.addr)
+        } else {
+            (addr, bound.addr)
+        };
+        let end = addr.checked_add(len).ok_or(AccessError::Bounds)?;
+        if addr < start || end > start + bound.length {
+            return Err(AccessError::Bounds);
+        }
+        bound.region.pin(addr, len)
+    }
+}

@@ -1,0 +1,330 @@
+//! A queue pair's connection: the protocol state and the socket that its bytes go through.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{Shutdown, shutdown};
+use weft_sys::Lock;
+use weft_wire::mpa::negotiate::Negotiated;
+
+use super::Qp;
+use crate::hello::Identity;
+use crate::link::{Agreement, Link, Phase};
+use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::tcp;
+use crate::wc::Status;
+use crate::{Errno, Result};
+
+/// Bytes that one pass takes from a socket before others have their turn.
+const RECEIVE_MAX: usize = 512 << 10;
+/// Bytes that one pass hands to a socket before others have their turn.
+const SEND_MAX: usize = 1 << 20;
+/// How long a closed connection waits for the peer's end.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A stream on which the MPA exchange is over.
+#[derive(Debug)]
+pub struct Connection {
+    /// Non-blocking.
+    pub socket: OwnedFd,
+    /// Another socket to read from: a queue pair connected to itself has both ends.
+    pub read_from: Option<OwnedFd>,
+    /// Our end.
+    pub local: Option<SocketAddr>,
+    /// The peer's end; `None` within one process.
+    pub peer: Option<SocketAddr>,
+    /// Whether this side sent the MPA request.
+    pub initiator: bool,
+    /// What the exchange agreed on.
+    pub negotiated: Negotiated,
+    /// Who the peer is; `None` for a foreign iWARP peer.
+    pub peer_identity: Option<Identity>,
+    /// Bytes that came behind the peer's MPA frame.
+    pub early: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Wire {
+    socket: OwnedFd,
+    read_from: Option<OwnedFd>,
+    token: Token,
+    read_token: Option<Token>,
+    peer: Option<SocketAddr>,
+    fin_sent: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) link: Link,
+    wire: Option<Wire>,
+}
+
+impl Conn {
+    pub(super) fn new(link: Link) -> Self {
+        Self { link, wire: None }
+    }
+
+    pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
+        if self.link.phase != Phase::Idle {
+            return Err(Errno::ISCONN);
+        }
+        let Connection {
+            socket, read_from, peer, initiator, negotiated, peer_identity, early, ..
+        } = connection;
+        let markers = negotiated.tx_markers;
+        let mulpdu = tcp::mulpdu(&socket, peer_identity.is_some(), markers);
+        let peer_ack_stag = peer_identity.map(|identity| identity.ack_stag);
+        let agreement = Agreement { initiator, negotiated, peer_ack_stag, mulpdu };
+        self.link.open(agreement, &early);
+        let reactor = Reactor::get();
+        let token = reactor.watch(socket.as_fd(), qp.me(), true)?;
+        let read_token = match &read_from {
+            Some(other) => Some(reactor.watch(other.as_fd(), qp.me(), false)?),
+            None => None,
+        };
+        self.wire = Some(Wire { socket, read_from, token, read_token, peer, fin_sent: false });
+        Ok(())
+    }
+
+    /// Takes what the socket has, up to a bound. Returns whether there was anything, and whether
+    /// there may be more.
+    pub(super) fn receive(&mut self, qp: &Qp) -> (bool, bool) {
+        let Some(wire) = &self.wire else { return (false, false) };
+        let socket = wire.read_from.as_ref().unwrap_or(&wire.socket);
+        let mut received = 0;
+        // What an earlier pass had to leave in the buffer.
+        self.link.input(qp);
+        while received < RECEIVE_MAX {
+            let Some(room) = self.link.rx_room() else { return (received != 0, false) };
+            match weft_sys::recv(socket.as_fd(), room) {
+                Ok(0) => {
+                    self.link.lost(qp, 0);
+                    break;
+                }
+                Ok(count) => {
+                    received += count;
+                    self.link.input(qp);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    self.link.input(qp);
+                    return (received != 0, false);
+                }
+                Err(error) => {
+                    self.link.lost(qp, error.raw_os_error().unsigned_abs());
+                    break;
+                }
+            }
+        }
+        self.link.input(qp);
+        (true, received >= RECEIVE_MAX)
+    }
+
+    /// Sends what may be sent, until the socket is full or a bound is reached.
+    pub(super) fn transmit(&mut self, qp: &Qp) {
+        let mut total = 0;
+        loop {
+            if self.wire.is_none() {
+                return self.without_wire(qp);
+            }
+            if !self.link.output(qp) {
+                break;
+            }
+            let Some(wire) = &self.wire else { return };
+            match weft_sys::send(wire.socket.as_fd(), &self.link.tx[self.link.tx_at..]) {
+                Ok(count) => {
+                    total += count;
+                    self.link.sent(count, qp);
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(error) => {
+                    self.link.discard_output();
+                    self.link.lost(qp, error.raw_os_error().unsigned_abs());
+                    return;
+                }
+            }
+            if total >= SEND_MAX {
+                Reactor::get().requeue(qp.me());
+                return;
+            }
+        }
+        self.finish();
+    }
+
+    /// A request on a queue pair whose connection is lost or never came about.
+    fn without_wire(&mut self, qp: &Qp) {
+        if self.link.phase == Phase::Closed && qp.sq.lock().len() != 0 {
+            self.link.fail(qp, Some(Status::RetryExcErr), 0);
+        }
+    }
+
+    pub(super) fn fail_unreachable(&mut self, qp: &Qp, errno: u32) {
+        if self.link.phase == Phase::Idle {
+            self.link.phase = Phase::Closed;
+            if qp.sq.lock().len() != 0 {
+                self.link.fail(qp, Some(Status::RetryExcErr), errno);
+            }
+        }
+    }
+
+    /// Says FIN once everything is sent; lets the socket go once the stream is over.
+    fn finish(&mut self) {
+        if self.link.is_drained()
+            && let Some(wire) = &mut self.wire
+            && !wire.fin_sent
+        {
+            wire.fin_sent = true;
+            let _ = shutdown(&wire.socket, Shutdown::Write);
+        }
+        if self.link.phase == Phase::Closed
+            && let Some(wire) = self.wire.take()
+        {
+            wire.unwatch();
+        }
+    }
+
+    /// The queue pair goes away: what is on its way to the peer is still sent.
+    pub(super) fn linger(mut self, qp: &Qp) {
+        if self.link.phase == Phase::Open {
+            self.link.close();
+            self.link.output(qp);
+        }
+        let Some(wire) = self.wire.take() else { return };
+        wire.unwatch();
+        if self.link.phase != Phase::Closed {
+            let rest = self.link.tx.split_off(self.link.tx_at.min(self.link.tx.len()));
+            Lingering::start(wire.socket, wire.read_from, rest);
+        }
+    }
+
+    /// Who is at the other end, how, and how far things are; for the debug dump.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.wire.as_ref().and_then(|wire| wire.peer)
+    }
+}
+
+impl Wire {
+    fn unwatch(&self) {
+        Reactor::get().unwatch(self.socket.as_fd(), self.token);
+        if let (Some(other), Some(token)) = (&self.read_from, self.read_token) {
+            Reactor::get().unwatch(other.as_fd(), token);
+        }
+    }
+}
+
+/// A connection without a queue pair, until the peer has closed it, too. Closing at once would reset
+/// the connection if the peer still sends, and what we sent last would be lost with it.
+#[derive(Debug)]
+struct Lingering {
+    socket: OwnedFd,
+    state: Lock<LingerState>,
+}
+
+#[derive(Debug)]
+struct LingerState {
+    token: Option<Token>,
+    timer: Option<TimerId>,
+    rest: Vec<u8>,
+    sent: usize,
+    fin_sent: bool,
+    over: bool,
+    buffer: Vec<u8>,
+}
+
+impl Lingering {
+    fn start(socket: OwnedFd, read_from: Option<OwnedFd>, rest: Vec<u8>) {
+        // Both ends of a queue pair connected to itself go at once.
+        if read_from.is_some() {
+            return;
+        }
+        let buffer = Vec::with_capacity(16 << 10);
+        let state = LingerState {
+            token: None,
+            timer: None,
+            rest,
+            sent: 0,
+            fin_sent: false,
+            over: false,
+            buffer,
+        };
+        let lingering = Arc::new(Self { socket, state: Lock::new(state) });
+        if lingering.pass() {
+            return;
+        }
+        let reactor = Reactor::get();
+        let source = Arc::clone(&lingering) as Arc<dyn Source>;
+        let mut state = lingering.state.lock();
+        let Ok(token) = reactor.watch(lingering.socket.as_fd(), Arc::clone(&source), false) else {
+            return;
+        };
+        state.token = Some(token);
+        state.timer = Some(reactor.start_timer(Instant::now() + LINGER, source));
+        drop(state);
+        lingering.ready();
+    }
+
+    /// Returns true once the connection is over.
+    fn pass(&self) -> bool {
+        let mut state = self.state.lock();
+        let LingerState { rest, sent, fin_sent, over, buffer, .. } = &mut *state;
+        if *over {
+            return true;
+        }
+        while *sent < rest.len() {
+            match weft_sys::send(self.socket.as_fd(), &rest[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(Errno::AGAIN) => break,
+                Err(_) => {
+                    *over = true;
+                    return true;
+                }
+            }
+        }
+        if *sent == rest.len() && !*fin_sent {
+            *fin_sent = true;
+            let _ = shutdown(&self.socket, Shutdown::Write);
+        }
+        loop {
+            buffer.clear();
+            match weft_sys::recv(self.socket.as_fd(), buffer) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(Errno::AGAIN | Errno::INTR) => return false,
+                Err(_) => {
+                    *over = true;
+                    return true;
+                }
+            }
+        }
+        *over = *fin_sent;
+        *over
+    }
+
+    fn let_go(&self) {
+        let (token, timer) = {
+            let mut state = self.state.lock();
+            state.over = true;
+            (state.token.take(), state.timer.take())
+        };
+        if let Some(token) = token {
+            Reactor::get().unwatch(self.socket.as_fd(), token);
+        }
+        if let Some(timer) = timer {
+            Reactor::get().stop_timer(timer);
+        }
+    }
+}
+
+impl Source for Lingering {
+    fn ready(&self) -> bool {
+        if self.pass() {
+            self.let_go();
+        }
+        true
+    }
+
+    fn expired(&self) {
+        self.let_go();
+    }
+}

@@ -1,0 +1,643 @@
+//! Queue pairs.
+//!
+//! A queue pair has three locks, always taken in this order: `conn` (protocol state and socket),
+//! `sq` and `rq` (posted work). Posting takes only the queue's lock; who then finds `conn` taken
+//! leaves a note in `kick`, and the holder looks at it after letting go, so nobody waits there.
+
+mod attr;
+pub mod conn;
+pub mod pending;
+pub(crate) mod rq;
+pub(crate) mod sq;
+mod transition;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use weft_sys::{Lock, LockGuard};
+
+use crate::context::Context;
+use crate::cq::{Cq, CqUser};
+use crate::device::{Gid, address_of, gid_of};
+use crate::event::{AsyncEvent, Element, EventKind};
+use crate::hello::Identity;
+use crate::keys::{self, Keyed};
+use crate::limits::{INLINE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX};
+use crate::link::Link;
+use crate::numbers;
+use crate::pd::{Pd, PdUser};
+use crate::reactor::{Reactor, Source, TimerId};
+use crate::rendezvous;
+use crate::srq::{Srq, SrqUser};
+use crate::wr::{RecvRequest, SendRequest};
+use crate::{Errno, Result};
+
+pub use attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpInit, QpState, QpType};
+use conn::Conn;
+pub use conn::Connection;
+use rq::{RecvQueue, RecvWork};
+use sq::{SendLimits, SendQueue};
+
+/// Bytes that may wait for the next poll before they are sent all the same.
+const DEFER_BYTES_MAX: u64 = 32 << 10;
+
+const KICK_RECEIVE: u32 = 1;
+const KICK_SEND: u32 = 1 << 1;
+const KICK_UNPARK: u32 = 1 << 2;
+
+/// Who is told about a queue pair's connection (the connection manager).
+pub trait Monitor: Send + Sync + std::fmt::Debug {
+    /// Passive side: the peer's first message has come, or none is due.
+    fn established(&self);
+    /// The connection has ended: by the peer, by a failure, or by an error of this side.
+    fn disconnected(&self);
+}
+
+/// The objects that a queue pair keeps in use until it is destroyed.
+#[derive(Debug)]
+#[allow(dead_code)] // Held for their `Drop`.
+struct Holds {
+    pd: PdUser,
+    send_cq: CqUser,
+    recv_cq: CqUser,
+    srq: Option<SrqUser>,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    me: Weak<Self>,
+    number: u32,
+    ack_stag: u32,
+    init: QpInit,
+    pd: Arc<Pd>,
+    holds: Lock<Option<Holds>>,
+    /// The face's own name for this object; events carry it to the program.
+    pub cookie: AtomicUsize,
+    attr: Lock<QpAttr>,
+    state: AtomicU32,
+    pub(crate) sq: Lock<SendQueue>,
+    pub(crate) rq: Lock<RecvQueue>,
+    conn: Lock<Conn>,
+    kick: AtomicU32,
+    deferred: AtomicBool,
+    parked: AtomicBool,
+    rnr_timer: Lock<Option<TimerId>>,
+    monitor: Lock<Option<Weak<dyn Monitor>>>,
+    last_wqe_told: AtomicBool,
+}
+
+impl Qp {
+    /// `ibv_create_qp`. The sizes become what was asked for.
+    ///
+    /// # Errors
+    /// `EINVAL` for sizes beyond the device's; `ENOMEM` when there are no numbers or keys left.
+    pub fn new(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>> {
+        let cap = init.cap;
+        let fits = cap.max_send_wr <= QP_WR_MAX
+            && cap.max_recv_wr <= QP_WR_MAX
+            && cap.max_send_sge <= SGE_MAX
+            && cap.max_recv_sge <= SGE_MAX
+            && cap.max_inline_data <= INLINE_MAX;
+        if !fits {
+            return Err(Errno::INVAL);
+        }
+        let holds = Holds {
+            pd: pd.user(),
+            send_cq: init.send_cq.user(),
+            recv_cq: init.recv_cq.user(),
+            srq: init.srq.as_ref().map(Srq::user),
+        };
+        let number = numbers::allocate()?;
+        let ack_stag = match keys::insert(|_| Keyed::Reserved) {
+            Ok(key) => key,
+            Err(error) => {
+                numbers::release(number);
+                return Err(error);
+            }
+        };
+        let limits = SendLimits {
+            max_wr: cap.max_send_wr,
+            max_sge: cap.max_send_sge,
+            max_inline: cap.max_inline_data,
+            sq_sig_all: init.sq_sig_all,
+        };
+        let own_receives = if init.srq.is_some() { 0 } else { cap.max_recv_wr };
+        let qp = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            number,
+            ack_stag,
+            pd: Arc::clone(pd),
+            holds: Lock::new(Some(holds)),
+            cookie: AtomicUsize::new(0),
+            attr: Lock::new(QpAttr::default()),
+            state: AtomicU32::new(QpState::Reset as u32),
+            sq: Lock::new(SendQueue::new(limits)),
+            rq: Lock::new(RecvQueue::new(own_receives, cap.max_recv_sge)),
+            conn: Lock::new(Conn::new(Link::new(ack_stag))),
+            kick: AtomicU32::new(0),
+            deferred: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
+            rnr_timer: Lock::new(None),
+            monitor: Lock::new(None),
+            last_wqe_told: AtomicBool::new(false),
+            init,
+        });
+        numbers::bind(&qp);
+        Ok(qp)
+    }
+
+    /// The queue pair number, 24 bits.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// The context.
+    #[must_use]
+    pub fn context(&self) -> &Arc<Context> {
+        self.pd.context()
+    }
+
+    /// Where sends complete.
+    #[must_use]
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.init.send_cq
+    }
+
+    /// Where receives complete.
+    #[must_use]
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.init.recv_cq
+    }
+
+    /// Where receives come from, if not from a queue of its own.
+    #[must_use]
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.init.srq.as_ref()
+    }
+
+    /// The state, which an error may have changed since the last `modify`.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        QpState::from_raw(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
+    }
+
+    /// `ibv_query_qp`: attributes, sizes, and whether every send is signalled.
+    #[must_use]
+    pub fn query(&self) -> (QpAttr, QpCap, bool) {
+        let mut attr = *self.attr.lock();
+        attr.qp_state = self.state();
+        attr.cur_qp_state = attr.qp_state;
+        attr.cap = self.init.cap;
+        (attr, self.init.cap, self.init.sq_sig_all)
+    }
+
+    /// `ibv_modify_qp`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a transition that does not exist, and for attributes that are missing, do not
+    /// belong to it, or have a value out of range.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let from = self.state();
+        let to = if mask.contains(AttrMask::STATE) { attr.qp_state } else { from };
+        if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != from {
+            return Err(Errno::INVAL);
+        }
+        transition::check(from, to, mask)?;
+        self.check_values(attr, mask)?;
+        self.store(attr, mask);
+        match to {
+            QpState::Reset => self.reset(),
+            QpState::Err => self.enter_error(),
+            _ => self.enter(from, to),
+        }
+        Ok(())
+    }
+
+    /// Starts posting send work requests. Other posting threads wait until the value is dropped,
+    /// which also rings the doorbell.
+    #[must_use]
+    pub fn start_post(&self) -> Poster<'_> {
+        Poster { qp: self, sq: Some(self.sq.lock()), was_idle: false, posted: false }
+    }
+
+    /// `ibv_post_recv`.
+    ///
+    /// # Errors
+    /// `EINVAL` in the RESET state, with a shared receive queue, or for too many scatter entries;
+    /// `ENOMEM` when the queue is full.
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
+        let state = self.state();
+        if state == QpState::Reset || self.init.srq.is_some() {
+            return Err(Errno::INVAL);
+        }
+        self.rq.lock().push(request)?;
+        if state == QpState::Err {
+            self.conn.lock().link.flush_receives(self);
+        } else if self.parked.load(Ordering::Acquire) {
+            self.drive(KICK_UNPARK);
+        }
+        Ok(())
+    }
+
+    /// `ibv_destroy_qp`. Afterwards no completion and no event of it appears any more.
+    pub fn destroy(&self) {
+        rendezvous::forget(self);
+        self.publish_state(QpState::Reset);
+        self.drop_connection();
+        numbers::release(self.number);
+        keys::remove(self.ack_stag);
+        self.stop_rnr_timer();
+        *self.monitor.lock() = None;
+        self.send_cq().forget(self.number);
+        self.recv_cq().forget(self.number);
+        let is_own = |event: &AsyncEvent| matches!(&event.element, Element::Qp(qp) if std::ptr::eq(&**qp, self));
+        self.context().forget_events(is_own);
+        *self.holds.lock() = None;
+    }
+
+    /// What a Weft peer must know to talk to this queue pair.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity { qp_num: self.number, ack_stag: self.ack_stag, gid: self.own_gid() }
+    }
+
+    /// Gives the queue pair its connection; data flows as soon as the state allows.
+    ///
+    /// # Errors
+    /// `EISCONN` when it has one; what registration of the socket reports.
+    pub fn attach(&self, connection: Connection) -> Result<()> {
+        self.conn.lock().open(self, connection)?;
+        self.drive(KICK_RECEIVE | KICK_SEND);
+        Ok(())
+    }
+
+    /// Who is to be told of the connection's fate.
+    pub fn set_monitor(&self, monitor: Weak<dyn Monitor>) {
+        *self.monitor.lock() = Some(monitor);
+    }
+
+    /// Ends the connection in order: what has been handed over is sent, then the stream is closed.
+    /// The state does not change.
+    pub fn disconnect(&self) {
+        self.conn.lock().link.close();
+        self.drive(KICK_SEND);
+    }
+
+    /// The GID by which peers know this queue pair.
+    pub(crate) fn own_gid(&self) -> Gid {
+        let index = self.attr.lock().ah_attr.global.map_or(0, |route| route.sgid_index);
+        let gids = self.context().device().gids();
+        gids.get(usize::from(index)).or(gids.first()).copied().unwrap_or_default()
+    }
+
+    /// The peer that the program named: its GID and queue pair number. `None` before RTR.
+    pub(crate) fn wanted_peer(&self) -> Option<(Gid, u32)> {
+        if !matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return None;
+        }
+        let attr = self.attr.lock();
+        let gid = match attr.ah_attr.global {
+            Some(route) => route.dgid,
+            None => gid_of(self.context().device().address_of_lid(attr.ah_attr.dlid)?),
+        };
+        Some((gid, attr.dest_qp_num))
+    }
+
+    /// The address of [`Qp::own_gid`].
+    pub(crate) fn own_address(&self) -> IpAddr {
+        address_of(self.own_gid())
+    }
+
+    /// Read depths: what we serve, and what we use.
+    pub(crate) fn depths(&self) -> (u16, u16) {
+        let attr = self.attr.lock();
+        (attr.max_dest_rd_atomic.into(), attr.max_rd_atomic.into())
+    }
+
+    /// The peer cannot be reached: requests fail as if a card's retries were exhausted.
+    pub(crate) fn unreachable(&self, error: Errno) {
+        let errno = error.raw_os_error().unsigned_abs();
+        self.conn.lock().fail_unreachable(self, errno);
+        self.drive(KICK_SEND);
+    }
+
+    pub(crate) fn pop_receive(&self, work: &mut RecvWork) -> bool {
+        match &self.init.srq {
+            Some(srq) => srq.pop(work),
+            None => self.rq.lock().pop(work),
+        }
+    }
+
+    pub(crate) fn unsent(&self) -> u64 {
+        self.sq.lock().unsent()
+    }
+
+    pub(crate) fn publish_state(&self, state: QpState) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    pub(crate) fn report_drained(&self) {
+        if self.attr.lock().en_sqd_async_notify {
+            self.report(EventKind::SqDrained);
+        }
+    }
+
+    /// No receive of the shared queue will be taken any more (IBTA 10.2.9.3).
+    pub(crate) fn report_last_wqe(&self) {
+        if !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+            self.report(EventKind::QpLastWqeReached);
+        }
+    }
+
+    pub(crate) fn report(&self, kind: EventKind) {
+        let element = Element::Qp(self.me());
+        self.context().post_event(AsyncEvent { kind, element });
+    }
+
+    fn me(&self) -> Arc<Self> {
+        // `&self` comes from an `Arc` (see `new`), so there is one.
+        self.me.upgrade().expect("a queue pair lives in an Arc")
+    }
+
+    fn check_values(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let gids = self.context().device().gids().len();
+        let route_ok =
+            |av: &AddressVector| av.global.is_none_or(|route| usize::from(route.sgid_index) < gids);
+        let checks = [
+            (AttrMask::PORT, attr.port_num == 1),
+            (AttrMask::PKEY_INDEX, attr.pkey_index == 0),
+            (AttrMask::PATH_MTU, (1..=5).contains(&attr.path_mtu)),
+            (AttrMask::AV, route_ok(&attr.ah_attr)),
+            (AttrMask::DEST_QPN, attr.dest_qp_num < 1 << 24),
+            (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= READ_DEPTH_MAX),
+            (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= READ_DEPTH_MAX),
+            (AttrMask::TIMEOUT, attr.timeout <= 31),
+            (AttrMask::RETRY_CNT, attr.retry_cnt <= 7),
+            (AttrMask::RNR_RETRY, attr.rnr_retry <= 7),
+            (AttrMask::MIN_RNR_TIMER, attr.min_rnr_timer <= 31),
+        ];
+        let good = checks.iter().all(|(bit, ok)| !mask.contains(*bit) || *ok);
+        if good { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    fn store(&self, attr: &QpAttr, mask: AttrMask) {
+        let mut own = self.attr.lock();
+        let own = &mut *own;
+        let mut set = |bit: AttrMask, copy: &mut dyn FnMut(&mut QpAttr)| {
+            if mask.contains(bit) {
+                copy(own);
+            }
+        };
+        set(AttrMask::ACCESS_FLAGS, &mut |own| own.qp_access_flags = attr.qp_access_flags);
+        set(AttrMask::PKEY_INDEX, &mut |own| own.pkey_index = attr.pkey_index);
+        set(AttrMask::PORT, &mut |own| own.port_num = attr.port_num);
+        set(AttrMask::AV, &mut |own| own.ah_attr = attr.ah_attr);
+        set(AttrMask::PATH_MTU, &mut |own| own.path_mtu = attr.path_mtu);
+        set(AttrMask::TIMEOUT, &mut |own| own.timeout = attr.timeout);
+        set(AttrMask::RETRY_CNT, &mut |own| own.retry_cnt = attr.retry_cnt);
+        set(AttrMask::RNR_RETRY, &mut |own| own.rnr_retry = attr.rnr_retry);
+        set(AttrMask::RQ_PSN, &mut |own| own.rq_psn = attr.rq_psn);
+        set(AttrMask::SQ_PSN, &mut |own| own.sq_psn = attr.sq_psn);
+        set(AttrMask::MAX_QP_RD_ATOMIC, &mut |own| own.max_rd_atomic = attr.max_rd_atomic);
+        set(AttrMask::MAX_DEST_RD_ATOMIC, &mut |own| {
+            own.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+        });
+        set(AttrMask::MIN_RNR_TIMER, &mut |own| own.min_rnr_timer = attr.min_rnr_timer);
+        set(AttrMask::DEST_QPN, &mut |own| own.dest_qp_num = attr.dest_qp_num);
+        set(AttrMask::PATH_MIG_STATE, &mut |own| own.path_mig_state = attr.path_mig_state);
+        set(AttrMask::EN_SQD_ASYNC_NOTIFY, &mut |own| {
+            own.en_sqd_async_notify = attr.en_sqd_async_notify;
+        });
+    }
+
+    /// A change between INIT, RTR, RTS and SQD.
+    fn enter(&self, from: QpState, to: QpState) {
+        let attr = *self.attr.lock();
+        {
+            let mut conn = self.conn.lock();
+            // An error may have come between; it wins.
+            if self.state() == QpState::Err {
+                return;
+            }
+            conn.link.set_rules(&attr, to);
+            self.publish_state(to);
+        }
+        if from == QpState::Init && to == QpState::Rtr {
+            rendezvous::connect(self);
+        }
+        self.drive(KICK_RECEIVE | KICK_SEND);
+    }
+
+    fn enter_error(&self) {
+        rendezvous::forget(self);
+        self.publish_state(QpState::Err);
+        self.conn.lock().link.fail(self, None, 0);
+        self.drive(KICK_SEND);
+    }
+
+    fn reset(&self) {
+        rendezvous::forget(self);
+        self.publish_state(QpState::Reset);
+        self.drop_connection();
+        self.stop_rnr_timer();
+        self.sq.lock().clear();
+        let mut work = RecvWork::default();
+        while self.rq.lock().pop(&mut work) {}
+        self.send_cq().forget(self.number);
+        self.recv_cq().forget(self.number);
+        self.last_wqe_told.store(false, Ordering::Release);
+        *self.attr.lock() = QpAttr::default();
+    }
+
+    fn drop_connection(&self) {
+        let old = std::mem::replace(&mut *self.conn.lock(), Conn::new(Link::new(self.ack_stag)));
+        old.linger(self);
+    }
+
+    /// Work has been posted: sends it now, or leaves it to the next poll so that it can go out
+    /// together with what else will have been posted by then.
+    fn ring(&self, first_of_idle: bool, unsent_bytes: u64) {
+        let reactor = Reactor::get();
+        if first_of_idle || unsent_bytes >= DEFER_BYTES_MAX || !reactor.may_defer() {
+            self.drive(KICK_SEND);
+        } else {
+            self.defer(reactor);
+        }
+    }
+
+    fn defer(&self, reactor: &Reactor) {
+        if !self.deferred.swap(true, Ordering::AcqRel) {
+            reactor.defer(self.me());
+        }
+    }
+
+    /// Does what `what` asks for, or leaves it to the thread that is at it. Returns whether the
+    /// peer had sent something.
+    fn drive(&self, what: u32) -> bool {
+        let mut worked = false;
+        self.kick.fetch_or(what, Ordering::SeqCst);
+        while self.kick.load(Ordering::SeqCst) != 0 {
+            let Some(mut conn) = self.conn.try_lock() else { return worked };
+            let what = self.kick.swap(0, Ordering::SeqCst);
+            let mut again = false;
+            if what & KICK_UNPARK != 0 {
+                conn.link.unpark(self);
+                again = true;
+            }
+            if what & KICK_RECEIVE != 0 || again {
+                let (received, more) = conn.receive(self);
+                worked |= received;
+                if more {
+                    Reactor::get().requeue(self.me());
+                }
+            }
+            self.parked.store(conn.link.has_parked(), Ordering::Release);
+            let wants_ack_only = what & KICK_SEND == 0 && conn.link.only_acks_due(self);
+            if wants_ack_only && Reactor::get().may_defer() {
+                if conn.link.is_ack_due() {
+                    self.defer(Reactor::get());
+                }
+            } else {
+                conn.transmit(self);
+            }
+            let notices = std::mem::take(&mut conn.link.notices);
+            drop(conn);
+            self.give_notice(notices);
+        }
+        worked
+    }
+
+    fn give_notice(&self, notices: crate::link::Notices) {
+        match notices.rnr {
+            Some(Some(wait)) => self.start_rnr_timer(wait.timer),
+            Some(None) => self.stop_rnr_timer(),
+            None => {}
+        }
+        if notices.established || notices.disconnected {
+            let monitor = self.monitor.lock().as_ref().and_then(Weak::upgrade);
+            if let Some(monitor) = monitor {
+                if notices.established {
+                    monitor.established();
+                }
+                if notices.disconnected {
+                    monitor.disconnected();
+                }
+            }
+        }
+    }
+
+    fn start_rnr_timer(&self, timer: u8) {
+        const FOREVER: u8 = 7;
+        let retries = self.attr.lock().rnr_retry;
+        if retries >= FOREVER {
+            return;
+        }
+        let wait = rnr_delay(timer) * (u32::from(retries) + 1);
+        let source = self.me();
+        let mut current = self.rnr_timer.lock();
+        if current.is_none() {
+            *current = Some(Reactor::get().start_timer(Instant::now() + wait, source));
+        }
+    }
+
+    fn stop_rnr_timer(&self) {
+        if let Some(timer) = self.rnr_timer.lock().take() {
+            Reactor::get().stop_timer(timer);
+        }
+    }
+}
+
+impl Source for Qp {
+    fn ready(&self) -> bool {
+        self.drive(KICK_RECEIVE)
+    }
+
+    fn flush(&self) {
+        self.deferred.store(false, Ordering::Release);
+        self.drive(KICK_SEND);
+    }
+
+    fn requeued(&self) {
+        self.drive(KICK_RECEIVE);
+    }
+
+    fn expired(&self) {
+        *self.rnr_timer.lock() = None;
+        self.conn.lock().link.give_up_waiting(self);
+        self.drive(KICK_SEND);
+    }
+}
+
+/// The send queue of a queue pair, held for posting.
+#[derive(Debug)]
+pub struct Poster<'a> {
+    qp: &'a Qp,
+    sq: Option<LockGuard<'a, SendQueue>>,
+    was_idle: bool,
+    posted: bool,
+}
+
+impl Poster<'_> {
+    /// Posts one work request.
+    ///
+    /// # Errors
+    /// `EINVAL` before RTS or for a malformed request, `ENOMEM` when the queue is full.
+    pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
+        if matches!(self.qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(Errno::INVAL);
+        }
+        let Some(sq) = &mut self.sq else { return Err(Errno::INVAL) };
+        if !self.posted {
+            self.was_idle = sq.len() == 0;
+        }
+        sq.push(request)?;
+        self.posted = true;
+        Ok(())
+    }
+}
+
+impl Drop for Poster<'_> {
+    fn drop(&mut self) {
+        let unsent_bytes = self.sq.take().map_or(0, |sq| sq.unsent_bytes());
+        if !self.posted {
+            return;
+        }
+        if self.qp.state() == QpState::Err {
+            self.qp.conn.lock().link.flush_sends(self.qp, None, 0);
+        } else {
+            self.qp.ring(self.was_idle, unsent_bytes);
+        }
+    }
+}
+
+/// The delay that a value of `min_rnr_timer` stands for (IBTA table 45).
+fn rnr_delay(timer: u8) -> Duration {
+    const HUNDREDTHS_MS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    let hundredths = HUNDREDTHS_MS.get(usize::from(timer)).copied().unwrap_or(65536);
+    Duration::from_micros(u64::from(hundredths) * 10)
+}
+
+/// Finds a queue pair of this process by its number.
+#[must_use]
+pub fn find(number: u32) -> Option<Arc<Qp>> {
+    numbers::find(number)
+}
+
+/// Every queue pair of this process, for the debug dump.
+#[must_use]
+pub fn all() -> Vec<Arc<Qp>> {
+    numbers::all()
+}

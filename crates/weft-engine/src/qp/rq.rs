@@ -1,0 +1,68 @@
+//! Receive queues: posted receives in order, shared or a queue pair's own.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::wr::{RecvRequest, Sge};
+use crate::{Errno, Result};
+
+/// A posted receive, taken out of its queue.
+#[derive(Debug, Default)]
+pub(crate) struct RecvWork {
+    pub(crate) wr_id: u64,
+    pub(crate) sges: SmallVec<[Sge; 2]>,
+}
+
+/// Posted receives. Grows up to its capacity as they are posted, and then allocates no more.
+#[derive(Debug)]
+pub(crate) struct RecvQueue {
+    work: VecDeque<(u64, u32)>,
+    sges: VecDeque<Sge>,
+    capacity: u32,
+    max_sge: u32,
+}
+
+impl RecvQueue {
+    pub(crate) fn new(capacity: u32, max_sge: u32) -> Self {
+        Self { work: VecDeque::new(), sges: VecDeque::new(), capacity, max_sge }
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    pub(crate) fn set_capacity(&mut self, capacity: u32) {
+        self.capacity = capacity;
+    }
+
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.work.len()
+    }
+
+    pub(crate) fn push(&mut self, request: &RecvRequest<'_>) -> Result<()> {
+        if self.work.len() >= self.capacity as usize {
+            return Err(Errno::NOMEM);
+        }
+        let count = u32::try_from(request.sges.len()).map_err(|_| Errno::INVAL)?;
+        if count > self.max_sge {
+            return Err(Errno::INVAL);
+        }
+        self.work.push_back((request.wr_id, count));
+        self.sges.extend(request.sges);
+        Ok(())
+    }
+
+    /// Moves the oldest receive to `work`; false when there is none.
+    pub(crate) fn pop(&mut self, work: &mut RecvWork) -> bool {
+        let Some((wr_id, count)) = self.work.pop_front() else { return false };
+        work.wr_id = wr_id;
+        work.sges.clear();
+        work.sges.extend(self.sges.drain(..count as usize));
+        true
+    }
+}

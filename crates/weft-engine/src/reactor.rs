@@ -1,0 +1,496 @@
+//! Progress: who looks at the sockets, and when.
+//!
+//! Whoever waits makes the progress. A thread that polls a completion queue ([`Reactor::poll`]) or
+//! waits for an event ([`Reactor::wait_readable`]) reads and writes the sockets itself, so that a
+//! message costs no hand-over. One service thread covers the rest: one-sided operations must go on
+//! while the program computes. The two keep out of each other's way with a lease:
+//!
+//! * Every poll renews the lease. While it is renewed, the service thread is *parked*: it looks at
+//!   the lease every [`PARK`] and at nothing else.
+//! * When the lease is stale, the service thread *watches*: it sleeps in `epoll_wait` until a socket
+//!   has something, so that an idle program uses no CPU.
+//! * A watching service thread that keeps finding sockets already emptied by a poller parks; one
+//!   that comes back from parking and keeps finding work that nobody did stays watching for good
+//!   while (a program that spins on its memory polls only now and then).
+//!
+//! Work may be deferred to the next poll (to send many small messages by one system call) only
+//! while the service thread is parked: then at most [`PARK`] passes before somebody looks.
+//!
+//! Sockets are registered edge-triggered for everything at once and never modified, so a source must
+//! work until it would block, or mark itself dirty.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use weft_sys::{Forkable, Lock, in_forked_child, notify, spawn_quiet, wait_readable};
+
+use crate::{Errno, Result};
+
+/// How long a parked service thread stays away from the sockets.
+const PARK: Duration = Duration::from_micros(500);
+/// How many sockets a poll reads directly; with more it asks epoll which have something.
+const HOT_MAX: usize = 4;
+/// Every so many polls, epoll is asked all the same, for the sources that are not hot.
+const EPOLL_EVERY: u32 = 64;
+/// How long a waiter drives the fabric itself before it leaves that to the service thread.
+const WAIT_DRIVE: Duration = Duration::from_millis(2);
+/// Futile wake-ups in a row after which the service thread parks.
+const FUTILE_MAX: u32 = 3;
+/// How the score of a program that leaves work lying grows and where it stops.
+const LATE_STEP: u32 = 8;
+const LATE_MAX: u32 = 256;
+/// Events taken from the kernel at once.
+const EVENTS_MAX: usize = 64;
+
+/// Something that the reactor drives.
+pub trait Source: Send + Sync + fmt::Debug {
+    /// The descriptor may be readable or writable, or has failed: do everything that does not
+    /// block. Returns whether there was anything to do. May be called by any thread, also by two at
+    /// once, and without a reason.
+    fn ready(&self) -> bool;
+
+    /// Do what was deferred by [`Reactor::defer`].
+    fn flush(&self) {}
+
+    /// Go on where a pass left off ([`Reactor::requeue`]).
+    fn requeued(&self) {}
+
+    /// A timer of this source has expired.
+    fn expired(&self) {}
+}
+
+/// A registered source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(u64);
+
+/// A running timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TimerId(Instant, u64);
+
+#[derive(Clone, Copy)]
+enum Dirty {
+    Deferred,
+    Requeued,
+}
+
+#[derive(Default)]
+struct Sources {
+    slots: Vec<(u32, Option<Arc<dyn Source>>)>,
+    free: Vec<u32>,
+    hot: Vec<(Token, Arc<dyn Source>)>,
+}
+
+/// What the driving thread needs at hand, so that a pass allocates nothing.
+#[derive(Default)]
+struct Driver {
+    hot: Vec<Arc<dyn Source>>,
+    hot_version: u64,
+    passes: u32,
+    batch: Vec<Arc<dyn Source>>,
+    dirty: Vec<(Dirty, Arc<dyn Source>)>,
+}
+
+/// The process's one driver of sockets and timers.
+pub struct Reactor {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    sources: Lock<Sources>,
+    hot_version: AtomicU64,
+    driver: Lock<Driver>,
+    dirty: Lock<Vec<(Dirty, Arc<dyn Source>)>>,
+    dirty_len: AtomicUsize,
+    timers: Lock<BTreeMap<TimerId, Arc<dyn Source>>>,
+    timer_serial: AtomicU64,
+    lease: AtomicU64,
+    /// 1 while the service thread is parked (also the futex it sleeps on).
+    parked: AtomicU32,
+    started: AtomicBool,
+}
+
+static REACTOR: Forkable<Reactor> = Forkable::new(Reactor::new);
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor").field("parked", &self.parked).finish_non_exhaustive()
+    }
+}
+
+/// The child has none of the parent's threads; it starts afresh. The parent's sockets that it
+/// inherited are close-on-exec, and unused until then.
+extern "C" fn forget_parent() {
+    REACTOR.abandon();
+}
+
+impl Reactor {
+    /// The process's reactor.
+    #[must_use]
+    pub fn get() -> &'static Self {
+        REACTOR.get()
+    }
+
+    fn new() -> Self {
+        // Without these two descriptors nothing can work and no caller could go on.
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor for epoll");
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .expect("a descriptor for wake-ups");
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(u64::MAX), edge)
+            .expect("a fresh descriptor is accepted");
+        Self {
+            epoll,
+            wake,
+            sources: Lock::new(Sources::default()),
+            hot_version: AtomicU64::new(0),
+            driver: Lock::new(Driver { hot_version: u64::MAX, ..Driver::default() }),
+            dirty: Lock::new(Vec::new()),
+            dirty_len: AtomicUsize::new(0),
+            timers: Lock::new(BTreeMap::new()),
+            timer_serial: AtomicU64::new(0),
+            lease: AtomicU64::new(0),
+            parked: AtomicU32::new(0),
+            started: AtomicBool::new(false),
+        }
+    }
+
+    /// Drives `source` from now on; its descriptor must be non-blocking. `hot` sources carry data
+    /// and are read by every poll while there are few of them.
+    ///
+    /// # Errors
+    /// What `epoll_ctl(2)` reports, and `EAGAIN` when the service thread cannot start.
+    pub fn watch(&self, fd: BorrowedFd<'_>, source: Arc<dyn Source>, hot: bool) -> Result<Token> {
+        self.start()?;
+        let token = {
+            let mut sources = self.sources.lock();
+            let index = match sources.free.pop() {
+                Some(index) => index,
+                None => {
+                    sources.slots.push((0, None));
+                    u32::try_from(sources.slots.len() - 1).map_err(|_| Errno::NOMEM)?
+                }
+            };
+            let slot = &mut sources.slots[index as usize];
+            slot.1 = Some(Arc::clone(&source));
+            let token = Token(u64::from(slot.0) << 32 | u64::from(index));
+            if hot {
+                sources.hot.push((token, source));
+                self.hot_version.fetch_add(1, Ordering::Release);
+            }
+            token
+        };
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        if let Err(error) = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.0), flags) {
+            self.forget(token);
+            return Err(error);
+        }
+        Ok(token)
+    }
+
+    /// Stops driving a source. It may still be called once by a thread that is at it now.
+    pub fn unwatch(&self, fd: BorrowedFd<'_>, token: Token) {
+        // Fails only if the descriptor was never added, and then there is nothing to remove.
+        let _ = epoll::delete(&self.epoll, fd);
+        self.forget(token);
+    }
+
+    /// Calls [`Source::expired`] at `deadline` (or up to [`PARK`] later).
+    pub fn start_timer(&self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
+        let id = TimerId(deadline, self.timer_serial.fetch_add(1, Ordering::Relaxed));
+        let soonest = {
+            let mut timers = self.timers.lock();
+            timers.insert(id, source);
+            timers.first_key_value().is_some_and(|(&first, _)| first == id)
+        };
+        if soonest {
+            // A failure to start shows where a socket is watched; a timer alone has no caller for it.
+            let _ = self.start();
+            self.unpark();
+            notify(&self.wake);
+        }
+        id
+    }
+
+    /// Stops a timer that has not expired yet.
+    pub fn stop_timer(&self, id: TimerId) {
+        self.timers.lock().remove(&id);
+    }
+
+    /// One pass over the sockets by a thread that is polling. Returns at once when another thread
+    /// is at it.
+    pub fn poll(&self) {
+        self.renew_lease();
+        let Some(mut driver) = self.driver.try_lock() else { return };
+        let driver = &mut *driver;
+        self.flush_dirty(driver);
+        driver.passes = driver.passes.wrapping_add(1);
+        self.refresh_hot(driver);
+        if driver.hot.len() > HOT_MAX || driver.passes.is_multiple_of(EPOLL_EVERY) {
+            self.take_events(driver, Some(Duration::ZERO));
+            run_batch(&mut driver.batch);
+        } else {
+            for source in &driver.hot {
+                source.ready();
+            }
+        }
+    }
+
+    /// Waits until `fd` may be readable, driving the fabric meanwhile. Returns early, too. No lock
+    /// is held while the thread sleeps, so it may be cancelled there.
+    ///
+    /// # Errors
+    /// `EINTR` after a signal.
+    pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < WAIT_DRIVE {
+            self.renew_lease();
+            if let Some(mut driver) = self.driver.try_lock() {
+                self.flush_dirty(&mut driver);
+            }
+            let [own, sockets] = wait_readable([fd, self.epoll.as_fd()], Some(WAIT_DRIVE))?;
+            if sockets && let Some(mut driver) = self.driver.try_lock() {
+                self.take_events(&mut driver, Some(Duration::ZERO));
+                run_batch(&mut driver.batch);
+                return Ok(());
+            }
+            if own {
+                return Ok(());
+            }
+        }
+        self.about_to_wait();
+        wait_readable([fd], None).map(drop)
+    }
+
+    /// The program is about to sleep where we do not see it: the service thread takes over.
+    pub fn about_to_wait(&self) {
+        self.unpark();
+    }
+
+    /// Whether deferred work will be looked at soon without anybody being woken for it.
+    #[must_use]
+    pub fn may_defer(&self) -> bool {
+        self.parked.load(Ordering::SeqCst) == 1
+    }
+
+    /// Calls [`Source::flush`] at the next pass. Only if [`Reactor::may_defer`].
+    pub fn defer(&self, source: Arc<dyn Source>) {
+        self.add_dirty(Dirty::Deferred, source);
+    }
+
+    /// Calls [`Source::requeued`] at the next pass, which will be soon.
+    pub fn requeue(&self, source: Arc<dyn Source>) {
+        self.add_dirty(Dirty::Requeued, source);
+    }
+
+    fn add_dirty(&self, why: Dirty, source: Arc<dyn Source>) {
+        let mut dirty = self.dirty.lock();
+        dirty.push((why, source));
+        self.dirty_len.store(dirty.len(), Ordering::SeqCst);
+        drop(dirty);
+        // The service thread may have left its parking place since the caller asked.
+        if !self.may_defer() {
+            notify(&self.wake);
+        }
+    }
+
+    /// Lets everything on the list go on once; what comes on it meanwhile waits for the next pass.
+    fn flush_dirty(&self, driver: &mut Driver) {
+        if self.dirty_len.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        {
+            let mut dirty = self.dirty.lock();
+            std::mem::swap(&mut *dirty, &mut driver.dirty);
+            self.dirty_len.store(0, Ordering::SeqCst);
+        }
+        for (why, source) in driver.dirty.drain(..) {
+            match why {
+                Dirty::Deferred => source.flush(),
+                Dirty::Requeued => source.requeued(),
+            }
+        }
+    }
+
+    fn renew_lease(&self) {
+        // A lost update between two pollers still renews it.
+        self.lease.store(self.lease.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn forget(&self, token: Token) {
+        let mut sources = self.sources.lock();
+        let (index, generation) = split(token.0);
+        if let Some(slot) = sources.slots.get_mut(index as usize)
+            && slot.0 == generation
+        {
+            *slot = (generation.wrapping_add(1), None);
+            sources.free.push(index);
+        }
+        sources.hot.retain(|(other, _)| *other != token);
+        self.hot_version.fetch_add(1, Ordering::Release);
+    }
+
+    fn refresh_hot(&self, driver: &mut Driver) {
+        let version = self.hot_version.load(Ordering::Acquire);
+        if driver.hot_version != version {
+            driver.hot_version = version;
+            driver.hot.clear();
+            driver.hot.extend(self.sources.lock().hot.iter().map(|(_, s)| Arc::clone(s)));
+        }
+    }
+
+    /// Asks epoll which sources have something and puts them into the driver's batch.
+    fn take_events(&self, driver: &mut Driver, timeout: Option<Duration>) {
+        self.wait_events(timeout, &mut driver.batch);
+    }
+
+    /// Waits for events and appends their sources to `batch`.
+    fn wait_events(&self, timeout: Option<Duration>, batch: &mut Vec<Arc<dyn Source>>) {
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let timeout = timeout.map(timespec);
+        // Interrupted or failed: as if nothing had happened; the next pass asks again.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout.as_ref()) else {
+            return;
+        };
+        if events.is_empty() {
+            return;
+        }
+        let sources = self.sources.lock();
+        for event in events {
+            let (index, generation) = split(event.data.u64());
+            if let Some((current, Some(source))) = sources.slots.get(index as usize)
+                && *current == generation
+            {
+                batch.push(Arc::clone(source));
+            }
+        }
+    }
+
+    fn start(&self) -> Result<()> {
+        if self.started.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // The child of a fork finds no reactor and makes its own.
+        let started = in_forked_child(forget_parent)
+            .and_then(|()| spawn_quiet("weft", || Self::get().serve()));
+        if started.is_err() {
+            self.started.store(false, Ordering::Release);
+        }
+        started
+    }
+
+    fn unpark(&self) {
+        if self.parked.swap(0, Ordering::SeqCst) == 1 {
+            let _ = futex::wake(&self.parked, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// The service thread.
+    fn serve(&self) {
+        let mut batch = Vec::with_capacity(EVENTS_MAX);
+        let mut futile = 0;
+        let mut late = 0;
+        loop {
+            if futile >= FUTILE_MAX && late == 0 {
+                futile = 0;
+                let worked = self.park();
+                late = if worked { LATE_STEP.max(late) } else { 0 };
+                continue;
+            }
+            let before = self.lease.load(Ordering::Relaxed);
+            let worked = self.watch_once(&mut batch);
+            self.expire_timers();
+            let polled = self.lease.load(Ordering::Relaxed) != before;
+            if worked {
+                futile = 0;
+                if polled && late > 0 {
+                    late = (late + LATE_STEP).min(LATE_MAX);
+                }
+            } else if polled {
+                futile += 1;
+                late = late.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Sleeps until a socket has something, and deals with it. Returns whether there was work.
+    fn watch_once(&self, batch: &mut Vec<Arc<dyn Source>>) -> bool {
+        let timeout = if self.dirty_len.load(Ordering::SeqCst) != 0 {
+            Some(Duration::ZERO)
+        } else {
+            let timers = self.timers.lock();
+            let first = timers.first_key_value();
+            first.map(|(id, _)| id.0.saturating_duration_since(Instant::now()))
+        };
+        // The wait is outside the driver's lock, so the batch is this thread's own.
+        self.wait_events(timeout, batch);
+        let mut drained = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut drained);
+        let mut driver = self.driver.lock();
+        let deferred = self.dirty_len.load(Ordering::SeqCst) != 0;
+        self.flush_dirty(&mut driver);
+        run_batch(batch) || deferred
+    }
+
+    /// Stays away from the sockets while the lease is renewed. Returns whether it found work when
+    /// it came back.
+    fn park(&self) -> bool {
+        loop {
+            let before = self.lease.load(Ordering::Relaxed);
+            self.parked.store(1, Ordering::SeqCst);
+            let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(PARK)));
+            let called = self.parked.swap(0, Ordering::SeqCst) == 0;
+            self.expire_timers();
+            if called || self.lease.load(Ordering::Relaxed) == before {
+                break;
+            }
+        }
+        let mut driver = self.driver.lock();
+        let deferred = self.dirty_len.load(Ordering::SeqCst) != 0;
+        self.flush_dirty(&mut driver);
+        self.take_events(&mut driver, Some(Duration::ZERO));
+        run_batch(&mut driver.batch) || deferred
+    }
+
+    fn expire_timers(&self) {
+        let now = Instant::now();
+        loop {
+            let source = {
+                let mut timers = self.timers.lock();
+                match timers.first_entry() {
+                    Some(first) if first.key().0 <= now => first.remove(),
+                    _ => return,
+                }
+            };
+            source.expired();
+        }
+    }
+}
+
+fn run_batch(batch: &mut Vec<Arc<dyn Source>>) -> bool {
+    let mut worked = false;
+    for source in batch.drain(..) {
+        worked |= source.ready();
+    }
+    worked
+}
+
+fn split(token: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = token.to_le_bytes();
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}

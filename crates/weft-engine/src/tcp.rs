@@ -1,0 +1,162 @@
+//! TCP sockets for connections: non-blocking, without delay, and aware of a dead peer.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, ipproto,
+    listen, socket_with, sockopt,
+};
+use weft_wire::mpa::fpdu;
+
+use crate::device::Device;
+use crate::{Errno, Result};
+
+/// How long sent data may stay unacknowledged before the connection is given up.
+const USER_TIMEOUT_MS: u32 = 20_000;
+/// When and how often an idle connection is probed.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_PROBES: u32 = 5;
+/// Connections that wait to be accepted on one listener.
+const BACKLOG: i32 = 1024;
+/// Longest ULPDU between Weft peers: 32 KiB of payload and the longer of the two DDP headers.
+const WEFT_MULPDU: usize = (32 << 10) + weft_wire::ddp::UNTAGGED_LEN;
+
+/// Starts to connect from `local`, whose port is chosen by the system, to `peer`.
+///
+/// # Errors
+/// What the system reports at once; most failures show later.
+pub(crate) fn dial(local: Option<IpAddr>, peer: SocketAddr) -> Result<OwnedFd> {
+    let socket = stream_socket(&peer)?;
+    tune(&socket)?;
+    if let Some(local) = local {
+        bind(&socket, &with_scope(local, 0, &peer))?;
+    }
+    match connect(&socket, &peer) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error that a connection attempt ended with, if it has.
+///
+/// # Errors
+/// `ECONNREFUSED` and the like.
+pub(crate) fn dial_result(socket: &OwnedFd) -> Result<bool> {
+    sockopt::socket_error(socket)??;
+    match getpeername(socket) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOTCONN) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens on `port` (0: any) of every address, IPv4 and IPv6; returns the port, too.
+///
+/// # Errors
+/// `EADDRINUSE` and the like.
+pub(crate) fn listen_everywhere(port: u16) -> Result<(OwnedFd, u16)> {
+    let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let v4 = SocketAddr::from(([0, 0, 0, 0], port));
+    // A machine without IPv6 has no socket of that family.
+    let socket = listen_on(v6).or_else(|_| listen_on(v4))?;
+    let port = local_address(&socket)?.port();
+    Ok((socket, port))
+}
+
+fn listen_on(address: SocketAddr) -> Result<OwnedFd> {
+    let socket = stream_socket(&address)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Accepts a connection without blocking.
+///
+/// # Errors
+/// `EAGAIN` when there is none.
+pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::accept_with(listener, flags)?;
+    tune(&socket)?;
+    Ok(socket)
+}
+
+fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+/// Sets what every connection wants.
+///
+/// # Errors
+/// What `setsockopt(2)` reports.
+pub(crate) fn tune(socket: &OwnedFd) -> Result<()> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)
+}
+
+/// Our end of a connection, an IPv4 address in its plain form.
+///
+/// # Errors
+/// `ENOTCONN` and the like.
+pub(crate) fn local_address(socket: &OwnedFd) -> Result<SocketAddr> {
+    Ok(plain(getsockname(socket)?.try_into()?))
+}
+
+/// The peer's end of a connection, an IPv4 address in its plain form.
+///
+/// # Errors
+/// `ENOTCONN` and the like.
+pub(crate) fn peer_address(socket: &OwnedFd) -> Result<SocketAddr> {
+    Ok(plain(getpeername(socket)?.ok_or(Errno::NOTCONN)?.try_into()?))
+}
+
+/// The longest ULPDU to send. A foreign peer gets FPDUs that fit its TCP segments.
+pub(crate) fn mulpdu(socket: &OwnedFd, weft_peer: bool, markers: bool) -> usize {
+    if weft_peer {
+        return WEFT_MULPDU;
+    }
+    let emss = tcp_maxseg(socket).unwrap_or(536);
+    fpdu::mulpdu(emss, markers)
+}
+
+fn tcp_maxseg(socket: &OwnedFd) -> Option<usize> {
+    weft_sys::tcp_maxseg(socket.as_fd()).ok()
+}
+
+/// The address with the port, and, where it is link-local, with the device's scope.
+pub(crate) fn address_on(device: &Device, address: IpAddr, port: u16) -> SocketAddr {
+    match address {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, device.index).into()
+        }
+        _ => SocketAddr::new(address, port),
+    }
+}
+
+fn with_scope(address: IpAddr, port: u16, like: &SocketAddr) -> SocketAddr {
+    match (address, like) {
+        (IpAddr::V6(v6), SocketAddr::V6(peer)) => {
+            SocketAddrV6::new(v6, port, 0, peer.scope_id()).into()
+        }
+        _ => SocketAddr::new(address, port),
+    }
+}
+
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        v4 @ IpAddr::V4(_) => SocketAddr::new(v4, address.port()),
+        IpAddr::V6(_) => address,
+    }
+}

@@ -1,0 +1,38 @@
+//! The island of unsafe: memory that a program registered and a peer may touch, and the system
+//! calls that the standard library lacks. Everything above this crate is safe Rust.
+
+mod forkable;
+mod interfaces;
+mod lock;
+mod region;
+mod socket;
+mod thread;
+mod wait;
+
+pub use forkable::{Forkable, in_forked_child};
+pub use interfaces::{InterfaceAddress, interface_addresses};
+pub use lock::{Lock, LockGuard};
+pub use region::Region;
+pub use socket::{recv, send, tcp_maxseg};
+pub use thread::spawn_quiet;
+pub use wait::wait_readable;
+
+use std::os::fd::OwnedFd;
+
+/// Why a system call failed: the kernel's `errno`.
+pub use rustix::io::Errno;
+
+/// An eventfd that counts: each [`notify`] makes one `read` of eight bytes succeed.
+///
+/// # Errors
+/// What `eventfd(2)` reports, usually `EMFILE`.
+pub fn counting_eventfd() -> Result<OwnedFd, Errno> {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
+}
+
+/// Adds one to an eventfd, so that it becomes readable.
+pub fn notify(eventfd: &OwnedFd) {
+    // The only failure of a blocking eventfd would be a counter at 2^64 - 2: it is readable then too.
+    let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+}

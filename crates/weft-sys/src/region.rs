@@ -1,0 +1,136 @@
+//! Memory that belongs to the program and that a peer reads and writes.
+//!
+//! # Safety
+//! A [`Region`] is made by an `unsafe` constructor whose caller vouches for the memory; every access
+//! after that is range-checked here. The bytes are never exposed as a Rust reference, because the
+//! program and its peers change them at will: they are copied, or changed by CPU atomics.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A range of the program's memory: an address and a length in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    addr: usize,
+    len: usize,
+}
+
+impl Region {
+    /// Describes `len` bytes at `addr`; `None` when the range wraps around the address space.
+    ///
+    /// # Safety
+    /// The range must be mapped, readable and (if [`Region::copy_in`] or an atomic is used on it)
+    /// writable whenever a method of this value or of a copy of it is called. No Rust object other
+    /// than raw memory may live there.
+    #[must_use]
+    pub unsafe fn new(addr: usize, len: usize) -> Option<Self> {
+        addr.checked_add(len)?;
+        Some(Self { addr, len })
+    }
+
+    /// The first address.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part of `len` bytes at `offset`; `None` when it does not lie inside.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        Some(Self { addr: self.addr + offset, len })
+    }
+
+    /// Copies `src` to the start of the region.
+    ///
+    /// # Panics
+    /// When `src` is longer than the region: the caller has checked bounds before.
+    pub fn copy_in(&self, src: &[u8]) {
+        assert!(src.len() <= self.len, "copy past the end of a region");
+        // SAFETY: the destination range is inside the region (asserted), which `new`'s caller keeps
+        // mapped and writable. `src` is an ordinary slice; the two may not overlap because `src` is
+        // one of our own buffers and regions hold the program's memory only.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.addr as *mut u8, src.len()) }
+    }
+
+    /// Appends the region's bytes to `dst`.
+    pub fn copy_out(&self, dst: &mut Vec<u8>) {
+        dst.reserve(self.len);
+        let old = dst.len();
+        // SAFETY: `old` is at most the capacity, so the result is inside the allocation.
+        let end = unsafe { dst.as_mut_ptr().add(old) };
+        // SAFETY: the source is mapped and readable by `new`'s contract; the destination has room
+        // for `len` bytes after `reserve`; they are distinct allocations.
+        unsafe { std::ptr::copy_nonoverlapping(self.addr as *const u8, end, self.len) }
+        // SAFETY: the `len` bytes after `old` have just been initialised, within the capacity.
+        unsafe { dst.set_len(old + self.len) }
+    }
+
+    /// Changes the eight bytes at the start atomically by `change` and returns what was there, in
+    /// the CPU's byte order. `None` when the region is shorter or not aligned to eight bytes.
+    pub fn update_u64(&self, mut change: impl FnMut(u64) -> u64) -> Option<u64> {
+        if self.len < 8 || !self.addr.is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: eight mapped, writable, aligned bytes (checked, and by `new`'s contract). Other
+        // accesses by the program may race; they are made by the CPU's own instructions, which is
+        // what an atomic operation of a network card races with too.
+        let cell = unsafe { AtomicU64::from_ptr(self.addr as *mut u64) };
+        cell.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old))).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(bytes: &mut [u8]) -> Region {
+        // SAFETY: the tests keep `bytes` alive and untouched while the region is used.
+        unsafe { Region::new(bytes.as_mut_ptr() as usize, bytes.len()) }.expect("no wrap")
+    }
+
+    #[test]
+    fn parts_stay_inside() {
+        let mut bytes = [0u8; 16];
+        let whole = region(&mut bytes);
+        assert!(whole.part(8, 8).is_some());
+        assert!(whole.part(16, 0).is_some());
+        assert!(whole.part(9, 8).is_none());
+        assert!(whole.part(usize::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn copies_reach_the_place() {
+        let mut bytes = [0u8; 8];
+        let whole = region(&mut bytes);
+        whole.part(2, 3).expect("inside").copy_in(&[1, 2, 3]);
+        let mut out = vec![9];
+        whole.copy_out(&mut out);
+        assert_eq!(out, [9, 0, 0, 1, 2, 3, 0, 0, 0]);
+    }
+
+    #[test]
+    fn atomics_need_alignment() {
+        let mut words = [5u64, 0];
+        // SAFETY: `words` outlives the region and nothing else uses it meanwhile.
+        let whole = unsafe { Region::new(words.as_mut_ptr() as usize, 16) }.expect("no wrap");
+        assert_eq!(whole.update_u64(|old| old + 2), Some(5));
+        assert_eq!(whole.part(1, 8).expect("inside").update_u64(|old| old), None);
+        assert_eq!(whole.part(8, 4).expect("inside").update_u64(|old| old), None);
+        assert_eq!(words[0], 7);
+    }
+}

@@ -1,0 +1,52 @@
+//! Stream sockets without blocking.
+//!
+//! # Safety
+//! One option that rustix lacks is read into a local variable.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// Appends to `buffer` what the socket holds, at most up to its capacity. Returns the number of
+/// bytes, 0 at the end of the stream.
+///
+/// # Errors
+/// `EAGAIN` when nothing is there; `ECONNRESET` and the like when the connection has died.
+pub fn recv(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
+    debug_assert!(buffer.len() < buffer.capacity(), "a full buffer would read as end of stream");
+    rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::DONTWAIT).map(|(n, _)| n)
+}
+
+/// Hands bytes to the socket and returns how many it took.
+///
+/// # Errors
+/// `EAGAIN` when it takes none; `EPIPE`, `ECONNRESET` and the like when the connection has died.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// The largest segment that a TCP connection sends now, in bytes (`TCP_MAXSEG`).
+///
+/// # Errors
+/// What `getsockopt(2)` reports.
+pub fn tcp_maxseg(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let mut value: libc::c_int = 0;
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
+    // SAFETY: `value` and `len` are valid for writing, and `len` says how large `value` is.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_MAXSEG,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if code != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    usize::try_from(value).map_err(|_| Errno::IO)
+}

@@ -1,0 +1,27 @@
+//! Threads of our own inside somebody else's process.
+//!
+//! # Safety
+//! Signal masks are plain values that the C library fills in.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use rustix::io::Errno;
+
+/// Starts a detached thread that receives none of the program's signals.
+///
+/// # Errors
+/// `EAGAIN` when the process may have no more threads.
+pub fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `all` is a valid place for a signal set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: `all` was filled above, `before` is a valid place for the old mask. The mask is the
+    // calling thread's only; the new thread inherits it.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    // SAFETY: `before` was filled by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    spawned.map(drop).map_err(|_| Errno::AGAIN)
+}

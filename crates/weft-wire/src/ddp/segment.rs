@@ -1,0 +1,51 @@
+//! Cutting a message into segments.
+
+/// One piece of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it starts in the message, in bytes.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// No further piece follows.
+    pub last: bool,
+}
+
+/// The segments of a message, in order. An empty message is one empty segment.
+//= rfc5041#section-5.2
+//% A message is cut into segments of at most MULPDU octets, header included, and the last one, also
+//% of a message of no octets, has L set.
+#[derive(Debug, Clone)]
+pub struct Segments {
+    /// `None` when the last segment is out.
+    next: Option<usize>,
+    message_len: usize,
+    payload_max: usize,
+}
+
+impl Segments {
+    /// A message of `message_len` bytes, in ULPDUs of at most `mulpdu` bytes of which `header_len`
+    /// are header.
+    ///
+    /// # Panics
+    /// When a ULPDU has no room for payload.
+    #[inline]
+    pub fn new(message_len: usize, mulpdu: usize, header_len: usize) -> Self {
+        assert!(mulpdu > header_len, "MULPDU {mulpdu} has no room behind {header_len} bytes");
+        Self { next: Some(0), message_len, payload_max: mulpdu - header_len }
+    }
+}
+
+impl Iterator for Segments {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        let offset = self.next?;
+        let rest = self.message_len - offset;
+        let len = rest.min(self.payload_max);
+        let last = len == rest;
+        self.next = if last { None } else { Some(offset + len) };
+        Some(Segment { offset, len, last })
+    }
+}

@@ -1,0 +1,303 @@
+//! What a peer can do wrong, and the Terminate that says so.
+//!
+//! This is the one place that turns an error of any layer into the codes of RFC 5040, 5041, 5044,
+//! 6581 and 7306. Each misbehaviour has its variant; some share a code, for the RFCs have fewer.
+
+use thiserror::Error;
+
+use crate::ddp::{self, DdpError};
+use crate::mpa::fpdu::FpduError;
+use crate::mpa::frame::FrameError;
+use crate::mpa::marker::MarkerError;
+use crate::mpa::negotiate::NegotiateError;
+use crate::rdmap::{RdmapError, ReadRequest, Terminate, layer};
+
+/// A reason to end a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    // MPA and TCP.
+    /// The TCP connection broke off.
+    #[error("the TCP connection was closed, terminated or lost")]
+    StreamLost,
+    /// An FPDU is not what its sender sent.
+    #[error(transparent)]
+    Fpdu(FpduError),
+    /// A marker does not point to the start of its FPDU.
+    #[error("MPA marker and ULPDU length disagree on the start of an FPDU")]
+    FpduStart,
+    /// Not an MPA Request or Reply.
+    #[error(transparent)]
+    Frame(FrameError),
+    /// We cannot go on, for a reason of MPA's that is not the peer's fault.
+    #[error("local catastrophic error in MPA")]
+    MpaCatastrophic,
+    /// The peer wants more RDMA Reads under way than we can serve.
+    #[error("insufficient IRD resources")]
+    InsufficientIrd,
+    /// No kind of ready-to-receive message suits both.
+    #[error("no matching ready-to-receive option")]
+    NoMatchingRtr,
+
+    // DDP.
+    /// A segment is wrong in itself or in its place in a message.
+    #[error(transparent)]
+    Ddp(DdpError),
+    /// We cannot go on, for a reason of DDP's that is not the peer's fault.
+    #[error("local catastrophic error in DDP")]
+    DdpCatastrophic,
+    /// A tagged segment to a buffer that does not exist.
+    #[error("tagged segment to invalid STag {stag:#010x}")]
+    TaggedInvalidStag {
+        /// As received.
+        stag: u32,
+    },
+    /// A tagged segment that leaves its buffer.
+    #[error("tagged segment outside of STag {stag:#010x}")]
+    TaggedBounds {
+        /// As received.
+        stag: u32,
+    },
+    /// A tagged segment to a buffer of another stream or protection domain.
+    #[error("tagged segment to STag {stag:#010x}, which is not associated with this stream")]
+    TaggedNotAssociated {
+        /// As received.
+        stag: u32,
+    },
+    /// A tagged segment whose end is beyond 2^64.
+    #[error("tagged offset wraps")]
+    TaggedWrap,
+    /// A segment on a queue that does not exist.
+    #[error("untagged segment on queue {qn}")]
+    InvalidQueue {
+        /// As received.
+        qn: u32,
+    },
+    /// A message with no buffer posted for it; on queue 1, more Reads than our IRD.
+    #[error("no buffer for an untagged message on queue {qn}")]
+    NoBuffer {
+        /// The queue.
+        qn: u32,
+    },
+
+    // RDMAP.
+    /// An RDMAP message is wrong in itself.
+    #[error(transparent)]
+    Rdmap(RdmapError),
+    /// We cannot go on, for a reason of RDMAP's that is not the peer's fault.
+    #[error("local catastrophic error in RDMAP")]
+    RdmapCatastrophic,
+    /// A request that names a buffer of ours that does not exist.
+    #[error("remote protection: invalid STag {stag:#010x}")]
+    InvalidStag {
+        /// As received.
+        stag: u32,
+    },
+    /// A request that leaves our buffer.
+    #[error("remote protection: outside of STag {stag:#010x}")]
+    Bounds {
+        /// As received.
+        stag: u32,
+    },
+    /// A Write, Read or Atomic for which the buffer has no right.
+    #[error("remote protection: STag {stag:#010x} does not allow this access")]
+    AccessRights {
+        /// As received.
+        stag: u32,
+    },
+    /// A request that names a buffer of another stream or protection domain.
+    #[error("remote protection: STag {stag:#010x} is not associated with this stream")]
+    NotAssociated {
+        /// As received.
+        stag: u32,
+    },
+    /// A request whose end is beyond 2^64.
+    #[error("remote protection: tagged offset wraps")]
+    Wrap,
+    /// A protection error of no kind above.
+    #[error("remote protection error")]
+    Protection,
+    /// A Send with Invalidate of a buffer that may not be invalidated over this stream.
+    #[error("STag {stag:#010x} cannot be invalidated")]
+    CannotInvalidate {
+        /// As received.
+        stag: u32,
+    },
+    /// A Read Response with no Read Request under way.
+    #[error("RDMA Read Response without a request")]
+    UnexpectedReadResponse,
+    /// A Read Response that is not to the next byte of the request under way, or is too long.
+    #[error("RDMA Read Response does not fit its request")]
+    MismatchedReadResponse {
+        /// STag of the segment.
+        stag: u32,
+    },
+    /// An Atomic Response with no Atomic Request under way, or with another's identifier.
+    #[error("Atomic Response without a request")]
+    UnexpectedAtomicResponse,
+    /// An atomic operation on an offset that is not a multiple of eight.
+    #[error("Atomic Request on unaligned offset {to:#x}")]
+    AtomicUnaligned {
+        /// As received.
+        to: u64,
+    },
+    /// Something else broke; this stream cannot go on.
+    #[error("catastrophic error of this stream")]
+    StreamCatastrophic,
+    /// Something else broke; no stream of ours can go on.
+    #[error("catastrophic error of all streams")]
+    GlobalCatastrophic,
+    /// An error in a remote operation of no kind above.
+    #[error("remote operation error")]
+    Operation,
+}
+
+mod etype {
+    pub(super) const RDMAP_CATASTROPHIC: u8 = 0;
+    pub(super) const RDMAP_PROTECTION: u8 = 1;
+    pub(super) const RDMAP_OPERATION: u8 = 2;
+    pub(super) const DDP_CATASTROPHIC: u8 = 0;
+    pub(super) const DDP_TAGGED: u8 = 1;
+    pub(super) const DDP_UNTAGGED: u8 = 2;
+    pub(super) const LLP_MPA: u8 = 0;
+}
+
+impl ProtocolError {
+    /// Layer, error type and error code of the Terminate that answers this error.
+    //= rfc5040#section-4.8
+    //% Layer 0 is RDMAP, with local catastrophic (0), remote protection (1) and remote operation (2)
+    //% errors; layer 1 is DDP; layer 2 is the LLP.
+    //= rfc5041#section-7.2
+    //% DDP's errors are local catastrophic (0), tagged buffer (1) and untagged buffer (2) errors.
+    //= rfc5044#section-8
+    //% MPA's errors are 1, the TCP connection; 2, the CRC; 3, marker and length; 4, invalid frame.
+    //= rfc6581#section-8
+    //% Enhanced setup adds 5, local catastrophic; 6, insufficient IRD; 7, no matching RTR option.
+    //= rfc7306#section-8.2
+    //% Atomic Requests and Immediate Data are answered with the errors of RFC 5040.
+    pub fn terminate_code(&self) -> (u8, u8, u8) {
+        const OPERATION: (u8, u8) = (layer::RDMAP, etype::RDMAP_OPERATION);
+        const PROTECTION: (u8, u8) = (layer::RDMAP, etype::RDMAP_PROTECTION);
+        const TAGGED: (u8, u8) = (layer::DDP, etype::DDP_TAGGED);
+        const UNTAGGED: (u8, u8) = (layer::DDP, etype::DDP_UNTAGGED);
+        const MPA: (u8, u8) = (layer::LLP, etype::LLP_MPA);
+        let ((layer, etype), code) = match *self {
+            Self::StreamLost => (MPA, 0x01),
+            Self::Fpdu(FpduError::Crc { .. }) => (MPA, 0x02),
+            Self::FpduStart => (MPA, 0x03),
+            Self::Frame(_) => (MPA, 0x04),
+            Self::MpaCatastrophic => (MPA, 0x05),
+            Self::InsufficientIrd => (MPA, 0x06),
+            Self::NoMatchingRtr => (MPA, 0x07),
+
+            Self::DdpCatastrophic => ((layer::DDP, etype::DDP_CATASTROPHIC), 0x00),
+            Self::TaggedInvalidStag { .. } => (TAGGED, 0x00),
+            Self::TaggedBounds { .. } | Self::MismatchedReadResponse { .. } => (TAGGED, 0x01),
+            Self::TaggedNotAssociated { .. } => (TAGGED, 0x02),
+            Self::TaggedWrap => (TAGGED, 0x03),
+            Self::Ddp(DdpError::TaggedVersion(_)) => (TAGGED, 0x04),
+            Self::InvalidQueue { .. } => (UNTAGGED, 0x01),
+            Self::NoBuffer { .. } => (UNTAGGED, 0x02),
+            Self::Ddp(DdpError::Msn { .. }) => (UNTAGGED, 0x03),
+            Self::Ddp(DdpError::Mo { .. }) => (UNTAGGED, 0x04),
+            Self::Ddp(DdpError::MessageTooLong { .. }) => (UNTAGGED, 0x05),
+            Self::Ddp(DdpError::UntaggedVersion(_)) => (UNTAGGED, 0x06),
+
+            Self::RdmapCatastrophic => ((layer::RDMAP, etype::RDMAP_CATASTROPHIC), 0x00),
+            Self::InvalidStag { .. } => (PROTECTION, 0x00),
+            Self::Bounds { .. } => (PROTECTION, 0x01),
+            Self::AccessRights { .. } => (PROTECTION, 0x02),
+            Self::NotAssociated { .. } => (PROTECTION, 0x03),
+            Self::Wrap => (PROTECTION, 0x04),
+            Self::Protection => (PROTECTION, 0xff),
+            Self::Rdmap(RdmapError::Version(_)) => (OPERATION, 0x05),
+            Self::Rdmap(
+                RdmapError::Opcode(_) | RdmapError::Misplaced(_) | RdmapError::AtomicOp(_),
+            )
+            | Self::UnexpectedReadResponse
+            | Self::UnexpectedAtomicResponse => (OPERATION, 0x06),
+            Self::StreamCatastrophic | Self::AtomicUnaligned { .. } => (OPERATION, 0x07),
+            Self::GlobalCatastrophic => (OPERATION, 0x08),
+            Self::CannotInvalidate { .. } => (OPERATION, 0x09),
+            // No RFC has a code for a segment or message shorter than its own header.
+            Self::Ddp(DdpError::TooShort(_))
+            | Self::Rdmap(RdmapError::Length { .. })
+            | Self::Operation => (OPERATION, 0xff),
+        };
+        (layer, etype, code)
+    }
+
+    /// The Terminate that answers this error. `segment` is the DDP segment in error, its length
+    /// without MPA's framing and its header, and `read_request` what it carried, as far as known.
+    //= rfc5040#section-4.8
+    //% The headers of the segment in error are copied if there is one: not for a local catastrophic
+    //% error nor for one of the LLP.
+    pub fn terminate(
+        &self,
+        segment: Option<(u16, ddp::Header)>,
+        read_request: Option<ReadRequest>,
+    ) -> Terminate {
+        let (layer, etype, code) = self.terminate_code();
+        // EType 0 is the local catastrophic error of RDMAP and DDP, and MPA's only one.
+        let segment = segment.filter(|_| etype != 0);
+        Terminate {
+            layer,
+            etype,
+            code,
+            segment_len: segment.map(|(len, _)| len),
+            ddp_header: segment.map(|(_, header)| header),
+            read_request: read_request.filter(|_| segment.is_some() && layer == layer::RDMAP),
+        }
+    }
+
+    /// The error to end an initiator's connection with; `None` when it is just closed, for the
+    /// peer is not at fault or does not yet understand a Terminate.
+    //= rfc6581#section-8
+    //% An initiator that finds the reply wanting sends a Terminate: invalid reply frame,
+    //% insufficient IRD resources, or no matching RTR option.
+    pub fn from_negotiate(error: &NegotiateError) -> Option<Self> {
+        match *error {
+            NegotiateError::Frame(frame) => Some(Self::Frame(frame)),
+            NegotiateError::InsufficientIrd { .. } => Some(Self::InsufficientIrd),
+            NegotiateError::NoMatchingRtr => Some(Self::NoMatchingRtr),
+            NegotiateError::Revision { .. }
+            | NegotiateError::NotEnhanced
+            | NegotiateError::PeerPrivateData { .. }
+            | NegotiateError::PrivateData { .. }
+            | NegotiateError::NoRequest => None,
+        }
+    }
+}
+
+impl From<FpduError> for ProtocolError {
+    fn from(error: FpduError) -> Self {
+        Self::Fpdu(error)
+    }
+}
+
+impl From<MarkerError> for ProtocolError {
+    fn from(error: MarkerError) -> Self {
+        match error {
+            MarkerError::Fpdu(error) => Self::Fpdu(error),
+            MarkerError::Pointer { .. } => Self::FpduStart,
+        }
+    }
+}
+
+impl From<FrameError> for ProtocolError {
+    fn from(error: FrameError) -> Self {
+        Self::Frame(error)
+    }
+}
+
+impl From<DdpError> for ProtocolError {
+    fn from(error: DdpError) -> Self {
+        Self::Ddp(error)
+    }
+}
+
+impl From<RdmapError> for ProtocolError {
+    fn from(error: RdmapError) -> Self {
+        Self::Rdmap(error)
+    }
+}

@@ -1,0 +1,187 @@
+//! FPDUs: how MPA delimits and checks one ULPDU (a DDP segment) in the byte stream.
+//!
+//! ```text
+//! | ULPDU length, 16 bits | ULPDU | 0 to 3 bytes of pad | CRC32C, 32 bits |
+//! ```
+//!
+//! [`decode`] never panics. The rest panics only on a buffer shorter than the caller promised.
+//! With markers in the stream see [`super::marker`]: they lie inside the bytes that the CRC covers,
+//! so sealing and checking differ.
+
+use thiserror::Error;
+
+use crate::crc::crc32c;
+
+/// The largest ULPDU that the length field can express, in bytes.
+pub const ULPDU_MAX: usize = 65535;
+
+/// Bytes of the length field, which come before the ULPDU.
+pub const HEADER_LEN: usize = 2;
+
+/// Bytes of the CRC field, which end the FPDU.
+pub const CRC_LEN: usize = 4;
+
+/// The most that comes behind a ULPDU: pad and CRC.
+pub const TRAILER_MAX: usize = 3 + CRC_LEN;
+
+/// What [`decode`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decoded<'a> {
+    /// Decode again when there are `needed` bytes, counted from the FPDU's start.
+    Incomplete {
+        /// Length of the FPDU, as far as it is known.
+        needed: usize,
+    },
+    /// One FPDU.
+    Fpdu {
+        /// Its content.
+        ulpdu: &'a [u8],
+        /// Length of the whole FPDU.
+        consumed: usize,
+    },
+}
+
+/// Why bytes are not an FPDU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FpduError {
+    /// The CRC field is not the CRC of the FPDU.
+    #[error("MPA CRC error: received {received:#010x}, computed {computed:#010x}")]
+    Crc {
+        /// Value of the CRC field.
+        received: u32,
+        /// CRC32C of length, ULPDU and pad.
+        computed: u32,
+    },
+}
+
+/// Bytes of pad behind a ULPDU of `ulpdu_len` bytes.
+//= rfc5044#section-4.1
+//% The PAD field trails the ULPDU and holds between zero and three octets, so that the size of the
+//% FPDU is an integral multiple of four.
+#[inline]
+pub const fn pad_len(ulpdu_len: usize) -> usize {
+    (HEADER_LEN + ulpdu_len).wrapping_neg() & 3
+}
+
+/// Length of the FPDU, without markers, that holds a ULPDU of `ulpdu_len` bytes.
+#[inline]
+pub const fn total_len(ulpdu_len: usize) -> usize {
+    covered_len(ulpdu_len) + CRC_LEN
+}
+
+/// Length of what the CRC covers, without markers: length field, ULPDU and pad.
+#[inline]
+pub(super) const fn covered_len(ulpdu_len: usize) -> usize {
+    (HEADER_LEN + ulpdu_len).next_multiple_of(4)
+}
+
+/// The largest ULPDU (MULPDU) whose FPDU fits `emss` bytes, the TCP segment size in effect, in
+/// bytes; 0 when not even an empty one does.
+//= rfc5044#section-3
+//% MPA tells DDP the largest ULPDU that fits one FPDU in one segment, the MULPDU.
+//= rfc5044#section-4.5
+//% MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4) with markers, and
+//% MULPDU = EMSS - (6 + EMSS mod 4) without.
+pub const fn mulpdu(emss: usize, markers: bool) -> usize {
+    let markers_len = if markers { 4 * emss.div_ceil(512) } else { 0 };
+    let fits = emss.saturating_sub(HEADER_LEN + CRC_LEN + markers_len + emss % 4);
+    let limit = if markers { super::marker::ULPDU_MAX } else { ULPDU_MAX };
+    if fits < limit { fits } else { limit }
+}
+
+/// Reads the FPDU at the start of `buf`; `crc` says whether its CRC counts.
+///
+/// # Errors
+/// [`FpduError::Crc`]; the stream is lost, for the length that was wrong may be this one.
+//= rfc5044#section-6
+//% The first FPDU starts where Full Operation starts, and each further one where the one before it
+//% ends.
+//= rfc5044#section-5.2
+//% On a layered TCP the receiver takes FPDUs from the stream in order, however TCP cut it.
+#[inline]
+pub fn decode(buf: &[u8], crc: bool) -> Result<Decoded<'_>, FpduError> {
+    let Some(&length) = buf.first_chunk::<HEADER_LEN>() else {
+        return Ok(Decoded::Incomplete { needed: HEADER_LEN });
+    };
+    //= rfc5044#section-4.1
+    //% ULPDU_Length is the number of octets of the contained ULPDU; it does not include the header,
+    //% the pad, the CRC or any markers.
+    let ulpdu_len = usize::from(u16::from_be_bytes(length));
+    let covered_len = covered_len(ulpdu_len);
+    let consumed = covered_len + CRC_LEN;
+    let Some(fpdu) = buf.get(..consumed) else {
+        return Ok(Decoded::Incomplete { needed: consumed });
+    };
+    let (covered, field) = fpdu.split_at(covered_len);
+    //= rfc5044#section-4.4
+    //% When CRCs are not in use the CRC field is valid whatever it holds.
+    if crc {
+        check(crc32c(covered), field)?;
+    }
+    //= rfc5044#section-4.1
+    //% The content of the pad is not checked.
+    Ok(Decoded::Fpdu { ulpdu: &covered[HEADER_LEN..HEADER_LEN + ulpdu_len], consumed })
+}
+
+/// Makes an FPDU of a ULPDU that already stands at `buf[2..2 + ulpdu_len]`: writes the length before
+/// it, and the pad and the CRC, or four zero bytes without `crc`, behind it.
+///
+/// # Panics
+/// When `ulpdu_len` exceeds [`ULPDU_MAX`], or `buf` is shorter than [`total_len`].
+#[inline]
+pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: bool) {
+    let (covered, field) = buf[..total_len(ulpdu_len)].split_at_mut(covered_len(ulpdu_len));
+    covered[..HEADER_LEN].copy_from_slice(&header(ulpdu_len));
+    //= rfc5044#section-4.1
+    //% The pad is set to zero by the sender.
+    covered[HEADER_LEN + ulpdu_len..].fill(0);
+    let value = if crc { crc32c(covered) } else { 0 };
+    field.copy_from_slice(&crc_field(value));
+}
+
+/// The length field of an FPDU, for a sender that gathers header and payload from different places.
+///
+/// # Panics
+/// When `ulpdu_len` exceeds [`ULPDU_MAX`].
+#[inline]
+pub fn header(ulpdu_len: usize) -> [u8; HEADER_LEN] {
+    assert!(ulpdu_len <= ULPDU_MAX, "a ULPDU of {ulpdu_len} bytes");
+    (ulpdu_len as u16).to_be_bytes()
+}
+
+/// What comes behind a ULPDU, for a sender that gathers: the pad and the CRC field, and their
+/// length. `crc` is that of length, ULPDU and [`pad_len`] zero bytes; `None` without CRCs.
+#[inline]
+pub fn trailer(ulpdu_len: usize, crc: Option<u32>) -> ([u8; TRAILER_MAX], usize) {
+    let pad_len = pad_len(ulpdu_len);
+    let mut trailer = [0; TRAILER_MAX];
+    trailer[pad_len..pad_len + CRC_LEN].copy_from_slice(&crc_field(crc.unwrap_or(0)));
+    (trailer, pad_len + CRC_LEN)
+}
+
+/// Compares a CRC field as received with the CRC `computed` over what it covers, for a receiver that
+/// scatters the payload.
+///
+/// # Errors
+/// [`FpduError::Crc`] when they differ.
+#[inline]
+pub fn check_crc(computed: u32, field: [u8; CRC_LEN]) -> Result<(), FpduError> {
+    let received = u32::from_le_bytes(field);
+    if computed == received { Ok(()) } else { Err(FpduError::Crc { received, computed }) }
+}
+
+/// [`check_crc`] for a slice that is known to be as long as the field.
+#[inline]
+fn check(computed: u32, field: &[u8]) -> Result<(), FpduError> {
+    let mut bytes = [0; CRC_LEN];
+    bytes.copy_from_slice(field);
+    check_crc(computed, bytes)
+}
+
+//= rfc5044#section-4.4
+//% The CRC is sent as iSCSI sends its digests: the least significant octet of the value first.
+#[inline]
+pub(super) fn crc_field(value: u32) -> [u8; CRC_LEN] {
+    value.to_le_bytes()
+}

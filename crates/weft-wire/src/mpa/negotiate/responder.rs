@@ -1,0 +1,177 @@
+//! The side that is connected to.
+
+use super::inbound::Inbound;
+use super::{
+    NegotiateError, Negotiated, Params, REVISION_BASIC, REVISION_ENHANCED, RtrKind, RtrKinds,
+    crc_in_use, depth, emit, lower,
+};
+use crate::mpa::frame::{DEPTH_MAX, Enhanced, Frame, Kind};
+
+/// The responder's exchange.
+#[derive(Debug, Clone)]
+pub struct Responder {
+    limits: Limits,
+    inbound: Inbound,
+    request: Option<Frame>,
+}
+
+/// What the responder's application is asked.
+//= rfc5044#section-7.1.4
+//% The private data of the request is given to the application before it answers, and its answer's
+//% private data to the initiator's application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// 1 or 2.
+    pub revision: u8,
+    /// The initiator wants CRCs.
+    pub crc: bool,
+    /// The initiator wants markers from us.
+    pub markers: bool,
+    /// Reads that the initiator can serve at once: an upper bound of our ORD. `None`: not said.
+    pub ird: Option<u16>,
+    /// Reads that the initiator wants to have under way at once. `None`: not said.
+    pub ord: Option<u16>,
+    /// The kinds of RTR message that it can send; `None`: not a peer-to-peer setup.
+    pub rtr: Option<RtrKinds>,
+    /// The application's private data.
+    pub private_data: Vec<u8>,
+}
+
+/// What a responder lets an initiator send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest private data of the application, in bytes.
+    pub private_data_max: usize,
+}
+
+impl Responder {
+    /// An exchange that has not begun.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, inbound: Inbound::new(Kind::Request), request: None }
+    }
+
+    /// Takes bytes from the initiator: how many of them it took, and the request once it is whole.
+    /// After that it takes none; an initiator that sends more before the reply breaks RFC 5044.
+    ///
+    /// # Errors
+    /// [`NegotiateError`]; the connection is to be closed without a reply.
+    pub fn input(&mut self, bytes: &[u8]) -> Result<(usize, Option<Request>), NegotiateError> {
+        let (taken, frame) = self.inbound.push(bytes)?;
+        let Some(frame) = frame else { return Ok((taken, None)) };
+        //= rfc5044#section-7.1.1
+        //% A receiver that cannot interoperate with the received revision closes the connection.
+        let expected = REVISION_ENHANCED;
+        if !(REVISION_BASIC..=expected).contains(&frame.revision) {
+            return Err(NegotiateError::Revision { received: frame.revision, expected });
+        }
+        let (received, limit) = (frame.private_data.len(), self.limits.private_data_max);
+        if received > limit {
+            return Err(NegotiateError::PeerPrivateData { received, limit });
+        }
+        let enhanced = frame.enhanced.as_ref();
+        let request = Request {
+            revision: frame.revision,
+            crc: frame.crc,
+            markers: frame.markers,
+            ird: enhanced.and_then(|e| depth(e.ird)),
+            ord: enhanced.and_then(|e| depth(e.ord)),
+            //= rfc6581#section-9.2
+            //% Without A the flags B, C and D have no meaning.
+            rtr: enhanced.filter(|e| e.peer_to_peer).map(RtrKinds::of),
+            private_data: frame.private_data.clone(),
+        };
+        self.request = Some(frame);
+        Ok((taken, Some(request)))
+    }
+
+    /// Accepts: the MPA Reply to send, and what was agreed. The first FPDU may come at once; none
+    /// may be sent before it.
+    ///
+    /// # Errors
+    /// [`NegotiateError::NoMatchingRtr`], after which [`Self::reject`] is the right answer;
+    /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays
+    /// unanswered in each case.
+    //= rfc5044#section-7.1.2
+    //% The responder does not send FPDUs before it has received the first one.
+    pub fn accept(
+        &mut self,
+        params: Params,
+        private_data: &[u8],
+    ) -> Result<(Vec<u8>, Negotiated), NegotiateError> {
+        let request = self.request.as_ref().ok_or(NegotiateError::NoRequest)?;
+        let mut negotiated = Negotiated {
+            revision: request.revision,
+            crc: crc_in_use(params.crc, request.crc),
+            tx_markers: request.markers,
+            rx_markers: params.markers_wanted,
+            ird: params.ird,
+            ord: params.ord,
+            rtr: None,
+            peer_private_data: request.private_data.clone(),
+        };
+        if let Some(asked) = &request.enhanced {
+            //= rfc6581#section-9.1
+            //% The responder's ORD is no more than the request's IRD; its IRD is as much of the
+            //% request's ORD as it has resources for.
+            negotiated.ird = lower(params.ird, depth(asked.ord));
+            negotiated.ord = lower(params.ord, depth(asked.ird));
+            negotiated.rtr = choose_rtr(&params, asked)?;
+            if negotiated.rtr == Some(RtrKind::Read) {
+                negotiated.ird = negotiated.ird.max(1);
+            }
+        }
+        let reply = Frame {
+            kind: Kind::Reply,
+            markers: params.markers_wanted,
+            // The bit of the whole connection: siw refuses a 0 in answer to its 1.
+            crc: negotiated.crc,
+            reject: false,
+            //= rfc6581#section-6
+            //% The reply is enhanced if the request is.
+            enhanced: request.enhanced.map(|_| Enhanced {
+                ird: negotiated.ird.min(DEPTH_MAX),
+                ord: negotiated.ord.min(DEPTH_MAX),
+                peer_to_peer: negotiated.rtr.is_some(),
+                ..negotiated.rtr.map(RtrKinds::only).unwrap_or_default().flags()
+            }),
+            revision: request.revision,
+            private_data: private_data.to_vec(),
+        };
+        let reply = emit(&reply)?;
+        self.request = None;
+        Ok((reply, negotiated))
+    }
+
+    /// Refuses: the MPA Reply to send before closing.
+    ///
+    /// # Errors
+    /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays unanswered.
+    //= rfc5044#section-7.1.2
+    //% A responder that refuses sends a reply with R set and closes.
+    pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, NegotiateError> {
+        let request = self.request.as_ref().ok_or(NegotiateError::NoRequest)?;
+        let reply = emit(&Frame {
+            kind: Kind::Reply,
+            markers: false,
+            crc: request.crc,
+            reject: true,
+            // Four zero bytes: a Linux kernel crashes on an enhanced reply without them.
+            enhanced: request.enhanced.map(|_| Enhanced::default()),
+            revision: request.revision,
+            private_data: private_data.to_vec(),
+        })?;
+        self.request = None;
+        Ok(reply)
+    }
+}
+
+//= rfc6581#section-9.2
+//% To a request with A the responder answers with A and the kind that it chose of those offered, or
+//% without A if it does not support peer-to-peer setup.
+fn choose_rtr(params: &Params, asked: &Enhanced) -> Result<Option<RtrKind>, NegotiateError> {
+    if !(params.peer_to_peer && asked.peer_to_peer) {
+        return Ok(None);
+    }
+    let common = params.rtr.and(RtrKinds::of(asked));
+    common.first().map(Some).ok_or(NegotiateError::NoMatchingRtr)
+}

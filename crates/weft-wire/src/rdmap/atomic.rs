@@ -1,0 +1,175 @@
+//! Atomic Request and Atomic Response.
+
+use super::{RdmapError, exactly};
+use crate::bytes::{be32, be64, head, put32, put64};
+
+/// What an Atomic Request does to the 64 bits at its target. The response carries the old value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds. A set bit of the mask is the top bit of a field, out of which no carry goes.
+    //= rfc7306#section-5.1.1
+    //% FetchAdd adds with carries cut at the bits that the Add Mask sets.
+    FetchAdd {
+        /// What is added.
+        add: u64,
+        /// The top bits of the fields; 0 for one field of 64 bits.
+        mask: u64,
+    },
+    /// Replaces the bits that the mask selects.
+    //= rfc7306#section-5.1.2
+    //% Swap replaces the bits that the Swap Mask selects.
+    Swap {
+        /// The new bits.
+        swap: u64,
+        /// The bits to replace.
+        mask: u64,
+    },
+    /// Replaces the bits that `swap_mask` selects if those that `compare_mask` selects are equal.
+    //= rfc7306#section-5.1.3
+    //% CmpSwap compares under the Compare Mask and, if equal, replaces under the Swap Mask.
+    CmpSwap {
+        /// The new bits.
+        swap: u64,
+        /// The bits to replace.
+        swap_mask: u64,
+        /// What is compared with.
+        compare: u64,
+        /// The bits to compare.
+        compare_mask: u64,
+    },
+}
+
+/// Asks for an atomic operation on the receiver's memory.
+//= rfc7306#section-5.2.1
+//% 28 reserved bits and the operation code, 4 bits; Request Identifier, 32 bits; Remote STag, 32
+//% bits; Remote TO, 64 bits; Add or Swap Data, Add or Swap Mask, Compare Data and Compare Mask, 64
+//% bits each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// The operation.
+    pub op: AtomicOp,
+    /// Comes back in the response.
+    pub request_id: u32,
+    /// The responder's buffer.
+    pub remote_stag: u32,
+    /// Offset in it.
+    pub remote_to: u64,
+}
+
+/// The value that an atomic operation found.
+//= rfc7306#section-5.2.2
+//% Original Request Identifier, 32 bits; Original Remote Data Value, 64 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtomicResponse {
+    /// From the request.
+    pub request_id: u32,
+    /// The value before the operation.
+    pub original_value: u64,
+}
+
+//= rfc7306#section-10.1
+//% Atomic operation codes: 0 FetchAdd, 1 Swap, 2 CmpSwap.
+const CODE_FETCH_ADD: u8 = 0;
+const CODE_SWAP: u8 = 1;
+const CODE_CMP_SWAP: u8 = 2;
+const CODE_MASK: u8 = 0x0f;
+
+impl AtomicOp {
+    /// What the operation leaves where it found `original`.
+    #[inline]
+    pub const fn apply(self, original: u64) -> u64 {
+        match self {
+            Self::FetchAdd { add, mask } => {
+                // The top bit of each field is added without the carry that it makes.
+                let low = (original & !mask).wrapping_add(add & !mask);
+                low ^ ((original ^ add) & mask)
+            }
+            Self::Swap { swap, mask } => (original & !mask) | (swap & mask),
+            Self::CmpSwap { swap, swap_mask, compare, compare_mask } => {
+                if (original ^ compare) & compare_mask != 0 {
+                    return original;
+                }
+                (original & !swap_mask) | (swap & swap_mask)
+            }
+        }
+    }
+}
+
+impl AtomicRequest {
+    /// Bytes of the request, the payload of its message.
+    pub const LEN: usize = 52;
+
+    /// Reads the payload of an Atomic Request.
+    ///
+    /// # Errors
+    /// [`RdmapError::Length`], [`RdmapError::AtomicOp`].
+    #[inline]
+    pub fn parse(payload: &[u8]) -> Result<Self, RdmapError> {
+        let b = exactly::<{ Self::LEN }>(payload)?;
+        let (data, mask) = (be64(b, 20), be64(b, 28));
+        let op = match b[3] & CODE_MASK {
+            CODE_FETCH_ADD => AtomicOp::FetchAdd { add: data, mask },
+            CODE_SWAP => AtomicOp::Swap { swap: data, mask },
+            CODE_CMP_SWAP => AtomicOp::CmpSwap {
+                swap: data,
+                swap_mask: mask,
+                compare: be64(b, 36),
+                compare_mask: be64(b, 44),
+            },
+            code => return Err(RdmapError::AtomicOp(code)),
+        };
+        Ok(Self { op, request_id: be32(b, 4), remote_stag: be32(b, 8), remote_to: be64(b, 12) })
+    }
+
+    /// Writes the payload to the start of `buf`, and says how long it is.
+    ///
+    /// # Panics
+    /// When `buf` is shorter than [`Self::LEN`].
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) -> usize {
+        let (code, data, mask, compare, compare_mask) = match self.op {
+            AtomicOp::FetchAdd { add, mask } => (CODE_FETCH_ADD, add, mask, 0, 0),
+            AtomicOp::Swap { swap, mask } => (CODE_SWAP, swap, mask, 0, 0),
+            AtomicOp::CmpSwap { swap, swap_mask, compare, compare_mask } => {
+                (CODE_CMP_SWAP, swap, swap_mask, compare, compare_mask)
+            }
+        };
+        let b = head::<{ Self::LEN }>(buf);
+        put32(b, 0, u32::from(code));
+        put32(b, 4, self.request_id);
+        put32(b, 8, self.remote_stag);
+        put64(b, 12, self.remote_to);
+        put64(b, 20, data);
+        put64(b, 28, mask);
+        put64(b, 36, compare);
+        put64(b, 44, compare_mask);
+        Self::LEN
+    }
+}
+
+impl AtomicResponse {
+    /// Bytes of the response, the payload of its message.
+    pub const LEN: usize = 12;
+
+    /// Reads the payload of an Atomic Response.
+    ///
+    /// # Errors
+    /// [`RdmapError::Length`].
+    #[inline]
+    pub fn parse(payload: &[u8]) -> Result<Self, RdmapError> {
+        let b = exactly::<{ Self::LEN }>(payload)?;
+        Ok(Self { request_id: be32(b, 0), original_value: be64(b, 4) })
+    }
+
+    /// Writes the payload to the start of `buf`, and says how long it is.
+    ///
+    /// # Panics
+    /// When `buf` is shorter than [`Self::LEN`].
+    #[inline]
+    pub fn emit(&self, buf: &mut [u8]) -> usize {
+        let b = head::<{ Self::LEN }>(buf);
+        put32(b, 0, self.request_id);
+        put64(b, 4, self.original_value);
+        Self::LEN
+    }
+}
