@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Lock, counting_eventfd, notify, wait_readable};
 
+use crate::debug;
 use crate::device::Device;
 use crate::event::AsyncEvent;
 use crate::limits::ASYNC_EVENTS_MAX;
@@ -26,6 +27,7 @@ impl Context {
     /// # Errors
     /// `EMFILE` and the like when there is no descriptor left.
     pub fn open(device: &Device) -> Result<Arc<Self>> {
+        debug::serve();
         let events_fd = counting_eventfd()?;
         let events = Lock::new(VecDeque::new());
         Ok(Arc::new(Self { device: device.clone(), events_fd, events }))

@@ -187,12 +187,6 @@ impl Cq {
 #[derive(Debug)]
 pub(crate) struct CqUser(Arc<Cq>);
 
-impl CqUser {
-    pub(crate) fn cq(&self) -> &Arc<Cq> {
-        &self.0
-    }
-}
-
 impl Drop for CqUser {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::AcqRel);

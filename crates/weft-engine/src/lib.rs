@@ -7,8 +7,10 @@
 
 pub mod access;
 pub mod channel;
+pub mod cm;
 pub mod context;
 pub mod cq;
+mod debug;
 pub mod device;
 pub mod event;
 pub mod hello;

@@ -141,12 +141,6 @@ impl Srq {
 #[derive(Debug)]
 pub(crate) struct SrqUser(Arc<Srq>);
 
-impl SrqUser {
-    pub(crate) fn srq(&self) -> &Arc<Srq> {
-        &self.0
-    }
-}
-
 impl Drop for SrqUser {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::AcqRel);

@@ -1,7 +1,7 @@
 //! CRC32C (Castagnoli), the check value of MPA.
 //!
-//! One call over contiguous bytes is by far the fastest form; [`Crc32c`] is for an FPDU whose header
-//! and payload lie apart, and costs some 50 ns more.
+//! One call over contiguous bytes is by far the fastest form; [`Crc32c`] is for an FPDU whose
+//! header and payload lie apart, and costs some 50 ns more.
 
 use std::fmt;
 

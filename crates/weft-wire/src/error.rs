@@ -165,8 +165,8 @@ mod etype {
 impl ProtocolError {
     /// Layer, error type and error code of the Terminate that answers this error.
     //= rfc5040#section-4.8
-    //% Layer 0 is RDMAP, with local catastrophic (0), remote protection (1) and remote operation (2)
-    //% errors; layer 1 is DDP; layer 2 is the LLP.
+    //% Layer 0 is RDMAP, with local catastrophic (0), remote protection (1) and remote operation
+    //% (2) errors; layer 1 is DDP; layer 2 is the LLP.
     //= rfc5041#section-7.2
     //% DDP's errors are local catastrophic (0), tagged buffer (1) and untagged buffer (2) errors.
     //= rfc5044#section-8

@@ -438,8 +438,8 @@ fn atomic_arithmetic() {
 //= type=test
 //= rfc5040#section-4.8
 //% Terminate Control is Layer, 4 bits; EType, 4 bits; Error Code, 8 bits; HdrCt, 3 bits M, D and R;
-//% 13 reserved bits. DDP Segment Length, 16 bits, the terminated DDP header and the terminated RDMAP
-//% header follow as M, D and R say.
+//% 13 reserved bits. DDP Segment Length, 16 bits, the terminated DDP header and the terminated
+//% RDMAP header follow as M, D and R say.
 //= rfc5040#section-5.4
 //% A Terminate is one untagged segment on queue 2 with MSN 1 and MO 0; a stream carries at most
 //% one in each direction.

@@ -147,8 +147,8 @@ proptest! {
 
     //= type=test
     //= rfc5044#section-6
-    //% The first FPDU starts where Full Operation starts, and each further one where the one before it
-    //% ends.
+    //% The first FPDU starts where Full Operation starts, and each further one where the one before
+    //% it ends.
     //= rfc5044#section-5.2
     //% On a layered TCP the receiver takes FPDUs from the stream in order, however TCP cut it.
     #[test]

@@ -19,6 +19,10 @@ use crate::qp::Connection;
 pub(super) struct Greeted {
     /// The stream and what was agreed on it.
     pub(super) connection: Connection,
+    /// Our address.
+    pub(super) local: SocketAddr,
+    /// The peer's address.
+    pub(super) peer: SocketAddr,
     /// The private data of the peer's program.
     pub(super) private_data: Vec<u8>,
 }
@@ -33,9 +37,17 @@ impl Greeted {
     ) -> Self {
         let frame = std::mem::take(&mut negotiated.peer_private_data);
         let (private_data, peer_identity) = split(&frame);
-        let connection =
-            Connection { socket, local, peer, initiator, negotiated, peer_identity, early };
-        Self { connection, private_data }
+        let connection = Connection {
+            socket,
+            read_from: None,
+            local: Some(local),
+            peer: Some(peer),
+            initiator,
+            negotiated,
+            peer_identity,
+            early,
+        };
+        Self { connection, local, peer, private_data }
     }
 }
 
@@ -45,11 +57,15 @@ pub(super) fn split(frame: &[u8]) -> (Vec<u8>, Option<Identity>) {
     (programs.to_vec(), hello.map(|hello| hello.identity))
 }
 
+/// What the active side offers of ready-to-receive messages: those that take no receive of the
+/// passive side's program.
+pub(super) const RTR_OFFERED: RtrKinds = RtrKinds { send: false, write: true, read: true };
+
 /// What we want of a connection between two addresses, with these read depths.
 ///
 /// Peer-to-peer setup (RFC 6581 section 9.2) lets the passive side's program send first, as
 /// programs of the InfiniBand kind do.
-pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8) -> Params {
+pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8, rtr: RtrKinds) -> Params {
     Params {
         crc: crc_wanted(local, peer),
         markers_wanted: false,
@@ -57,7 +73,7 @@ pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8) -> Params {
         ord: ord.into(),
         enhanced: true,
         peer_to_peer: true,
-        rtr: RtrKinds { send: false, write: true, read: true },
+        rtr,
     }
 }
 

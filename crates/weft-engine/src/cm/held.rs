@@ -105,9 +105,13 @@ impl Endpoint for Held {
         {
             weft_sys::send(connection.socket.as_fd(), &frame)?;
         }
-        state.established = connection.initiator;
-        state.monitor = Some(monitor);
         state.stream = Some(Watched::new(connection.socket, owner)?);
+        state.monitor = Some(monitor.clone());
+        // Without a ready-to-receive message there is nothing to wait for.
+        let established = !connection.initiator && connection.negotiated.rtr.is_none();
+        state.established = connection.initiator || established;
+        drop(state);
+        self.tell(News { monitor: Some(monitor), established, disconnected: false });
         Ok(())
     }
 

@@ -183,6 +183,7 @@ pub(crate) struct Link {
     drained_told: bool,
 
     // Receiving.
+    bytes_in: u64,
     heard: bool,
     queues: [UntaggedQueue; rdmap::queue::COUNT],
     receiving: Receiving,
@@ -236,6 +237,7 @@ impl Link {
             rnr_waiting: false,
             terminate: None,
             drained_told: false,
+            bytes_in: 0,
             heard: false,
             queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
             receiving: Receiving::default(),
@@ -404,6 +406,16 @@ impl Link {
 
     fn asker<'a>(&self, qp: &'a Qp) -> Asker<'a> {
         Asker { pd: qp.pd(), qp_num: qp.number() }
+    }
+
+    /// Bytes from and to the peer since the connection began.
+    pub(crate) fn byte_counters(&self) -> (u64, u64) {
+        (self.bytes_in, self.taken)
+    }
+
+    /// Counts bytes from the peer.
+    pub(crate) fn heard_bytes(&mut self, count: usize) {
+        self.bytes_in += count as u64;
     }
 
     /// Numbers for the debug dump: (messages sent, placed at the peer, placed here, parked bytes).

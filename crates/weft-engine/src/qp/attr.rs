@@ -1,4 +1,6 @@
 //! Queue pair types, states and attributes, with the values of `<infiniband/verbs.h>`.
+// The names of constants and fields are those of ibv_modify_qp(3), which explains them.
+#![allow(missing_docs)]
 
 use std::sync::Arc;
 
@@ -18,7 +20,6 @@ pub enum QpType {
 /// `enum ibv_qp_state`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The names are those of ibv_modify_qp(3).
 pub enum QpState {
     Reset = 0,
     Init = 1,
@@ -40,7 +41,6 @@ impl QpState {
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // struct ibv_qp_cap
 pub struct QpCap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -81,7 +81,6 @@ pub struct AddressVector {
 
 /// `struct ibv_global_route`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct GlobalRoute {
     pub dgid: Gid,
     pub flow_label: u32,
@@ -93,7 +92,6 @@ pub struct GlobalRoute {
 bitflags::bitflags! {
     /// `enum ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-    #[allow(missing_docs)]
     pub struct AttrMask: u32 {
         const STATE = 1;
         const CUR_STATE = 1 << 1;
@@ -122,7 +120,6 @@ bitflags::bitflags! {
 
 /// `struct ibv_qp_attr`, as far as it means something here; the rest is kept for queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct QpAttr {
     pub qp_state: QpState,
     pub cur_qp_state: QpState,

@@ -105,6 +105,7 @@ impl Conn {
                 }
                 Ok(count) => {
                     received += count;
+                    self.link.heard_bytes(count);
                     self.link.input(qp);
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {
@@ -198,7 +199,16 @@ impl Conn {
         }
     }
 
-    /// Who is at the other end, how, and how far things are; for the debug dump.
+    /// How the bytes go.
+    pub(super) fn transport(&self) -> &'static str {
+        match &self.wire {
+            None => "none",
+            Some(wire) if wire.peer.is_none() => "loopback",
+            Some(_) => "tcp",
+        }
+    }
+
+    /// Who is at the other end of a TCP connection.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.wire.as_ref().and_then(|wire| wire.peer)
     }

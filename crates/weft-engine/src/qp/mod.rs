@@ -11,7 +11,7 @@ pub(crate) mod rq;
 pub(crate) mod sq;
 mod transition;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -297,7 +297,7 @@ impl Qp {
     pub(crate) fn own_gid(&self) -> Gid {
         let index = self.attr.lock().ah_attr.global.map_or(0, |route| route.sgid_index);
         let gids = self.context().device().gids();
-        gids.get(usize::from(index)).or(gids.first()).copied().unwrap_or_default()
+        gids.get(usize::from(index)).or_else(|| gids.first()).copied().unwrap_or_default()
     }
 
     /// The peer that the program named: its GID and queue pair number. `None` before RTR.
@@ -329,6 +329,32 @@ impl Qp {
         let errno = error.raw_os_error().unsigned_abs();
         self.conn.lock().fail_unreachable(self, errno);
         self.drive(KICK_SEND);
+    }
+
+    /// How far it is.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let conn = self.conn.lock();
+        let (messages_sent, messages_placed_there, messages_placed_here, bytes_parked) =
+            conn.link.counters();
+        let (bytes_in, bytes_out) = conn.link.byte_counters();
+        let (sends_posted, sends_waiting) = {
+            let sq = self.sq.lock();
+            (sq.len(), sq.unsent())
+        };
+        Snapshot {
+            transport: conn.transport(),
+            peer: conn.peer(),
+            peer_is_weft: conn.link.is_weft_peer(),
+            sends_posted,
+            sends_waiting,
+            receives_posted: self.rq.lock().len(),
+            messages_sent,
+            messages_placed_there,
+            messages_placed_here,
+            bytes_parked,
+            bytes_in,
+            bytes_out,
+        }
     }
 
     pub(crate) fn pop_receive(&self, work: &mut RecvWork) -> bool {
@@ -628,6 +654,23 @@ fn rnr_delay(timer: u8) -> Duration {
     ];
     let hundredths = HUNDREDTHS_MS.get(usize::from(timer)).copied().unwrap_or(65536);
     Duration::from_micros(u64::from(hundredths) * 10)
+}
+
+/// How far a queue pair is, for the debug dump.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) transport: &'static str,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) peer_is_weft: bool,
+    pub(crate) sends_posted: usize,
+    pub(crate) sends_waiting: u64,
+    pub(crate) receives_posted: usize,
+    pub(crate) messages_sent: u64,
+    pub(crate) messages_placed_there: u64,
+    pub(crate) messages_placed_here: u64,
+    pub(crate) bytes_parked: usize,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
 }
 
 /// Finds a queue pair of this process by its number.

@@ -218,11 +218,6 @@ impl SendQueue {
         while self.pop().is_some() {}
     }
 
-    /// Number of the oldest request.
-    pub(crate) fn base(&self) -> u64 {
-        self.base
-    }
-
     /// Number of requests that are not complete.
     pub(crate) fn len(&self) -> usize {
         self.work.len()

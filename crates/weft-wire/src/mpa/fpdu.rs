@@ -124,8 +124,8 @@ pub fn decode(buf: &[u8], crc: bool) -> Result<Decoded<'_>, FpduError> {
     Ok(Decoded::Fpdu { ulpdu: &covered[HEADER_LEN..HEADER_LEN + ulpdu_len], consumed })
 }
 
-/// Makes an FPDU of a ULPDU that already stands at `buf[2..2 + ulpdu_len]`: writes the length before
-/// it, and the pad and the CRC, or four zero bytes without `crc`, behind it.
+/// Makes an FPDU of a ULPDU that already stands at `buf[2..2 + ulpdu_len]`: writes the length
+/// before it, and the pad and the CRC, or four zero bytes without `crc`, behind it.
 ///
 /// # Panics
 /// When `ulpdu_len` exceeds [`ULPDU_MAX`], or `buf` is shorter than [`total_len`].
@@ -160,8 +160,8 @@ pub fn trailer(ulpdu_len: usize, crc: Option<u32>) -> ([u8; TRAILER_MAX], usize)
     (trailer, pad_len + CRC_LEN)
 }
 
-/// Compares a CRC field as received with the CRC `computed` over what it covers, for a receiver that
-/// scatters the payload.
+/// Compares a CRC field as received with the CRC `computed` over what it covers, for a receiver
+/// that scatters the payload.
 ///
 /// # Errors
 /// [`FpduError::Crc`] when they differ.

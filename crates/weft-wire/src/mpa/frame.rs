@@ -151,7 +151,8 @@ impl Frame {
             return Err(FrameError::PrivateDataTooLong(length));
         }
         //= rfc6581#section-6
-        //% S is defined for revision 2; in a frame of revision 1 the bit is reserved and not checked.
+        //% S is defined for revision 2; in a frame of revision 1 the bit is reserved and not
+        //% checked.
         let is_enhanced = revision >= 2 && flags & FLAG_ENHANCED != 0;
         if is_enhanced && usize::from(length) < ENHANCED_LEN {
             return Err(FrameError::EnhancedTooShort(length));

@@ -1,14 +1,14 @@
 //! Markers: four bytes at every 512th of the stream, which point back to the start of their FPDU.
 //!
-//! A receiver asks for them with M in its MPA frame, so each direction has its own answer. Positions
-//! count from the first byte after the MPA frames, markers included, and the first marker is the
-//! very first four bytes. A marker at an FPDU's boundary belongs to the FPDU behind it.
+//! A receiver asks for them with M in its MPA frame, so each direction has its own answer.
+//! Positions count from the first byte after the MPA frames, markers included, and the first marker
+//! is the very first four bytes. A marker at an FPDU's boundary belongs to the FPDU behind it.
 //!
-//! **The CRC covers the markers.** RFC 5044, section 4.2, has the receiver ignore a marker's reserved
-//! bits "except for CRC calculation"; tshark, too, calls only such a CRC good. A marker before the
-//! length field, inside the FPDU, and between the pad and the CRC field is covered by the CRC. So
-//! [`Inserter`] computes the CRC itself, and [`Remover`] checks it itself: behind a [`Remover`] the
-//! FPDUs are to be decoded without CRC.
+//! **The CRC covers the markers.** RFC 5044, section 4.2, has the receiver ignore a marker's
+//! reserved bits "except for CRC calculation"; tshark, too, calls only such a CRC good. A marker
+//! before the length field, inside the FPDU, and between the pad and the CRC field is covered by
+//! the CRC. So [`Inserter`] computes the CRC itself, and [`Remover`] checks it itself: behind a
+//! [`Remover`] the FPDUs are to be decoded without CRC.
 //!
 //! [`Remover::push`] never panics.
 

@@ -24,7 +24,8 @@ pub use terminate::{Terminate, layer};
 pub mod queue {
     /// Sends and Immediate Data.
     //= rfc7306#section-6.3
-    //% Immediate Data is an untagged message on the queue of the Sends and takes its MSN among them.
+    //% Immediate Data is an untagged message on the queue of the Sends and takes its MSN among
+    //% them.
     //= rfc5040#section-4.2
     //% Queue 0 is for Sends, queue 1 for RDMA Read Requests, queue 2 for Terminates.
     pub const SEND: u32 = 0;
@@ -138,8 +139,8 @@ impl Opcode {
     /// # Errors
     /// [`RdmapError::Version`], [`RdmapError::Opcode`].
     //= rfc5040#section-4.1
-    //% The control field is the two bits of the version, two reserved bits that are not checked, and
-    //% the four bits of the opcode.
+    //% The control field is the two bits of the version, two reserved bits that are not checked,
+    //% and the four bits of the opcode.
     #[inline]
     pub fn parse(control: u8) -> Result<Self, RdmapError> {
         let version = control >> VERSION_SHIFT;
@@ -176,8 +177,8 @@ impl Opcode {
     /// # Errors
     /// [`ProtocolError`], with the Terminate that answers it.
     //= rfc5040#section-7.2
-    //% An incoming message is checked for its RDMAP version, its opcode, and whether the opcode fits
-    //% the queue.
+    //% An incoming message is checked for its RDMAP version, its opcode, and whether the opcode
+    //% fits the queue.
     #[inline]
     pub fn of(header: &ddp::Header) -> Result<Self, ProtocolError> {
         let qn = match *header {
@@ -202,8 +203,8 @@ impl Opcode {
     //% The Invalidate STag field is valid in Send with Invalidate, with or without Solicited Event,
     //% and ignored in all others.
     //= rfc7306#section-4.1
-    //% Atomics and Immediate Data have the control field of RFC 5040, and their Invalidate STag field
-    //% is zero when sent and ignored when received.
+    //% Atomics and Immediate Data have the control field of RFC 5040, and their Invalidate STag
+    //% field is zero when sent and ignored when received.
     #[inline]
     pub const fn invalidates(self, ulp_word: u32) -> Option<u32> {
         match self {

@@ -20,8 +20,8 @@ pub mod layer {
 /// those that do not decode are `None`, and only a missing control word is an error.
 //= rfc5040#section-4.8
 //% Terminate Control is Layer, 4 bits; EType, 4 bits; Error Code, 8 bits; HdrCt, 3 bits M, D and R;
-//% 13 reserved bits. DDP Segment Length, 16 bits, the terminated DDP header and the terminated RDMAP
-//% header follow as M, D and R say.
+//% 13 reserved bits. DDP Segment Length, 16 bits, the terminated DDP header and the terminated
+//% RDMAP header follow as M, D and R say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate {
     /// The layer that found the error, see [`layer`]; 4 bits.

@@ -1,5 +1,6 @@
-//! Reads a capture into the two byte streams of each of its TCP connections: classic pcap, Ethernet,
-//! IPv4, TCP. Enough for the captures beside these tests; anything else in a file is passed over.
+//! Reads a capture into the two byte streams of each of its TCP connections: classic pcap,
+//! Ethernet, IPv4, TCP. Enough for the captures beside these tests; anything else in a file is
+//! passed over.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -31,9 +31,9 @@ impl Initiator {
     /// An exchange that has not begun.
     ///
     /// # Errors
-    /// [`NegotiateError::PrivateData`] when the private data does not fit: 512 bytes for revision 1,
-    /// 508 for revision 2; [`NegotiateError::NoMatchingRtr`] when peer-to-peer setup is asked for
-    /// with no kind of RTR message.
+    /// [`NegotiateError::PrivateData`] when the private data does not fit: 512 bytes for revision
+    /// 1, 508 for revision 2; [`NegotiateError::NoMatchingRtr`] when peer-to-peer setup is asked
+    /// for with no kind of RTR message.
     pub fn new(params: Params, private_data: &[u8]) -> Result<Self, NegotiateError> {
         let peer_to_peer = params.enhanced && params.peer_to_peer;
         //= rfc6581#section-9.2

@@ -145,7 +145,8 @@ impl Responder {
     /// Refuses: the MPA Reply to send before closing.
     ///
     /// # Errors
-    /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays unanswered.
+    /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays
+    /// unanswered.
     //= rfc5044#section-7.1.2
     //% A responder that refuses sends a reply with R set and closes.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, NegotiateError> {

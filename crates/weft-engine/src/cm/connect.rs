@@ -1,0 +1,558 @@
+//! Connecting, accepting and parting.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use weft_wire::mpa::negotiate::{Request, RtrKinds};
+
+use super::dial::{Caller, Dial, Failure, Plan};
+use super::endpoint::{Endpoint, QpEndpoint};
+use super::event::{EventKind, EventParam, reject};
+use super::handshake::{self, Greeted};
+use super::held::Held;
+use super::id::{Depths, End, Id, Inner, PeerQp, Phase};
+use super::incoming::Incoming;
+use super::listen::Callee;
+use crate::access::Access;
+use crate::device::{self, gid_of};
+use crate::hello::{self, Identity};
+use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
+use crate::qp::{
+    self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState,
+};
+use crate::{Errno, Result};
+
+/// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
+const DEPTH_ANY: u8 = 0xff;
+/// The path MTU that queue pairs are told, `IBV_MTU_1024`: every Ethernet's.
+const PATH_MTU: u32 = 3;
+const HOP_LIMIT: u8 = 64;
+/// About 0.5 s in the verbs encoding. TCP decides, in truth.
+const ACK_TIMEOUT: u8 = 17;
+/// Retries without end: a missing receive is waited for, because an identifier has no way to tell
+/// the peer its own wish.
+const RETRY_MAX: u8 = 7;
+
+/// Whose queue pair an identifier connects.
+#[derive(Clone, Debug)]
+pub enum Via {
+    /// The identifier's own, which it moves through its states.
+    Own(Arc<Qp>),
+    /// One that the program moves itself, by number.
+    External(u32),
+}
+
+/// `struct rdma_conn_param`, as far as it is the program's to choose.
+#[derive(Clone, Debug)]
+pub struct ConnectParam {
+    /// At most [`PRIVATE_DATA_MAX`] bytes.
+    pub private_data: Vec<u8>,
+    /// Reads and atomics that the peer may have outstanding; 255 is as many as possible.
+    pub responder_resources: u8,
+    /// Reads and atomics that we want to have outstanding; 255 is as many as possible.
+    pub initiator_depth: u8,
+}
+
+impl Default for ConnectParam {
+    fn default() -> Self {
+        Self {
+            private_data: Vec::new(),
+            responder_resources: DEPTH_ANY,
+            initiator_depth: DEPTH_ANY,
+        }
+    }
+}
+
+impl ConnectParam {
+    fn check(&self) -> Result<()> {
+        let fits = |depth| depth == DEPTH_ANY || depth <= READ_DEPTH_MAX;
+        let ok = self.private_data.len() <= PRIVATE_DATA_MAX
+            && fits(self.responder_resources)
+            && fits(self.initiator_depth);
+        if ok { Ok(()) } else { Err(Errno::INVAL) }
+    }
+
+    /// What the program asks for; where it asks for as many as there are, that is `limit`.
+    fn depths(&self, limit: Depths) -> Depths {
+        let choose = |wanted, limit| if wanted == DEPTH_ANY { limit } else { wanted };
+        Depths {
+            responder_resources: choose(self.responder_resources, limit.responder_resources),
+            initiator_depth: choose(self.initiator_depth, limit.initiator_depth),
+        }
+    }
+}
+
+impl Id {
+    /// `rdma_connect`: asks the peer for a connection. [`EventKind::Established`] tells of success,
+    /// or for an external queue pair [`EventKind::ConnectResponse`].
+    ///
+    /// # Errors
+    /// `EINVAL` before the route is resolved, or for parameters out of range; what the system says
+    /// at once, such as `ENETUNREACH`.
+    pub fn connect(&self, via: &Via, param: &ConnectParam) -> Result<()> {
+        self.connect_end(|inner| inner.end(via), param)
+    }
+
+    pub(super) fn connect_end(
+        &self,
+        end: impl FnOnce(&Inner) -> End,
+        param: &ConnectParam,
+    ) -> Result<()> {
+        param.check()?;
+        let mut inner = self.lock();
+        let (Phase::RouteResolved, Some(local), Some(peer)) =
+            (&inner.phase, inner.local, inner.peer)
+        else {
+            return Err(Errno::INVAL);
+        };
+        let end = end(&inner);
+        let all = Depths { responder_resources: READ_DEPTH_MAX, initiator_depth: READ_DEPTH_MAX };
+        inner.depths = param.depths(all);
+        let Depths { responder_resources: ird, initiator_depth: ord } = inner.depths;
+        let offered = handshake::RTR_OFFERED;
+        let plan = Plan {
+            local,
+            peer,
+            stream: inner.port.take().and_then(super::port::Port::into_stream),
+            options: inner.options,
+            params: handshake::params(local.ip(), peer.ip(), ird, ord, offered),
+            private_data: hello::append(&param.private_data, &end.endpoint.identity(), 0),
+        };
+        let caller: Weak<dyn Caller> = Weak::clone(&self.this) as _;
+        // The lock is held, so that an outcome waits until we know of the attempt.
+        let dial = Dial::start(plan, caller)?;
+        inner.phase = Phase::Dialling { dial, end };
+        Ok(())
+    }
+
+    /// `rdma_accept`: answers a connection request. [`EventKind::Established`] comes when the peer
+    /// is ready.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state or for parameters out of range; `ECONNRESET` when the peer has
+    /// given up; what changing the queue pair's state reports.
+    pub fn accept(&self, via: &Via, param: &ConnectParam) -> Result<()> {
+        self.accept_end(|inner| inner.end(via), param)
+    }
+
+    pub(super) fn accept_end(
+        &self,
+        end: impl FnOnce(&Inner) -> End,
+        param: &ConnectParam,
+    ) -> Result<()> {
+        param.check()?;
+        let (incoming, end, Depths { responder_resources: ird, initiator_depth: ord }) = {
+            let mut inner = self.lock();
+            let Phase::Requested { incoming } = &inner.phase else { return Err(Errno::INVAL) };
+            let incoming = Arc::clone(incoming);
+            let end = end(&inner);
+            inner.depths = param.depths(inner.depths);
+            inner.phase = Phase::Joining { end: end.clone(), passive: true, gone: false };
+            (incoming, end, inner.depths)
+        };
+        let [local, peer] = incoming.addresses();
+        let params = handshake::params(local.ip(), peer.ip(), ird, ord, RtrKinds::ALL);
+        let private_data = hello::append(&param.private_data, &end.endpoint.identity(), 0);
+        let joined = incoming.accept(params, &private_data).and_then(|greeted| {
+            self.lock().agree(&greeted);
+            self.join(greeted, &end)
+        });
+        if let Err(error) = joined {
+            self.give_up(&end);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// `rdma_reject`: refuses a connection request, or on the active side the connection that the
+    /// peer has accepted.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state or for too much private data.
+    pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        if private_data.len() > PRIVATE_DATA_MAX {
+            return Err(Errno::INVAL);
+        }
+        let mut inner = self.lock();
+        let rejected = match &inner.phase {
+            Phase::Requested { incoming } => Some(Arc::clone(incoming)),
+            Phase::Responded { .. } => None,
+            _ => return Err(Errno::INVAL),
+        };
+        inner.stop_expecting();
+        let before = std::mem::replace(&mut inner.phase, Phase::Disconnected { end: None });
+        drop(inner);
+        // A stream that the peer has accepted can only be closed.
+        drop(before);
+        if let Some(incoming) = rejected {
+            incoming.reject(private_data);
+        }
+        Ok(())
+    }
+
+    /// `rdma_establish`: gives the connection that the peer has accepted to the external queue pair
+    /// that [`Id::connect`] named.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state.
+    pub fn establish(&self) -> Result<()> {
+        let (greeted, end) = {
+            let mut inner = self.lock();
+            let phase = std::mem::replace(&mut inner.phase, Phase::Disconnected { end: None });
+            let Phase::Responded { greeted, identity } = phase else {
+                inner.phase = phase;
+                return Err(Errno::INVAL);
+            };
+            // Only now is the queue pair in a state that tells whether it takes a connection.
+            let end = external(identity);
+            inner.phase = Phase::Joining { end: end.clone(), passive: false, gone: false };
+            (*greeted, end)
+        };
+        if let Err(error) = self.join(greeted, &end) {
+            self.give_up(&end);
+            return Err(error);
+        }
+        self.joined(&end, None);
+        Ok(())
+    }
+
+    /// `rdma_disconnect`: ends the connection; the identifier's own queue pair goes to the error
+    /// state.
+    ///
+    /// # Errors
+    /// `EINVAL` when there was never a connection.
+    pub fn disconnect(&self) -> Result<()> {
+        let (end, was_up) = {
+            let mut inner = self.lock();
+            let (end, was_up) = match &inner.phase {
+                Phase::Joining { end, .. } | Phase::Connected { end } => (Some(end.clone()), true),
+                Phase::Disconnected { end } => (end.clone(), false),
+                Phase::Responded { .. } => (None, true),
+                _ => return Err(Errno::INVAL),
+            };
+            inner.stop_expecting();
+            inner.phase = Phase::Disconnected { end: end.clone() };
+            (end, was_up)
+        };
+        if let Some(end) = &end {
+            if was_up {
+                end.endpoint.disconnect();
+            }
+            end.fail();
+        }
+        if was_up {
+            self.post_disconnected(&mut self.lock());
+        }
+        Ok(())
+    }
+
+    /// `rdma_notify` of `IBV_EVENT_COMM_EST`: the queue pair has heard from the peer.
+    pub fn notify_established(&self) {
+        Monitor::established(self);
+    }
+
+    /// `rdma_init_qp_attr`: the attributes that take a queue pair of this identifier to `state`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a state that is not on the way, or before the peer is known.
+    pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
+        self.lock().qp_attributes(state)
+    }
+
+    /// Gives a connection to its queue pair, and moves a queue pair of our own to where messages
+    /// flow.
+    fn join(&self, greeted: Greeted, end: &End) -> Result<()> {
+        let monitor: Weak<dyn Monitor> = Weak::clone(&self.this) as _;
+        let attributes = {
+            let inner = self.lock();
+            [QpState::Rtr, QpState::Rts].map(|state| inner.qp_attributes(state))
+        };
+        end.endpoint.attach(greeted.connection, monitor)?;
+        self.lock().stop_expecting();
+        if end.managed {
+            for attributes in attributes {
+                let (attr, mask) = attributes?;
+                end.endpoint.modify(&attr, mask)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The active side's queue pair has its connection: reports that, if there is something to
+    /// report, and what happened meanwhile.
+    fn joined(&self, end: &End, established: Option<EventParam>) {
+        let mut inner = self.lock();
+        let Phase::Joining { gone, .. } = inner.phase else { return };
+        inner.phase = Phase::Connected { end: end.clone() };
+        if let Some(param) = established {
+            self.post(&inner, EventKind::Established, 0, param);
+        }
+        if gone {
+            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            self.post_disconnected(&mut inner);
+        }
+    }
+
+    /// A connection could not be given to its queue pair.
+    fn give_up(&self, end: &End) {
+        {
+            let mut inner = self.lock();
+            inner.stop_expecting();
+            if matches!(inner.phase, Phase::Joining { .. }) {
+                inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            }
+        }
+        end.endpoint.disconnect();
+        end.fail();
+    }
+
+    /// The peer accepted.
+    fn accepted(&self, greeted: Greeted) {
+        let mut inner = self.lock();
+        let Phase::Dialling { end, .. } = &inner.phase else { return };
+        let end = end.clone();
+        inner.agree(&greeted);
+        inner.local = Some(greeted.local);
+        let param = inner.event_param(greeted.private_data.clone());
+        if !end.managed {
+            inner.expect();
+            let (greeted, identity) = (Box::new(greeted), end.endpoint.identity());
+            inner.phase = Phase::Responded { greeted, identity };
+            self.post(&inner, EventKind::ConnectResponse, 0, param);
+            return;
+        }
+        inner.phase = Phase::Joining { end: end.clone(), passive: false, gone: false };
+        drop(inner);
+        match self.join(greeted, &end) {
+            Ok(()) => self.joined(&end, Some(param)),
+            Err(error) => {
+                self.give_up(&end);
+                let status = -error.raw_os_error();
+                self.post(&self.lock(), EventKind::ConnectError, status, EventParam::default());
+            }
+        }
+    }
+
+    /// The connection did not come about.
+    fn failed(&self, failure: Failure) {
+        let system = |error: Errno| -error.raw_os_error();
+        let (kind, status, private_data) = match failure {
+            Failure::NobodyListens => (EventKind::Rejected, reject::INVALID_SERVICE_ID, vec![]),
+            Failure::Rejected(data) => (EventKind::Rejected, reject::CONSUMER_DEFINED, data),
+            // A listener that is destroyed, or whose program does not want the request, says so by
+            // a reject; a foreign one just closes.
+            Failure::Closed => (EventKind::Rejected, reject::CONSUMER_DEFINED, vec![]),
+            Failure::Unreachable(error) => (EventKind::Unreachable, system(error), vec![]),
+            Failure::Protocol(_) => (EventKind::ConnectError, system(Errno::PROTO), vec![]),
+            Failure::System(error) => (EventKind::ConnectError, system(error), vec![]),
+        };
+        let end = {
+            let mut inner = self.lock();
+            let Phase::Dialling { end, .. } = &inner.phase else { return };
+            let end = end.clone();
+            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            end
+        };
+        end.fail();
+        let param = EventParam { private_data, ..EventParam::default() };
+        self.post(&self.lock(), kind, status, param);
+    }
+}
+
+impl Caller for Id {
+    fn dialled(&self, outcome: std::result::Result<Greeted, Failure>) {
+        match outcome {
+            Ok(greeted) => self.accepted(greeted),
+            Err(failure) => self.failed(failure),
+        }
+    }
+}
+
+impl Callee for Id {
+    fn requested(&self, incoming: Arc<Incoming>, request: Request) {
+        let inner = self.lock();
+        let (private_data, identity) = handshake::split(&request.private_data);
+        let [_, peer] = incoming.addresses();
+        let peer_qp = identity.map_or_else(|| PeerQp::foreign(peer.ip()), PeerQp::from);
+        // The peer's reads are ours to serve, and the other way round. A peer of RFC 5044 does not
+        // say how many.
+        let depths = Depths {
+            responder_resources: depth(request.ord.unwrap_or(u16::MAX)),
+            initiator_depth: depth(request.ird.unwrap_or(u16::MAX)),
+        };
+        let taken = matches!(inner.phase, Phase::Listening(_)) && {
+            let child = self.child(&inner, Arc::clone(&incoming), depths, peer_qp);
+            let param = child.lock().event_param(private_data);
+            self.post_request(&inner, child, param)
+        };
+        drop(inner);
+        if !taken {
+            incoming.reject(&[]);
+        }
+    }
+}
+
+impl Monitor for Id {
+    fn established(&self) {
+        let mut inner = self.lock();
+        if let Phase::Joining { end, passive: true, .. } = &inner.phase {
+            inner.phase = Phase::Connected { end: end.clone() };
+            let param = inner.event_param(Vec::new());
+            self.post(&inner, EventKind::Established, 0, param);
+        }
+    }
+
+    fn disconnected(&self) {
+        let mut inner = self.lock();
+        match &mut inner.phase {
+            Phase::Joining { passive: false, gone, .. } => *gone = true,
+            // The peer accepted our accepting, or rather did not.
+            Phase::Joining { end, passive: true, .. } => {
+                inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+                let status = reject::CONSUMER_DEFINED;
+                self.post(&inner, EventKind::Rejected, status, EventParam::default());
+            }
+            Phase::Connected { end } => {
+                inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+                self.post_disconnected(&mut inner);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl End {
+    /// Moves a queue pair of the identifier's to the error state, which flushes it. One that the
+    /// program has destroyed meanwhile has nothing to flush.
+    fn fail(&self) {
+        if self.managed {
+            let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+            let _ = self.endpoint.modify(&attr, AttrMask::STATE);
+        }
+    }
+}
+
+impl Inner {
+    fn end(&self, via: &Via) -> End {
+        match via {
+            Via::Own(qp) => End { endpoint: Arc::new(QpEndpoint::new(qp)), managed: true },
+            Via::External(qp_num) => {
+                let gid = self.local.map_or_else(Default::default, |local| gid_of(local.ip()));
+                external(Identity { qp_num: *qp_num, ack_stag: 0, gid })
+            }
+        }
+    }
+
+    /// Remembers what was agreed with the peer.
+    fn agree(&mut self, greeted: &Greeted) {
+        let connection = &greeted.connection;
+        self.depths = Depths {
+            responder_resources: depth(connection.negotiated.ird),
+            initiator_depth: depth(connection.negotiated.ord),
+        };
+        if self.peer_qp.is_none() {
+            let identity = connection.peer_identity;
+            let foreign = || PeerQp::foreign(greeted.peer.ip());
+            self.peer_qp = Some(identity.map_or_else(foreign, PeerQp::from));
+        }
+    }
+
+    fn event_param(&self, private_data: Vec<u8>) -> EventParam {
+        EventParam {
+            private_data,
+            responder_resources: self.depths.responder_resources,
+            initiator_depth: self.depths.initiator_depth,
+            qp_num: self.peer_qp.map_or(0, |peer| peer.number),
+        }
+    }
+
+    fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
+        let mut attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
+        let mask = match state {
+            QpState::Init => {
+                attr.qp_access_flags =
+                    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+                AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS
+            }
+            QpState::Rtr => {
+                let peer = self.peer_qp.ok_or(Errno::INVAL)?;
+                attr.ah_attr = self.address_vector(peer)?;
+                attr.path_mtu = PATH_MTU;
+                attr.dest_qp_num = peer.number;
+                attr.max_dest_rd_atomic = self.depths.responder_resources;
+                AttrMask::AV
+                    | AttrMask::PATH_MTU
+                    | AttrMask::DEST_QPN
+                    | AttrMask::RQ_PSN
+                    | AttrMask::MAX_DEST_RD_ATOMIC
+                    | AttrMask::MIN_RNR_TIMER
+            }
+            QpState::Rts => {
+                self.peer_qp.ok_or(Errno::INVAL)?;
+                attr.timeout = self.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
+                attr.retry_cnt = RETRY_MAX;
+                attr.rnr_retry = RETRY_MAX;
+                attr.max_rd_atomic = self.depths.initiator_depth;
+                AttrMask::TIMEOUT
+                    | AttrMask::RETRY_CNT
+                    | AttrMask::RNR_RETRY
+                    | AttrMask::SQ_PSN
+                    | AttrMask::MAX_QP_RD_ATOMIC
+            }
+            _ => return Err(Errno::INVAL),
+        };
+        Ok((attr, mask | AttrMask::STATE))
+    }
+
+    fn address_vector(&self, peer: PeerQp) -> Result<AddressVector> {
+        let local = self.local.ok_or(Errno::INVAL)?.ip();
+        let devices = device::list()?;
+        let index = devices.iter().find_map(|device| {
+            device.addresses.iter().position(|&address| address == local)
+        });
+        let global = GlobalRoute {
+            dgid: peer.gid,
+            flow_label: 0,
+            sgid_index: index.and_then(|index| u8::try_from(index).ok()).unwrap_or(0),
+            hop_limit: HOP_LIMIT,
+            traffic_class: self.options.tos.unwrap_or(0),
+        };
+        Ok(AddressVector { global: Some(global), dlid: 0, sl: 0, port_num: 1 })
+    }
+}
+
+impl PeerQp {
+    /// A number for the queue pair of a foreign peer, which does not tell its own. Numbers below 256
+    /// are no Weft queue pair's, for a port comes first in those.
+    fn foreign(peer: std::net::IpAddr) -> Self {
+        const NUMBERS: u32 = 0xfe;
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS + 2;
+        Self { gid: gid_of(peer), number }
+    }
+}
+
+impl From<Identity> for PeerQp {
+    fn from(identity: Identity) -> Self {
+        Self { gid: identity.gid, number: identity.qp_num }
+    }
+}
+
+/// The end for a queue pair that the program connects itself. It is held for the program when the
+/// queue pair is not one of ours, or in no state to take a connection.
+fn external(mut identity: Identity) -> End {
+    let qp = qp::find(identity.qp_num);
+    if let Some(qp) = &qp {
+        identity = qp.identity();
+    }
+    let takes = |qp: &Arc<Qp>| matches!(qp.state(), QpState::Init | QpState::Rtr | QpState::Rts);
+    let endpoint: Arc<dyn Endpoint> = match qp.filter(takes) {
+        Some(qp) => Arc::new(QpEndpoint::new(&qp)),
+        None => Held::new(identity),
+    };
+    End { endpoint, managed: false }
+}
+
+fn depth(value: u16) -> u8 {
+    u8::try_from(value).map_or(READ_DEPTH_MAX, |value| value.min(READ_DEPTH_MAX))
+}

@@ -1,0 +1,446 @@
+//! Identifiers: what a `struct rdma_cm_id` stands for.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use weft_sys::{Lock, LockGuard, interface_addresses};
+
+use super::dial::Dial;
+use super::endpoint::Endpoint;
+use super::event::{Channel, Event, EventKind, EventParam};
+use super::handshake::Greeted;
+use super::incoming::Incoming;
+use super::limits::{BACKLOG_MAX, TIMEWAIT};
+use super::listen::{Callee, Listener};
+use super::option::{IdOption, Options};
+use super::port::Port;
+use super::socket::{concrete, source_for};
+use crate::device::{self, Gid};
+use crate::hello::Identity;
+use crate::qp::pending;
+use crate::reactor::{Reactor, Source};
+use crate::{Errno, Result};
+
+/// `enum rdma_port_space`: what an identifier is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortSpace {
+    /// Connections: `RDMA_PS_TCP`, and `RDMA_PS_IB` with IP addresses.
+    Connected,
+    /// Datagrams: `RDMA_PS_UDP` and `RDMA_PS_IPOIB`. Addresses only, for now.
+    Datagram,
+}
+
+/// An identifier: a connection, a connection attempt, or a listener.
+pub struct Id {
+    pub(super) this: Weak<Self>,
+    /// The face's own name for this object; events carry it to the program.
+    pub cookie: AtomicUsize,
+    space: PortSpace,
+    /// Connection requests that the program has not taken.
+    requests_waiting: AtomicU32,
+    inner: Lock<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) channel: Arc<Channel>,
+    pub(super) options: Options,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) port: Option<Port>,
+    pub(super) depths: Depths,
+    pub(super) peer_qp: Option<PeerQp>,
+    /// Whether queue pairs know that we connect them to `peer_qp`.
+    expecting: bool,
+    backlog: u32,
+    /// When the end of the connection is to be reported as forgotten.
+    timewait: Option<Instant>,
+    pub(super) phase: Phase,
+}
+
+/// Reads and atomics outstanding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Depths {
+    /// The peer's, with us.
+    pub(super) responder_resources: u8,
+    /// Ours, with the peer.
+    pub(super) initiator_depth: u8,
+}
+
+/// Where the peer's queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PeerQp {
+    pub(super) gid: Gid,
+    pub(super) number: u32,
+}
+
+/// Our end of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub(super) endpoint: Arc<dyn Endpoint>,
+    /// The queue pair belongs to the identifier, which changes its state.
+    pub(super) managed: bool,
+}
+
+/// How far an identifier has come.
+pub(super) enum Phase {
+    /// New, or bound.
+    Idle,
+    AddressResolved,
+    RouteResolved,
+    Listening(Arc<Listener>),
+    /// Active side: the request is under way.
+    Dialling { dial: Arc<Dial>, end: End },
+    /// Active side: the peer accepted; the program is to connect its queue pair.
+    Responded { greeted: Box<Greeted>, identity: Identity },
+    /// Passive side: the program is to accept or reject.
+    Requested { incoming: Arc<Incoming> },
+    /// The queue pair gets its connection; on the passive side, also until the peer says that it
+    /// is ready. `gone`: the peer has left already.
+    Joining { end: End, passive: bool, gone: bool },
+    Connected { end: End },
+    /// Over, or never come about.
+    Disconnected { end: Option<End> },
+    Destroyed,
+}
+
+impl Id {
+    /// `rdma_create_id`.
+    #[must_use]
+    pub fn new(channel: &Arc<Channel>, space: PortSpace) -> Arc<Self> {
+        Self::with(Inner {
+            channel: Arc::clone(channel),
+            options: Options::default(),
+            local: None,
+            peer: None,
+            port: None,
+            depths: Depths::default(),
+            peer_qp: None,
+            expecting: false,
+            backlog: 0,
+            timewait: None,
+            phase: Phase::Idle,
+        }, space)
+    }
+
+    fn with(inner: Inner, space: PortSpace) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            cookie: AtomicUsize::new(0),
+            space,
+            requests_waiting: AtomicU32::new(0),
+            inner: Lock::new(inner),
+        })
+    }
+
+    /// The identifier of a connection request to this listener, whose `inner` is given.
+    pub(super) fn child(
+        &self,
+        inner: &Inner,
+        incoming: Arc<Incoming>,
+        depths: Depths,
+        peer_qp: PeerQp,
+    ) -> Arc<Self> {
+        let [local, peer] = incoming.addresses();
+        let mut child = Inner {
+            channel: Arc::clone(&inner.channel),
+            options: inner.options,
+            local: Some(local),
+            peer: Some(peer),
+            port: None,
+            depths,
+            peer_qp: Some(peer_qp),
+            expecting: false,
+            backlog: 0,
+            timewait: None,
+            phase: Phase::Requested { incoming },
+        };
+        child.expect();
+        Self::with(child, self.space)
+    }
+
+    pub(super) fn lock(&self) -> LockGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    pub(super) fn arc(&self) -> Arc<Self> {
+        self.this.upgrade().expect("called through an `Arc` of it")
+    }
+
+    /// Our address, once bound, resolved or requested.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.lock().local
+    }
+
+    /// The peer's address, once resolved or requested.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.lock().peer
+    }
+
+    /// `rdma_set_option`.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is too late for the option; `EADDRINUSE` when the bound port is not free
+    /// under the new rules.
+    pub fn set_option(&self, option: IdOption) -> Result<()> {
+        let mut inner = self.lock();
+        let idle = matches!(inner.phase, Phase::Idle);
+        match option {
+            IdOption::Tos(tos) => inner.options.tos = Some(tos),
+            IdOption::AckTimeout(timeout) => inner.options.ack_timeout = Some(timeout),
+            IdOption::ReuseAddress(reuse) if idle => inner.options.reuse_address = reuse,
+            IdOption::AfOnly(only) if idle => {
+                inner.options.af_only = Some(only);
+                if let Some(port) = inner.port.take() {
+                    let address = port.address();
+                    drop(port);
+                    inner.port = Some(Port::bind(address, &inner.options)?);
+                }
+            }
+            IdOption::ReuseAddress(_) | IdOption::AfOnly(_) => return Err(Errno::INVAL),
+        }
+        Ok(())
+    }
+
+    /// `rdma_bind_addr`: takes a local address, which may be a wildcard, and a port, which may be 0.
+    ///
+    /// # Errors
+    /// `EINVAL` when bound already; `EADDRNOTAVAIL` for an address that is not ours, `ENODEV` for
+    /// one without a device; `EADDRINUSE` for a port that is taken.
+    pub fn bind(&self, address: SocketAddr) -> Result<()> {
+        let mut inner = self.lock();
+        if !matches!(inner.phase, Phase::Idle) || inner.local.is_some() {
+            return Err(Errno::INVAL);
+        }
+        check_ours(address)?;
+        inner.local = Some(address);
+        // Others may have bound a port that is to be shared; who may listen is found out then.
+        let shared = inner.options.reuse_address && address.port() != 0;
+        if self.space == PortSpace::Connected && !shared {
+            let port = Port::bind(address, &inner.options);
+            inner.local = port.as_ref().ok().map(Port::address);
+            inner.port = Some(port?);
+        }
+        Ok(())
+    }
+
+    /// `rdma_resolve_addr`: finds the local address that leads to `destination`, and binds to it
+    /// unless bound already. There is nothing to wait for: the event comes at once.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state or for addresses of two families; `ENETUNREACH` when there is no
+    /// route; as [`Id::bind`] for `source`.
+    pub fn resolve_address(
+        &self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+    ) -> Result<()> {
+        if self.space == PortSpace::Datagram {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut inner = self.lock();
+        if !matches!(inner.phase, Phase::Idle) {
+            return Err(Errno::INVAL);
+        }
+        let wanted = inner.local.or(source);
+        if wanted.is_some_and(|wanted| wanted.is_ipv4() != destination.is_ipv4()) {
+            return Err(Errno::INVAL);
+        }
+        let peer = concrete(destination);
+        let mut local = match wanted.filter(|wanted| !wanted.ip().is_unspecified()) {
+            Some(address) => address,
+            None => source_for(peer)?,
+        };
+        check_ours(local)?;
+        local.set_port(wanted.map_or(0, |wanted| wanted.port()));
+        if inner.port.is_none() {
+            inner.port = Some(Port::bind_source(local, &inner.options)?);
+        }
+        local.set_port(inner.port.as_ref().map_or(0, |port| port.address().port()));
+        inner.local = Some(local);
+        inner.peer = Some(peer);
+        inner.phase = Phase::AddressResolved;
+        self.post(&inner, EventKind::AddrResolved, 0, EventParam::default());
+        Ok(())
+    }
+
+    /// `rdma_resolve_route`: the event comes at once.
+    ///
+    /// # Errors
+    /// `EINVAL` before the address is resolved.
+    pub fn resolve_route(&self) -> Result<()> {
+        let mut inner = self.lock();
+        if !matches!(inner.phase, Phase::AddressResolved) {
+            return Err(Errno::INVAL);
+        }
+        inner.phase = Phase::RouteResolved;
+        self.post(&inner, EventKind::RouteResolved, 0, EventParam::default());
+        Ok(())
+    }
+
+    /// `rdma_listen`: a backlog of 0, or beyond [`BACKLOG_MAX`], is [`BACKLOG_MAX`], as in the
+    /// Linux kernel.
+    ///
+    /// # Errors
+    /// `EINVAL` in the wrong state; `EADDRINUSE` when somebody else listens on the port.
+    pub fn listen(&self, backlog: u32) -> Result<()> {
+        if self.space == PortSpace::Datagram {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut inner = self.lock();
+        if !matches!(inner.phase, Phase::Idle) {
+            return Err(Errno::INVAL);
+        }
+        let port = match inner.port.take() {
+            Some(port) => port,
+            None => {
+                let any = SocketAddr::from(([0, 0, 0, 0], 0));
+                Port::bind(inner.local.unwrap_or(any), &inner.options)?
+            }
+        };
+        inner.local = Some(port.address());
+        inner.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+        let callee: Weak<dyn Callee> = Weak::clone(&self.this) as _;
+        inner.phase = Phase::Listening(Listener::start(port, inner.options, callee)?);
+        Ok(())
+    }
+
+    /// `rdma_migrate_id`: events go to another channel from now on, those that wait as well.
+    pub fn migrate(&self, channel: &Arc<Channel>) {
+        let mut inner = self.lock();
+        let waiting = inner.channel.extract(|event| self.owns(event));
+        inner.channel = Arc::clone(channel);
+        for event in waiting {
+            if event.listener.is_some() {
+                event.id.lock().channel = Arc::clone(channel);
+            }
+            channel.post(event);
+        }
+    }
+
+    /// `rdma_destroy_id`: cancels what is under way and ends the connection. Events that the
+    /// program has not taken are dropped.
+    pub fn destroy(&self) {
+        let (phase, events) = {
+            let mut inner = self.lock();
+            inner.stop_expecting();
+            inner.port = None;
+            let events = inner.channel.extract(|event| self.owns(event));
+            (std::mem::replace(&mut inner.phase, Phase::Destroyed), events)
+        };
+        match phase {
+            Phase::Listening(listener) => listener.close(),
+            Phase::Dialling { dial, .. } => dial.cancel(),
+            Phase::Requested { incoming } => incoming.reject(&[]),
+            Phase::Joining { end, .. } | Phase::Connected { end } => end.endpoint.disconnect(),
+            Phase::Idle
+            | Phase::AddressResolved
+            | Phase::RouteResolved
+            | Phase::Responded { .. }
+            | Phase::Disconnected { .. }
+            | Phase::Destroyed => {}
+        }
+        for event in events {
+            if event.listener.is_some() {
+                event.id.destroy();
+            }
+        }
+    }
+
+    fn owns(&self, event: &Event) -> bool {
+        std::ptr::eq(Arc::as_ptr(event.owner()), self)
+    }
+
+    /// Called by the channel, with its lock held, when the program takes an event of ours.
+    pub(super) fn event_taken(&self, event: &Event) {
+        if event.kind == EventKind::ConnectRequest {
+            self.requests_waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Queues an event of this identifier.
+    pub(super) fn post(&self, inner: &Inner, kind: EventKind, status: i32, param: EventParam) {
+        inner.channel.post(Event { id: self.arc(), listener: None, kind, status, param });
+    }
+
+    /// Queues the request of `child`. `false` when the program lags behind by the backlog.
+    pub(super) fn post_request(&self, inner: &Inner, child: Arc<Self>, param: EventParam) -> bool {
+        if self.requests_waiting.load(Ordering::Acquire) >= inner.backlog {
+            return false;
+        }
+        self.requests_waiting.fetch_add(1, Ordering::AcqRel);
+        let (listener, kind) = (Some(self.arc()), EventKind::ConnectRequest);
+        inner.channel.post(Event { id: child, listener, kind, status: 0, param });
+        true
+    }
+
+    /// Reports the end of the connection, and later that it is forgotten.
+    pub(super) fn post_disconnected(&self, inner: &mut Inner) {
+        self.post(inner, EventKind::Disconnected, 0, EventParam::default());
+        let due = Instant::now() + TIMEWAIT;
+        inner.timewait = Some(due);
+        Reactor::get().start_timer(due, self.arc());
+    }
+}
+
+impl Inner {
+    /// Tells queue pairs that a connection to `peer_qp` is on its way to them.
+    pub(super) fn expect(&mut self) {
+        if let Some(peer) = self.peer_qp
+            && !self.expecting
+        {
+            pending::expect((peer.gid, peer.number));
+            self.expecting = true;
+        }
+    }
+
+    pub(super) fn stop_expecting(&mut self) {
+        if let Some(peer) = self.peer_qp
+            && self.expecting
+        {
+            pending::unexpect((peer.gid, peer.number));
+            self.expecting = false;
+        }
+    }
+}
+
+impl Source for Id {
+    fn ready(&self) -> bool {
+        false
+    }
+
+    fn expired(&self) {
+        let mut inner = self.lock();
+        if matches!(inner.phase, Phase::Disconnected { .. })
+            && inner.timewait.is_some_and(|due| Instant::now() >= due)
+        {
+            inner.timewait = None;
+            self.post(&inner, EventKind::TimewaitExit, 0, EventParam::default());
+        }
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Id").field("space", &self.space).finish_non_exhaustive()
+    }
+}
+
+/// Checks that a local address can be bound: one of a device, or a wildcard. The whole loopback
+/// network belongs to every host, whichever device stands for it.
+fn check_ours(address: SocketAddr) -> Result<()> {
+    let ip = address.ip();
+    if ip.is_unspecified() {
+        return Ok(());
+    }
+    let devices = device::list()?;
+    if devices.iter().any(|device| device.owns(ip)) || ip.is_loopback() && !devices.is_empty() {
+        return Ok(());
+    }
+    let exists = interface_addresses()?.iter().any(|own| own.address == ip);
+    Err(if exists { Errno::NODEV } else { Errno::ADDRNOTAVAIL })
+}

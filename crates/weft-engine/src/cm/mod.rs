@@ -1,0 +1,43 @@
+//! The connection manager: what `librdmacm` and the kernel's `rdma_cm` do.
+//!
+//! An [`Id`] binds, listens, resolves, connects and accepts; what happens to it comes as an
+//! [`Event`] over its [`Channel`]. A connection is plain MPA (RFC 5044 and RFC 6581) on a TCP
+//! connection, so that iWARP peers such as Linux's siw are served as well; Weft peers know each
+//! other by a trailer behind the program's private data ([`crate::hello`]). When both sides have
+//! agreed, the stream is handed to the queue pair and the connection manager only listens for its
+//! end.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`id`], [`connect`] | the states of an identifier |
+//! | [`event`] | events and channels |
+//! | [`port`], [`query`] | RDMA ports laid over TCP and UDP ports |
+//! | [`dial`], [`listen`], [`incoming`], [`handshake`] | the exchange, active and passive |
+//! | [`endpoint`], [`held`] | the queue pair that gets the stream, or what stands in for it |
+//!
+//! # Locks
+//!
+//! An identifier's lock may be held while a channel's, a handshake's or the reactor's is taken,
+//! never the other way round. No lock is held while a queue pair is called: it calls back
+//! ([`crate::qp::Monitor`]).
+
+mod connect;
+mod dial;
+mod endpoint;
+mod event;
+mod handshake;
+mod held;
+mod id;
+mod incoming;
+pub mod limits;
+mod listen;
+mod option;
+mod port;
+mod query;
+mod socket;
+mod watched;
+
+pub use connect::{ConnectParam, Via};
+pub use event::{Channel, Event, EventKind, EventParam, reject};
+pub use id::{Id, PortSpace};
+pub use option::IdOption;

@@ -1,0 +1,172 @@
+//! The state of this process's queue pairs, for `weft ps` and `weft dump`.
+//!
+//! Whoever connects to the abstract Unix socket `weft-debug.PID` gets one JSON document and the end
+//! of the stream. Only the same user and root are answered.
+
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+    sockopt,
+};
+use rustix::process::{getpid, getuid};
+use weft_sys::{Forkable, Lock};
+
+use crate::qp::{self, Qp};
+use crate::reactor::{Reactor, Source, Token};
+use crate::{Errno, Result, device};
+
+const BACKLOG: i32 = 4;
+
+static SERVED: Forkable<Lock<bool>> = Forkable::new(|| Lock::new(false));
+
+/// Starts to answer, once a process. A process that cannot (no descriptor left) does without.
+pub(crate) fn serve() {
+    let mut served = SERVED.get().lock();
+    if !std::mem::replace(&mut *served, true) {
+        let _ = start();
+    }
+}
+
+fn start() -> Result<()> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let name = format!("weft-debug.{}", getpid().as_raw_nonzero());
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    listen(&socket, BACKLOG)?;
+    let listener = Arc::new(Listener { socket });
+    Reactor::get().watch(listener.socket.as_fd(), listener.clone(), false)?;
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Listener {
+    socket: OwnedFd,
+}
+
+impl Source for Listener {
+    fn ready(&self) -> bool {
+        while let Ok(socket) =
+            accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+        {
+            let allowed = sockopt::socket_peercred(&socket)
+                .is_ok_and(|peer| peer.uid.is_root() || peer.uid == getuid());
+            if allowed {
+                Answer::start(socket);
+            }
+        }
+        true
+    }
+}
+
+/// A document on its way to one who asked.
+#[derive(Debug)]
+struct Answer {
+    socket: OwnedFd,
+    rest: Lock<(Vec<u8>, usize, Option<Token>)>,
+}
+
+impl Answer {
+    fn start(socket: OwnedFd) {
+        let answer = Arc::new(Self { socket, rest: Lock::new((state().into_bytes(), 0, None)) });
+        let watched = Reactor::get().watch(answer.socket.as_fd(), answer.clone(), false);
+        if let Ok(token) = watched {
+            answer.rest.lock().2 = Some(token);
+            answer.ready();
+        }
+    }
+}
+
+impl Source for Answer {
+    fn ready(&self) -> bool {
+        let mut rest = self.rest.lock();
+        let (text, sent, token) = &mut *rest;
+        while *sent < text.len() {
+            match weft_sys::send(self.socket.as_fd(), &text[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(Errno::AGAIN) => return true,
+                Err(_) => break,
+            }
+        }
+        // Dropping the last reference closes the stream.
+        if let Some(token) = token.take() {
+            Reactor::get().unwatch(self.socket.as_fd(), token);
+        }
+        true
+    }
+}
+
+/// The document: devices by name, queue pairs with their peers, queues and counters.
+fn state() -> String {
+    let devices = device::list().unwrap_or_default();
+    let names: Vec<String> = devices.iter().map(|device| quoted(&device.name)).collect();
+    let pairs: Vec<String> = qp::all().iter().map(|qp| describe(qp)).collect();
+    format!(
+        "{{\"version\":{},\"devices\":[{}],\"queue_pairs\":[{}]}}\n",
+        quoted(env!("CARGO_PKG_VERSION")),
+        names.join(","),
+        pairs.join(",")
+    )
+}
+
+fn describe(qp: &Qp) -> String {
+    let qp::Snapshot {
+        transport,
+        peer,
+        peer_is_weft,
+        sends_posted,
+        sends_waiting,
+        receives_posted,
+        messages_sent,
+        messages_placed_there,
+        messages_placed_here,
+        bytes_parked,
+        bytes_in,
+        bytes_out,
+    } = qp.snapshot();
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write!(
+        text,
+        "{{\"number\":\"{:#08x}\",\"device\":{},\"state\":{},\"transport\":{},\"peer\":{},\
+         \"peer_is_weft\":{peer_is_weft},\"sends_posted\":{sends_posted},\
+         \"sends_waiting\":{sends_waiting},\"receives_posted\":{receives_posted},\
+         \"messages_sent\":{messages_sent},\"placed_at_peer\":{messages_placed_there},\
+         \"placed_here\":{messages_placed_here},\"bytes_parked\":{bytes_parked},\
+         \"bytes_in\":{bytes_in},\"bytes_out\":{bytes_out}}}",
+        qp.number(),
+        quoted(&qp.context().device().name),
+        quoted(&format!("{:?}", qp.state()).to_uppercase()),
+        quoted(transport),
+        peer.map_or_else(|| "null".into(), |peer| quoted(&peer.to_string())),
+    );
+    text
+}
+
+/// A JSON string. Interface names may hold any byte but `/` and white space.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if u32::from(c) < 0x20 => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_escaped() {
+        assert_eq!(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
+    }
+}

@@ -1,0 +1,136 @@
+//! Lays out `dist/`: `bin/weft` and `lib/weft/` with the libraries that it puts in front of the
+//! system's.
+//!
+//! rustc cannot give symbols ELF versions (a version script for a `cdylib` is lost in silence), so
+//! the C faces are a static library that `cc` links into the shared ones.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What programs are linked to, and what is behind the name.
+pub const VERBS: &str = "libibverbs.so.1";
+/// The connection manager's name.
+pub const CM: &str = "librdmacm.so.1";
+/// The hooks of `LD_PRELOAD`.
+pub const PRELOAD: &str = "libweft-preload.so";
+
+/// Builds and links everything into `dist/`.
+///
+/// # Errors
+/// What the compiler, the linker or the file system says.
+pub fn run(args: &[String]) -> Result<(), String> {
+    if let Some(unknown) = args.first() {
+        return Err(format!("takes no argument, but got {unknown}"));
+    }
+    let built = build()?;
+    let root = workspace();
+    let (programs, libraries) = (root.join("dist/bin"), root.join("dist/lib/weft"));
+    for directory in [&programs, &libraries] {
+        fs::create_dir_all(directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    }
+    link_verbs(&built.join("libweft_verbs.a"), &libraries)?;
+    link_cm(&libraries)?;
+    install(&built.join("libweft_preload.so"), &libraries.join(PRELOAD))?;
+    install(&built.join("weft"), &programs.join("weft"))?;
+    // Programs that load the libraries themselves ask for these names first.
+    for (name, target) in [("libibverbs.so", VERBS), ("librdmacm.so", CM)] {
+        let link = libraries.join(name);
+        let _ = fs::remove_file(&link); // Whatever stood there is replaced.
+        symlink(target, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+    }
+    Ok(())
+}
+
+/// The root of the source tree.
+pub fn workspace() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own).to_owned()
+}
+
+/// Where the reviewed version scripts are.
+pub fn maps() -> PathBuf {
+    workspace().join("crates/weft-verbs/abi")
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// If it cannot start or fails; what it prints has been shown.
+pub fn execute(command: &mut Command) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{name}: {status}")),
+        Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+/// The C compiler.
+pub fn cc() -> Command {
+    Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
+
+/// Compiles the crates that go into `dist/`, and returns the directory with the results.
+fn build() -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let packages = ["-p", "weft-verbs", "-p", "weft-preload", "-p", "weft-cli"];
+    let mut command = Command::new(cargo);
+    execute(command.current_dir(workspace()).args(["build", "--release"]).args(packages))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    Ok(workspace().join(target.unwrap_or_else(|| "target".into())).join("release"))
+}
+
+fn link_verbs(archive: &Path, libraries: &Path) -> Result<(), String> {
+    // The system libraries are those that `rustc --print native-static-libs` names.
+    shared(VERBS, libraries, "ibverbs.map", |command| {
+        command
+            .arg("-Wl,--whole-archive")
+            .arg(archive)
+            .args(["-Wl,--no-whole-archive", "-Wl,--gc-sections", "-Wl,--no-undefined"])
+            .args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"]);
+    })
+}
+
+/// A library without code, which needs the other one and has the version nodes that programs check.
+fn link_cm(libraries: &Path) -> Result<(), String> {
+    shared(CM, libraries, "rdmacm.map", |command| {
+        command
+            .args(["-nostdlib", "-x", "c", "/dev/null", "-Wl,--no-as-needed", "-L"])
+            .arg(libraries)
+            .arg(format!("-l:{VERBS}"));
+    })
+}
+
+/// Links a shared library beside its final place and moves it there, so that a running program never
+/// sees half of it.
+fn shared(
+    name: &str,
+    libraries: &Path,
+    map: &str,
+    inputs: impl FnOnce(&mut Command),
+) -> Result<(), String> {
+    let fresh = libraries.join(format!(".{name}.new"));
+    let mut script = OsString::from("-Wl,--version-script=");
+    script.push(maps().join(map));
+    let mut command = cc();
+    command.args(["-shared", "-fPIC", "-o"]).arg(&fresh);
+    command.arg(format!("-Wl,-soname,{name}")).arg(script);
+    // Unloading would take the code from under the service thread.
+    command.args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]);
+    inputs(&mut command);
+    execute(&mut command)?;
+    rename(&fresh, &libraries.join(name))
+}
+
+fn install(from: &Path, to: &Path) -> Result<(), String> {
+    let fresh = to.with_extension("new");
+    fs::copy(from, &fresh).map_err(|e| format!("{}: {e}", from.display()))?;
+    rename(&fresh, to)
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), String> {
+    fs::rename(from, to).map_err(|e| format!("{}: {e}", to.display()))
+}

@@ -1,0 +1,40 @@
+//! Build steps that cargo lacks. `cargo xtask help` lists them.
+
+mod dist;
+mod exports;
+mod rfc;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+  dist      link libibverbs.so.1, librdmacm.so.1 and libweft-preload.so, and lay out dist/
+  exports   compare the exported symbols and versions of dist/lib/weft with the reviewed lists
+  rfc       print which RFC sections the code covers, tests, or leaves out and why
+  tidy      check the house rules that no compiler checks (layering, line length, leftovers)
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_else(|| "help".into());
+    let rest: Vec<String> = args.collect();
+    let result = match command.as_str() {
+        "dist" => dist::run(&rest),
+        "exports" => exports::run(&rest),
+        "rfc" => rfc::run(&rest),
+        "tidy" => tidy::run(&rest),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(format!("no such command: {other}\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask {command}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
