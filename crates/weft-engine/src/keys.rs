@@ -9,6 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use weft_sys::Forkable;
 
 use crate::limits::MR_MAX;
 use crate::mr::Mr;
@@ -51,17 +52,17 @@ impl Hasher for Identity {
     }
 }
 
-static TABLE: RwLock<Table> = RwLock::new(Table::with_hasher(BuildHasherDefault::new()));
+static TABLE: Forkable<RwLock<Table>> = Forkable::new(|| RwLock::new(Table::default()));
 
 /// The program's own part of a key.
 const TAG_BITS: u32 = 8;
 
 fn read() -> RwLockReadGuard<'static, Table> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner)
+    TABLE.get().read().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn write() -> RwLockWriteGuard<'static, Table> {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner)
+    TABLE.get().write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reserves a key and stores what `make` returns for it.

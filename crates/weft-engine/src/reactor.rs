@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::thread::futex;
 use rustix::time::Timespec;
-use weft_sys::{Forkable, Lock, in_forked_child, notify, spawn_quiet, wait_readable};
+use weft_sys::{Forkable, Lock, in_forked_child, neutralise, notify, spawn_quiet, wait_readable};
 
 use crate::{Errno, Result};
 
@@ -81,9 +81,15 @@ enum Dirty {
     Requeued,
 }
 
+struct Slot {
+    generation: u32,
+    fd: RawFd,
+    source: Option<Arc<dyn Source>>,
+}
+
 #[derive(Default)]
 struct Sources {
-    slots: Vec<(u32, Option<Arc<dyn Source>>)>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
     hot: Vec<(Token, Arc<dyn Source>)>,
 }
@@ -123,10 +129,13 @@ impl fmt::Debug for Reactor {
     }
 }
 
-/// The child has none of the parent's threads; it starts afresh. The parent's sockets that it
-/// inherited are close-on-exec, and unused until then.
-extern "C" fn forget_parent() {
-    REACTOR.abandon();
+/// A child has none of the parent's threads and makes its own reactor. The parent's connections
+/// must end with the parent, so the child lets go of them.
+extern "C" fn leave_parents_sockets() {
+    // Another thread of the parent's may have held the lock; then the sockets stay open here.
+    if let Some(sources) = REACTOR.inherited().and_then(|reactor| reactor.sources.try_lock()) {
+        neutralise(sources.slots.iter().filter(|slot| slot.source.is_some()).map(|slot| slot.fd));
+    }
 }
 
 impl Reactor {
@@ -172,13 +181,14 @@ impl Reactor {
             let index = match sources.free.pop() {
                 Some(index) => index,
                 None => {
-                    sources.slots.push((0, None));
+                    sources.slots.push(Slot { generation: 0, fd: -1, source: None });
                     u32::try_from(sources.slots.len() - 1).map_err(|_| Errno::NOMEM)?
                 }
             };
             let slot = &mut sources.slots[index as usize];
-            slot.1 = Some(Arc::clone(&source));
-            let token = Token(u64::from(slot.0) << 32 | u64::from(index));
+            slot.source = Some(Arc::clone(&source));
+            slot.fd = fd.as_raw_fd();
+            let token = Token(u64::from(slot.generation) << 32 | u64::from(index));
             if hot {
                 sources.hot.push((token, source));
                 self.hot_version.fetch_add(1, Ordering::Release);
@@ -329,9 +339,9 @@ impl Reactor {
         let mut sources = self.sources.lock();
         let (index, generation) = split(token.0);
         if let Some(slot) = sources.slots.get_mut(index as usize)
-            && slot.0 == generation
+            && slot.generation == generation
         {
-            *slot = (generation.wrapping_add(1), None);
+            *slot = Slot { generation: generation.wrapping_add(1), fd: -1, source: None };
             sources.free.push(index);
         }
         sources.hot.retain(|(other, _)| *other != token);
@@ -366,8 +376,9 @@ impl Reactor {
         let sources = self.sources.lock();
         for event in events {
             let (index, generation) = split(event.data.u64());
-            if let Some((current, Some(source))) = sources.slots.get(index as usize)
-                && *current == generation
+            if let Some(slot) = sources.slots.get(index as usize)
+                && let Some(source) = &slot.source
+                && slot.generation == generation
             {
                 batch.push(Arc::clone(source));
             }
@@ -378,9 +389,11 @@ impl Reactor {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        // The child of a fork finds no reactor and makes its own.
-        let started = in_forked_child(forget_parent)
-            .and_then(|()| spawn_quiet("weft", || Self::get().serve()));
+        static HANDLED: AtomicBool = AtomicBool::new(false);
+        if !HANDLED.swap(true, Ordering::AcqRel) {
+            in_forked_child(leave_parents_sockets)?;
+        }
+        let started = spawn_quiet("weft", || Self::get().serve());
         if started.is_err() {
             self.started.store(false, Ordering::Release);
         }

@@ -9,7 +9,7 @@ mod socket;
 mod thread;
 mod wait;
 
-pub use forkable::{Forkable, in_forked_child};
+pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use lock::{Lock, LockGuard};
 pub use region::Region;

@@ -1,6 +1,5 @@
 //! Connecting, accepting and parting.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use weft_wire::mpa::negotiate::{Request, RtrKinds};
@@ -17,9 +16,7 @@ use crate::access::Access;
 use crate::device::{self, gid_of};
 use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
-use crate::qp::{
-    self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState,
-};
+use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
 use crate::{Errno, Result};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
@@ -141,18 +138,24 @@ impl Id {
         param: &ConnectParam,
     ) -> Result<()> {
         param.check()?;
-        let (incoming, end, Depths { responder_resources: ird, initiator_depth: ord }) = {
+        let (incoming, end, depths, private_data) = {
             let mut inner = self.lock();
-            let Phase::Requested { incoming } = &inner.phase else { return Err(Errno::INVAL) };
-            let incoming = Arc::clone(incoming);
+            let Phase::Requested { incoming, foreign } = &inner.phase else {
+                return Err(Errno::INVAL);
+            };
+            let (incoming, foreign) = (Arc::clone(incoming), *foreign);
             let end = end(&inner);
             inner.depths = param.depths(inner.depths);
             inner.phase = Phase::Joining { end: end.clone(), passive: true, gone: false };
-            (incoming, end, inner.depths)
+            let private_data = match foreign {
+                true => param.private_data.clone(),
+                false => hello::append(&param.private_data, &end.endpoint.identity(), 0),
+            };
+            (incoming, end, inner.depths, private_data)
         };
         let [local, peer] = incoming.addresses();
+        let Depths { responder_resources: ird, initiator_depth: ord } = depths;
         let params = handshake::params(local.ip(), peer.ip(), ird, ord, RtrKinds::ALL);
-        let private_data = hello::append(&param.private_data, &end.endpoint.identity(), 0);
         let joined = incoming.accept(params, &private_data).and_then(|greeted| {
             self.lock().agree(&greeted);
             self.join(greeted, &end)
@@ -175,7 +178,7 @@ impl Id {
         }
         let mut inner = self.lock();
         let rejected = match &inner.phase {
-            Phase::Requested { incoming } => Some(Arc::clone(incoming)),
+            Phase::Requested { incoming, .. } => Some(Arc::clone(incoming)),
             Phase::Responded { .. } => None,
             _ => return Err(Errno::INVAL),
         };
@@ -372,8 +375,6 @@ impl Callee for Id {
     fn requested(&self, incoming: Arc<Incoming>, request: Request) {
         let inner = self.lock();
         let (private_data, identity) = handshake::split(&request.private_data);
-        let [_, peer] = incoming.addresses();
-        let peer_qp = identity.map_or_else(|| PeerQp::foreign(peer.ip()), PeerQp::from);
         // The peer's reads are ours to serve, and the other way round. A peer of RFC 5044 does not
         // say how many.
         let depths = Depths {
@@ -381,7 +382,7 @@ impl Callee for Id {
             initiator_depth: depth(request.ird.unwrap_or(u16::MAX)),
         };
         let taken = matches!(inner.phase, Phase::Listening(_)) && {
-            let child = self.child(&inner, Arc::clone(&incoming), depths, peer_qp);
+            let child = self.child(&inner, Arc::clone(&incoming), depths, identity);
             let param = child.lock().event_param(private_data);
             self.post_request(&inner, child, param)
         };
@@ -450,11 +451,8 @@ impl Inner {
             responder_resources: depth(connection.negotiated.ird),
             initiator_depth: depth(connection.negotiated.ord),
         };
-        if self.peer_qp.is_none() {
-            let identity = connection.peer_identity;
-            let foreign = || PeerQp::foreign(greeted.peer.ip());
-            self.peer_qp = Some(identity.map_or_else(foreign, PeerQp::from));
-        }
+        let peer = || PeerQp::new(connection.peer_identity, greeted.peer.ip());
+        self.peer_qp.get_or_insert_with(peer);
     }
 
     fn event_param(&self, private_data: Vec<u8>) -> EventParam {
@@ -507,9 +505,9 @@ impl Inner {
     fn address_vector(&self, peer: PeerQp) -> Result<AddressVector> {
         let local = self.local.ok_or(Errno::INVAL)?.ip();
         let devices = device::list()?;
-        let index = devices.iter().find_map(|device| {
-            device.addresses.iter().position(|&address| address == local)
-        });
+        let index = devices
+            .iter()
+            .find_map(|device| device.addresses.iter().position(|&address| address == local));
         let global = GlobalRoute {
             dgid: peer.gid,
             flow_label: 0,
@@ -518,23 +516,6 @@ impl Inner {
             traffic_class: self.options.tos.unwrap_or(0),
         };
         Ok(AddressVector { global: Some(global), dlid: 0, sl: 0, port_num: 1 })
-    }
-}
-
-impl PeerQp {
-    /// A number for the queue pair of a foreign peer, which does not tell its own. Numbers below 256
-    /// are no Weft queue pair's, for a port comes first in those.
-    fn foreign(peer: std::net::IpAddr) -> Self {
-        const NUMBERS: u32 = 0xfe;
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS + 2;
-        Self { gid: gid_of(peer), number }
-    }
-}
-
-impl From<Identity> for PeerQp {
-    fn from(identity: Identity) -> Self {
-        Self { gid: identity.gid, number: identity.qp_num }
     }
 }
 

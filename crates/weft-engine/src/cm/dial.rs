@@ -191,7 +191,8 @@ impl Dial {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let initiator = Initiator::new(plan.params, &plan.private_data).map_err(|_| Errno::INVAL)?;
+        let initiator =
+            Initiator::new(plan.params, &plan.private_data).map_err(|_| Errno::INVAL)?;
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let timer = Reactor::get().start_timer(deadline, self.owner());
         let stream = Watched::new(stream, self.owner())?;

@@ -1,7 +1,7 @@
 //! Events of identifiers, and the channels that carry them to the program.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -79,6 +79,12 @@ pub struct Channel {
     fd: OwnedFd,
     /// Bounded by the identifiers: each has a few events, and a listener its backlog.
     events: Lock<VecDeque<Event>>,
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Channel {

@@ -147,8 +147,7 @@ fn ready_to_receive(negotiated: &Negotiated) -> Option<Vec<u8>> {
         RtrKind::Read => {
             let ulp = Opcode::ReadRequest.control();
             let (qn, msn) = (queue::READ_REQUEST, ddp::FIRST_MSN);
-            let header =
-                ddp::Header::Untagged { last: true, ulp, ulp_word: 0, qn, msn, mo: 0 };
+            let header = ddp::Header::Untagged { last: true, ulp, ulp_word: 0, qn, msn, mo: 0 };
             let length = header.emit(&mut ulpdu);
             let nothing =
                 ReadRequest { sink_stag: 0, sink_to: 0, size: 0, source_stag: 1, source_to: 0 };

@@ -1,7 +1,7 @@
 //! Identifiers: what a `struct rdma_cm_id` stands for.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::listen::{Callee, Listener};
 use super::option::{IdOption, Options};
 use super::port::Port;
 use super::socket::{concrete, source_for};
-use crate::device::{self, Gid};
+use crate::device::{self, Gid, gid_of};
 use crate::hello::Identity;
 use crate::qp::pending;
 use crate::reactor::{Reactor, Source};
@@ -92,17 +92,34 @@ pub(super) enum Phase {
     RouteResolved,
     Listening(Arc<Listener>),
     /// Active side: the request is under way.
-    Dialling { dial: Arc<Dial>, end: End },
+    Dialling {
+        dial: Arc<Dial>,
+        end: End,
+    },
     /// Active side: the peer accepted; the program is to connect its queue pair.
-    Responded { greeted: Box<Greeted>, identity: Identity },
-    /// Passive side: the program is to accept or reject.
-    Requested { incoming: Arc<Incoming> },
+    Responded {
+        greeted: Box<Greeted>,
+        identity: Identity,
+    },
+    /// Passive side: the program is to accept or reject. `foreign`: the peer is no Weft peer.
+    Requested {
+        incoming: Arc<Incoming>,
+        foreign: bool,
+    },
     /// The queue pair gets its connection; on the passive side, also until the peer says that it
     /// is ready. `gone`: the peer has left already.
-    Joining { end: End, passive: bool, gone: bool },
-    Connected { end: End },
+    Joining {
+        end: End,
+        passive: bool,
+        gone: bool,
+    },
+    Connected {
+        end: End,
+    },
     /// Over, or never come about.
-    Disconnected { end: Option<End> },
+    Disconnected {
+        end: Option<End>,
+    },
     Destroyed,
 }
 
@@ -110,19 +127,22 @@ impl Id {
     /// `rdma_create_id`.
     #[must_use]
     pub fn new(channel: &Arc<Channel>, space: PortSpace) -> Arc<Self> {
-        Self::with(Inner {
-            channel: Arc::clone(channel),
-            options: Options::default(),
-            local: None,
-            peer: None,
-            port: None,
-            depths: Depths::default(),
-            peer_qp: None,
-            expecting: false,
-            backlog: 0,
-            timewait: None,
-            phase: Phase::Idle,
-        }, space)
+        Self::with(
+            Inner {
+                channel: Arc::clone(channel),
+                options: Options::default(),
+                local: None,
+                peer: None,
+                port: None,
+                depths: Depths::default(),
+                peer_qp: None,
+                expecting: false,
+                backlog: 0,
+                timewait: None,
+                phase: Phase::Idle,
+            },
+            space,
+        )
     }
 
     fn with(inner: Inner, space: PortSpace) -> Arc<Self> {
@@ -141,7 +161,7 @@ impl Id {
         inner: &Inner,
         incoming: Arc<Incoming>,
         depths: Depths,
-        peer_qp: PeerQp,
+        identity: Option<Identity>,
     ) -> Arc<Self> {
         let [local, peer] = incoming.addresses();
         let mut child = Inner {
@@ -151,11 +171,11 @@ impl Id {
             peer: Some(peer),
             port: None,
             depths,
-            peer_qp: Some(peer_qp),
+            peer_qp: Some(PeerQp::new(identity, peer.ip())),
             expecting: false,
             backlog: 0,
             timewait: None,
-            phase: Phase::Requested { incoming },
+            phase: Phase::Requested { incoming, foreign: identity.is_none() },
         };
         child.expect();
         Self::with(child, self.space)
@@ -335,7 +355,7 @@ impl Id {
         match phase {
             Phase::Listening(listener) => listener.close(),
             Phase::Dialling { dial, .. } => dial.cancel(),
-            Phase::Requested { incoming } => incoming.reject(&[]),
+            Phase::Requested { incoming, .. } => incoming.reject(&[]),
             Phase::Joining { end, .. } | Phase::Connected { end } => end.endpoint.disconnect(),
             Phase::Idle
             | Phase::AddressResolved
@@ -384,6 +404,23 @@ impl Id {
         let due = Instant::now() + TIMEWAIT;
         inner.timewait = Some(due);
         Reactor::get().start_timer(due, self.arc());
+    }
+}
+
+impl PeerQp {
+    /// The peer of this identity, or a foreign one at this address. A foreign peer does not tell its
+    /// queue pair's number and gets one that is no Weft queue pair's: in those a port comes first,
+    /// which makes them greater than 255.
+    pub(super) fn new(identity: Option<Identity>, address: IpAddr) -> Self {
+        const NUMBERS: u32 = 254;
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        match identity {
+            Some(Identity { gid, qp_num: number, .. }) => Self { gid, number },
+            None => {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS + 2;
+                Self { gid: gid_of(address), number }
+            }
+        }
     }
 }
 

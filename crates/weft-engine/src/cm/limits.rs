@@ -8,12 +8,12 @@ pub const BACKLOG_MAX: u32 = 1_024;
 /// Connections of one listener whose request has not come in whole. More wait in the kernel.
 pub const HALF_OPEN_MAX: usize = 128;
 /// How long a peer may take to send its whole request. The Linux kernel's siw waits as long.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 5_000 });
 /// How long a TCP connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the peer's program may take to accept or reject. InfiniBand's connection manager lets
 /// it take about a minute, siw 10 s.
-pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+pub const REPLY_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 30_000 });
 /// Longest private data that a peer's request or reply may carry, trailer included: what an MPA
 /// frame holds (RFC 5044 section 7.1.1).
 pub const PEER_PRIVATE_DATA_MAX: usize = 512;

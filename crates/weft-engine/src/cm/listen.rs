@@ -60,7 +60,11 @@ impl Listener {
     ///
     /// # Errors
     /// `EADDRINUSE` when somebody else has come first; what the reactor reports.
-    pub(super) fn start(port: Port, options: Options, callee: Weak<dyn Callee>) -> Result<Arc<Self>> {
+    pub(super) fn start(
+        port: Port,
+        options: Options,
+        callee: Weak<dyn Callee>,
+    ) -> Result<Arc<Self>> {
         let address = port.address();
         let sockets = port.open()?;
         let listener = Arc::new_cyclic(|this| Self {
@@ -164,11 +168,7 @@ impl Listener {
         false
     }
 
-    fn take(
-        &self,
-        (stream, peer): (OwnedFd, SocketAddr),
-        number: u64,
-    ) -> Result<Arc<Incoming>> {
+    fn take(&self, (stream, peer): (OwnedFd, SocketAddr), number: u64) -> Result<Arc<Incoming>> {
         sockopt::set_tcp_nodelay(&stream, true)?;
         if let Some(tos) = self.options.tos {
             socket::set_tos(&stream, &self.address, tos)?;

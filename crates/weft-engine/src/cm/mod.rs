@@ -35,6 +35,8 @@ mod option;
 mod port;
 mod query;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod watched;
 
 pub use connect::{ConnectParam, Via};

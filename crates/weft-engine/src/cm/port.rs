@@ -54,7 +54,11 @@ impl Port {
     /// # Errors
     /// `EADDRINUSE` when the RDMA port is taken, `EACCES` for a port that needs privilege.
     pub(super) fn bind(address: SocketAddr, options: &Options) -> Result<Self> {
-        if address.port() == 0 { Self::choose(address, options) } else { Self::take(address, options) }
+        if address.port() == 0 {
+            Self::choose(address, options)
+        } else {
+            Self::take(address, options)
+        }
     }
 
     /// Binds a port that is only connected from.

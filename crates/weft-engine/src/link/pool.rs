@@ -1,18 +1,18 @@
 //! Buffers for bytes on their way to and from sockets, lent to the connections that have any.
 
-use weft_sys::Lock;
+use weft_sys::{Forkable, Lock};
 
 /// Size of a buffer: two of our largest FPDUs and room for what a receive brings with them.
 pub(super) const BUFFER_LEN: usize = 256 << 10;
 /// Idle buffers that are kept.
 const IDLE_MAX: usize = 16;
 
-static IDLE: Lock<Vec<Vec<u8>>> = Lock::new(Vec::new());
+static IDLE: Forkable<Lock<Vec<Vec<u8>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
 /// Makes sure that `buffer` has memory.
 pub(super) fn borrow(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
-        *buffer = IDLE.lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN));
+        *buffer = IDLE.get().lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN));
     }
 }
 
@@ -24,7 +24,7 @@ pub(super) fn give_back(buffer: &mut Vec<u8>) {
         *buffer = Vec::new();
         return;
     }
-    let mut idle = IDLE.lock();
+    let mut idle = IDLE.get().lock();
     if idle.len() < IDLE_MAX {
         idle.push(std::mem::take(buffer));
     } else {

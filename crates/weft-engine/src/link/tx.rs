@@ -90,9 +90,13 @@ impl Link {
         self.phase == Phase::Closing && self.tx.is_empty()
     }
 
-    /// Whether a Weft peer does not know yet what has been placed.
-    pub(crate) fn is_ack_due(&self) -> bool {
-        self.is_weft_peer() && (self.placed != self.placed_told || self.has_parked())
+    /// How many messages have been placed or parked that a Weft peer does not know of.
+    pub(crate) fn acks_due(&self) -> u64 {
+        if !self.is_weft_peer() {
+            return 0;
+        }
+        let untold = self.has_parked() && self.rnr_told != Some(self.placed);
+        self.placed - self.placed_told + u64::from(untold)
     }
 
     /// Whether only an acknowledgement, which may wait a little, is due.

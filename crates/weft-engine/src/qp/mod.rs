@@ -40,8 +40,12 @@ pub use conn::Connection;
 use rq::{RecvQueue, RecvWork};
 use sq::{SendLimits, SendQueue};
 
-/// Bytes that may wait for the next poll before they are sent all the same.
+/// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
+/// share a system call well, not so many that the peer has nothing to do meanwhile.
 const DEFER_BYTES_MAX: u64 = 32 << 10;
+const DEFER_REQUESTS_MAX: u64 = 32;
+/// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
+const DEFER_ACKS_MAX: u64 = 16;
 
 const KICK_RECEIVE: u32 = 1;
 const KICK_SEND: u32 = 1 << 1;
@@ -492,9 +496,10 @@ impl Qp {
 
     /// Work has been posted: sends it now, or leaves it to the next poll so that it can go out
     /// together with what else will have been posted by then.
-    fn ring(&self, first_of_idle: bool, unsent_bytes: u64) {
+    fn ring(&self, first_of_idle: bool, unsent: u64, unsent_bytes: u64) {
         let reactor = Reactor::get();
-        if first_of_idle || unsent_bytes >= DEFER_BYTES_MAX || !reactor.may_defer() {
+        let enough = unsent >= DEFER_REQUESTS_MAX || unsent_bytes >= DEFER_BYTES_MAX;
+        if first_of_idle || enough || !reactor.may_defer() {
             self.drive(KICK_SEND);
         } else {
             self.defer(reactor);
@@ -529,8 +534,9 @@ impl Qp {
             }
             self.parked.store(conn.link.has_parked(), Ordering::Release);
             let wants_ack_only = what & KICK_SEND == 0 && conn.link.only_acks_due(self);
-            if wants_ack_only && Reactor::get().may_defer() {
-                if conn.link.is_ack_due() {
+            let acks_due = conn.link.acks_due();
+            if wants_ack_only && acks_due < DEFER_ACKS_MAX && Reactor::get().may_defer() {
+                if acks_due != 0 {
                     self.defer(Reactor::get());
                 }
             } else {
@@ -634,14 +640,15 @@ impl Poster<'_> {
 
 impl Drop for Poster<'_> {
     fn drop(&mut self) {
-        let unsent_bytes = self.sq.take().map_or(0, |sq| sq.unsent_bytes());
+        let (unsent, unsent_bytes) =
+            self.sq.take().map_or((0, 0), |sq| (sq.unsent(), sq.unsent_bytes()));
         if !self.posted {
             return;
         }
         if self.qp.state() == QpState::Err {
             self.qp.conn.lock().link.flush_sends(self.qp, None, 0);
         } else {
-            self.qp.ring(self.was_idle, unsent_bytes);
+            self.qp.ring(self.was_idle, unsent, unsent_bytes);
         }
     }
 }

@@ -81,7 +81,11 @@ impl Drop for Endpoint {
     }
 }
 
-/// Registered memory.
+/// Bytes before and behind registered memory that nobody may change.
+const GUARD_LEN: usize = 64;
+const GUARD: u8 = 0xa5;
+
+/// Registered memory between two guards, which are looked at when it goes.
 pub struct Memory {
     bytes: Box<[UnsafeCell<u64>]>,
     len: usize,
@@ -90,13 +94,21 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(host: &Host, len: usize, access: Access) -> Self {
-        let bytes: Box<[_]> = (0..len.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+        Self::in_domain(&host.pd, len, access)
+    }
+
+    pub fn in_domain(pd: &Arc<Pd>, len: usize, access: Access) -> Self {
+        let words = (len + 2 * GUARD_LEN).div_ceil(8);
+        let guard = u64::from_ne_bytes([GUARD; 8]);
+        let bytes: Box<[_]> = (0..words).map(|_| UnsafeCell::new(guard)).collect();
+        let first = bytes.as_ptr() as usize + GUARD_LEN;
         // SAFETY: the memory lives as long as the region is registered (see `drop`), and the cells
         // allow it to change behind shared references.
-        let region = unsafe { Region::new(bytes.as_ptr() as usize, len) }.expect("no wrap");
-        let iova = bytes.as_ptr() as u64;
-        let mr = Mr::register(&host.pd, region, iova, access).expect("registered");
-        Self { bytes, len, mr }
+        let region = unsafe { Region::new(first, len) }.expect("no wrap");
+        let mr = Mr::register(pd, region, first as u64, access).expect("registered");
+        let memory = Self { bytes, len, mr };
+        memory.fill(|_| 0);
+        memory
     }
 
     pub fn key(&self) -> u32 {
@@ -104,7 +116,7 @@ impl Memory {
     }
 
     pub fn addr(&self, offset: usize) -> u64 {
-        self.bytes.as_ptr() as u64 + offset as u64
+        (self.bytes.as_ptr() as usize + GUARD_LEN + offset) as u64
     }
 
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
@@ -112,15 +124,25 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        // SAFETY: the memory is ours, and the tests read it only after the completions.
-        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.len) }.to_vec()
+        self.with_guards()[GUARD_LEN..GUARD_LEN + self.len].to_vec()
+    }
+
+    fn with_guards(&self) -> Vec<u8> {
+        // SAFETY: the memory is ours, and the tests read it only when no peer writes to it.
+        unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.bytes.len() * 8) }
+            .to_vec()
     }
 
     pub fn fill(&self, value: impl Fn(usize) -> u8) {
-        for offset in 0..self.len {
-            // SAFETY: in bounds, and nothing else uses the memory now.
-            unsafe { self.bytes.as_ptr().cast_mut().cast::<u8>().add(offset).write(value(offset)) }
-        }
+        let bytes: Vec<u8> = (0..self.len).map(value).collect();
+        self.write(0, &bytes);
+    }
+
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len);
+        let place = self.addr(offset) as *mut u8;
+        // SAFETY: in bounds (asserted), and nothing else uses the memory now.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) }
     }
 
     pub fn u64(&self, offset: usize) -> u64 {
@@ -129,18 +151,24 @@ impl Memory {
     }
 
     pub fn set_u64(&self, offset: usize, value: u64) {
-        let bytes = value.to_ne_bytes();
-        // SAFETY: in bounds, and nothing else uses the memory now.
-        unsafe {
-            let place = self.bytes.as_ptr().cast_mut().cast::<u8>().add(offset);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, 8);
-        }
+        self.write(offset, &value.to_ne_bytes());
+    }
+
+    /// Checks that nothing beside the registered bytes has changed.
+    pub fn check_guards(&self) {
+        let all = self.with_guards();
+        let guards = all[..GUARD_LEN].iter().chain(&all[GUARD_LEN + self.len..]);
+        assert!(guards.copied().all(|byte| byte == GUARD), "memory beside the region has changed");
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.mr.deregister().expect("no window is bound");
+        // It may be deregistered already.
+        let _ = self.mr.deregister();
+        if !std::thread::panicking() {
+            self.check_guards();
+        }
     }
 }
 

@@ -1,0 +1,464 @@
+//! Identifiers against each other, and against peers made of bytes, over the loopback interface.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use weft_sys::Lock;
+
+use super::connect::ConnectParam;
+use super::endpoint::Endpoint;
+use super::event::{Channel, Event, EventKind, reject};
+use super::id::{End, Id, PortSpace};
+use super::option::IdOption;
+use crate::hello::Identity;
+use crate::qp::{AttrMask, Connection, Monitor, QpAttr, QpState};
+use crate::{Errno, Result};
+
+/// A queue pair that only remembers what was done to it.
+#[derive(Debug)]
+struct Fake {
+    identity: Identity,
+    seen: Lock<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    connection: Option<Connection>,
+    monitor: Option<Weak<dyn Monitor>>,
+    states: Vec<QpState>,
+    disconnected: bool,
+}
+
+impl Fake {
+    fn new(qp_num: u32) -> Arc<Self> {
+        let identity = Identity { qp_num, ack_stag: qp_num + 1, gid: [9; 16] };
+        Arc::new(Self { identity, seen: Lock::new(Seen::default()) })
+    }
+
+    fn end(self: &Arc<Self>) -> End {
+        End { endpoint: Arc::clone(self) as _, managed: true }
+    }
+
+    fn monitor(&self) -> Arc<dyn Monitor> {
+        let monitor = self.seen.lock().monitor.clone();
+        monitor.and_then(|monitor| monitor.upgrade()).expect("attached")
+    }
+}
+
+impl Endpoint for Fake {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn attach(&self, connection: Connection, monitor: Weak<dyn Monitor>) -> Result<()> {
+        let mut seen = self.seen.lock();
+        seen.connection = Some(connection);
+        seen.monitor = Some(monitor);
+        Ok(())
+    }
+
+    fn modify(&self, attr: &QpAttr, _: AttrMask) -> Result<()> {
+        self.seen.lock().states.push(attr.qp_state);
+        Ok(())
+    }
+
+    fn disconnect(&self) {
+        let mut seen = self.seen.lock();
+        seen.disconnected = true;
+        seen.connection = None;
+    }
+}
+
+fn channel() -> Arc<Channel> {
+    Channel::new().expect("a descriptor")
+}
+
+fn next(channel: &Channel) -> Event {
+    channel.next_event(|_| ()).expect("an event")
+}
+
+fn expect(channel: &Channel, kind: EventKind) -> Event {
+    let event = next(channel);
+    assert_eq!(event.kind, kind, "{event:?}");
+    event
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn listener_at(channel: &Arc<Channel>, at: &str) -> (Arc<Id>, SocketAddr) {
+    let id = Id::new(channel, PortSpace::Connected);
+    id.bind(address(at)).expect("free");
+    id.listen(0).expect("bound");
+    let local = id.local().expect("bound");
+    (id, local)
+}
+
+fn resolved(channel: &Arc<Channel>, destination: SocketAddr) -> Arc<Id> {
+    let id = Id::new(channel, PortSpace::Connected);
+    id.resolve_address(None, destination).expect("a route");
+    expect(channel, EventKind::AddrResolved);
+    id.resolve_route().expect("resolved");
+    expect(channel, EventKind::RouteResolved);
+    id
+}
+
+fn param(private_data: &[u8]) -> ConnectParam {
+    ConnectParam { private_data: private_data.to_vec(), responder_resources: 4, initiator_depth: 7 }
+}
+
+#[test]
+fn connect_accept_disconnect() {
+    for at in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
+        let (passive, active) = (channel(), channel());
+        let (listener, at) = listener_at(&passive, at);
+        let client = resolved(&active, at);
+        let ours = Fake::new(0x1234_01);
+        client.connect_end(|_| ours.end(), &param(b"request")).expect("resolved");
+
+        let request = expect(&passive, EventKind::ConnectRequest);
+        assert!(Arc::ptr_eq(request.listener.as_ref().expect("a listener"), &listener));
+        assert_eq!(request.param.private_data, b"request");
+        assert_eq!((request.param.responder_resources, request.param.initiator_depth), (7, 4));
+        assert_eq!(request.param.qp_num, 0x1234_01);
+        assert_eq!(request.id.local().expect("known").port(), at.port());
+        assert_eq!(request.id.peer(), client.local());
+        let theirs = Fake::new(0x4321_02);
+        let few = ConnectParam { responder_resources: 3, initiator_depth: 2, ..param(b"reply") };
+        request.id.accept_end(|_| theirs.end(), &few).expect("requested");
+
+        let established = expect(&active, EventKind::Established);
+        assert_eq!(established.param.private_data, b"reply");
+        assert_eq!(established.param.initiator_depth, 3);
+        assert_eq!(established.param.qp_num, 0x4321_02);
+        assert_eq!(ours.seen.lock().states, [QpState::Rtr, QpState::Rts]);
+        assert_eq!(theirs.seen.lock().states, [QpState::Rtr, QpState::Rts]);
+        {
+            let seen = ours.seen.lock();
+            let connection = seen.connection.as_ref().expect("attached");
+            assert!(connection.initiator && connection.early.is_empty());
+            assert!(!connection.negotiated.crc, "on one host");
+            assert!(connection.negotiated.rtr.is_some());
+            assert_eq!(connection.peer_identity, Some(theirs.identity));
+        }
+        theirs.monitor().established();
+        expect(&passive, EventKind::Established);
+
+        client.disconnect().expect("connected");
+        expect(&active, EventKind::Disconnected);
+        assert!(ours.seen.lock().disconnected);
+        assert_eq!(ours.seen.lock().states.last(), Some(&QpState::Err));
+        theirs.monitor().disconnected();
+        expect(&passive, EventKind::Disconnected);
+        theirs.monitor().disconnected();
+        request.id.disconnect().expect("flushes");
+        assert_eq!(theirs.seen.lock().states.last(), Some(&QpState::Err));
+        expect(&active, EventKind::TimewaitExit);
+        expect(&passive, EventKind::TimewaitExit);
+        for id in [&client, &request.id, &listener] {
+            id.destroy();
+        }
+    }
+}
+
+#[test]
+fn rejections() {
+    let (passive, active) = (channel(), channel());
+    let (listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let ours = Fake::new(1);
+
+    let client = resolved(&active, at);
+    client.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    request.id.reject(b"go away").expect("requested");
+    let rejected = expect(&active, EventKind::Rejected);
+    assert_eq!(rejected.status, reject::CONSUMER_DEFINED);
+    assert_eq!(rejected.param.private_data, b"go away");
+    assert_eq!(ours.seen.lock().states, [QpState::Err]);
+    assert_eq!(request.id.reject(b"").unwrap_err(), Errno::INVAL);
+
+    // A listener that goes away rejects what its program has not taken.
+    let client = resolved(&active, at);
+    client.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    while is_empty(&passive) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    listener.destroy();
+    assert_eq!(expect(&active, EventKind::Rejected).status, reject::CONSUMER_DEFINED);
+    assert!(is_empty(&passive));
+
+    let client = resolved(&active, at);
+    client.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    assert_eq!(expect(&active, EventKind::Rejected).status, reject::INVALID_SERVICE_ID);
+}
+
+/// Whether no event waits.
+fn is_empty(channel: &Channel) -> bool {
+    let all = channel.extract(|_| true);
+    let empty = all.is_empty();
+    all.into_iter().for_each(|event| channel.post(event));
+    empty
+}
+
+#[test]
+fn the_backlog_is_the_programs_lag() {
+    let (passive, active) = (channel(), channel());
+    let listener = Id::new(&passive, PortSpace::Connected);
+    listener.bind(address("127.0.0.1:0")).expect("free");
+    listener.listen(1).expect("bound");
+    let at = listener.local().expect("bound");
+    let ours = Fake::new(1);
+    let first = resolved(&active, at);
+    first.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    while is_empty(&passive) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let second = resolved(&active, at);
+    second.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    expect(&active, EventKind::Rejected);
+    expect(&passive, EventKind::ConnectRequest);
+    let third = resolved(&active, at);
+    third.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    expect(&passive, EventKind::ConnectRequest);
+    for id in [first, second, third, listener] {
+        id.destroy();
+    }
+}
+
+#[test]
+fn the_programs_own_tcp_port_is_not_dialled() {
+    let (passive, active) = (channel(), channel());
+    let own = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = own.local_addr().expect("bound");
+    let listener = Id::new(&passive, PortSpace::Connected);
+    listener.bind(at).expect("RDMA ports are others");
+    listener.listen(0).expect("bound");
+    let client = resolved(&active, at);
+    let ours = Fake::new(1);
+    client.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+    expect(&passive, EventKind::ConnectRequest);
+    own.set_nonblocking(true).expect("possible");
+    assert!(own.accept().is_err());
+    let second = Id::new(&passive, PortSpace::Connected);
+    assert_eq!(second.bind(at).unwrap_err(), Errno::ADDRINUSE);
+}
+
+#[test]
+fn an_identifier_without_our_queue_pair_is_held() {
+    let (passive, active) = (channel(), channel());
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let client = resolved(&active, at);
+    let via = super::Via::External(0x77);
+    client.connect(&via, &param(b"hello")).expect("resolved");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    assert_eq!(request.param.qp_num, 0x77);
+    let (attr, _) = request.id.qp_attributes(QpState::Rtr).expect("the peer is known");
+    assert_eq!((attr.dest_qp_num, attr.max_dest_rd_atomic), (0x77, 7));
+    request.id.accept(&super::Via::External(0x88), &param(b"welcome")).expect("requested");
+    let response = expect(&active, EventKind::ConnectResponse);
+    assert_eq!(response.param.private_data, b"welcome");
+    let (attr, mask) = client.qp_attributes(QpState::Rts).expect("the peer is known");
+    assert_eq!(attr.max_rd_atomic, 4);
+    assert!(mask.contains(AttrMask::STATE | AttrMask::MAX_QP_RD_ATOMIC));
+    assert!(is_empty(&passive), "not before the active side says so");
+    client.establish().expect("responded");
+    expect(&passive, EventKind::Established);
+    request.id.disconnect().expect("connected");
+    expect(&passive, EventKind::Disconnected);
+    expect(&active, EventKind::Disconnected);
+}
+
+#[test]
+fn the_active_side_may_reject_the_acceptance() {
+    let (passive, active) = (channel(), channel());
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let client = resolved(&active, at);
+    client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    request.id.accept(&super::Via::External(6), &param(b"")).expect("requested");
+    expect(&active, EventKind::ConnectResponse);
+    client.reject(b"").expect("responded");
+    assert_eq!(expect(&passive, EventKind::Rejected).status, reject::CONSUMER_DEFINED);
+}
+
+#[test]
+fn events_follow_a_migration() {
+    let (first, second, active) = (channel(), channel(), channel());
+    let (listener, at) = listener_at(&first, "127.0.0.1:0");
+    let client = resolved(&active, at);
+    client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
+    while is_empty(&first) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    listener.migrate(&second);
+    assert!(is_empty(&first));
+    let request = expect(&second, EventKind::ConnectRequest);
+    request.id.accept(&super::Via::External(6), &param(b"")).expect("requested");
+    expect(&active, EventKind::ConnectResponse);
+    client.establish().expect("responded");
+    expect(&second, EventKind::Established);
+}
+
+#[test]
+fn a_channel_obeys_o_nonblock() {
+    let channel = channel();
+    let flags = fcntl_getfl(channel.as_fd()).expect("open");
+    fcntl_setfl(channel.as_fd(), flags | OFlags::NONBLOCK).expect("open");
+    assert_eq!(channel.next_event(|_| ()).unwrap_err(), Errno::AGAIN);
+}
+
+#[test]
+fn wrong_states_and_addresses() {
+    let channel = channel();
+    let id = Id::new(&channel, PortSpace::Connected);
+    assert_eq!(id.resolve_route().unwrap_err(), Errno::INVAL);
+    assert_eq!(id.connect(&super::Via::External(1), &param(b"")).unwrap_err(), Errno::INVAL);
+    assert_eq!(id.establish().unwrap_err(), Errno::INVAL);
+    assert_eq!(id.disconnect().unwrap_err(), Errno::INVAL);
+    assert_eq!(id.bind(address("192.0.2.1:0")).unwrap_err(), Errno::ADDRNOTAVAIL);
+    id.bind(address("127.0.0.1:0")).expect("free");
+    assert_eq!(id.bind(address("127.0.0.1:0")).unwrap_err(), Errno::INVAL);
+    assert_eq!(id.resolve_address(None, address("[::1]:5")).unwrap_err(), Errno::INVAL);
+    id.resolve_address(None, address("127.0.0.1:5")).expect("a route");
+    assert_eq!(id.listen(0).unwrap_err(), Errno::INVAL);
+    assert_eq!(id.set_option(IdOption::ReuseAddress(true)).unwrap_err(), Errno::INVAL);
+    id.resolve_route().expect("resolved");
+    let long = ConnectParam { private_data: vec![0; 197], ..ConnectParam::default() };
+    assert_eq!(id.connect(&super::Via::External(1), &long).unwrap_err(), Errno::INVAL);
+    let deep = ConnectParam { initiator_depth: 129, ..ConnectParam::default() };
+    assert_eq!(id.connect(&super::Via::External(1), &deep).unwrap_err(), Errno::INVAL);
+
+    let datagrams = Id::new(&channel, PortSpace::Datagram);
+    datagrams.bind(address("127.0.0.1:7471")).expect("only an address");
+    assert_eq!(datagrams.listen(0).unwrap_err(), Errno::OPNOTSUPP);
+}
+
+#[test]
+fn options_of_ports() {
+    let channel = channel();
+    let reuse = || {
+        let id = Id::new(&channel, PortSpace::Connected);
+        id.set_option(IdOption::ReuseAddress(true)).expect("idle");
+        id
+    };
+    let (first, second) = (reuse(), reuse());
+    let (_listener, taken) = listener_at(&channel, "127.0.0.1:0");
+    first.bind(taken).expect("shared until somebody listens");
+    second.bind(taken).expect("shared until somebody listens");
+    assert_eq!(first.listen(0).unwrap_err(), Errno::ADDRINUSE);
+
+    let four = Id::new(&channel, PortSpace::Connected);
+    four.bind(address("0.0.0.0:0")).expect("free");
+    four.listen(0).expect("bound");
+    let mut any = address("[::]:0");
+    any.set_port(four.local().expect("bound").port());
+    let six = Id::new(&channel, PortSpace::Connected);
+    assert_eq!(six.bind(any).unwrap_err(), Errno::ADDRINUSE);
+    six.set_option(IdOption::AfOnly(true)).expect("idle");
+    six.set_option(IdOption::Tos(0x10)).expect("any time");
+    six.bind(any).expect("another family");
+    six.listen(0).expect("bound");
+}
+
+/// siw's request of rping, from a capture, and what a foreign peer is told.
+#[test]
+fn a_foreign_peer_gets_no_trailer() {
+    let passive = channel();
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let mut peer = TcpStream::connect(at).expect("the RDMA port itself");
+    peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\0\x01\0\x01").expect("connected");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    assert_eq!((request.param.responder_resources, request.param.initiator_depth), (1, 1));
+    assert!(request.param.private_data.is_empty());
+    assert!((2..256).contains(&request.param.qp_num));
+    let ours = Fake::new(1);
+    request.id.accept_end(|_| ours.end(), &param(b"yes")).expect("requested");
+    let mut reply = [0; 27];
+    peer.read_exact(&mut reply).expect("a reply");
+    assert_eq!(&reply, b"MPA ID Rep Frame\x10\x02\0\x07\0\x01\0\x01yes");
+}
+
+/// Bytes that are no request end their own connection and nothing else.
+#[test]
+fn hostile_bytes() {
+    let (passive, active) = (channel(), channel());
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let good = b"MPA ID Req Frame\x10\x02\0\x04\0\x01\0\x01";
+    let mut bad: Vec<Vec<u8>> = vec![
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"MPA ID Rep Frame\x10\x02\0\x04\0\x01\0\x01".to_vec(),
+        b"MPA ID Req Frame\x10\x02\xff\xff\0\x01\0\x01".to_vec(),
+        b"MPA ID Req Frame\x10\x03\0\x04\0\x01\0\x01".to_vec(),
+        b"MPA ID Req Frame\x10\x02\0\x02\0\x01".to_vec(),
+        [good.as_slice(), b"early"].concat(),
+    ];
+    bad.push((0..100_000).map(|i| (i % 251) as u8).collect());
+    for bytes in &bad {
+        let mut peer = TcpStream::connect(at).expect("listening");
+        // The listener may close before it has everything.
+        let _ = peer.write_all(bytes);
+        assert_closed(peer);
+    }
+    // An unfinished request is closed after a while; half a request and a reset at once.
+    let mut slow = TcpStream::connect(at).expect("listening");
+    slow.write_all(&good[..10]).expect("connected");
+    assert_closed(slow);
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(TcpStream::connect(at).expect("the kernel's queue has room"));
+    }
+    let client = resolved(&active, at);
+    client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
+    let start = Instant::now();
+    expect(&passive, EventKind::ConnectRequest);
+    assert!(start.elapsed() < Duration::from_secs(3));
+    drop(idle);
+}
+
+fn assert_closed(mut peer: TcpStream) {
+    peer.set_read_timeout(Some(Duration::from_secs(5))).expect("possible");
+    let mut rest = Vec::new();
+    match peer.read_to_end(&mut rest) {
+        Ok(_) => assert!(rest.is_empty(), "{rest:?}"),
+        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
+    }
+}
+
+/// What a dialler makes of peers that do not answer as they should.
+#[test]
+fn odd_listeners() {
+    let active = channel();
+    let own = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = own.local_addr().expect("bound");
+    let dial = || {
+        let client = resolved(&active, at);
+        client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
+        let (mut peer, _) = own.accept().expect("a connection");
+        let mut request = [0; 64];
+        peer.read_exact(&mut request).expect("a request");
+        assert_eq!(request[16..24], [0x10, 2, 0, 44, 0x80, 4, 0xc0, 7], "S; A, IRD 4; C, D, ORD 7");
+        (client, peer)
+    };
+    let (_client, peer) = dial();
+    drop(peer);
+    assert_eq!(expect(&active, EventKind::Rejected).status, reject::CONSUMER_DEFINED);
+
+    let (_client, mut peer) = dial();
+    peer.write_all(b"220 mail.example SMTP").expect("connected");
+    assert_eq!(expect(&active, EventKind::ConnectError).status, -Errno::PROTO.raw_os_error());
+
+    let (_client, peer) = dial();
+    let silent = expect(&active, EventKind::Unreachable);
+    assert_eq!(silent.status, -Errno::TIMEDOUT.raw_os_error());
+    drop(peer);
+
+    let (client, peer) = dial();
+    client.destroy();
+    assert_closed(peer);
+    assert!(is_empty(&active));
+}
