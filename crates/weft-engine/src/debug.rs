@@ -37,7 +37,7 @@ fn start() -> Result<()> {
     bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     listen(&socket, BACKLOG)?;
     let listener = Arc::new(Listener { socket });
-    Reactor::get().watch(listener.socket.as_fd(), listener.clone(), false)?;
+    Reactor::get().watch(listener.socket.as_fd(), listener.clone())?;
     Ok(())
 }
 
@@ -71,7 +71,7 @@ struct Answer {
 impl Answer {
     fn start(socket: OwnedFd) {
         let answer = Arc::new(Self { socket, rest: Lock::new((state().into_bytes(), 0, None)) });
-        let watched = Reactor::get().watch(answer.socket.as_fd(), answer.clone(), false);
+        let watched = Reactor::get().watch(answer.socket.as_fd(), answer.clone());
         if let Ok(token) = watched {
             answer.rest.lock().2 = Some(token);
             answer.ready();

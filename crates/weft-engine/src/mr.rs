@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use weft_sys::Region;
+use weft_sys::{Lock, Region};
 
 use crate::access::Access;
 use crate::keys::{self, Keyed};
@@ -27,7 +27,9 @@ pub enum AccessError {
 /// A memory region: a range of the program's memory, its keys and rights.
 #[derive(Debug)]
 pub struct Mr {
-    pd: PdUser,
+    pd: Arc<Pd>,
+    /// Keeps the domain in use until deregistration.
+    hold: Lock<Option<PdUser>>,
     region: Region,
     /// What a program calls the region's first byte; usually its address.
     iova: u64,
@@ -50,7 +52,8 @@ impl Mr {
             return Err(Errno::INVAL);
         }
         let mr = Arc::new(Self {
-            pd: pd.user(),
+            pd: Arc::clone(pd),
+            hold: Lock::new(Some(pd.user())),
             region,
             iova: if access.contains(Access::ZERO_BASED) { 0 } else { iova },
             access,
@@ -75,6 +78,7 @@ impl Mr {
             return Err(Errno::BUSY);
         }
         self.invalidate();
+        *self.hold.lock() = None;
         Ok(())
     }
 
@@ -96,13 +100,17 @@ impl Mr {
     /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> &Arc<Pd> {
-        self.pd.pd()
+        &self.pd
     }
 
     /// What the region grants.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    fn is_valid(&self) -> bool {
+        self.valid.load(Ordering::Acquire)
     }
 
     /// Name of the first byte.
@@ -115,13 +123,9 @@ impl Mr {
     }
 
     /// Holds the region still for one access to `len` bytes at `addr`.
-    pub(crate) fn pin(
-        self: &Arc<Self>,
-        addr: u64,
-        len: u64,
-    ) -> std::result::Result<Pin, AccessError> {
+    fn pin(&self, addr: u64, len: u64) -> std::result::Result<Pin<'_>, AccessError> {
         self.pins.fetch_add(1, Ordering::SeqCst);
-        let mut pin = Pin { mr: Arc::clone(self), part: self.region };
+        let mut pin = Pin { mr: self, part: self.region };
         if !self.valid.load(Ordering::SeqCst) {
             return Err(AccessError::Key);
         }
@@ -135,18 +139,18 @@ impl Mr {
 
 /// Memory that stays registered while this value lives. Held for one copy, never across a wait.
 #[derive(Debug)]
-pub(crate) struct Pin {
-    mr: Arc<Mr>,
+pub(crate) struct Pin<'a> {
+    mr: &'a Mr,
     part: Region,
 }
 
-impl Pin {
+impl Pin<'_> {
     pub(crate) fn region(&self) -> &Region {
         &self.part
     }
 }
 
-impl Drop for Pin {
+impl Drop for Pin<'_> {
     fn drop(&mut self) {
         self.mr.pins.fetch_sub(1, Ordering::SeqCst);
     }
@@ -160,29 +164,44 @@ pub(crate) struct Asker<'a> {
     pub(crate) qp_num: u32,
 }
 
-/// Finds the memory that `key` names and checks domain, rights and bounds, in this order
-/// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
-///
-/// A range of no bytes is never refused: RFC 5040 section 5.2.1 lets zero-length messages carry any
-/// key.
-pub(crate) fn access(
-    asker: Asker<'_>,
-    key: u32,
-    addr: u64,
-    len: u64,
-    needs: Access,
-) -> std::result::Result<Pin, AccessError> {
-    match keys::find(key).ok_or(AccessError::Key)? {
-        Keyed::Region(mr) => {
-            if !Arc::ptr_eq(mr.pd(), asker.pd) {
-                return Err(AccessError::Domain);
+/// Finds the memory that keys name, and remembers the last, so that a stream of messages to one
+/// region does not go through the process's table each time.
+#[derive(Debug, Default)]
+pub(crate) struct Finder {
+    last: Option<Arc<Mr>>,
+}
+
+impl Finder {
+    /// Finds the memory that `key` names and checks domain, rights and bounds, in this order
+    /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
+    pub(crate) fn access(
+        &mut self,
+        asker: Asker<'_>,
+        key: u32,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> std::result::Result<Pin<'_>, AccessError> {
+        let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
+        let (mr, addr) = if remembered {
+            (self.last.as_ref().ok_or(AccessError::Key)?, addr)
+        } else {
+            match keys::find(key).ok_or(AccessError::Key)? {
+                Keyed::Region(mr) => (&*self.last.insert(mr), addr),
+                Keyed::Window(window) => {
+                    let (mr, addr) = window.check_access(asker, addr, len, needs)?;
+                    // The window's rights count; the region's were looked at when it was bound.
+                    return self.last.insert(mr).pin(addr, len);
+                }
+                Keyed::Reserved => return Err(AccessError::Key),
             }
-            if !mr.access.contains(needs) {
-                return Err(AccessError::Rights);
-            }
-            mr.pin(addr, len)
+        };
+        if !Arc::ptr_eq(mr.pd(), asker.pd) {
+            return Err(AccessError::Domain);
         }
-        Keyed::Window(window) => window.pin(asker, addr, len, needs),
-        Keyed::Reserved => Err(AccessError::Key),
+        if !mr.access.contains(needs) {
+            return Err(AccessError::Rights);
+        }
+        mr.pin(addr, len)
     }
 }

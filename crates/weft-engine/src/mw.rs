@@ -7,7 +7,7 @@ use weft_sys::Lock;
 
 use crate::access::Access;
 use crate::keys::{self, Keyed};
-use crate::mr::{AccessError, Asker, Mr, Pin};
+use crate::mr::{AccessError, Asker, Mr};
 use crate::pd::{Pd, PdUser};
 use crate::wr::WindowBind;
 use crate::{Errno, Result};
@@ -140,13 +140,14 @@ impl Mw {
         *self.bound.lock() = None;
     }
 
-    pub(crate) fn pin(
+    /// Checks an access through the window; returns the region behind it and the address there.
+    pub(crate) fn check_access(
         &self,
         asker: Asker<'_>,
         addr: u64,
         len: u64,
         needs: Access,
-    ) -> std::result::Result<Pin, AccessError> {
+    ) -> std::result::Result<(Arc<Mr>, u64), AccessError> {
         let bound = self.bound.lock();
         let bound = bound.as_ref().ok_or(AccessError::Key)?;
         let own = match self.kind {
@@ -168,6 +169,6 @@ impl Mw {
         if addr < start || end > start + bound.length {
             return Err(AccessError::Bounds);
         }
-        bound.region.pin(addr, len)
+        Ok((Arc::clone(&bound.region), addr))
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn allocate() -> Result<u32> {
         }
         let (socket, number) = tcp::listen_everywhere(0)?;
         let listener = Arc::new(Listener::new(socket));
-        Reactor::get().watch(listener.socket().as_fd(), listener.clone(), false)?;
+        Reactor::get().watch(listener.socket().as_fd(), listener.clone())?;
         let slots = vec![Slot::Free; QPS_PER_PORT as usize];
         ports.push(Port { number, slots, used: 0, next: 0 });
     }

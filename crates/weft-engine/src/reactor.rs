@@ -36,10 +36,6 @@ use crate::{Errno, Result};
 
 /// How long a parked service thread stays away from the sockets.
 const PARK: Duration = Duration::from_micros(500);
-/// How many sockets a poll reads directly; with more it asks epoll which have something.
-const HOT_MAX: usize = 4;
-/// Every so many polls, epoll is asked all the same, for the sources that are not hot.
-const EPOLL_EVERY: u32 = 64;
 /// How long a waiter drives the fabric itself before it leaves that to the service thread.
 const WAIT_DRIVE: Duration = Duration::from_millis(2);
 /// Futile wake-ups in a row after which the service thread parks.
@@ -47,6 +43,9 @@ const FUTILE_MAX: u32 = 3;
 /// How the score of a program that leaves work lying grows and where it stops.
 const LATE_STEP: u32 = 8;
 const LATE_MAX: u32 = 256;
+/// The peer will send no more, or the connection has failed.
+const ENDED: epoll::EventFlags =
+    epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
@@ -56,6 +55,13 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// block. Returns whether there was anything to do. May be called by any thread, also by two at
     /// once, and without a reason.
     fn ready(&self) -> bool;
+
+    /// The same, for sources to which it matters whether the stream has `ended`: if not, a read that
+    /// does not fill its buffer has emptied the socket.
+    fn ready_to(&self, ended: bool) -> bool {
+        let _ = ended;
+        self.ready()
+    }
 
     /// Do what was deferred by [`Reactor::defer`].
     fn flush(&self) {}
@@ -91,16 +97,18 @@ struct Slot {
 struct Sources {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    hot: Vec<(Token, Arc<dyn Source>)>,
+}
+
+/// A source for which there is an event.
+struct Ready {
+    source: Arc<dyn Source>,
+    ended: bool,
 }
 
 /// What the driving thread needs at hand, so that a pass allocates nothing.
 #[derive(Default)]
 struct Driver {
-    hot: Vec<Arc<dyn Source>>,
-    hot_version: u64,
-    passes: u32,
-    batch: Vec<Arc<dyn Source>>,
+    batch: Vec<Ready>,
     dirty: Vec<(Dirty, Arc<dyn Source>)>,
 }
 
@@ -109,7 +117,6 @@ pub struct Reactor {
     epoll: OwnedFd,
     wake: OwnedFd,
     sources: Lock<Sources>,
-    hot_version: AtomicU64,
     driver: Lock<Driver>,
     dirty: Lock<Vec<(Dirty, Arc<dyn Source>)>>,
     dirty_len: AtomicUsize,
@@ -157,8 +164,7 @@ impl Reactor {
             epoll,
             wake,
             sources: Lock::new(Sources::default()),
-            hot_version: AtomicU64::new(0),
-            driver: Lock::new(Driver { hot_version: u64::MAX, ..Driver::default() }),
+            driver: Lock::new(Driver::default()),
             dirty: Lock::new(Vec::new()),
             dirty_len: AtomicUsize::new(0),
             timers: Lock::new(BTreeMap::new()),
@@ -169,12 +175,11 @@ impl Reactor {
         }
     }
 
-    /// Drives `source` from now on; its descriptor must be non-blocking. `hot` sources carry data
-    /// and are read by every poll while there are few of them.
+    /// Drives `source` from now on; its descriptor must be non-blocking.
     ///
     /// # Errors
     /// What `epoll_ctl(2)` reports, and `EAGAIN` when the service thread cannot start.
-    pub fn watch(&self, fd: BorrowedFd<'_>, source: Arc<dyn Source>, hot: bool) -> Result<Token> {
+    pub fn watch(&self, fd: BorrowedFd<'_>, source: Arc<dyn Source>) -> Result<Token> {
         self.start()?;
         let token = {
             let mut sources = self.sources.lock();
@@ -186,13 +191,9 @@ impl Reactor {
                 }
             };
             let slot = &mut sources.slots[index as usize];
-            slot.source = Some(Arc::clone(&source));
+            slot.source = Some(source);
             slot.fd = fd.as_raw_fd();
             let token = Token(u64::from(slot.generation) << 32 | u64::from(index));
-            if hot {
-                sources.hot.push((token, source));
-                self.hot_version.fetch_add(1, Ordering::Release);
-            }
             token
         };
         let flags = epoll::EventFlags::IN
@@ -242,16 +243,10 @@ impl Reactor {
         let Some(mut driver) = self.driver.try_lock() else { return };
         let driver = &mut *driver;
         self.flush_dirty(driver);
-        driver.passes = driver.passes.wrapping_add(1);
-        self.refresh_hot(driver);
-        if driver.hot.len() > HOT_MAX || driver.passes.is_multiple_of(EPOLL_EVERY) {
-            self.take_events(driver, Some(Duration::ZERO));
-            run_batch(&mut driver.batch);
-        } else {
-            for source in &driver.hot {
-                source.ready();
-            }
-        }
+        // An epoll that finds nothing takes no socket's lock: asking all the time does not disturb
+        // the packets that come in meanwhile.
+        self.wait_events(Some(Duration::ZERO), &mut driver.batch);
+        run_batch(&mut driver.batch);
     }
 
     /// Waits until `fd` may be readable, driving the fabric meanwhile. Returns early, too. No lock
@@ -268,7 +263,7 @@ impl Reactor {
             }
             let [own, sockets] = wait_readable([fd, self.epoll.as_fd()], Some(WAIT_DRIVE))?;
             if sockets && let Some(mut driver) = self.driver.try_lock() {
-                self.take_events(&mut driver, Some(Duration::ZERO));
+                self.wait_events(Some(Duration::ZERO), &mut driver.batch);
                 run_batch(&mut driver.batch);
                 return Ok(());
             }
@@ -344,26 +339,10 @@ impl Reactor {
             *slot = Slot { generation: generation.wrapping_add(1), fd: -1, source: None };
             sources.free.push(index);
         }
-        sources.hot.retain(|(other, _)| *other != token);
-        self.hot_version.fetch_add(1, Ordering::Release);
-    }
-
-    fn refresh_hot(&self, driver: &mut Driver) {
-        let version = self.hot_version.load(Ordering::Acquire);
-        if driver.hot_version != version {
-            driver.hot_version = version;
-            driver.hot.clear();
-            driver.hot.extend(self.sources.lock().hot.iter().map(|(_, s)| Arc::clone(s)));
-        }
-    }
-
-    /// Asks epoll which sources have something and puts them into the driver's batch.
-    fn take_events(&self, driver: &mut Driver, timeout: Option<Duration>) {
-        self.wait_events(timeout, &mut driver.batch);
     }
 
     /// Waits for events and appends their sources to `batch`.
-    fn wait_events(&self, timeout: Option<Duration>, batch: &mut Vec<Arc<dyn Source>>) {
+    fn wait_events(&self, timeout: Option<Duration>, batch: &mut Vec<Ready>) {
         let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         let timeout = timeout.map(timespec);
         // Interrupted or failed: as if nothing had happened; the next pass asks again.
@@ -380,7 +359,10 @@ impl Reactor {
                 && let Some(source) = &slot.source
                 && slot.generation == generation
             {
-                batch.push(Arc::clone(source));
+                // The kernel's structure is packed: a copy, not a reference.
+                let flags = event.flags;
+                let ended = flags.intersects(ENDED);
+                batch.push(Ready { source: Arc::clone(source), ended });
             }
         }
     }
@@ -435,7 +417,7 @@ impl Reactor {
     }
 
     /// Sleeps until a socket has something, and deals with it. Returns whether there was work.
-    fn watch_once(&self, batch: &mut Vec<Arc<dyn Source>>) -> bool {
+    fn watch_once(&self, batch: &mut Vec<Ready>) -> bool {
         let timeout = if self.dirty_len.load(Ordering::SeqCst) != 0 {
             Some(Duration::ZERO)
         } else {
@@ -469,7 +451,7 @@ impl Reactor {
         let mut driver = self.driver.lock();
         let deferred = self.dirty_len.load(Ordering::SeqCst) != 0;
         self.flush_dirty(&mut driver);
-        self.take_events(&mut driver, Some(Duration::ZERO));
+        self.wait_events(Some(Duration::ZERO), &mut driver.batch);
         run_batch(&mut driver.batch) || deferred
     }
 
@@ -488,10 +470,10 @@ impl Reactor {
     }
 }
 
-fn run_batch(batch: &mut Vec<Arc<dyn Source>>) -> bool {
+fn run_batch(batch: &mut Vec<Ready>) -> bool {
     let mut worked = false;
-    for source in batch.drain(..) {
-        worked |= source.ready();
+    for Ready { source, ended } in batch.drain(..) {
+        worked |= source.ready_to(ended);
     }
     worked
 }

@@ -193,7 +193,7 @@ impl Dial {
             return;
         }
         let dialled = tcp::dial(Some(self.local), self.peer).and_then(|socket| {
-            let token = Reactor::get().watch(socket.as_fd(), me, false)?;
+            let token = Reactor::get().watch(socket.as_fd(), me)?;
             Ok((Arc::new(socket), token))
         });
         match dialled {
@@ -381,7 +381,7 @@ impl Stranger {
         let mut state = stranger.state.lock();
         if let Some(state) = &mut *state {
             let source = Arc::clone(&stranger) as Arc<dyn Source>;
-            let Ok(token) = reactor.watch(state.socket.as_fd(), Arc::clone(&source), false) else {
+            let Ok(token) = reactor.watch(state.socket.as_fd(), Arc::clone(&source)) else {
                 return;
             };
             state.token = Some(token);

@@ -1,7 +1,8 @@
 //! Shared receive queues.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use weft_sys::Lock;
 
@@ -9,6 +10,7 @@ use crate::context::Context;
 use crate::event::{AsyncEvent, Element, EventKind};
 use crate::limits::{QP_WR_MAX, SGE_MAX};
 use crate::pd::{Pd, PdUser};
+use crate::qp::Qp;
 use crate::qp::rq::{RecvQueue, RecvWork};
 use crate::wr::RecvRequest;
 use crate::{Errno, Result};
@@ -28,6 +30,21 @@ pub struct SrqAttr {
 struct Shared {
     queue: RecvQueue,
     limit: u32,
+    /// Queue pairs whose messages found the queue empty, the first one first.
+    waiting: VecDeque<Weak<Qp>>,
+}
+
+impl Shared {
+    /// The queue pair to bring a posted receive to, if one waits.
+    fn next_waiting(&mut self) -> Option<Arc<Qp>> {
+        while self.queue.len() != 0 {
+            if let Some(qp) = self.waiting.pop_front()?.upgrade() {
+                qp.left_srq_list();
+                return Some(qp);
+            }
+        }
+        None
+    }
 }
 
 /// A shared receive queue.
@@ -57,6 +74,7 @@ impl Srq {
             shared: Lock::new(Shared {
                 queue: RecvQueue::new(attr.max_wr, attr.max_sge),
                 limit: 0,
+                waiting: VecDeque::new(),
             }),
             users: AtomicUsize::new(0),
         }))
@@ -79,7 +97,29 @@ impl Srq {
     /// # Errors
     /// `ENOMEM` when the queue is full, `EINVAL` for too many scatter entries.
     pub fn post(&self, request: &RecvRequest<'_>) -> Result<()> {
-        self.shared.lock().queue.push(request)
+        let mut waiting = {
+            let mut shared = self.shared.lock();
+            shared.queue.push(request)?;
+            shared.next_waiting()
+        };
+        while let Some(qp) = waiting {
+            qp.receive_posted();
+            waiting = self.shared.lock().next_waiting();
+        }
+        Ok(())
+    }
+
+    /// Puts a queue pair on the list of those to bring the next receive to, unless `listed` says
+    /// that it is there. Returns whether there is a receive already.
+    pub(crate) fn await_receive(&self, qp: &Weak<Qp>, listed: &AtomicBool) -> bool {
+        let mut shared = self.shared.lock();
+        if shared.queue.len() != 0 {
+            return true;
+        }
+        if !listed.swap(true, Ordering::SeqCst) {
+            shared.waiting.push_back(Weak::clone(qp));
+        }
+        false
     }
 
     /// `ibv_modify_srq`: `limit` arms the limit event, `max_wr` resizes.

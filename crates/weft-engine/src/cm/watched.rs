@@ -21,7 +21,7 @@ impl Watched {
     /// # Errors
     /// What [`Reactor::watch`] reports; the descriptor is closed then.
     pub(super) fn new(fd: OwnedFd, owner: Arc<dyn Source>) -> Result<Self> {
-        let token = Reactor::get().watch(fd.as_fd(), owner, false)?;
+        let token = Reactor::get().watch(fd.as_fd(), owner)?;
         Ok(Self { fd: Some(fd), token })
     }
 

@@ -16,8 +16,9 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn in_segment(self, payload_len: usize, header: Header) -> Self {
-        let len = u16::try_from(payload_len).unwrap_or(u16::MAX);
+    /// Names the segment, of `len` bytes with its header.
+    pub(crate) fn in_segment(self, len: usize, header: Header) -> Self {
+        let len = u16::try_from(len).unwrap_or(u16::MAX);
         Self { segment: self.segment.or(Some((len, header))), ..self }
     }
 

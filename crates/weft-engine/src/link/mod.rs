@@ -29,7 +29,7 @@ use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 use weft_wire::rdmap::{self, AtomicResponse, Terminate};
 
 use crate::access::Access;
-use crate::mr::Asker;
+use crate::mr::{Asker, Finder};
 use crate::qp::rq::RecvWork;
 use crate::qp::{Qp, QpAttr, QpState};
 use crate::wc::{Completion, Opcode, Status};
@@ -130,6 +130,17 @@ struct Parked {
     /// Immediate data of a Write: length of the Write.
     written: Option<u32>,
     complete: bool,
+    /// Writes placed behind it. They count as placed only with it: the peer is told of a number of
+    /// messages, which are complete in order.
+    behind: u64,
+}
+
+impl Parked {
+    /// What it takes of the bound on parked bytes. An empty message is bounded, too; one under way
+    /// only by its bytes, so that its room does not run out at its last segment.
+    fn cost(&self) -> usize {
+        self.bytes.len() + if self.complete { size_of::<Self>() } else { 0 }
+    }
 }
 
 /// The message that is being cut into segments.
@@ -164,6 +175,7 @@ pub(crate) struct Link {
     scratch: Vec<u8>,
 
     // Sending.
+    tx_finder: Finder,
     rtr_due: Option<RtrKind>,
     hold: bool,
     outgoing: Outgoing,
@@ -183,6 +195,7 @@ pub(crate) struct Link {
     drained_told: bool,
 
     // Receiving.
+    rx_finder: Finder,
     bytes_in: u64,
     heard: bool,
     queues: [UntaggedQueue; rdmap::queue::COUNT],
@@ -220,6 +233,7 @@ impl Link {
             raw: Vec::new(),
             inserter: None,
             scratch: Vec::new(),
+            tx_finder: Finder::default(),
             rtr_due: None,
             hold: false,
             outgoing: Outgoing::default(),
@@ -237,6 +251,7 @@ impl Link {
             rnr_waiting: false,
             terminate: None,
             drained_told: false,
+            rx_finder: Finder::default(),
             bytes_in: 0,
             heard: false,
             queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
@@ -266,8 +281,9 @@ impl Link {
         }
         self.agreement = Some(agreement);
         if !early.is_empty() {
-            pool::borrow(&mut self.rx);
-            self.rx.extend_from_slice(early);
+            let buffer = if self.remover.is_some() { &mut self.raw } else { &mut self.rx };
+            pool::borrow(buffer);
+            buffer.extend_from_slice(early);
         }
     }
 
@@ -305,9 +321,16 @@ impl Link {
                 qp.send_cq().push(work.completion(Status::Success, qp.number()), false);
             }
         }
-        if self.rules.state == QpState::Sqd && !sq.is_awaiting() && !self.drained_told {
-            self.drained_told = true;
-            drop(sq);
+        drop(sq);
+        self.check_drained(qp);
+    }
+
+    /// Reports once that the send queue, which is to be drained, is (IBTA 10.3.1.5).
+    pub(crate) fn check_drained(&mut self, qp: &Qp) {
+        let is_drained = self.rules.state == QpState::Sqd
+            && !self.outgoing.active
+            && !qp.sq.lock().is_awaiting();
+        if is_drained && !std::mem::replace(&mut self.drained_told, true) {
             qp.report_drained();
         }
     }
@@ -319,6 +342,8 @@ impl Link {
         qp.publish_state(QpState::Err);
         self.outgoing.active = false;
         self.outstanding.clear();
+        self.parked.clear();
+        self.parked_bytes = 0;
         if self.rnr_waiting {
             self.rnr_waiting = false;
             self.notices.rnr = Some(None);

@@ -1,7 +1,7 @@
 //! Copying between messages and scatter/gather lists.
 
 use crate::access::Access;
-use crate::mr::{self, AccessError, Asker};
+use crate::mr::{AccessError, Asker, Finder};
 use crate::wr::Sge;
 
 /// Sum of the lengths of a list.
@@ -22,15 +22,21 @@ fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item = (u32, u64
 }
 
 /// Checks that every byte of the list may be accessed.
-pub(super) fn check(asker: Asker<'_>, sges: &[Sge], needs: Access) -> Result<(), AccessError> {
+pub(super) fn check(
+    finder: &mut Finder,
+    asker: Asker<'_>,
+    sges: &[Sge],
+    needs: Access,
+) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, 0, total(sges)) {
-        mr::access(asker, lkey, addr, len, needs)?;
+        finder.access(asker, lkey, addr, len, needs)?;
     }
     Ok(())
 }
 
 /// Appends `len` bytes of the list, from `offset` on, to `out`.
 pub(super) fn gather(
+    finder: &mut Finder,
     asker: Asker<'_>,
     sges: &[Sge],
     offset: u64,
@@ -38,13 +44,14 @@ pub(super) fn gather(
     out: &mut Vec<u8>,
 ) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, offset, len) {
-        mr::access(asker, lkey, addr, len, Access::empty())?.region().copy_out(out);
+        finder.access(asker, lkey, addr, len, Access::empty())?.region().copy_out(out);
     }
     Ok(())
 }
 
 /// Copies `bytes` to the memory of the list, from `offset` on. The list is long enough.
 pub(super) fn scatter(
+    finder: &mut Finder,
     asker: Asker<'_>,
     sges: &[Sge],
     offset: u64,
@@ -52,7 +59,7 @@ pub(super) fn scatter(
 ) -> Result<(), AccessError> {
     let mut rest = bytes;
     for (lkey, addr, len) in pieces(sges, offset, bytes.len() as u64) {
-        let pin = mr::access(asker, lkey, addr, len, Access::LOCAL_WRITE)?;
+        let pin = finder.access(asker, lkey, addr, len, Access::LOCAL_WRITE)?;
         let (now, later) = rest.split_at(pin.region().len());
         pin.region().copy_in(now);
         rest = later;

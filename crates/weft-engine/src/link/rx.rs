@@ -16,7 +16,7 @@ use crate::access::Access;
 use crate::event::EventKind;
 use crate::keys::{self, Keyed};
 use crate::limits::{MESSAGE_MAX, PARKED_BYTES_MAX, READ_DEPTH_MAX};
-use crate::mr::{self, AccessError};
+use crate::mr::AccessError;
 use crate::qp::Qp;
 use crate::qp::sq::Progress;
 use crate::wc::{self, Completion, Status};
@@ -48,12 +48,17 @@ impl Link {
     }
 
     fn strip_markers(&mut self) -> Handled {
-        if let Some(remover) = &mut self.remover {
-            let stripped = remover.push(&self.raw, &mut self.rx);
-            self.raw.clear();
-            stripped?;
-        }
-        Ok(())
+        let Some(remover) = &mut self.remover else { return Ok(()) };
+        let stripped = if self.phase == Phase::Open {
+            self.rx.drain(..self.rx_at);
+            self.rx_at = 0;
+            remover.push(&self.raw, &mut self.rx)
+        } else {
+            // Behind an error the stream makes no sense any more.
+            Ok(())
+        };
+        self.raw.clear();
+        Ok(stripped?)
     }
 
     fn take_fpdus(&mut self, qp: &Qp) -> Handled {
@@ -113,7 +118,7 @@ impl Link {
     }
 
     /// A defect of the peer's ends the connection: Terminate, error state, event.
-    fn refuse(&mut self, qp: &Qp, fault: &Fault) {
+    pub(super) fn refuse(&mut self, qp: &Qp, fault: &Fault) {
         let kind = match fault.error.terminate_code() {
             (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
             _ => EventKind::QpReqErr,
@@ -128,7 +133,7 @@ impl Link {
         let (header, header_len) = Header::parse(ulpdu)?;
         let payload = &ulpdu[header_len..];
         let handled = self.dispatch(&header, payload, qp);
-        handled.map_err(|fault| fault.in_segment(payload.len(), header))
+        handled.map_err(|fault| fault.in_segment(ulpdu.len(), header))
     }
 
     fn dispatch(&mut self, header: &Header, payload: &[u8], qp: &Qp) -> Handled {
@@ -253,14 +258,19 @@ impl Link {
             }
             let len = payload.len() as u64;
             to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
-            mr::access(self.asker(qp), stag, to, len, Access::REMOTE_WRITE)
+            let asker = self.asker(qp);
+            self.rx_finder
+                .access(asker, stag, to, len, Access::REMOTE_WRITE)
                 .map_err(|error| fault::tagged(error, stag))?
                 .region()
                 .copy_in(payload);
         }
         self.written = self.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
         if last {
-            self.placed += 1;
+            match self.parked.back_mut() {
+                Some(parked) => parked.behind += 1,
+                None => self.placed += 1,
+            }
             // An Immediate Data behind this Write reports its length.
             self.last_written();
         }
@@ -318,9 +328,7 @@ impl Link {
     ) -> Handled {
         if placement.first && !self.start_receive(qp) {
             let imm = self.send_imm.take();
-            let bytes = Vec::new();
-            let parked = Parked { opcode, bytes, invalidate, imm, written: None, complete: false };
-            self.parked.push_back(parked);
+            self.start_parking(opcode, invalidate, imm, None);
         }
         if !self.receiving.active {
             return self.park(placement.last, payload);
@@ -342,17 +350,22 @@ impl Link {
 
     /// Takes a posted receive, unless older messages still wait for theirs.
     fn start_receive(&mut self, qp: &Qp) -> bool {
-        if self.parked.is_empty() && qp.pop_receive(&mut self.receiving.work) {
-            self.receiving.capacity = place::total(&self.receiving.work.sges);
-            self.receiving.active = true;
-            return true;
+        self.parked.is_empty() && self.take_receive(qp)
+    }
+
+    fn take_receive(&mut self, qp: &Qp) -> bool {
+        if !qp.pop_receive(&mut self.receiving.work) {
+            return false;
         }
-        false
+        self.receiving.capacity = place::total(&self.receiving.work.sges);
+        self.receiving.active = true;
+        true
     }
 
     fn fill_receive(&mut self, offset: u64, payload: &[u8], qp: &Qp) -> Handled {
         let asker = self.asker(qp);
-        let placed = place::scatter(asker, &self.receiving.work.sges, offset, payload);
+        let placed =
+            place::scatter(&mut self.rx_finder, asker, &self.receiving.work.sges, offset, payload);
         placed.map_err(|_| {
             self.fail_receive(Status::LocProtErr, qp);
             Fault::from(ProtocolError::RdmapCatastrophic)
@@ -431,42 +444,48 @@ impl Link {
         if self.start_receive(qp) {
             return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
         }
-        self.parked.push_back(Parked {
-            opcode,
-            bytes: Vec::new(),
-            invalidate: None,
-            imm: Some(imm),
-            written: Some(written),
-            complete: false,
-        });
+        self.start_parking(opcode, None, Some(imm), Some(written));
         self.park(true, &[])
     }
 
     // ---- Messages without a receive ----
 
+    fn start_parking(
+        &mut self,
+        opcode: Opcode,
+        invalidate: Option<u32>,
+        imm: Option<u32>,
+        written: Option<u32>,
+    ) {
+        let (bytes, complete, behind) = (Vec::new(), false, 0);
+        self.parked.push_back(Parked {
+            opcode,
+            bytes,
+            invalidate,
+            imm,
+            written,
+            complete,
+            behind,
+        });
+    }
+
     fn park(&mut self, last: bool, payload: &[u8]) -> Handled {
-        /// What a parked message costs besides its bytes, so that empty ones are bounded, too.
-        const COST: usize = size_of::<Parked>();
         let Some(parked) = self.parked.back_mut() else {
             return Err(ProtocolError::RdmapCatastrophic.into());
         };
+        let before = parked.cost();
         parked.bytes.extend_from_slice(payload);
         parked.complete = last;
-        self.parked_bytes += payload.len() + if last { COST } else { 0 };
+        self.parked_bytes += parked.cost() - before;
         Ok(())
     }
 
-    /// Hands parked messages to receives that have been posted since.
+    /// Hands parked messages to receives that have been posted since. One of which the end has not
+    /// come yet goes on straight into its receive: it may be longer than what may be parked.
     pub(crate) fn unpark(&mut self, qp: &Qp) {
-        while self.parked.front().is_some_and(|parked| parked.complete) && self.receives() {
-            if !qp.pop_receive(&mut self.receiving.work) {
-                return;
-            }
-            self.receiving.capacity = place::total(&self.receiving.work.sges);
-            self.receiving.active = true;
+        while self.wants_receive() && self.take_receive(qp) {
             let Some(parked) = self.parked.pop_front() else { return };
-            self.parked_bytes =
-                self.parked_bytes.saturating_sub(parked.bytes.len() + size_of::<Parked>());
+            self.parked_bytes -= parked.cost();
             if let Err(fault) = self.receive_parked(&parked, qp) {
                 self.refuse(qp, &fault);
             }
@@ -476,18 +495,30 @@ impl Link {
     fn receive_parked(&mut self, parked: &Parked, qp: &Qp) -> Handled {
         let length = parked.bytes.len() as u64;
         let limit = self.receiving.capacity;
-        if parked.written.is_none() && length > limit {
+        if length > limit {
             self.fail_receive(Status::LocLenErr, qp);
             return Err(DdpError::MessageTooLong { length, limit }.into());
         }
         self.fill_receive(0, &parked.bytes, qp)?;
+        if !parked.complete {
+            self.send_imm = parked.imm;
+            return Ok(());
+        }
         let len = u32::try_from(length).unwrap_or(u32::MAX);
-        self.finish_receive(parked.opcode, len, parked.imm, parked.written, parked.invalidate, qp)
+        let Parked { opcode, imm, written, invalidate, behind, .. } = *parked;
+        self.finish_receive(opcode, len, imm, written, invalidate, qp)?;
+        self.placed += behind;
+        Ok(())
     }
 
     /// Whether messages wait for receives.
     pub(crate) fn has_parked(&self) -> bool {
         !self.parked.is_empty()
+    }
+
+    /// Whether a message would be handed to a receive if one were posted.
+    pub(crate) fn wants_receive(&self) -> bool {
+        self.has_parked() && self.receives()
     }
 
     // ---- RDMA Read and atomics, as responder ----
@@ -505,10 +536,16 @@ impl Link {
         self.check_depth()?;
         let ReadRequest { sink_stag, sink_to, size, source_stag, source_to } = request;
         if size > 0 {
+            //= rfc5040#section-7.2
+            //% A range whose end does not fit 64 bits has an error of its own.
+            if source_to.checked_add(size.into()).is_none() {
+                return Err(Fault::of_request(ProtocolError::Wrap, request));
+            }
             let granted = if self.rules.access.contains(Access::REMOTE_READ) {
                 let asker = self.asker(qp);
-                mr::access(asker, source_stag, source_to, size.into(), Access::REMOTE_READ)
-                    .map(drop)
+                let size = u64::from(size);
+                let needs = Access::REMOTE_READ;
+                self.rx_finder.access(asker, source_stag, source_to, size, needs).map(drop)
             } else {
                 Err(AccessError::Rights)
             };
@@ -534,10 +571,15 @@ impl Link {
         if !self.rules.access.contains(Access::REMOTE_ATOMIC) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
+        //= rfc7306#section-5.1
+        //% The target of an atomic operation is aligned to 64 bits. So its end does not wrap.
         if !to.is_multiple_of(8) {
             return Err(ProtocolError::AtomicUnaligned { to }.into());
         }
-        let pin = mr::access(self.asker(qp), stag, to, 8, Access::REMOTE_ATOMIC)
+        let asker = self.asker(qp);
+        let pin = self
+            .rx_finder
+            .access(asker, stag, to, 8, Access::REMOTE_ATOMIC)
             .map_err(|error| fault::requested(error, stag))?;
         let original_value = pin
             .region()
@@ -570,7 +612,9 @@ impl Link {
         if !fits || !place_right {
             return Err(ProtocolError::MismatchedReadResponse { stag }.into());
         }
-        if place::scatter(asker, &read.sges, read.received.into(), payload).is_err() {
+        if place::scatter(&mut self.rx_finder, asker, &read.sges, read.received.into(), payload)
+            .is_err()
+        {
             self.fail(qp, Some(Status::LocProtErr), 0);
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
@@ -591,7 +635,7 @@ impl Link {
             return Err(ProtocolError::UnexpectedAtomicResponse.into());
         };
         let value = response.original_value.to_ne_bytes();
-        if place::scatter(asker, &atomic.sges, 0, &value).is_err() {
+        if place::scatter(&mut self.rx_finder, asker, &atomic.sges, 0, &value).is_err() {
             self.fail(qp, Some(Status::LocProtErr), 0);
             return Err(ProtocolError::RdmapCatastrophic.into());
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weft_wire::ddp::{self, Header};
+use weft_wire::error::ProtocolError;
 use weft_wire::mpa::fpdu;
 use weft_wire::mpa::negotiate::RtrKind;
 use weft_wire::rdmap::{
@@ -11,10 +12,9 @@ use weft_wire::rdmap::{
 };
 
 use super::control::Control;
-use super::{Link, Outstanding, Phase, Response, place, pool, rx};
+use super::{Fault, Link, Outstanding, Phase, Response, fault, place, pool, rx};
 use crate::access::Access;
 use crate::limits::READ_DEPTH_MAX;
-use crate::mr;
 use crate::qp::sq::{Progress, SendQueue};
 use crate::qp::{Qp, QpState};
 use crate::wc::Status;
@@ -220,9 +220,12 @@ impl Link {
         let start = self.begin(&header.segment(offset, last));
         if count > 0 {
             let (key, addr, len) = source;
-            match mr::access(asker, key, addr, len, Access::REMOTE_READ) {
-                Ok(pin) => pin.region().copy_out(self.buffer()),
-                Err(_) => return self.break_off(start, qp),
+            let mut finder = std::mem::take(&mut self.tx_finder);
+            let found = finder.access(asker, key, addr, len, Access::REMOTE_READ);
+            let copied = found.map(|pin| pin.region().copy_out(self.buffer()));
+            self.tx_finder = finder;
+            if let Err(error) = copied {
+                return self.break_off_response(start, fault::requested(error, key), qp);
             }
         }
         self.end(start);
@@ -232,14 +235,22 @@ impl Link {
         true
     }
 
+    /// The memory of a read vanished before the read was over: the peer must not take the rest for
+    /// data. It is the peer's request that fails, and none of ours.
+    fn break_off_response(&mut self, start: usize, error: ProtocolError, qp: &Qp) -> bool {
+        self.buffer().truncate(start);
+        self.responses.clear();
+        self.refuse(qp, &Fault::from(error));
+        true
+    }
+
     /// Memory vanished in the middle of a message: the peer must not take the rest for data.
     fn break_off(&mut self, start: usize, qp: &Qp) -> bool {
         self.buffer().truncate(start);
         self.responses.clear();
         self.outgoing.active = false;
         self.notices.disconnected = true;
-        self.terminate =
-            Some(weft_wire::error::ProtocolError::RdmapCatastrophic.terminate(None, None));
+        self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
         self.fail(qp, Some(Status::LocProtErr), 0);
         true
     }
@@ -269,6 +280,10 @@ impl Link {
         sq.copy_next(&mut sges, &mut bytes);
         (self.outgoing.sges, self.outgoing.inline) = (sges, bytes);
         if let Err(status) = self.check_request(&operation, length, takes_answer, qp) {
+            // Completions are in order: those before it first, and none of them is to blame.
+            if sq.is_awaiting() {
+                return false;
+            }
             drop(sq);
             self.notices.disconnected = true;
             self.fail(qp, Some(status), 0);
@@ -283,14 +298,16 @@ impl Link {
 
     /// Errors that a card finds when it runs the request. They end the queue pair, like any error.
     fn check_request(
-        &self,
+        &mut self,
         operation: &Operation,
         length: u32,
         takes_answer: bool,
         qp: &Qp,
     ) -> Result<(), Status> {
         let needs = if takes_answer { Access::LOCAL_WRITE } else { Access::empty() };
-        place::check(self.asker(qp), &self.outgoing.sges, needs).map_err(|_| Status::LocProtErr)?;
+        let asker = self.asker(qp);
+        place::check(&mut self.tx_finder, asker, &self.outgoing.sges, needs)
+            .map_err(|_| Status::LocProtErr)?;
         let atomic =
             matches!(operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. });
         if atomic && length != 8 {
@@ -415,7 +432,11 @@ impl Link {
         let sges = std::mem::take(&mut self.outgoing.sges);
         let inline = std::mem::take(&mut self.outgoing.inline);
         let gathered = if inline.is_empty() {
-            place::gather(asker, &sges, offset.into(), count.into(), self.buffer())
+            let mut finder = std::mem::take(&mut self.tx_finder);
+            let (offset, count) = (offset.into(), count.into());
+            let gathered = place::gather(&mut finder, asker, &sges, offset, count, self.buffer());
+            self.tx_finder = finder;
+            gathered
         } else {
             let (from, to) = (offset as usize, (offset + count) as usize);
             self.buffer().extend_from_slice(&inline[from..to]);
@@ -423,6 +444,11 @@ impl Link {
         };
         (self.outgoing.sges, self.outgoing.inline) = (sges, inline);
         if gathered.is_err() {
+            // Those before it complete first, as long as there are any.
+            if qp.sq.lock().base() != self.outgoing.number {
+                self.buffer().truncate(start);
+                return false;
+            }
             return self.break_off(start, qp);
         }
         self.end(start);

@@ -59,11 +59,13 @@ struct Wire {
 pub(super) struct Conn {
     pub(super) link: Link,
     wire: Option<Wire>,
+    /// The socket took no more; it will say when it does.
+    blocked: bool,
 }
 
 impl Conn {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, wire: None }
+        Self { link, wire: None, blocked: false }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -79,18 +81,21 @@ impl Conn {
         let agreement = Agreement { initiator, negotiated, peer_ack_stag, mulpdu };
         self.link.open(agreement, &early);
         let reactor = Reactor::get();
-        let token = reactor.watch(socket.as_fd(), qp.me(), true)?;
+        let token = reactor.watch(socket.as_fd(), qp.me())?;
         let read_token = match &read_from {
-            Some(other) => Some(reactor.watch(other.as_fd(), qp.me(), false)?),
+            Some(other) => Some(reactor.watch(other.as_fd(), qp.me())?),
             None => None,
         };
         self.wire = Some(Wire { socket, read_from, token, read_token, peer, fin_sent: false });
         Ok(())
     }
 
-    /// Takes what the socket has, up to a bound. Returns whether there was anything, and whether
-    /// there may be more.
-    pub(super) fn receive(&mut self, qp: &Qp) -> (bool, bool) {
+    /// Takes what the socket has, up to a bound. Unless told to `drain`, takes a read that leaves
+    /// room in the buffer for the last. Returns whether there was anything, and whether there may
+    /// be more.
+    pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> (bool, bool) {
+        // An event has come, perhaps that one.
+        self.blocked = false;
         let Some(wire) = &self.wire else { return (false, false) };
         let socket = wire.read_from.as_ref().unwrap_or(&wire.socket);
         let mut received = 0;
@@ -98,15 +103,21 @@ impl Conn {
         self.link.input(qp);
         while received < RECEIVE_MAX {
             let Some(room) = self.link.rx_room() else { return (received != 0, false) };
-            match weft_sys::recv(socket.as_fd(), room) {
+            let space = room.capacity() - room.len();
+            let result = weft_sys::recv(socket.as_fd(), room);
+            match result {
                 Ok(0) => {
                     self.link.lost(qp, 0);
-                    break;
+                    self.link.input(qp);
+                    return (true, false);
                 }
                 Ok(count) => {
                     received += count;
                     self.link.heard_bytes(count);
                     self.link.input(qp);
+                    if count < space && !drain {
+                        return (true, false);
+                    }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {
                     self.link.input(qp);
@@ -114,12 +125,12 @@ impl Conn {
                 }
                 Err(error) => {
                     self.link.lost(qp, error.raw_os_error().unsigned_abs());
-                    break;
+                    self.link.input(qp);
+                    return (true, false);
                 }
             }
         }
-        self.link.input(qp);
-        (true, received >= RECEIVE_MAX)
+        (true, true)
     }
 
     /// Sends what may be sent, until the socket is full or a bound is reached.
@@ -128,6 +139,9 @@ impl Conn {
         loop {
             if self.wire.is_none() {
                 return self.without_wire(qp);
+            }
+            if self.blocked {
+                return;
             }
             if !self.link.output(qp) {
                 break;
@@ -138,7 +152,10 @@ impl Conn {
                     total += count;
                     self.link.sent(count, qp);
                 }
-                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    self.blocked = true;
+                    return;
+                }
                 Err(error) => {
                     self.link.discard_output();
                     self.link.lost(qp, error.raw_os_error().unsigned_abs());
@@ -265,7 +282,7 @@ impl Lingering {
         let reactor = Reactor::get();
         let source = Arc::clone(&lingering) as Arc<dyn Source>;
         let mut state = lingering.state.lock();
-        let Ok(token) = reactor.watch(lingering.socket.as_fd(), Arc::clone(&source), false) else {
+        let Ok(token) = reactor.watch(lingering.socket.as_fd(), Arc::clone(&source)) else {
             return;
         };
         state.token = Some(token);

@@ -50,6 +50,8 @@ const DEFER_ACKS_MAX: u64 = 16;
 const KICK_RECEIVE: u32 = 1;
 const KICK_SEND: u32 = 1 << 1;
 const KICK_UNPARK: u32 = 1 << 2;
+/// Receive until the socket says that it is empty.
+const KICK_DRAIN: u32 = 1 << 3;
 
 /// Who is told about a queue pair's connection (the connection manager).
 pub trait Monitor: Send + Sync + std::fmt::Debug {
@@ -245,12 +247,37 @@ impl Qp {
             return Err(Errno::INVAL);
         }
         self.rq.lock().push(request)?;
-        if state == QpState::Err {
+        // Looked at again, for an error that came meanwhile has flushed what was there before.
+        if self.state() == QpState::Err {
             self.conn.lock().link.flush_receives(self);
-        } else if self.parked.load(Ordering::Acquire) {
-            self.drive(KICK_UNPARK);
+            self.drive(0);
+        } else if self.parked.load(Ordering::SeqCst) {
+            self.receive_posted();
         }
         Ok(())
+    }
+
+    /// A receive is there for messages that wait for one.
+    pub(crate) fn receive_posted(&self) {
+        self.drive(KICK_UNPARK);
+    }
+
+    /// The shared receive queue will bring no receive until it is asked again.
+    pub(crate) fn left_srq_list(&self) {
+        self.parked.store(false, Ordering::SeqCst);
+    }
+
+    /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
+    /// whether there is one already.
+    fn await_receive(&self) -> bool {
+        match &self.init.srq {
+            Some(srq) => srq.await_receive(&self.me, &self.parked),
+            None => {
+                // Posting puts a receive into the queue before it looks at this.
+                self.parked.store(true, Ordering::SeqCst);
+                self.rq.lock().len() != 0
+            }
+        }
     }
 
     /// `ibv_destroy_qp`. Afterwards no completion and no event of it appears any more.
@@ -281,7 +308,7 @@ impl Qp {
     /// `EISCONN` when it has one; what registration of the socket reports.
     pub fn attach(&self, connection: Connection) -> Result<()> {
         self.conn.lock().open(self, connection)?;
-        self.drive(KICK_RECEIVE | KICK_SEND);
+        self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
         Ok(())
     }
 
@@ -461,11 +488,12 @@ impl Qp {
             }
             conn.link.set_rules(&attr, to);
             self.publish_state(to);
+            conn.link.check_drained(self);
         }
         if from == QpState::Init && to == QpState::Rtr {
             rendezvous::connect(self);
         }
-        self.drive(KICK_RECEIVE | KICK_SEND);
+        self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
     }
 
     fn enter_error(&self) {
@@ -526,13 +554,21 @@ impl Qp {
                 again = true;
             }
             if what & KICK_RECEIVE != 0 || again {
-                let (received, more) = conn.receive(self);
+                let drain = again || what & KICK_DRAIN != 0;
+                let (received, more) = conn.receive(self, drain);
                 worked |= received;
                 if more {
                     Reactor::get().requeue(self.me());
                 }
             }
-            self.parked.store(conn.link.has_parked(), Ordering::Release);
+            if !conn.link.wants_receive() {
+                // With a shared queue it says that this queue pair is on its list.
+                if self.init.srq.is_none() {
+                    self.parked.store(false, Ordering::SeqCst);
+                }
+            } else if self.await_receive() {
+                self.kick.fetch_or(KICK_UNPARK, Ordering::SeqCst);
+            }
             let wants_ack_only = what & KICK_SEND == 0 && conn.link.only_acks_due(self);
             let acks_due = conn.link.acks_due();
             if wants_ack_only && acks_due < DEFER_ACKS_MAX && Reactor::get().may_defer() {
@@ -576,9 +612,10 @@ impl Qp {
         }
         let wait = rnr_delay(timer) * (u32::from(retries) + 1);
         let source = self.me();
-        let mut current = self.rnr_timer.lock();
-        if current.is_none() {
-            *current = Some(Reactor::get().start_timer(Instant::now() + wait, source));
+        // Each message that waits has its own time.
+        let fresh = Reactor::get().start_timer(Instant::now() + wait, source);
+        if let Some(old) = self.rnr_timer.lock().replace(fresh) {
+            Reactor::get().stop_timer(old);
         }
     }
 
@@ -591,7 +628,11 @@ impl Qp {
 
 impl Source for Qp {
     fn ready(&self) -> bool {
-        self.drive(KICK_RECEIVE)
+        self.drive(KICK_RECEIVE | KICK_DRAIN)
+    }
+
+    fn ready_to(&self, ended: bool) -> bool {
+        self.drive(if ended { KICK_RECEIVE | KICK_DRAIN } else { KICK_RECEIVE })
     }
 
     fn flush(&self) {
@@ -600,7 +641,7 @@ impl Source for Qp {
     }
 
     fn requeued(&self) {
-        self.drive(KICK_RECEIVE);
+        self.drive(KICK_RECEIVE | KICK_DRAIN);
     }
 
     fn expired(&self) {
@@ -647,6 +688,7 @@ impl Drop for Poster<'_> {
         }
         if self.qp.state() == QpState::Err {
             self.qp.conn.lock().link.flush_sends(self.qp, None, 0);
+            self.qp.drive(0);
         } else {
             self.qp.ring(self.was_idle, unsent, unsent_bytes);
         }

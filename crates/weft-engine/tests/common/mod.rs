@@ -1,12 +1,16 @@
 //! What the engine's tests share: a device, memory, connected queue pairs, polling with a deadline.
-#![allow(unsafe_code, dead_code)]
+#![allow(unsafe_code, dead_code, unreachable_pub)]
+
+pub mod peer;
 
 use std::cell::UnsafeCell;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_engine::access::Access;
 use weft_engine::cq::Cq;
+use weft_engine::event::AsyncEvent;
 use weft_engine::mr::Mr;
 use weft_engine::pd::Pd;
 use weft_engine::qp::{
@@ -15,7 +19,7 @@ use weft_engine::qp::{
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{RecvRequest, SendRequest, Sge};
 use weft_engine::{Context, device};
-use weft_sys::Region;
+use weft_sys::{Region, wait_readable};
 
 /// How long a completion may take on a busy machine before the test fails.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -231,6 +235,22 @@ pub fn to_rts(qp: &Arc<Qp>, dgid: [u8; 16], dest_qp_num: u32) {
         | AttrMask::SQ_PSN
         | AttrMask::MAX_QP_RD_ATOMIC;
     qp.modify(&rts, mask).expect("RTS");
+}
+
+/// The next asynchronous event.
+pub fn next_event(context: &Context) -> AsyncEvent {
+    // SAFETY: the descriptor belongs to the context, which outlives this call.
+    let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
+    let ready = wait_readable([fd], Some(PATIENCE)).expect("no signal");
+    assert_eq!(ready, [true], "no event came");
+    context.next_event().expect("an event")
+}
+
+/// Whether no asynchronous event waits.
+pub fn no_event(context: &Context) -> bool {
+    // SAFETY: the descriptor belongs to the context, which outlives this call.
+    let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
+    wait_readable([fd], Some(Duration::ZERO)).expect("no signal") == [false]
 }
 
 /// The next completion.

@@ -1,0 +1,723 @@
+//! A peer that breaks every rule, against a live queue pair. Each misbehaviour ends its own
+//! connection with the Terminate that the RFCs name; the program is told; another connection of the
+//! same process goes on; and no memory changes but what a sound message may write.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::peer::{self, Peer};
+use common::{Endpoint, Host, Memory, connect, init_attr, init_mask, next_event, poll_one, to_rts};
+use weft_engine::access::Access;
+use weft_engine::event::{Element, EventKind};
+use weft_engine::pd::Pd;
+use weft_engine::qp::QpState;
+use weft_engine::wc::{Completion, Opcode as WcOpcode, Status};
+use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
+use weft_wire::ddp::Header;
+use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
+
+const MEMORY_LEN: usize = 4096;
+const RECEIVE_LEN: usize = 64;
+
+/// A queue pair that the peer is connected to, and what it may not harm.
+struct Victim {
+    host: Host,
+    end: Endpoint,
+    /// Grants everything.
+    memory: Memory,
+    /// Grants no remote access.
+    private: Memory,
+    /// Grants everything, in another protection domain.
+    foreign: Memory,
+    receive: Memory,
+    bystanders: (Endpoint, Endpoint),
+}
+
+impl Victim {
+    /// Waits for the peer, with one receive posted.
+    fn new() -> Self {
+        let host = Host::new();
+        let all = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let memory = Memory::new(&host, MEMORY_LEN, all);
+        memory.fill(|i| i as u8);
+        let private = Memory::new(&host, MEMORY_LEN, Access::LOCAL_WRITE);
+        let foreign = Memory::in_domain(&Pd::new(&host.context), MEMORY_LEN, all);
+        let receive = Memory::new(&host, RECEIVE_LEN, Access::LOCAL_WRITE);
+        let end = host.endpoint();
+        end.qp.modify(&init_attr(), init_mask()).expect("INIT");
+        end.receive(7, &[receive.sge(0, RECEIVE_LEN)]);
+        to_rts(&end.qp, peer::gid(), peer::NUMBER);
+        let bystanders = (host.endpoint(), host.endpoint());
+        connect(&bystanders.0, &bystanders.1);
+        Self { host, end, memory, private, foreign, receive, bystanders }
+    }
+
+    /// Has a read under way that the peer will not answer, unless it does.
+    fn read_from_peer(&self, peer: &mut Peer) -> ReadRequest {
+        let operation = Operation::Read { remote_addr: 0x1000, rkey: 0x77 };
+        let data = Data::Gather(&[self.private.sge(0, 128)]);
+        self.end.post(&SendRequest { wr_id: 3, operation, flags: SendFlags::SIGNALED, data });
+        loop {
+            let received = peer.receive().expect("a request");
+            if let Header::Untagged { qn: 1, .. } = received.header {
+                return ReadRequest::parse(&received.payload).expect("a read request");
+            }
+        }
+    }
+
+    fn check_memory(&self) {
+        let pattern: Vec<u8> = (0..MEMORY_LEN).map(|i| i as u8).collect();
+        assert_eq!(self.memory.bytes(), pattern);
+        for quiet in [&self.private, &self.foreign] {
+            assert_eq!(quiet.bytes(), vec![0; MEMORY_LEN]);
+        }
+        for memory in [&self.memory, &self.private, &self.foreign, &self.receive] {
+            memory.check_guards();
+        }
+    }
+
+    fn check_bystanders(&self) {
+        let (a, b) = &self.bystanders;
+        b.receive(1, &[]);
+        a.post(&send(2));
+        assert_eq!(poll_one(&b.recv_cq).status, Status::Success);
+        assert_eq!(poll_one(&a.send_cq).status, Status::Success);
+    }
+
+    fn check_event(&self, kind: EventKind) {
+        let event = next_event(&self.host.context);
+        assert_eq!(event.kind, kind);
+        assert!(matches!(event.element, Element::Qp(qp) if Arc::ptr_eq(&qp, &self.end.qp)));
+    }
+
+    /// Everything after a misbehaviour that the victim answers with a Terminate.
+    fn check_end(&self, receive: Status, kind: EventKind) {
+        let received = poll_one(&self.end.recv_cq);
+        assert_eq!((received.wr_id, received.status), (7, receive));
+        self.check_event(kind);
+        assert_eq!(self.end.qp.state(), QpState::Err);
+        self.end.post(&send(9));
+        assert_eq!(poll_one(&self.end.send_cq).status, Status::WrFlushErr);
+        self.check_memory();
+        self.check_bystanders();
+    }
+}
+
+fn send(wr_id: u64) -> SendRequest<'static> {
+    let operation = Operation::Send { imm: None, invalidate: None };
+    SendRequest { wr_id, operation, flags: SendFlags::SIGNALED, data: Data::Inline(&[]) }
+}
+
+fn codes(terminate: &Terminate) -> (u8, u8, u8) {
+    (terminate.layer, terminate.etype, terminate.code)
+}
+
+fn untagged(opcode: Opcode, qn: u32, msn: u32, mo: u32, last: bool) -> Header {
+    Header::Untagged { last, ulp: opcode.control(), ulp_word: 0, qn, msn, mo }
+}
+
+fn bytes_of(header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; header.len()];
+    header.emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn read_request(source_stag: u32, source_to: u64, size: u32) -> [u8; ReadRequest::LEN] {
+    let request = ReadRequest { sink_stag: 9, sink_to: 0, size, source_stag, source_to };
+    let mut payload = [0; ReadRequest::LEN];
+    request.emit(&mut payload);
+    payload
+}
+
+fn atomic_request(remote_stag: u32, remote_to: u64) -> [u8; AtomicRequest::LEN] {
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let request = AtomicRequest { op, request_id: 5, remote_stag, remote_to };
+    let mut payload = [0; AtomicRequest::LEN];
+    request.emit(&mut payload);
+    payload
+}
+
+/// One misbehaviour, with the Terminate and the event that it must lead to.
+struct Case {
+    what: &'static str,
+    attack: fn(&Victim, &mut Peer),
+    codes: (u8, u8, u8),
+    event: EventKind,
+}
+
+const fn case(
+    what: &'static str,
+    codes: (u8, u8, u8),
+    event: EventKind,
+    attack: fn(&Victim, &mut Peer),
+) -> Case {
+    Case { what, attack, codes, event }
+}
+
+fn run(case: &Case, crc: bool) -> Terminate {
+    eprintln!("{}, crc {crc}", case.what);
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, crc);
+    (case.attack)(&victim, &mut peer);
+    let terminate = peer.terminate();
+    assert_eq!(codes(&terminate), case.codes, "{}", case.what);
+    victim.check_end(Status::WrFlushErr, case.event);
+    terminate
+}
+
+fn run_all(cases: &[Case]) {
+    for case in cases {
+        for crc in [false, true] {
+            run(case, crc);
+        }
+    }
+}
+
+/// RFC 5041 section 7, RFC 5040 sections 5.5 and 7.2: what a header can have wrong.
+#[test]
+fn headers() {
+    use EventKind::QpReqErr;
+    run_all(&[
+        case("DDP version of a tagged segment", (1, 1, 4), QpReqErr, |victim, peer| {
+            let (stag, to) = (victim.memory.key(), victim.memory.addr(0));
+            let header = Header::Tagged { last: true, ulp: Opcode::Write.control(), stag, to };
+            let mut bytes = bytes_of(header, b"never");
+            bytes[0] = bytes[0] & !3 | 2;
+            peer.ulpdu(&bytes);
+        }),
+        case("DDP version of an untagged segment", (1, 2, 6), QpReqErr, |_, peer| {
+            let mut bytes = bytes_of(untagged(Opcode::Send, 0, 1, 0, true), b"never");
+            bytes[0] &= !3;
+            peer.ulpdu(&bytes);
+        }),
+        case("RDMAP version", (0, 2, 5), QpReqErr, |_, peer| {
+            let mut bytes = bytes_of(untagged(Opcode::Send, 0, 1, 0, true), b"never");
+            bytes[1] = bytes[1] & 0x3f | 0x80;
+            peer.ulpdu(&bytes);
+        }),
+        case("unknown opcode", (0, 2, 6), QpReqErr, |_, peer| {
+            let mut bytes = bytes_of(untagged(Opcode::Send, 0, 1, 0, true), b"never");
+            bytes[1] = bytes[1] & 0xf0 | 0x0e;
+            peer.ulpdu(&bytes);
+        }),
+        case("a Send that is tagged", (0, 2, 6), QpReqErr, |victim, peer| {
+            let (stag, to) = (victim.memory.key(), victim.memory.addr(0));
+            let header = Header::Tagged { last: true, ulp: Opcode::Send.control(), stag, to };
+            peer.segment(header, b"never");
+        }),
+        case("a Send on the queue of the reads", (0, 2, 6), QpReqErr, |_, peer| {
+            peer.segment(untagged(Opcode::Send, 1, 1, 0, true), b"never");
+        }),
+        case("a queue that does not exist", (1, 2, 1), QpReqErr, |_, peer| {
+            peer.segment(untagged(Opcode::Send, 4, 1, 0, true), b"never");
+        }),
+        case("a message number ahead", (1, 2, 3), QpReqErr, |_, peer| {
+            peer.segment(untagged(Opcode::Send, 0, 2, 0, true), b"never");
+        }),
+        case("a message number of the past", (1, 2, 3), QpReqErr, |_, peer| {
+            peer.segment(untagged(Opcode::Send, 0, 0, 0, true), b"never");
+        }),
+        case("an offset that does not start at 0", (1, 2, 4), QpReqErr, |_, peer| {
+            peer.segment(untagged(Opcode::Send, 0, 1, 8, true), b"never");
+        }),
+        case("no room for a header", (0, 2, 0xff), QpReqErr, |_, peer| {
+            peer.ulpdu(&[0x41]);
+        }),
+        case("no ULPDU at all", (0, 2, 0xff), QpReqErr, |_, peer| {
+            peer.ulpdu(&[]);
+        }),
+    ]);
+}
+
+/// RFC 5041 section 8.2, RFC 5040 sections 7.2 and 8.1.1: memory that the peer has no right to.
+#[test]
+fn memory() {
+    use EventKind::QpAccessErr;
+    run_all(&[
+        case("Write to an unknown key", (1, 1, 0), QpAccessErr, |victim, peer| {
+            peer.write(victim.memory.key() ^ 1, victim.memory.addr(0), b"never");
+        }),
+        case("Write past the end", (1, 1, 1), QpAccessErr, |victim, peer| {
+            peer.write(victim.memory.key(), victim.memory.addr(MEMORY_LEN - 3), b"never");
+        }),
+        case("Write before the start", (1, 1, 1), QpAccessErr, |victim, peer| {
+            peer.write(victim.memory.key(), victim.memory.addr(0) - 1, b"never");
+        }),
+        case("the longest Write that there is", (1, 1, 1), QpAccessErr, |victim, peer| {
+            let (stag, to) = (victim.memory.key(), victim.memory.addr(0));
+            let header = Header::Tagged { last: true, ulp: Opcode::Write.control(), stag, to };
+            peer.ulpdu(&bytes_of(header, &vec![0xee; 65_535 - header.len()]));
+        }),
+        case("Write to another domain", (1, 1, 2), QpAccessErr, |victim, peer| {
+            peer.write(victim.foreign.key(), victim.foreign.addr(0), b"never");
+        }),
+        case("Write beyond the last address", (1, 1, 3), QpAccessErr, |victim, peer| {
+            peer.write(victim.memory.key(), u64::MAX - 1, b"never");
+        }),
+        case("Write without the right", (0, 1, 2), QpAccessErr, |victim, peer| {
+            peer.write(victim.private.key(), victim.private.addr(0), b"never");
+        }),
+        case("Write of bytes to the key of acknowledgements", (1, 1, 0), QpAccessErr, |_, peer| {
+            peer.write(peer.victim.ack_stag, 0, b"never");
+        }),
+        case("Read of an unknown key", (0, 1, 0), QpAccessErr, |victim, peer| {
+            let request = read_request(victim.memory.key() ^ 1, victim.memory.addr(0), 8);
+            peer.untagged(Opcode::ReadRequest, 1, &request);
+        }),
+        case("Read past the end", (0, 1, 1), QpAccessErr, |victim, peer| {
+            let request = read_request(victim.memory.key(), victim.memory.addr(MEMORY_LEN), 1);
+            peer.untagged(Opcode::ReadRequest, 1, &request);
+        }),
+        case("Read without the right", (0, 1, 2), QpAccessErr, |victim, peer| {
+            let request = read_request(victim.private.key(), victim.private.addr(0), 8);
+            peer.untagged(Opcode::ReadRequest, 1, &request);
+        }),
+        case("Read of another domain", (0, 1, 3), QpAccessErr, |victim, peer| {
+            let request = read_request(victim.foreign.key(), victim.foreign.addr(0), 8);
+            peer.untagged(Opcode::ReadRequest, 1, &request);
+        }),
+        case("Read beyond the last address", (0, 1, 4), QpAccessErr, |victim, peer| {
+            let request = read_request(victim.memory.key(), u64::MAX - 1, 8);
+            peer.untagged(Opcode::ReadRequest, 1, &request);
+        }),
+        case("atomic on an unknown key", (0, 1, 0), QpAccessErr, |victim, peer| {
+            let request = atomic_request(victim.memory.key() ^ 1, victim.memory.addr(0));
+            peer.untagged(Opcode::AtomicRequest, 1, &request);
+        }),
+        case("atomic past the end", (0, 1, 1), QpAccessErr, |victim, peer| {
+            let request = atomic_request(victim.memory.key(), victim.memory.addr(MEMORY_LEN));
+            peer.untagged(Opcode::AtomicRequest, 1, &request);
+        }),
+        case("atomic without the right", (0, 1, 2), QpAccessErr, |victim, peer| {
+            let request = atomic_request(victim.private.key(), victim.private.addr(0));
+            peer.untagged(Opcode::AtomicRequest, 1, &request);
+        }),
+    ]);
+}
+
+/// The same error, once with the headers that the Terminate copies looked at.
+#[test]
+fn a_terminate_shows_the_segment() {
+    let write = case("Write", (1, 1, 0), EventKind::QpAccessErr, |victim, peer| {
+        peer.write(victim.memory.key() ^ 1, 0x1234, b"never");
+    });
+    let terminate = run(&write, true);
+    let Some(Header::Tagged { to: 0x1234, .. }) = terminate.ddp_header else { panic!("a header") };
+    //= type=test
+    //= rfc5040#section-4.8
+    //% DDP Segment Length is that of the segment in error, its header included.
+    assert_eq!(terminate.segment_len, Some(14 + 5));
+    assert_eq!(terminate.read_request, None);
+    let read = case("Read", (0, 1, 1), EventKind::QpAccessErr, |victim, peer| {
+        let request = read_request(victim.memory.key(), victim.memory.addr(MEMORY_LEN), 1);
+        peer.untagged(Opcode::ReadRequest, 1, &request);
+    });
+    let terminate = run(&read, true);
+    assert_eq!(terminate.segment_len, Some(18 + 28));
+    assert_eq!(terminate.read_request.map(|request| request.size), Some(1));
+}
+
+/// Messages that are sound in themselves and that nobody asked for, or too many.
+#[test]
+fn requests_and_answers() {
+    use EventKind::QpReqErr;
+    run_all(&[
+        case("a read response without a request", (0, 2, 6), QpReqErr, |_, peer| {
+            let ulp = Opcode::ReadResponse.control();
+            let stag = peer.victim.ack_stag;
+            peer.segment(Header::Tagged { last: true, ulp, stag, to: 0 }, b"never");
+        }),
+        case("an atomic response without a request", (0, 2, 6), QpReqErr, |_, peer| {
+            let mut payload = [0; AtomicResponse::LEN];
+            AtomicResponse { request_id: 0, original_value: 7 }.emit(&mut payload);
+            peer.untagged(Opcode::AtomicResponse, 1, &payload);
+        }),
+        case("a read request cut short", (0, 2, 0xff), QpReqErr, |_, peer| {
+            peer.untagged(Opcode::ReadRequest, 1, &[0; ReadRequest::LEN - 1]);
+        }),
+        case("an atomic request cut short", (0, 2, 0xff), QpReqErr, |_, peer| {
+            peer.untagged(Opcode::AtomicRequest, 1, &[0; AtomicRequest::LEN - 1]);
+        }),
+        case("immediate data of nine bytes", (1, 2, 5), QpReqErr, |_, peer| {
+            peer.untagged(Opcode::Immediate, 1, &[0; 9]);
+        }),
+        case("a read request too long", (1, 2, 5), QpReqErr, |_, peer| {
+            peer.untagged(Opcode::ReadRequest, 1, &[0; 64]);
+        }),
+        case("an atomic on an odd address", (0, 2, 7), QpReqErr, |victim, peer| {
+            let request = atomic_request(victim.memory.key(), victim.memory.addr(4));
+            peer.untagged(Opcode::AtomicRequest, 1, &request);
+        }),
+        case("an atomic operation that no RFC has", (0, 2, 6), QpReqErr, |victim, peer| {
+            let mut request = atomic_request(victim.memory.key(), victim.memory.addr(0));
+            request[3] = 9;
+            peer.untagged(Opcode::AtomicRequest, 1, &request);
+        }),
+        case("more acknowledged than was sent", (0, 2, 0xff), QpReqErr, |_, peer| {
+            peer.write(peer.victim.ack_stag, 1, &[]);
+        }),
+        case(
+            "invalidation of a key that is not the peer's",
+            (0, 2, 9),
+            QpReqErr,
+            |victim, peer| {
+                let header = Header::Untagged {
+                    last: true,
+                    ulp: Opcode::SendInv.control(),
+                    ulp_word: victim.private.key(),
+                    qn: 0,
+                    msn: 1,
+                    mo: 0,
+                };
+                peer.segment(header, &[]);
+            },
+        ),
+    ]);
+}
+
+/// RFC 5040 section 7.2, RFC 5041 section 7.1: a read depth of 16 is what the victim said, and a
+/// peer that does not read the answers cannot have more under way.
+#[test]
+fn too_many_reads() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, true);
+    // Answers that fill every buffer on the way, so that the requests must queue.
+    let size = 1 << 30;
+    let huge = {
+        let request = read_request(victim.memory.key(), victim.memory.addr(0), size);
+        ReadRequest::parse(&request).expect("sound")
+    };
+    assert_eq!(huge.size, size);
+    let requests: Vec<Vec<u8>> = (1..=17)
+        .map(|msn| {
+            let request = read_request(victim.memory.key(), victim.memory.addr(0), 8);
+            let header = untagged(Opcode::ReadRequest, 1, msn, 0, true);
+            peer.frame(&bytes_of(header, &request))
+        })
+        .collect();
+    // In one piece, so that the victim sees all of them before it answers.
+    peer.raw(&requests.concat());
+    assert_eq!(codes(&peer.terminate()), (1, 2, 2));
+    victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
+}
+
+/// A Send longer than its receive fails that receive, too (ibv_poll_cq(3): `IBV_WC_LOC_LEN_ERR`).
+#[test]
+fn a_send_too_long_for_its_receive() {
+    for in_two in [false, true] {
+        let victim = Victim::new();
+        let mut peer = Peer::dial(&victim.end, true);
+        let bytes = vec![0xee; RECEIVE_LEN + 1];
+        if in_two {
+            peer.segment(untagged(Opcode::Send, 0, 1, 0, false), &bytes[..40]);
+            peer.segment(untagged(Opcode::Send, 0, 1, 40, true), &bytes[40..]);
+        } else {
+            peer.segment(untagged(Opcode::Send, 0, 1, 0, true), &bytes);
+        }
+        assert_eq!(codes(&peer.terminate()), (1, 2, 5));
+        victim.check_end(Status::LocLenErr, EventKind::QpReqErr);
+    }
+}
+
+/// A wrong offset inside a message ends it without a completion of success.
+#[test]
+fn a_gap_inside_a_message() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, true);
+    peer.segment(untagged(Opcode::Send, 0, 1, 0, false), &[1; 8]);
+    peer.segment(untagged(Opcode::Send, 0, 1, 16, true), &[2; 8]);
+    assert_eq!(codes(&peer.terminate()), (1, 2, 4));
+    victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
+}
+
+/// RFC 5044 section 8: a CRC error, alone and behind sound messages.
+#[test]
+fn bad_crc() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, true);
+    let header = untagged(Opcode::Send, 0, 1, 0, true);
+    let mut frame = peer.frame(&bytes_of(header, b"never"));
+    let at = frame.len() - 6;
+    frame[at] ^= 0x10;
+    peer.raw(&frame);
+    assert_eq!(codes(&peer.terminate()), (2, 0, 2));
+    victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
+}
+
+/// RFC 6581 section 9.2: the first message must be the one agreed on.
+#[test]
+fn another_first_message_than_agreed() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial_in_silence(&victim.end, true);
+    peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"too early");
+    assert_eq!(codes(&peer.terminate()), (2, 0, 7));
+    victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
+}
+
+/// Answers that do not fit the read under way.
+#[test]
+fn answers_that_do_not_fit() {
+    type Answer = fn(&ReadRequest) -> (u32, u64, usize, bool);
+    let answers: [(&str, Answer); 5] = [
+        ("another key", |r| (r.sink_stag ^ 1, r.sink_to, 128, true)),
+        ("another offset", |r| (r.sink_stag, r.sink_to + 8, 120, true)),
+        ("too long", |r| (r.sink_stag, r.sink_to, 129, true)),
+        ("too short", |r| (r.sink_stag, r.sink_to, 127, true)),
+        ("no end", |r| (r.sink_stag, r.sink_to, 128, false)),
+    ];
+    for (what, answer) in answers {
+        eprintln!("{what}");
+        let victim = Victim::new();
+        let mut peer = Peer::dial(&victim.end, true);
+        let request = victim.read_from_peer(&mut peer);
+        let (stag, to, len, last) = answer(&request);
+        let ulp = Opcode::ReadResponse.control();
+        peer.segment(Header::Tagged { last, ulp, stag, to }, &vec![0xee; len]);
+        assert_eq!(codes(&peer.terminate()), (1, 1, 1));
+        let flushed = poll_one(&victim.end.send_cq);
+        assert_eq!((flushed.wr_id, flushed.status), (3, Status::WrFlushErr));
+        victim.check_end(Status::WrFlushErr, EventKind::QpAccessErr);
+    }
+}
+
+/// The peer terminates: the oldest request fails with its reason, and nothing is sent back.
+#[test]
+fn the_peers_own_terminate() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, true);
+    victim.read_from_peer(&mut peer);
+    let terminate = Terminate {
+        layer: 0,
+        etype: 1,
+        code: 0,
+        segment_len: None,
+        ddp_header: None,
+        read_request: None,
+    };
+    let mut payload = [0; Terminate::LEN_MAX];
+    let len = terminate.emit(&mut payload);
+    peer.untagged(Opcode::Terminate, 1, &payload[..len]);
+    assert!(peer.receive().is_none(), "a Terminate is not answered");
+    let failed = poll_one(&victim.end.send_cq);
+    assert_eq!((failed.wr_id, failed.status), (3, Status::RemAccessErr));
+    victim.check_end(Status::WrFlushErr, EventKind::QpFatal);
+}
+
+/// The stream ends inside an FPDU: requests under way fail as if the peer had died.
+#[test]
+fn a_truncated_frame() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, true);
+    victim.read_from_peer(&mut peer);
+    let frame = peer.frame(&bytes_of(untagged(Opcode::Send, 0, 1, 0, true), &[0xee; 48]));
+    peer.raw(&frame[..frame.len() - 5]);
+    peer.finish();
+    while peer.receive().is_some() {}
+    let failed = poll_one(&victim.end.send_cq);
+    assert_eq!((failed.wr_id, failed.status), (3, Status::RetryExcErr));
+    let flushed = poll_one(&victim.end.recv_cq);
+    assert_eq!((flushed.wr_id, flushed.status), (7, Status::WrFlushErr));
+    assert_eq!(victim.receive.bytes(), vec![0; RECEIVE_LEN]);
+    victim.check_memory();
+    victim.check_bystanders();
+}
+
+/// Acknowledgements that go back.
+#[test]
+fn acknowledgements_that_go_back() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(&victim.end, true);
+    victim.end.post(&send(1));
+    peer.write(peer.victim.ack_stag, 1, &[]);
+    assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
+    peer.write(peer.victim.ack_stag, 0, &[]);
+    assert_eq!(codes(&peer.terminate()), (0, 2, 0xff));
+    victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
+}
+
+/// Seeded noise: well-formed frames around random headers and payloads that aim at real keys. Only
+/// what the region allows may change, and whatever happens the process goes on.
+#[test]
+fn random_frames() {
+    let seed = std::env::var("WEFT_HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = seed.map_or(0..24, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        eprintln!("seed {seed} (replay it by WEFT_HOSTILE_SEED)");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let victim = Victim::new();
+        let mut peer = Peer::dial(&victim.end, rng.bool());
+        for _ in 0..rng.usize(1..200) {
+            let noise = noise(&mut rng, &victim, &peer);
+            peer.ulpdu(&noise);
+        }
+        peer.finish();
+        while peer.receive().is_some() {}
+        for memory in [&victim.private, &victim.foreign] {
+            assert_eq!(memory.bytes(), vec![0; MEMORY_LEN]);
+        }
+        for memory in [&victim.memory, &victim.private, &victim.foreign, &victim.receive] {
+            memory.check_guards();
+        }
+        victim.check_bystanders();
+    }
+}
+
+fn noise(rng: &mut fastrand::Rng, victim: &Victim, peer: &Peer) -> Vec<u8> {
+    let keys = [victim.memory.key(), victim.private.key(), victim.foreign.key()];
+    let stag = match rng.u8(0..5) {
+        0 => rng.u32(..),
+        1 => peer.victim.ack_stag,
+        _ => keys[rng.usize(..keys.len())],
+    };
+    let memory = if stag == keys[0] { &victim.memory } else { &victim.private };
+    let to = match rng.u8(0..4) {
+        0 => rng.u64(..),
+        _ => memory.addr(0).wrapping_add(rng.u64(0..5000)).wrapping_sub(64),
+    };
+    let mut payload: Vec<u8> = (0..rng.usize(0..200)).map(|_| rng.u8(..)).collect();
+    let opcode = rng.u8(0..13);
+    match opcode {
+        1 => payload = read_request(stag, to, rng.u32(0..6000)).to_vec(),
+        10 => payload = atomic_request(stag, to & !7).to_vec(),
+        _ => {}
+    }
+    let ulp = 0x40 | opcode;
+    let header = if matches!(opcode, 0 | 2) {
+        Header::Tagged { last: rng.bool(), ulp, stag, to }
+    } else {
+        let qn = match opcode {
+            1 | 10 => 1,
+            7 => 2,
+            11 => 3,
+            _ => 0,
+        };
+        let msn = if rng.u8(0..3) == 0 { rng.u32(0..4) } else { 1 };
+        Header::Untagged { last: rng.bool(), ulp, ulp_word: stag, qn, msn, mo: 0 }
+    };
+    let mut bytes = bytes_of(header, &payload);
+    if rng.u8(0..20) == 0 {
+        let at = rng.usize(..bytes.len());
+        bytes[at] ^= 1 << rng.u8(0..8);
+    }
+    bytes
+}
+
+// ---- Before there is a connection ----
+
+/// Whether the listener closed the connection without a word.
+fn is_refused(stream: &mut TcpStream, patience: Duration) -> bool {
+    stream.set_read_timeout(Some(patience)).expect("a socket option");
+    let mut bytes = [0; 64];
+    match stream.read(&mut bytes) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+#[test]
+fn garbage_instead_of_a_request() {
+    let victim = Victim::new();
+    let number = victim.end.qp.number();
+    let good = peer::request(number, true).request().to_vec();
+    let mut cases: Vec<(&str, Vec<u8>)> = vec![
+        ("another protocol", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
+        ("zeros", vec![0; 64]),
+        ("bytes behind the request", [good.as_slice(), &[0; 8]].concat()),
+    ];
+    let change = |what, at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        (what, bytes)
+    };
+    cases.push(change("a reply", 9, b'p'));
+    cases.push(change("revision 0", 17, 0));
+    cases.push(change("revision 3", 17, 3));
+    cases.push(change("more private data than allowed", 18, 0xff));
+    cases.push(change("no trailer", 24, 0));
+    for (what, bytes) in cases {
+        eprintln!("{what}");
+        let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
+        stream.write_all(&bytes).expect("a fresh socket takes it");
+        assert!(is_refused(&mut stream, Duration::from_secs(10)), "{what}");
+    }
+    // The victim has not been harmed: its true peer still gets through.
+    let mut peer = Peer::dial(&victim.end, true);
+    peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
+    assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
+}
+
+/// A request for a queue pair that does not want this peer is held, and harms nobody.
+#[test]
+fn a_request_from_a_stranger() {
+    let victim = Victim::new();
+    let number = victim.end.qp.number();
+    let identity =
+        weft_engine::hello::Identity { qp_num: 2, ack_stag: peer::ACK_STAG, gid: peer::gid() };
+    let private_data = weft_engine::hello::append(&[], &identity, number);
+    let initiator =
+        weft_wire::mpa::negotiate::Initiator::new(peer::params(true), &private_data).expect("fits");
+    let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
+    stream.write_all(initiator.request()).expect("a fresh socket takes it");
+    assert!(!is_refused(&mut stream, Duration::from_millis(100)), "held, not answered");
+    let mut peer = Peer::dial(&victim.end, true);
+    peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
+    assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
+}
+
+#[test]
+fn half_a_request_and_then_silence() {
+    let victim = Victim::new();
+    let number = victim.end.qp.number();
+    let good = peer::request(number, true).request().to_vec();
+    let start = Instant::now();
+    let mut streams: Vec<TcpStream> = [0, 1, 19, good.len() - 1]
+        .into_iter()
+        .map(|len| {
+            let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");
+            stream.write_all(&good[..len]).expect("a fresh socket takes it");
+            stream
+        })
+        .collect();
+    for stream in &mut streams {
+        assert!(is_refused(stream, Duration::from_secs(20)), "the victim's patience ends");
+    }
+    assert!(start.elapsed() > Duration::from_secs(2), "and not at once");
+    let mut peer = Peer::dial(&victim.end, true);
+    peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
+    assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
+}
+
+#[test]
+fn a_flood_of_connections() {
+    let victim = Victim::new();
+    let number = victim.end.qp.number();
+    let streams: Vec<TcpStream> = (0..400)
+        .filter_map(|i| {
+            let mut stream = TcpStream::connect(peer::address_of(number)).ok()?;
+            if i % 2 == 0 {
+                let _ = stream.write_all(b"MPA ID Req Fra");
+            }
+            Some(stream)
+        })
+        .collect();
+    victim.check_bystanders();
+    let mut peer = Peer::dial(&victim.end, true);
+    peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
+    assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
+    drop(streams);
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let completion = Completion::new(0, Status::Success, WcOpcode::Send, 0);
+    assert_eq!(completion.vendor_err, 0);
+}
