@@ -17,6 +17,7 @@ pub mod hello;
 mod keys;
 pub mod limits;
 mod link;
+pub mod log;
 pub mod mr;
 pub mod mw;
 mod numbers;

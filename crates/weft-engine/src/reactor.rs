@@ -193,8 +193,7 @@ impl Reactor {
             let slot = &mut sources.slots[index as usize];
             slot.source = Some(source);
             slot.fd = fd.as_raw_fd();
-            let token = Token(u64::from(slot.generation) << 32 | u64::from(index));
-            token
+            Token(u64::from(slot.generation) << 32 | u64::from(index))
         };
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT

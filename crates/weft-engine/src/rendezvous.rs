@@ -20,6 +20,7 @@ use weft_wire::mpa::negotiate::{
 use crate::device::{self, Gid, address_of};
 use crate::hello::{self, Hello};
 use crate::limits::READ_DEPTH_MAX;
+use crate::log::{self, Level};
 use crate::qp::{Connection, Qp, pending};
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::{Errno, Result, numbers, tcp};
@@ -217,7 +218,15 @@ impl Dial {
             }
             Stage::Waiting => {}
         }
+        log::write(
+            Level::Debug,
+            format_args!("qp {:#08x}: dialling {}: {error}", self.number, self.peer),
+        );
         if Instant::now() >= self.deadline {
+            log::write(
+                Level::Error,
+                format_args!("qp {:#08x}: gave up dialling {}: {error}", self.number, self.peer),
+            );
             self.finish();
             if let Some(qp) = self.qp.upgrade() {
                 qp.unreachable(error);

@@ -15,7 +15,7 @@ use weft_engine::access::Access;
 use weft_engine::event::{Element, EventKind};
 use weft_engine::pd::Pd;
 use weft_engine::qp::QpState;
-use weft_engine::wc::{Completion, Opcode as WcOpcode, Status};
+use weft_engine::wc::Status;
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
 use weft_wire::ddp::Header;
 use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
@@ -383,19 +383,11 @@ fn requests_and_answers() {
     ]);
 }
 
-/// RFC 5040 section 7.2, RFC 5041 section 7.1: a read depth of 16 is what the victim said, and a
-/// peer that does not read the answers cannot have more under way.
+/// RFC 5041 section 7.1: a read depth of 16 is what the victim said.
 #[test]
 fn too_many_reads() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
-    // Answers that fill every buffer on the way, so that the requests must queue.
-    let size = 1 << 30;
-    let huge = {
-        let request = read_request(victim.memory.key(), victim.memory.addr(0), size);
-        ReadRequest::parse(&request).expect("sound")
-    };
-    assert_eq!(huge.size, size);
     let requests: Vec<Vec<u8>> = (1..=17)
         .map(|msn| {
             let request = read_request(victim.memory.key(), victim.memory.addr(0), 8);
@@ -536,6 +528,7 @@ fn acknowledgements_that_go_back() {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, true);
     victim.end.post(&send(1));
+    assert!(peer.receive().is_some(), "what is to be acknowledged");
     peer.write(peer.victim.ack_stag, 1, &[]);
     assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
     peer.write(peer.victim.ack_stag, 0, &[]);
@@ -714,10 +707,4 @@ fn a_flood_of_connections() {
     peer.segment(untagged(Opcode::Send, 0, 1, 0, true), b"hello");
     assert_eq!(poll_one(&victim.end.recv_cq).byte_len, 5);
     drop(streams);
-}
-
-#[test]
-fn nothing_is_left_behind() {
-    let completion = Completion::new(0, Status::Success, WcOpcode::Send, 0);
-    assert_eq!(completion.vendor_err, 0);
 }

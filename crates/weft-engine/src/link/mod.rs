@@ -29,6 +29,7 @@ use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 use weft_wire::rdmap::{self, AtomicResponse, Terminate};
 
 use crate::access::Access;
+use crate::log::{self, Level};
 use crate::mr::{Asker, Finder};
 use crate::qp::rq::RecvWork;
 use crate::qp::{Qp, QpAttr, QpState};
@@ -390,6 +391,10 @@ impl Link {
             return;
         }
         let was_open = self.phase == Phase::Open;
+        if was_open {
+            let reason = if errno == 0 { "by the peer".into() } else { format!("errno {errno}") };
+            log::write(Level::Info, format_args!("qp {:#08x}: closed, {reason}", qp.number()));
+        }
         self.phase = Phase::Closed;
         if was_open {
             self.notices.disconnected = true;

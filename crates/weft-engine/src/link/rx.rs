@@ -16,6 +16,7 @@ use crate::access::Access;
 use crate::event::EventKind;
 use crate::keys::{self, Keyed};
 use crate::limits::{MESSAGE_MAX, PARKED_BYTES_MAX, READ_DEPTH_MAX};
+use crate::log::{self, Level};
 use crate::mr::AccessError;
 use crate::qp::Qp;
 use crate::qp::sq::Progress;
@@ -123,6 +124,8 @@ impl Link {
             (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
             _ => EventKind::QpReqErr,
         };
+        let error = fault.error;
+        log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", qp.number()));
         self.terminate = Some(fault.terminate());
         self.notices.disconnected = true;
         self.fail(qp, None, fault.code());
@@ -458,15 +461,7 @@ impl Link {
         written: Option<u32>,
     ) {
         let (bytes, complete, behind) = (Vec::new(), false, 0);
-        self.parked.push_back(Parked {
-            opcode,
-            bytes,
-            invalidate,
-            imm,
-            written,
-            complete,
-            behind,
-        });
+        self.parked.push_back(Parked { opcode, bytes, invalidate, imm, written, complete, behind });
     }
 
     fn park(&mut self, last: bool, payload: &[u8]) -> Handled {
@@ -656,6 +651,10 @@ impl Link {
     fn terminated(&mut self, payload: &[u8], qp: &Qp) -> Handled {
         let terminate = Terminate::parse(payload)?;
         let (status, code) = fault::status_of(&terminate);
+        log::write(
+            Level::Warn,
+            format_args!("qp {:#08x}: terminated by the peer, code {code:#06x}", qp.number()),
+        );
         self.notices.disconnected = true;
         self.fail(qp, Some(status), code);
         qp.report(EventKind::QpFatal);

@@ -445,7 +445,7 @@ impl Link {
         (self.outgoing.sges, self.outgoing.inline) = (sges, inline);
         if gathered.is_err() {
             // Those before it complete first, as long as there are any.
-            if qp.sq.lock().base() != self.outgoing.number {
+            if qp.sq.lock().is_awaiting() {
                 self.buffer().truncate(start);
                 return false;
             }

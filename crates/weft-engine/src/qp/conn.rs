@@ -12,6 +12,7 @@ use weft_wire::mpa::negotiate::Negotiated;
 use super::Qp;
 use crate::hello::Identity;
 use crate::link::{Agreement, Link, Phase};
+use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::tcp;
 use crate::wc::Status;
@@ -76,6 +77,17 @@ impl Conn {
             socket, read_from, peer, initiator, negotiated, peer_identity, early, ..
         } = connection;
         let markers = negotiated.tx_markers;
+        log::write(
+            Level::Info,
+            format_args!(
+                "qp {:#08x}: {} to {}, {}, crc {}",
+                qp.number(),
+                if peer.is_some() { "tcp" } else { "loopback" },
+                peer.map_or_else(|| "this process".into(), |peer| peer.to_string()),
+                if peer_identity.is_some() { "a weft peer" } else { "a foreign iwarp peer" },
+                if negotiated.crc { "on" } else { "off" },
+            ),
+        );
         let mulpdu = tcp::mulpdu(&socket, peer_identity.is_some(), markers);
         let peer_ack_stag = peer_identity.map(|identity| identity.ack_stag);
         let agreement = Agreement { initiator, negotiated, peer_ack_stag, mulpdu };
