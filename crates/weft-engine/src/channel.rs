@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Lock, counting_eventfd, notify};
@@ -18,6 +19,8 @@ pub struct CompChannel {
     context: Arc<Context>,
     fd: OwnedFd,
     waiting: Lock<VecDeque<Arc<Cq>>>,
+    /// The program waits in `next_event`, not in a `poll` of its own that we do not see.
+    waits_here: AtomicBool,
 }
 
 impl CompChannel {
@@ -28,7 +31,8 @@ impl CompChannel {
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
         let waiting = Lock::new(VecDeque::new());
-        Ok(Arc::new(Self { context: Arc::clone(context), fd, waiting }))
+        let waits_here = AtomicBool::new(false);
+        Ok(Arc::new(Self { context: Arc::clone(context), fd, waiting, waits_here }))
     }
 
     /// The context it belongs to.
@@ -50,16 +54,25 @@ impl CompChannel {
     /// # Errors
     /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
     pub fn next_event(&self) -> Result<Arc<Cq>> {
+        let mut waited = false;
         loop {
             if let Some(cq) = self.take() {
+                self.waits_here.store(waited, Ordering::Relaxed);
                 return Ok(cq);
             }
+            waited = true;
             if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
                 Reactor::get().poll();
                 return self.take().ok_or(Errno::AGAIN);
             }
             Reactor::get().wait_readable(self.fd.as_fd())?;
         }
+    }
+
+    /// Whether the program will probably wait in [`CompChannel::next_event`], which makes progress
+    /// itself.
+    pub(crate) fn waits_here(&self) -> bool {
+        self.waits_here.load(Ordering::Relaxed)
     }
 
     pub(crate) fn post(&self, cq: &Arc<Cq>) {

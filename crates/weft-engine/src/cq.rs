@@ -104,7 +104,10 @@ impl Cq {
     pub fn arm(&self, solicited_only: bool) {
         let level = if solicited_only { ARMED_SOLICITED } else { ARMED_ANY };
         self.armed.fetch_max(level, Ordering::AcqRel);
-        Reactor::get().about_to_wait();
+        // A wrong guess costs the time that the service thread stays parked, once.
+        if !self.channel.as_ref().is_some_and(|channel| channel.waits_here()) {
+            Reactor::get().about_to_wait();
+        }
     }
 
     /// `ibv_resize_cq`: room for `cqe` completions.

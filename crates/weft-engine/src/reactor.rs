@@ -3,15 +3,14 @@
 //! Whoever waits makes the progress. A thread that polls a completion queue ([`Reactor::poll`]) or
 //! waits for an event ([`Reactor::wait_readable`]) reads and writes the sockets itself, so that a
 //! message costs no hand-over. One service thread covers the rest: one-sided operations must go on
-//! while the program computes. The two keep out of each other's way with a lease:
+//! while the program computes. It keeps out of the way of the others:
 //!
-//! * Every poll renews the lease. While it is renewed, the service thread is *parked*: it looks at
-//!   the lease every [`PARK`] and at nothing else.
-//! * When the lease is stale, the service thread *watches*: it sleeps in `epoll_wait` until a socket
-//!   has something, so that an idle program uses no CPU.
-//! * A watching service thread that keeps finding sockets already emptied by a poller parks; one
-//!   that comes back from parking and keeps finding work that nobody did stays watching for good
-//!   while (a program that spins on its memory polls only now and then).
+//! * It sleeps until a socket has something, so that an idle program uses no CPU, and wakes without
+//!   taking the event away.
+//! * If a thread has just polled, or promised to drive, the event is left to that thread, and the
+//!   service thread *parks*: it sleeps with no look at the sockets, first for [`PARK_MIN`], and for up
+//!   to [`PARK`] at a time as long as it finds that the program goes on polling.
+//! * Otherwise it does the work.
 //!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
 //! while the service thread is parked: then at most [`PARK`] passes before somebody looks.
@@ -22,27 +21,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
-use rustix::time::Timespec;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::{Forkable, Lock, in_forked_child, neutralise, notify, spawn_quiet, wait_readable};
 
 use crate::{Errno, Result};
 
 /// How long a parked service thread stays away from the sockets.
 const PARK: Duration = Duration::from_micros(500);
-/// How long a waiter drives the fabric itself before it leaves that to the service thread.
-const WAIT_DRIVE: Duration = Duration::from_millis(2);
-/// Futile wake-ups in a row after which the service thread parks.
-const FUTILE_MAX: u32 = 3;
-/// How the score of a program that leaves work lying grows and where it stops.
-const LATE_STEP: u32 = 8;
-const LATE_MAX: u32 = 256;
+/// How long a waiter drives the fabric itself before it leaves that to the service thread, in
+/// nanoseconds.
+const WAIT_DRIVE_NS: u64 = 2_000_000;
+/// The first time that the service thread stays away; a program that polls now and then, and
+/// computes or spins on its memory between, waits that long for what it left lying.
+const PARK_MIN: Duration = Duration::from_micros(10);
+/// A poll as old as this, in nanoseconds, is no reason any more to expect another.
+const POLLING_NS: u64 = 10_000;
 /// The peer will send no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
@@ -122,7 +123,10 @@ pub struct Reactor {
     dirty_len: AtomicUsize,
     timers: Lock<BTreeMap<TimerId, Arc<dyn Source>>>,
     timer_serial: AtomicU64,
-    lease: AtomicU64,
+    /// When a thread polled last, in nanoseconds of the monotonic clock.
+    polled_at: AtomicU64,
+    /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
+    driven_until: AtomicU64,
     /// 1 while the service thread is parked (also the futex it sleeps on).
     parked: AtomicU32,
     started: AtomicBool,
@@ -169,7 +173,8 @@ impl Reactor {
             dirty_len: AtomicUsize::new(0),
             timers: Lock::new(BTreeMap::new()),
             timer_serial: AtomicU64::new(0),
-            lease: AtomicU64::new(0),
+            polled_at: AtomicU64::new(0),
+            driven_until: AtomicU64::new(0),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
         }
@@ -238,7 +243,7 @@ impl Reactor {
     /// One pass over the sockets by a thread that is polling. Returns at once when another thread
     /// is at it.
     pub fn poll(&self) {
-        self.renew_lease();
+        self.polled_at.store(now_ns(), Ordering::Relaxed);
         let Some(mut driver) = self.driver.try_lock() else { return };
         let driver = &mut *driver;
         self.flush_dirty(driver);
@@ -254,13 +259,16 @@ impl Reactor {
     /// # Errors
     /// `EINTR` after a signal.
     pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> Result<()> {
-        let start = Instant::now();
-        while start.elapsed() < WAIT_DRIVE {
-            self.renew_lease();
+        let start = now_ns();
+        let until = start + WAIT_DRIVE_NS;
+        self.driven_until.store(until, Ordering::Relaxed);
+        let mut rest = WAIT_DRIVE_NS;
+        while rest > 0 {
             if let Some(mut driver) = self.driver.try_lock() {
                 self.flush_dirty(&mut driver);
             }
-            let [own, sockets] = wait_readable([fd, self.epoll.as_fd()], Some(WAIT_DRIVE))?;
+            let limit = Some(Duration::from_nanos(rest));
+            let [own, sockets] = wait_readable([fd, self.epoll.as_fd()], limit)?;
             if sockets && let Some(mut driver) = self.driver.try_lock() {
                 self.wait_events(Some(Duration::ZERO), &mut driver.batch);
                 run_batch(&mut driver.batch);
@@ -269,7 +277,9 @@ impl Reactor {
             if own {
                 return Ok(());
             }
+            rest = until.saturating_sub(now_ns());
         }
+        self.driven_until.store(0, Ordering::Relaxed);
         self.about_to_wait();
         wait_readable([fd], None).map(drop)
     }
@@ -322,11 +332,6 @@ impl Reactor {
                 Dirty::Requeued => source.requeued(),
             }
         }
-    }
-
-    fn renew_lease(&self) {
-        // A lost update between two pollers still renews it.
-        self.lease.store(self.lease.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     fn forget(&self, token: Token) {
@@ -389,69 +394,67 @@ impl Reactor {
 
     /// The service thread.
     fn serve(&self) {
-        let mut batch = Vec::with_capacity(EVENTS_MAX);
-        let mut futile = 0;
-        let mut late = 0;
+        // Naps are short; the default slack of 50 us would double them.
+        let _ = rustix::thread::set_current_timer_slack(NonZero::new(1_000));
         loop {
-            if futile >= FUTILE_MAX && late == 0 {
-                futile = 0;
-                let worked = self.park();
-                late = if worked { LATE_STEP.max(late) } else { 0 };
-                continue;
-            }
-            let before = self.lease.load(Ordering::Relaxed);
-            let worked = self.watch_once(&mut batch);
+            // Only looks whether there is something: a poller must still find it.
+            self.sleep_until_ready();
             self.expire_timers();
-            let polled = self.lease.load(Ordering::Relaxed) != before;
-            if worked {
-                futile = 0;
-                if polled && late > 0 {
-                    late = (late + LATE_STEP).min(LATE_MAX);
-                }
-            } else if polled {
-                futile += 1;
-                late = late.saturating_sub(1);
+            if self.is_driven() {
+                self.park();
             }
+            self.pass();
         }
     }
 
-    /// Sleeps until a socket has something, and deals with it. Returns whether there was work.
-    fn watch_once(&self, batch: &mut Vec<Ready>) -> bool {
-        let timeout = if self.dirty_len.load(Ordering::SeqCst) != 0 {
-            Some(Duration::ZERO)
-        } else {
+    /// Whether a thread of the program's is polling, or waits in us and drives.
+    fn is_driven(&self) -> bool {
+        let now = now_ns();
+        now.saturating_sub(self.polled_at.load(Ordering::Relaxed)) < POLLING_NS
+            || now < self.driven_until.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until a socket may have something, a timer is due, or somebody calls.
+    fn sleep_until_ready(&self) {
+        if self.dirty_len.load(Ordering::SeqCst) != 0 {
+            return;
+        }
+        let timeout = {
             let timers = self.timers.lock();
             let first = timers.first_key_value();
-            first.map(|(id, _)| id.0.saturating_duration_since(Instant::now()))
+            first.map(|(id, _)| timespec(id.0.saturating_duration_since(Instant::now())))
         };
-        // The wait is outside the driver's lock, so the batch is this thread's own.
-        self.wait_events(timeout, batch);
-        let mut drained = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut drained);
-        let mut driver = self.driver.lock();
-        let deferred = self.dirty_len.load(Ordering::SeqCst) != 0;
-        self.flush_dirty(&mut driver);
-        run_batch(batch) || deferred
+        let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+        // Interrupted or failed: as if there were something; the pass finds out.
+        let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    /// Stays away from the sockets while the lease is renewed. Returns whether it found work when
-    /// it came back.
-    fn park(&self) -> bool {
+    /// Stays away from the sockets as long as the program drives them, or until somebody calls.
+    fn park(&self) {
+        let mut nap = PARK_MIN;
         loop {
-            let before = self.lease.load(Ordering::Relaxed);
+            let before = self.polled_at.load(Ordering::Relaxed);
             self.parked.store(1, Ordering::SeqCst);
-            let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(PARK)));
+            let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(nap)));
             let called = self.parked.swap(0, Ordering::SeqCst) == 0;
             self.expire_timers();
-            if called || self.lease.load(Ordering::Relaxed) == before {
-                break;
+            let idle = self.polled_at.load(Ordering::Relaxed) == before
+                && now_ns() >= self.driven_until.load(Ordering::Relaxed);
+            if called || idle {
+                return;
             }
+            nap = PARK.min(nap * 8);
         }
+    }
+
+    /// One pass of the service thread.
+    fn pass(&self) {
         let mut driver = self.driver.lock();
-        let deferred = self.dirty_len.load(Ordering::SeqCst) != 0;
         self.flush_dirty(&mut driver);
         self.wait_events(Some(Duration::ZERO), &mut driver.batch);
-        run_batch(&mut driver.batch) || deferred
+        let mut drained = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut drained);
+        run_batch(&mut driver.batch);
     }
 
     fn expire_timers(&self) {
@@ -469,12 +472,16 @@ impl Reactor {
     }
 }
 
-fn run_batch(batch: &mut Vec<Ready>) -> bool {
-    let mut worked = false;
+fn run_batch(batch: &mut Vec<Ready>) {
     for Ready { source, ended } in batch.drain(..) {
-        worked |= source.ready_to(ended);
+        source.ready_to(ended);
     }
-    worked
+}
+
+/// The monotonic clock in nanoseconds.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 fn split(token: u64) -> (u32, u32) {

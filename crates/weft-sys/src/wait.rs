@@ -2,18 +2,15 @@
 //!
 //! # Safety
 //! Programs call `pthread_cancel` on threads that wait in us (libiscsi, rping). Only the C library's
-//! own wrappers are cancellation points, and a cancelled thread is unwound from inside the call:
-//! hence the `C-unwind` declaration, and no caller may hold a lock across it.
+//! own wrappers are cancellation points, and a cancelled thread is unwound from inside the call. The
+//! libraries are built with `panic = "abort"`, where a foreign unwind passes frames without running
+//! their drops (and where a `C-unwind` declaration would abort it): no caller may hold a lock here.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-
-unsafe extern "C-unwind" {
-    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: libc::c_int) -> libc::c_int;
-}
 
 /// Waits until one of the descriptors is readable and says which are; `timeout` `None` is for ever.
 ///
@@ -25,11 +22,16 @@ pub fn wait_readable<const N: usize>(
 ) -> Result<[bool; N], Errno> {
     let mut entries =
         fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-    let timeout_ms =
-        timeout.map_or(-1, |limit| i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
-    // SAFETY: `entries` is a valid array of `N` elements, and the descriptors are borrowed for the
-    // whole call.
-    let count = unsafe { poll(entries.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
+    let timeout = timeout.map(|limit| libc::timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = N as libc::nfds_t;
+    // SAFETY: `entries` is a valid array of `N` elements, `timeout` is null or a value that lives
+    // until the end of this function, a null mask changes none, and the descriptors are borrowed
+    // for the whole call.
+    let count = unsafe { libc::ppoll(entries.as_mut_ptr(), count, timeout, std::ptr::null()) };
     if count < 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
