@@ -114,6 +114,7 @@ impl Id {
             options: inner.options,
             params: handshake::params(local.ip(), peer.ip(), ird, ord, offered),
             private_data: hello::append(&param.private_data, &end.endpoint.identity(), 0),
+            refused: 0,
         };
         let caller: Weak<dyn Caller> = Weak::clone(&self.this) as _;
         // The lock is held, so that an outcome waits until we know of the attempt.

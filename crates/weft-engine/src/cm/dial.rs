@@ -12,7 +12,8 @@ use weft_wire::mpa::negotiate::{Initiator, InitiatorOutcome, NegotiateError, Par
 
 use super::handshake::{self, Greeted};
 use super::limits::{
-    ASK_AT, ASK_LOCAL_TIMEOUT, ASK_TIMEOUT, CONNECT_TIMEOUT, PEER_PRIVATE_DATA_MAX, REPLY_TIMEOUT,
+    ASK_AT, ASK_LOCAL_TIMEOUT, ASK_TIMEOUT, CONNECT_TIMEOUT, KNOCK_AGAIN_AFTER,
+    PEER_PRIVATE_DATA_MAX, REPLY_TIMEOUT,
 };
 use super::option::Options;
 use super::query;
@@ -61,6 +62,8 @@ pub(super) struct Plan {
     pub(super) params: Params,
     /// The program's private data and our trailer.
     pub(super) private_data: Vec<u8>,
+    /// How often nobody listened; 0 at first.
+    pub(super) refused: usize,
 }
 
 /// A connection attempt under way.
@@ -76,7 +79,15 @@ enum Phase {
     /// The peer is asked for the TCP port.
     Asking { asking: Asking, plan: Plan, timer: TimerId },
     /// TCP connects.
-    Connecting { stream: Watched, initiator: Initiator, timer: TimerId, deadline: Instant },
+    Connecting {
+        stream: Watched,
+        initiator: Initiator,
+        plan: Plan,
+        timer: TimerId,
+        deadline: Instant,
+    },
+    /// Nobody listened; the peer is asked again after a pause.
+    Pausing { plan: Plan, timer: TimerId, due: Instant },
     /// The request is sent, the reply awaited.
     Greeting { stream: Watched, initiator: Initiator, timer: TimerId, deadline: Instant },
     /// Given to the caller, failed or cancelled.
@@ -171,10 +182,10 @@ impl Dial {
         Watched::new(socket, self.owner()).ok()
     }
 
-    fn connect(&self, plan: Plan, port: u16) -> Result<Phase> {
+    fn connect(&self, mut plan: Plan, port: u16) -> Result<Phase> {
         let mut target = plan.peer;
         target.set_port(port);
-        let stream = match plan.stream {
+        let stream = match plan.stream.take() {
             Some(stream) => stream,
             None => {
                 let mut local = plan.local;
@@ -187,7 +198,12 @@ impl Dial {
         if let Some(tos) = plan.options.tos {
             socket::set_tos(&stream, &target, tos)?;
         }
-        match rustix::net::connect(&stream, &target) {
+        let mut connecting = rustix::net::connect(&stream, &target);
+        if connecting == Err(Errno::CONNABORTED) {
+            // What a socket says once whose last attempt was refused.
+            connecting = rustix::net::connect(&stream, &target);
+        }
+        match connecting {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
@@ -196,7 +212,19 @@ impl Dial {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let timer = Reactor::get().start_timer(deadline, self.owner());
         let stream = Watched::new(stream, self.owner())?;
-        Ok(Phase::Connecting { stream, initiator, timer, deadline })
+        Ok(Phase::Connecting { stream, initiator, plan, timer, deadline })
+    }
+
+    /// Nobody listens: tries again, or gives up.
+    fn pause(&self, mut plan: Plan, stream: Watched) -> std::result::Result<Phase, Failure> {
+        let Some(&pause) = KNOCK_AGAIN_AFTER.get(plan.refused) else {
+            return Err(Failure::NobodyListens);
+        };
+        plan.refused += 1;
+        plan.stream = Some(stream.release());
+        let due = Instant::now() + pause;
+        let timer = Reactor::get().start_timer(due, self.owner());
+        Ok(Phase::Pausing { plan, timer, due })
     }
 
     /// Does what can be done now. Returns whether anything was done, and the outcome at the end.
@@ -208,7 +236,7 @@ impl Dial {
                 Phase::Asking { asking, .. } => asking.listen().map(Step::Port),
                 Phase::Connecting { stream, initiator, .. } => greet(stream, initiator),
                 Phase::Greeting { stream, initiator, .. } => self.read_reply(stream, initiator),
-                Phase::Done => return (worked, None),
+                Phase::Pausing { .. } | Phase::Done => None,
             };
             let Some(step) = step else { return (worked, None) };
             worked = true;
@@ -226,10 +254,24 @@ impl Dial {
         match (phase.take(), step) {
             (Phase::Asking { plan, .. }, Step::Port(port)) => {
                 let port = port.unwrap_or(plan.peer.port());
-                match self.connect(plan, port) {
-                    Ok(next) => *phase = next,
+                *phase = match self.connect(plan, port) {
+                    Ok(next) => next,
                     Err(error) => return Some(Err(Failure::of_connect(error))),
-                }
+                };
+                None
+            }
+            (Phase::Connecting { stream, plan, .. }, Step::Failed(Failure::NobodyListens)) => {
+                *phase = match self.pause(plan, stream) {
+                    Ok(next) => next,
+                    Err(failure) => return Some(Err(failure)),
+                };
+                None
+            }
+            (Phase::Pausing { plan, .. }, Step::Knock) => {
+                *phase = match self.ask(plan) {
+                    Ok(next) => next,
+                    Err(error) => return Some(Err(Failure::of_connect(error))),
+                };
                 None
             }
             (Phase::Connecting { stream, initiator, .. }, Step::Sent) => {
@@ -306,8 +348,9 @@ impl Source for Dial {
             {
                 self.take_step(&mut phase, Step::Failed(Failure::Unreachable(Errno::TIMEDOUT)))
             }
+            Phase::Pausing { due, .. } if now >= *due => self.take_step(&mut phase, Step::Knock),
             // The timer of a phase that is over.
-            Phase::Connecting { .. } | Phase::Greeting { .. } | Phase::Done => None,
+            _ => None,
         };
         drop(phase);
         self.deliver(outcome);
@@ -324,6 +367,8 @@ impl std::fmt::Debug for Dial {
 enum Step {
     /// Asking is over: the TCP port, or `None` for the RDMA port itself.
     Port(Option<u16>),
+    /// The pause is over.
+    Knock,
     /// TCP is connected and the request is sent.
     Sent,
     /// The peer accepted; the bytes are the first behind its reply.
@@ -337,6 +382,7 @@ impl Phase {
         let phase = std::mem::replace(self, Self::Done);
         if let Self::Asking { timer, .. }
         | Self::Connecting { timer, .. }
+        | Self::Pausing { timer, .. }
         | Self::Greeting { timer, .. } = &phase
         {
             Reactor::get().stop_timer(*timer);

@@ -28,6 +28,17 @@ pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Port queries answered in a row before the driving thread looks at something else.
 pub const ANSWERS_MAX: usize = 64;
 
+/// When a port on which nobody listens is tried again, each time counted from the last. With
+/// InfiniBand a connection takes its time, and programs rely on that: perftest's client connects
+/// once more at the moment when its server is about to listen once more.
+pub const KNOCK_AGAIN_AFTER: [Duration; 5] = [
+    Duration::from_millis(20),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(160),
+    Duration::from_millis(320),
+];
+
 /// How long a listener leaves the TCP port to the program, see [`super::port`].
 pub const PORT_GRACE: Duration = Duration::from_millis(200);
 /// Ports tried when the program lets us choose one.
