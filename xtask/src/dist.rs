@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What programs are linked to, and what is behind the name.
-pub const VERBS: &str = "libibverbs.so.1";
+pub(crate) const VERBS: &str = "libibverbs.so.1";
 /// The connection manager's name.
-pub const CM: &str = "librdmacm.so.1";
+pub(crate) const CM: &str = "librdmacm.so.1";
 /// The hooks of `LD_PRELOAD`.
-pub const PRELOAD: &str = "libweft-preload.so";
+pub(crate) const PRELOAD: &str = "libweft-preload.so";
 
 /// Builds and links everything into `dist/`.
 ///
 /// # Errors
 /// What the compiler, the linker or the file system says.
-pub fn run(args: &[String]) -> Result<(), String> {
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));
     }
@@ -45,13 +45,13 @@ pub fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// The root of the source tree.
-pub fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own).to_owned()
 }
 
 /// Where the reviewed version scripts are.
-pub fn maps() -> PathBuf {
+pub(crate) fn maps() -> PathBuf {
     workspace().join("crates/weft-verbs/abi")
 }
 
@@ -59,7 +59,7 @@ pub fn maps() -> PathBuf {
 ///
 /// # Errors
 /// If it cannot start or fails; what it prints has been shown.
-pub fn execute(command: &mut Command) -> Result<(), String> {
+pub(crate) fn execute(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -69,7 +69,7 @@ pub fn execute(command: &mut Command) -> Result<(), String> {
 }
 
 /// The C compiler.
-pub fn cc() -> Command {
+pub(crate) fn cc() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
@@ -104,8 +104,8 @@ fn link_cm(libraries: &Path) -> Result<(), String> {
     })
 }
 
-/// Links a shared library beside its final place and moves it there, so that a running program never
-/// sees half of it.
+/// Links a shared library beside its final place and moves it there, so that a running program
+/// never sees half of it.
 fn shared(
     name: &str,
     libraries: &Path,

@@ -3,8 +3,10 @@
 //! * `libibverbs.so.1` has the symbols and versions of `abi/ibverbs.map`, no more and no fewer; the
 //!   linkers that lose a version script do so in silence.
 //! * `librdmacm.so.1` has the nodes of `abi/rdmacm.map` and no symbol.
-//! * Every public symbol and version of the system's own libraries, where there are any, is in ours.
-//! * A C program that was built against the system's headers finds the behaviour of the manual pages.
+//! * Every public symbol and version of the system's own libraries, where there are any, is in
+//!   ours.
+//! * A C program that was built against the system's headers finds the behaviour of the manual
+//!   pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +22,7 @@ const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
 ///
 /// # Errors
 /// Lists what is missing and what is too much.
-pub fn run(args: &[String]) -> Result<(), String> {
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(unknown) = args.first() {
         return Err(format!("takes no argument, but got {unknown}"));
     }
@@ -130,7 +132,8 @@ fn cover_system(ours: &BTreeSet<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// The forms of 2006, `name@IBVERBS_1.0` beside `name@@IBVERBS_1.1`, which no program of today uses.
+/// The forms of 2006, `name@IBVERBS_1.0` beside `name@@IBVERBS_1.1`, which no program of today
+/// uses.
 fn is_old_form(symbol: &str, theirs: &BTreeSet<String>) -> bool {
     symbol
         .strip_suffix("@IBVERBS_1.0")
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn maps_and_nm_are_read_alike() {
-        let map = "/* A comment: with; signs */\nV_1 {\n global:\n  a;\n local:\n  *;\n};\nV_2 {\n} V_1;\n";
+        let map = "/* One: a; */\nV_1 {\n global:\n  a;\n local:\n  *;\n};\nV_2 {\n} V_1;\n";
         let nm = "0000000000000000 A V_1\n0000000000000000 A V_2\n0000000000001000 T a@@V_1\n";
         assert_eq!(parse_map(map), Ok(parse_nm(nm)));
         assert!(parse_map("V {\n what?\n};\n").is_err());

@@ -29,7 +29,8 @@ pub fn run(_args: &[String]) -> Result<(), String> {
     for (name, allowed) in LAYERS {
         check_layer(&root.join("crates").join(name), name, allowed, &mut findings);
     }
-    for file in rust_files(&root.join("crates"))?.into_iter().chain(rust_files(&root.join("xtask"))?)
+    for file in
+        rust_files(&root.join("crates"))?.into_iter().chain(rust_files(&root.join("xtask"))?)
     {
         let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
         check_file(&file, &text, &mut findings);

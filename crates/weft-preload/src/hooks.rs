@@ -1,0 +1,120 @@
+//! The hooked functions of the C library.
+//!
+//! # Safety
+//! Each has the signature of the function that it stands in front of, and hands its arguments on as
+//! they are. `open` is variadic in C: the mode is declared here and always handed on, present or
+//! not, in the register where it would be. Opening is a cancellation point, hence `C-unwind`.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::transmute;
+
+use libc::mode_t;
+
+use crate::next::Next;
+use crate::path::{Ours, ours};
+use crate::reply;
+
+/// Defines hooks: an answer where there is one, and the next library's function otherwise.
+macro_rules! hooks {
+    ($($name:ident($($arg:ident: $type:ty),*) => $answer:expr;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+            static NEXT: Next = Next::new(c_name(concat!(stringify!($name), "\0")));
+            // SAFETY: the program's path and place for the result.
+            let answer = unsafe { $answer };
+            if let Some(answer) = answer {
+                return answer;
+            }
+            type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;
+            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            let next = unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+            match next {
+                // SAFETY: the program's own arguments.
+                Some(next) => unsafe { next($($arg),*) },
+                None => -1,
+            }
+        }
+    )* };
+}
+
+const fn c_name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("one NUL, at the end"),
+    }
+}
+
+/// # Safety
+/// `path` is NULL or a C string, and `to` the program's place for the result.
+unsafe fn stat_of(path: *const c_char, to: *mut libc::stat) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let node = unsafe { ours(path) } == Some(Ours::Node);
+    // SAFETY: the caller's promise.
+    node.then(|| unsafe { reply::stat(to) })
+}
+
+/// # Safety
+/// As for [`stat_of`].
+unsafe fn statx_of(path: *const c_char, to: *mut libc::statx) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let node = unsafe { ours(path) } == Some(Ours::Node);
+    // SAFETY: the caller's promise.
+    node.then(|| unsafe { reply::statx(to) })
+}
+
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe fn access_of(path: *const c_char, mode: c_int) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let node = unsafe { ours(path) } == Some(Ours::Node);
+    node.then(|| reply::access(mode))
+}
+
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe fn open_of(path: *const c_char, flags: c_int) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let attribute = unsafe { ours(path) }.filter(|&found| found != Ours::Node)?;
+    // SAFETY: found in the path just now.
+    Some(unsafe { reply::open(attribute, flags) })
+}
+
+// On 64-bit systems the types of `stat64` are those of `stat`.
+hooks! {
+    stat(path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    stat64(path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    lstat(path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    lstat64(path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    fstatat(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) =>
+        stat_of(path, to);
+    fstatat64(dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int) =>
+        stat_of(path, to);
+    statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut libc::statx) =>
+        statx_of(path, to);
+    access(path: *const c_char, mode: c_int) => access_of(path, mode);
+    faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) =>
+        access_of(path, mode);
+    open(path: *const c_char, flags: c_int, mode: mode_t) => open_of(path, flags);
+    open64(path: *const c_char, flags: c_int, mode: mode_t) => open_of(path, flags);
+    openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) => open_of(path, flags);
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) => open_of(path, flags);
+}
+
+// What programs built against an older or a fortified C library call instead.
+hooks! {
+    __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    __lxstat(version: c_int, path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    __lxstat64(version: c_int, path: *const c_char, to: *mut libc::stat) => stat_of(path, to);
+    __fxstatat(
+        version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int
+    ) => stat_of(path, to);
+    __fxstatat64(
+        version: c_int, dir: c_int, path: *const c_char, to: *mut libc::stat, flags: c_int
+    ) => stat_of(path, to);
+    __open_2(path: *const c_char, flags: c_int) => open_of(path, flags);
+    __open64_2(path: *const c_char, flags: c_int) => open_of(path, flags);
+    __openat_2(dir: c_int, path: *const c_char, flags: c_int) => open_of(path, flags);
+    __openat64_2(dir: c_int, path: *const c_char, flags: c_int) => open_of(path, flags);
+}

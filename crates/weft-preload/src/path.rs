@@ -1,0 +1,145 @@
+//! Which paths are ours.
+//!
+//! # Safety
+//! Paths are the program's C strings, which are read up to their NUL at most.
+#![allow(unsafe_code)]
+
+use std::ffi::c_char;
+
+const NODE: &[u8] = b"/dev/infiniband/weft_";
+const ATTRIBUTES: &[u8] = b"/sys/class/infiniband/weft_";
+const TYPES: &[u8] = b"/ports/1/gid_attrs/types/";
+const INTERFACES: &[u8] = b"/ports/1/gid_attrs/ndevs/";
+/// Longest name of a network interface (`IFNAMSIZ` less the NUL), which names a device.
+const NAME_MAX: usize = 15;
+/// Longest index in a GID table.
+const DIGITS_MAX: usize = 3;
+
+/// What a path of ours stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ours {
+    /// The device node.
+    Node,
+    /// The type of a GID.
+    GidType,
+    /// The network interface of a GID: so many bytes at this place in the path.
+    GidInterface(*const c_char, usize),
+}
+
+/// What `path` stands for, if it is ours.
+///
+/// # Safety
+/// NULL or a C string.
+pub(crate) unsafe fn ours(path: *const c_char) -> Option<Ours> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: a C string, by the caller's promise; so are its tails below.
+    let node = unsafe { after(path, NODE) };
+    if let Some(name) = node {
+        // SAFETY: a tail of the C string.
+        let end = unsafe { skip(name, NAME_MAX, is_name) };
+        // SAFETY: as above.
+        return (end != name && unsafe { *end } == 0).then_some(Ours::Node);
+    }
+    // SAFETY: a C string.
+    let name = unsafe { after(path, ATTRIBUTES) }?;
+    // SAFETY: a tail of the C string.
+    let end = unsafe { skip(name, NAME_MAX, is_name) };
+    let length = end.addr() - name.addr();
+    // SAFETY: as above.
+    let (kind, index) = match unsafe { after(end, TYPES) } {
+        Some(index) => (Ours::GidType, index),
+        // SAFETY: as above.
+        None => (Ours::GidInterface(name, length), unsafe { after(end, INTERFACES) }?),
+    };
+    // SAFETY: as above.
+    let end = unsafe { skip(index, DIGITS_MAX, |byte| byte.is_ascii_digit()) };
+    // SAFETY: as above.
+    (length != 0 && end != index && unsafe { *end } == 0).then_some(kind)
+}
+
+fn is_name(byte: u8) -> bool {
+    byte != 0 && byte != b'/'
+}
+
+/// What follows `prefix`, if the text begins with it.
+///
+/// # Safety
+/// A C string.
+unsafe fn after(text: *const c_char, prefix: &[u8]) -> Option<*const c_char> {
+    let mut at = text;
+    for &wanted in prefix {
+        // SAFETY: not behind the NUL: each byte before was equal to one of `prefix`, which has
+        // none.
+        if unsafe { *at }.cast_unsigned() != wanted {
+            return None;
+        }
+        at = at.wrapping_add(1);
+    }
+    Some(at)
+}
+
+/// The end of the leading bytes for which `good` is true, at most `most`; `good` is false for NUL.
+///
+/// # Safety
+/// A C string.
+unsafe fn skip(text: *const c_char, most: usize, good: impl Fn(u8) -> bool) -> *const c_char {
+    let mut at = text;
+    // SAFETY: not behind the NUL, for which `good` is false.
+    while at.addr() - text.addr() < most && good(unsafe { *at }.cast_unsigned()) {
+        at = at.wrapping_add(1);
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn check(path: &CStr) -> Option<Ours> {
+        // SAFETY: a C string.
+        unsafe { ours(path.as_ptr()) }
+    }
+
+    #[test]
+    fn nodes_are_ours() {
+        assert_eq!(check(c"/dev/infiniband/weft_eth0"), Some(Ours::Node));
+        for other in [
+            c"",
+            c"/dev/infiniband",
+            c"/dev/infiniband/weft_",
+            c"/dev/infiniband/weft_/",
+            c"/dev/infiniband/weft_eth0/x",
+            c"/dev/infiniband/weft_abcdefghijklmnop",
+            c"/dev/infiniband/uverbs0",
+            c"dev/infiniband/weft_eth0",
+        ] {
+            assert_eq!(check(other), None, "{other:?}");
+        }
+        // SAFETY: NULL is allowed.
+        assert_eq!(unsafe { ours(std::ptr::null()) }, None);
+    }
+
+    #[test]
+    fn gid_attributes_are_ours() {
+        let types = c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/types/0";
+        assert_eq!(check(types), Some(Ours::GidType));
+        let interfaces = c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/ndevs/12";
+        let Some(Ours::GidInterface(_, 2)) = check(interfaces) else {
+            panic!("{:?}", check(interfaces));
+        };
+        for other in [
+            c"/sys/class/infiniband/weft_lo",
+            c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/types/",
+            c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/types/x",
+            c"/sys/class/infiniband/weft_lo/ports/1/gid_attrs/types/1234",
+            c"/sys/class/infiniband/weft_/ports/1/gid_attrs/types/0",
+            c"/sys/class/infiniband/weft_lo/ports/2/gid_attrs/types/0",
+            c"/sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0",
+        ] {
+            assert_eq!(check(other), None, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What our paths answer.
+//!
+//! # Safety
+//! Places for results are the program's own; the C library's calls used here allocate nothing.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_uint};
+use std::mem::MaybeUninit;
+
+use crate::path::Ours;
+
+/// Device numbers of verbs devices (`drivers/infiniband/core/uverbs_main.c`).
+const MAJOR: c_uint = 231;
+const MINOR: c_uint = 192;
+const NODE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
+const BLOCK: c_int = 4096;
+
+fn fail(code: c_int) -> c_int {
+    // SAFETY: the address of this thread's `errno`.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: it is this thread's own.
+    unsafe { *errno = code };
+    -1
+}
+
+/// `stat(2)` of a device node.
+///
+/// # Safety
+/// `to` is the program's place for the result.
+pub(crate) unsafe fn stat(to: *mut libc::stat) -> c_int {
+    // SAFETY: a structure of integers, for which zero is valid.
+    let mut answer: libc::stat = unsafe { MaybeUninit::zeroed().assume_init() };
+    answer.st_mode = NODE_MODE;
+    answer.st_nlink = 1;
+    answer.st_rdev = libc::makedev(MAJOR, MINOR);
+    answer.st_blksize = BLOCK.into();
+    // SAFETY: the program's place.
+    unsafe { to.write(answer) };
+    0
+}
+
+/// `statx(2)` of a device node.
+///
+/// # Safety
+/// `to` is the program's place for the result.
+pub(crate) unsafe fn statx(to: *mut libc::statx) -> c_int {
+    // SAFETY: a structure of integers, for which zero is valid.
+    let mut answer: libc::statx = unsafe { MaybeUninit::zeroed().assume_init() };
+    answer.stx_mask = libc::STATX_BASIC_STATS;
+    answer.stx_mode = NODE_MODE as u16;
+    answer.stx_nlink = 1;
+    answer.stx_rdev_major = MAJOR;
+    answer.stx_rdev_minor = MINOR;
+    answer.stx_blksize = BLOCK.cast_unsigned();
+    // SAFETY: the program's place.
+    unsafe { to.write(answer) };
+    0
+}
+
+/// `access(2)` of a device node: it may be read and written.
+pub(crate) fn access(mode: c_int) -> c_int {
+    if mode & libc::X_OK == 0 { 0 } else { fail(libc::EACCES) }
+}
+
+/// `open(2)` of an attribute: a file in memory with its text.
+///
+/// # Safety
+/// The name that `ours` points to is still there.
+pub(crate) unsafe fn open(ours: Ours, flags: c_int) -> c_int {
+    if flags & libc::O_ACCMODE != libc::O_RDONLY {
+        return fail(libc::EACCES);
+    }
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"weft".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return -1;
+    }
+    let (text, length) = match ours {
+        Ours::GidInterface(name, length) => (name, length),
+        Ours::GidType | Ours::Node => gid_type(),
+    };
+    // A few bytes to a fresh file in memory: there is nothing to handle if they do not fit.
+    // SAFETY: `length` readable bytes.
+    unsafe { libc::write(fd, text.cast(), length) };
+    // SAFETY: one readable byte.
+    unsafe { libc::write(fd, c"\n".as_ptr().cast(), 1) };
+    // SAFETY: our own descriptor.
+    unsafe { libc::lseek(fd, 0, libc::SEEK_SET) };
+    fd
+}
+
+fn gid_type() -> (*const c_char, usize) {
+    // SAFETY: the name is a C string. A program that changes its environment meanwhile may confuse
+    // any `getenv`.
+    let choice = unsafe { libc::getenv(c"WEFT_PRESENT".as_ptr()) };
+    // SAFETY: both are C strings.
+    let is_iwarp = |choice| unsafe { libc::strcasecmp(choice, c"iwarp".as_ptr()) } == 0;
+    let iwarp = !choice.is_null() && is_iwarp(choice);
+    let text = if iwarp { c"IB/RoCE v1" } else { c"RoCE v2" };
+    (text.as_ptr(), text.count_bytes())
+}

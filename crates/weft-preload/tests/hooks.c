@@ -1,0 +1,126 @@
+/* Calls every hooked function once for a path of ours and once for another; run under LD_PRELOAD. */
+#define _GNU_SOURCE
+#undef _FORTIFY_SOURCE
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define NODE "/dev/infiniband/weft_eth0"
+#define TYPE "/sys/class/infiniband/weft_eth0/ports/1/gid_attrs/types/0"
+#define NDEV "/sys/class/infiniband/weft_eth0/ports/1/gid_attrs/ndevs/0"
+#define MISSING "/dev/infiniband/weft_none/missing"
+
+/* Exported by glibc for programs that were built before 2.33, and for fortified ones. */
+int __xstat(int, const char *, struct stat *);
+int __xstat64(int, const char *, struct stat64 *);
+int __lxstat(int, const char *, struct stat *);
+int __lxstat64(int, const char *, struct stat64 *);
+int __fxstatat(int, int, const char *, struct stat *, int);
+int __fxstatat64(int, int, const char *, struct stat64 *, int);
+int __open_2(const char *, int);
+int __open64_2(const char *, int);
+int __openat_2(int, const char *, int);
+int __openat64_2(int, const char *, int);
+
+static void reads(int fd, const char *text)
+{
+	char buffer[64] = "";
+
+	assert(fd >= 0);
+	assert(read(fd, buffer, sizeof(buffer) - 1) == (ssize_t)strlen(text));
+	assert(strcmp(buffer, text) == 0);
+	assert(close(fd) == 0);
+}
+
+/* A call that takes (path, result): a character device, a directory, and nothing. */
+#define STATS(type, call)                                                              \
+	do {                                                                           \
+		type st;                                                               \
+		const char *path = NODE;                                               \
+		errno = 4242;                                                          \
+		assert((call) == 0 && errno == 4242);                                  \
+		assert(S_ISCHR(st.st_mode) && (st.st_mode & 0666) == 0666);            \
+		assert(major(st.st_rdev) == 231);                                      \
+		path = "/proc";                                                        \
+		assert((call) == 0 && S_ISDIR(st.st_mode) && errno == 4242);           \
+		path = MISSING;                                                        \
+		assert((call) == -1 && (errno == ENOENT || errno == ENOTDIR));         \
+	} while (0)
+
+#define OPENS(call)                                                                    \
+	do {                                                                           \
+		const char *path = TYPE;                                               \
+		reads(call, "RoCE v2\n");                                              \
+		path = NDEV;                                                           \
+		reads(call, "eth0\n");                                                 \
+		path = "/proc/sys/kernel/ostype";                                      \
+		reads(call, "Linux\n");                                                \
+		path = MISSING;                                                        \
+		assert((call) == -1 && (errno == ENOENT || errno == ENOTDIR));         \
+	} while (0)
+
+#define ACCESSES(call_rw, call_x)                                                      \
+	do {                                                                           \
+		const char *path = NODE;                                               \
+		assert((call_rw) == 0);                                                \
+		assert((call_x) == -1 && errno == EACCES);                             \
+		path = "/dev/null";                                                    \
+		assert((call_rw) == 0);                                                \
+		path = MISSING;                                                        \
+		assert((call_rw) == -1 && (errno == ENOENT || errno == ENOTDIR));      \
+	} while (0)
+
+int main(void)
+{
+	char made[] = "/tmp/weft-hooks-XXXXXX";
+	struct statx stx;
+	struct stat st;
+	int fd;
+
+	STATS(struct stat, stat(path, &st));
+	STATS(struct stat, lstat(path, &st));
+	STATS(struct stat, fstatat(AT_FDCWD, path, &st, 0));
+	STATS(struct stat, __xstat(1, path, &st));
+	STATS(struct stat, __lxstat(1, path, &st));
+	STATS(struct stat, __fxstatat(1, AT_FDCWD, path, &st, 0));
+	STATS(struct stat64, stat64(path, &st));
+	STATS(struct stat64, lstat64(path, &st));
+	STATS(struct stat64, fstatat64(AT_FDCWD, path, &st, 0));
+	STATS(struct stat64, __xstat64(1, path, &st));
+	STATS(struct stat64, __lxstat64(1, path, &st));
+	STATS(struct stat64, __fxstatat64(1, AT_FDCWD, path, &st, 0));
+
+	assert(statx(AT_FDCWD, NODE, 0, STATX_BASIC_STATS, &stx) == 0);
+	assert(S_ISCHR(stx.stx_mode) && stx.stx_rdev_major == 231);
+	assert(statx(AT_FDCWD, "/proc", 0, STATX_BASIC_STATS, &stx) == 0);
+	assert(S_ISDIR(stx.stx_mode));
+
+	ACCESSES(access(path, R_OK | W_OK), access(path, X_OK));
+	ACCESSES(faccessat(AT_FDCWD, path, R_OK | W_OK, 0), faccessat(AT_FDCWD, path, X_OK, 0));
+
+	OPENS(open(path, O_RDONLY));
+	OPENS(open64(path, O_RDONLY));
+	OPENS(openat(AT_FDCWD, path, O_RDONLY));
+	OPENS(openat64(AT_FDCWD, path, O_RDONLY));
+	OPENS(__open_2(path, O_RDONLY));
+	OPENS(__open64_2(path, O_RDONLY));
+	OPENS(__openat_2(AT_FDCWD, path, O_RDONLY));
+	OPENS(__openat64_2(AT_FDCWD, path, O_RDONLY));
+	assert(open(TYPE, O_RDWR) == -1 && errno == EACCES);
+
+	/* The mode of a new file gets through. */
+	fd = mkstemp(made);
+	assert(fd >= 0 && close(fd) == 0 && unlink(made) == 0);
+	umask(0);
+	fd = open(made, O_CREAT | O_EXCL | O_WRONLY, 0640);
+	assert(fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 0777) == 0640);
+	assert(close(fd) == 0 && unlink(made) == 0);
+	puts("hooks ok");
+	return 0;
+}

@@ -1,0 +1,126 @@
+//! Opened devices, and the operations that programs call through them.
+//!
+//! # Safety
+//! The program holds the address of the `ibv_context` that ends the `verbs_context` at the head of
+//! an [`Object`]; the inline functions of `<infiniband/verbs.h>` find the former from the latter.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::Arc;
+
+use weft_engine::{Context as EngineContext, Result};
+use weft_sys::{Lock, LockGuard};
+
+use crate::abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_context, zeroed};
+use crate::attributes;
+use crate::cq;
+use crate::cq_ex;
+use crate::device::Device;
+use crate::mr;
+use crate::mw;
+use crate::object::{self, Behind, Object};
+use crate::pd;
+use crate::post;
+use crate::qp;
+
+/// What is behind an `ibv_context`.
+#[derive(Debug)]
+pub(crate) struct Context {
+    engine: Arc<EngineContext>,
+    device: &'static Device,
+    /// Held while an event is given to the program, so that its object is not destroyed meanwhile.
+    delivery: Lock<()>,
+}
+
+impl Behind for Context {
+    type C = verbs_context;
+}
+
+impl Context {
+    /// The engine's context.
+    pub(crate) fn engine(&self) -> &Arc<EngineContext> {
+        &self.engine
+    }
+
+    /// The device that was opened.
+    pub(crate) fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    /// Keeps objects from being destroyed, or the program from being given their events.
+    pub(crate) fn delivery(&self) -> LockGuard<'_, ()> {
+        self.delivery.lock()
+    }
+
+    /// The context that a program names.
+    ///
+    /// # Safety
+    /// `c` must come from [`open`] and not be closed during `'a`.
+    pub(crate) unsafe fn of<'a>(c: *mut ibv_context) -> &'a Object<Self> {
+        // SAFETY: `open` gave out the address of this field of a `verbs_context`.
+        let whole = unsafe { c.byte_sub(offset_of!(verbs_context, context)) };
+        // SAFETY: it is the head of an `Object<Context>`, which is not closed yet.
+        unsafe { object::object(whole.cast()) }
+    }
+}
+
+/// Opens a device.
+///
+/// # Errors
+/// `EMFILE` and the like when there is no descriptor left.
+pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
+    let engine = EngineContext::open(device.engine())?;
+    let mut c = verbs_context {
+        sz: size_of::<verbs_context>(),
+        query_port: Some(attributes::query_port),
+        query_device_ex: Some(attributes::query_device_ex),
+        advise_mr: Some(mr::advise_mr),
+        alloc_td: Some(pd::alloc_td),
+        dealloc_td: Some(pd::dealloc_td),
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        create_cq_ex: Some(cq_ex::create_cq_ex),
+        create_qp_ex: Some(qp::create_qp_ex),
+        // What is left out does not exist here: the inline functions answer EOPNOTSUPP.
+        ..zeroed()
+    };
+    c.context = ibv_context {
+        device: device.c(),
+        ops: operations(),
+        // Nothing of ours goes through a kernel device.
+        cmd_fd: -1,
+        async_fd: engine.async_fd(),
+        num_comp_vectors: 1,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
+    };
+    let whole = object::create(c, Context { engine, device, delivery: Lock::new(()) });
+    // SAFETY: the field is inside the object that was just made.
+    Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) }.cast())
+}
+
+fn operations() -> ibv_context_ops {
+    ibv_context_ops {
+        _compat_query_device: Some(attributes::ibv_query_device),
+        _compat_query_port: Some(attributes::ibv_query_port),
+        alloc_mw: Some(mw::alloc_mw),
+        bind_mw: Some(mw::bind_mw),
+        dealloc_mw: Some(mw::dealloc_mw),
+        poll_cq: Some(cq::poll_cq),
+        req_notify_cq: Some(cq::req_notify_cq),
+        post_srq_recv: Some(post::post_srq_recv),
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
+        ..zeroed()
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: an open context, as `open` gave it out.
+    let whole = unsafe { context.byte_sub(offset_of!(verbs_context, context)) };
+    // SAFETY: the head of an `Object<Context>`, which the program gives up.
+    unsafe { object::destroy::<Context>(whole.cast()) };
+    0
+}

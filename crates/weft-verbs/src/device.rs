@@ -1,0 +1,177 @@
+//! The device list.
+//!
+//! # Safety
+//! An `ibv_device` that a program hands back is one of ours: they are made here, never change and
+//! are never freed. Lists are allocated and freed by the C library.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+use std::ptr;
+
+use weft_engine::device::{self, Device as EngineDevice};
+use weft_engine::{Errno, Result};
+use weft_sys::Lock;
+
+use crate::abi::{fill, ibv_context, ibv_device, zeroed};
+use crate::context;
+use crate::errno;
+use crate::presentation::Presentation;
+
+/// A device as programs see it, and what is behind it.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Device {
+    c: ibv_device,
+    /// Where a provider of rdma-core keeps its operations. Its plug-ins look here to find out
+    /// whether a device is theirs (`is_mlx5_dev`): zero is nobody's.
+    no_provider: [usize; 2],
+    engine: EngineDevice,
+}
+
+/// Every device that was ever listed. They live for ever: programs go on to use a device after they
+/// have freed the list that it was in. There is one for each state of an interface's addresses.
+static KNOWN: Lock<Vec<&'static Device>> = Lock::new(Vec::new());
+
+impl Device {
+    fn new(engine: EngineDevice) -> Self {
+        let presentation = Presentation::get();
+        let mut c: ibv_device = zeroed();
+        c.node_type = presentation.node_type();
+        c.transport_type = presentation.transport_type();
+        fill(&mut c.name, &engine.name);
+        fill(&mut c.dev_name, &engine.name);
+        fill(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{}", engine.name));
+        fill(&mut c.ibdev_path, &format!("/sys/class/infiniband/{}", engine.name));
+        Self { c, no_provider: [0; 2], engine }
+    }
+
+    /// The C structure. It is only ever read.
+    pub(crate) fn c(&'static self) -> *mut ibv_device {
+        ptr::from_ref(self).cast::<ibv_device>().cast_mut()
+    }
+
+    /// The engine's device.
+    pub(crate) fn engine(&self) -> &EngineDevice {
+        &self.engine
+    }
+
+    /// The device that a program names.
+    ///
+    /// # Safety
+    /// `c` must be an element of a device list.
+    pub(crate) unsafe fn of(c: *mut ibv_device) -> &'static Self {
+        // SAFETY: elements of device lists are `Device`s, which are leaked and immutable.
+        unsafe { &*c.cast::<Self>() }
+    }
+}
+
+/// The devices of this machine, now.
+///
+/// # Errors
+/// What the system reports when it cannot list its interfaces.
+pub(crate) fn list() -> Result<Vec<&'static Device>> {
+    let mut known = KNOWN.lock();
+    let devices = device::list()?.into_iter().map(|engine| {
+        let found = known.iter().copied().find(|device| device.engine == engine);
+        found.unwrap_or_else(|| {
+            let device: &'static Device = Box::leak(Box::new(Device::new(engine)));
+            known.push(device);
+            device
+        })
+    });
+    Ok(devices.collect())
+}
+
+/// Copies pointers to an array with a NULL at its end, for [`free_array`].
+///
+/// # Errors
+/// `ENOMEM`.
+pub(crate) fn array<T>(pointers: &[*mut T]) -> Result<*mut *mut T> {
+    // SAFETY: `calloc` has no preconditions.
+    let array = unsafe { libc::calloc(pointers.len() + 1, size_of::<*mut T>()) }.cast::<*mut T>();
+    if array.is_null() {
+        return Err(Errno::NOMEM);
+    }
+    // SAFETY: `calloc` gave room for one element more than these, aligned for pointers.
+    unsafe { ptr::copy_nonoverlapping(pointers.as_ptr(), array, pointers.len()) };
+    Ok(array)
+}
+
+/// Frees an array of [`array`]; NULL is no array.
+///
+/// # Safety
+/// It must come from [`array`] and is freed once.
+pub(crate) unsafe fn free_array<T>(array: *mut *mut T) {
+    // SAFETY: `calloc` allocated it, by the caller's promise.
+    unsafe { libc::free(array.cast()) };
+}
+
+fn device_list(count: *mut c_int) -> Result<*mut *mut ibv_device> {
+    let pointers: Vec<_> = list()?.into_iter().map(Device::c).collect();
+    let array = array(&pointers)?;
+    if !count.is_null() {
+        // SAFETY: the program wants the count at this place of its own.
+        unsafe { *count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX) };
+    }
+    Ok(array)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    errno::pointer(device_list(count))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: the program returns a list of `ibv_get_device_list`.
+    unsafe { free_array(list) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: an element of a device list.
+    unsafe { Device::of(device) }.c.name.as_ptr()
+}
+
+/// The GUID in network byte order.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: an element of a device list.
+    unsafe { Device::of(device) }.engine.guid().to_be()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: an element of a device list.
+    let device = unsafe { Device::of(device) };
+    c_int::try_from(device.engine.index).unwrap_or(-1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: an element of a device list.
+    errno::pointer(context::open(unsafe { Device::of(device) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_the_same_in_every_list() {
+        let mut count = -1;
+        let first = ibv_get_device_list(&raw mut count);
+        let second = ibv_get_device_list(ptr::null_mut());
+        assert!(count > 0, "a machine has at least its loopback interface");
+        let count = usize::try_from(count).expect("positive");
+        // SAFETY: both lists have `count` elements and a NULL.
+        let devices = unsafe { std::slice::from_raw_parts(first, count + 1) };
+        // SAFETY: as above.
+        assert_eq!(devices, unsafe { std::slice::from_raw_parts(second, count + 1) });
+        assert_eq!(devices.iter().position(|device| device.is_null()), Some(count));
+        for list in [first, second] {
+            // SAFETY: returned once each.
+            unsafe { ibv_free_device_list(list) };
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The C faces of Weft: `libibverbs.so.1` and `librdmacm.so.1`, for programs that were built
+//! against rdma-core.
+//!
+//! Each module defines the exported functions of one kind of object, with the names, signatures and
+//! error conventions of the verbs manual pages. A program's pointer to a C structure is a pointer
+//! to an [`object`], which has the engine's object behind it. `cargo xtask dist` links the result
+//! with the symbol versions of Debian 12's libraries (`abi/*.map`).
+
+mod acks;
+mod ah;
+mod attributes;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod errno;
+mod event;
+mod layout;
+mod mr;
+mod mutex;
+mod mw;
+mod object;
+mod pd;
+mod post;
+mod presentation;
+mod private_stubs;
+mod qp;
+mod qp_ex;
+mod rate;
+mod rdmacm;
+mod srq;
+mod strings;
+mod sysfs;
+mod unsupported;
+
+pub mod abi;

@@ -1,0 +1,166 @@
+//! Protection domains, thread domains, and parent domains, which join the two.
+//!
+//! # Safety
+//! Objects that a program hands in are live ones of ours, as the manual demands.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use weft_engine::pd::Pd as EnginePd;
+use weft_engine::{Errno, Result};
+
+use crate::abi::{
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+};
+use crate::context::Context;
+use crate::errno;
+use crate::object::{self, Behind, Object};
+
+/// What is behind an `ibv_pd`.
+#[derive(Debug)]
+pub(crate) struct Pd {
+    engine: Arc<EnginePd>,
+    context: *mut ibv_context,
+    users: Users,
+    /// What a parent domain was made of, kept from being freed.
+    _parts: Option<(Use, Option<Use>)>,
+}
+
+impl Behind for Pd {
+    type C = ibv_pd;
+}
+
+impl Pd {
+    /// The engine's protection domain; a parent domain shares that of its protection domain.
+    pub(crate) fn engine(&self) -> &Arc<EnginePd> {
+        &self.engine
+    }
+
+    /// The context that it was made in.
+    pub(crate) fn context(&self) -> *mut ibv_context {
+        self.context
+    }
+
+    /// A hold on the domain, for an object that is made in it.
+    pub(crate) fn hold(&self) -> Use {
+        self.users.hold()
+    }
+
+    /// The domain that a program names.
+    ///
+    /// # Safety
+    /// `c` must be a domain that is not deallocated during `'a`.
+    pub(crate) unsafe fn of<'a>(c: *mut ibv_pd) -> &'a Object<Self> {
+        // SAFETY: every `ibv_pd` that programs have is made by `create` below.
+        unsafe { object::object(c) }
+    }
+}
+
+/// Who uses an object that must not go first.
+#[derive(Debug, Default)]
+pub(crate) struct Users(Arc<()>);
+
+/// One use, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Use {
+    _counted: Arc<()>,
+}
+
+impl Users {
+    pub(crate) fn hold(&self) -> Use {
+        Use { _counted: Arc::clone(&self.0) }
+    }
+
+    /// # Errors
+    /// `EBUSY` while there are any.
+    pub(crate) fn check_none(&self) -> Result<()> {
+        if Arc::strong_count(&self.0) == 1 { Ok(()) } else { Err(Errno::BUSY) }
+    }
+}
+
+fn create(
+    context: *mut ibv_context,
+    engine: Arc<EnginePd>,
+    parts: Option<(Use, Option<Use>)>,
+) -> *mut ibv_pd {
+    let state = Pd { engine, context, users: Users::default(), _parts: parts };
+    object::create(ibv_pd { context, handle: 0 }, state)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: an open context.
+    let engine = EnginePd::new(unsafe { Context::of(context) }.engine());
+    create(context, engine, None)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: a live domain.
+    let state = unsafe { Pd::of(pd) };
+    let free = state.users.check_none();
+    if free.is_ok() {
+        // SAFETY: the program gives it up and nothing else uses it.
+        unsafe { object::destroy::<Pd>(pd) };
+    }
+    errno::returned(free)
+}
+
+/// What is behind an `ibv_td`. All objects here may be used by any thread, so it only counts uses.
+#[derive(Debug, Default)]
+struct Td {
+    users: Users,
+}
+
+impl Behind for Td {
+    type C = ibv_td;
+}
+
+/// `ibv_alloc_td`.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    init: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    // SAFETY: the program's structure.
+    if unsafe { (*init).comp_mask } != 0 {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
+    object::create(ibv_td { context }, Td::default())
+}
+
+/// `ibv_dealloc_td`.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: a live thread domain.
+    let free = unsafe { object::object::<Td>(td) }.users.check_none();
+    if free.is_ok() {
+        // SAFETY: the program gives it up and no parent domain uses it.
+        unsafe { object::destroy::<Td>(td) };
+    }
+    errno::returned(free)
+}
+
+/// `ibv_alloc_parent_domain`. The program's allocators are accepted and never needed: they are for
+/// the buffers that a device reads, and no device does here.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    init: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    // SAFETY: the program's structure.
+    let init = unsafe { &*init };
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    if init.pd.is_null() {
+        return errno::pointer(Err(Errno::INVAL));
+    }
+    if init.comp_mask & !known != 0 {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
+    // SAFETY: a live domain.
+    let pd = unsafe { Pd::of(init.pd) };
+    let td = (!init.td.is_null()).then(|| {
+        // SAFETY: a live thread domain.
+        unsafe { object::object::<Td>(init.td) }.users.hold()
+    });
+    create(context, Arc::clone(&pd.engine), Some((pd.hold(), td)))
+}

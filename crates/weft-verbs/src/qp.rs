@@ -1,0 +1,359 @@
+//! Queue pairs.
+//!
+//! # Safety
+//! Objects that a program hands in are live ones of ours, and structures are its own. An `ibv_qp`
+//! is the head of the `ibv_qp_ex` at the head of its [`Object`].
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use weft_engine::access::Access;
+use weft_engine::qp::{AttrMask, Qp as EngineQp, QpAttr, QpCap, QpInit, QpState, QpType};
+use weft_engine::{Errno, Result};
+
+use crate::abi::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_RC, ibv_context, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, zeroed,
+};
+use crate::acks::Acks;
+use crate::ah;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::errno;
+use crate::object::{self, Behind, Object};
+use crate::pd::{Pd, Use};
+use crate::qp_ex::{self, Stage};
+use crate::srq::Srq;
+
+/// What the builders of `ibv_qp_ex` can build.
+const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+/// The parts of `ibv_qp_init_attr_ex` that mean something here.
+const KNOWN_ATTRIBUTES: u32 =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+
+/// What is behind an `ibv_qp`.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    engine: Arc<EngineQp>,
+    context: *mut ibv_context,
+    /// What it was made of, with the sizes that it got.
+    init: ibv_qp_init_attr,
+    /// What the builders have collected. Whoever holds the structure's mutex owns it.
+    pub(crate) stage: UnsafeCell<Stage>,
+    /// Whether the program asked for the builders.
+    has_builders: bool,
+    async_acks: Acks,
+    _pd: Use,
+}
+
+impl Behind for Qp {
+    type C = ibv_qp_ex;
+}
+
+impl Qp {
+    /// The engine's queue pair.
+    pub(crate) fn engine(&self) -> &Arc<EngineQp> {
+        &self.engine
+    }
+
+    /// Asynchronous events that the program has taken.
+    pub(crate) fn async_acks(&self) -> &Acks {
+        &self.async_acks
+    }
+
+    /// The queue pair that a program names.
+    ///
+    /// # Safety
+    /// `c` must be a queue pair that is not destroyed during `'a`.
+    pub(crate) unsafe fn of<'a>(c: *mut ibv_qp) -> &'a Object<Self> {
+        // SAFETY: every `ibv_qp` that programs have is the head of an `ibv_qp_ex` made below.
+        unsafe { object::object(c.cast()) }
+    }
+}
+
+fn cap_of(cap: &ibv_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+fn c_cap_of(cap: QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// # Safety
+/// The queues that it names must be live or NULL.
+unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
+    if init.qp_type != IBV_QPT_RC {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: a live queue, by the caller's promise.
+    let send_cq = Arc::clone(unsafe { Cq::of(init.send_cq) }.engine());
+    // SAFETY: as above.
+    let recv_cq = Arc::clone(unsafe { Cq::of(init.recv_cq) }.engine());
+    let srq = (!init.srq.is_null()).then(|| {
+        // SAFETY: as above.
+        Arc::clone(unsafe { Srq::of(init.srq) }.engine())
+    });
+    let mut cap = cap_of(&init.cap);
+    if srq.is_some() {
+        // ibv_create_qp(3): ignored for a queue pair with a shared receive queue.
+        cap.max_recv_wr = 0;
+        cap.max_recv_sge = 0;
+    }
+    let sq_sig_all = init.sq_sig_all != 0;
+    Ok(QpInit { qp_type: QpType::Rc, send_cq, recv_cq, srq, cap, sq_sig_all })
+}
+
+/// Makes a queue pair, and tells the program the sizes that it got.
+///
+/// # Errors
+/// `EOPNOTSUPP` for a type other than RC; `EINVAL` for sizes beyond the device's, or without
+/// completion queues; `ENOMEM` without numbers or keys left.
+///
+/// # Safety
+/// The objects that are named must be live.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    has_builders: bool,
+) -> Result<*mut ibv_qp> {
+    // SAFETY: live, by the caller's promise.
+    let domain = unsafe { Pd::of(pd) };
+    // SAFETY: as above.
+    let engine = EngineQp::new(domain.engine(), unsafe { init_of(init) }?)?;
+    init.cap = c_cap_of(engine.query().1);
+    let qp_base = ibv_qp {
+        context: domain.context(),
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: engine.number(),
+        qp_num: engine.number(),
+        state: IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let mut c = ibv_qp_ex { qp_base, ..zeroed() };
+    if has_builders {
+        qp_ex::set_operations(&mut c);
+    }
+    let cookie = Arc::clone(&engine);
+    let state = Qp {
+        engine,
+        context: domain.context(),
+        init: *init,
+        stage: UnsafeCell::new(Stage::default()),
+        has_builders,
+        async_acks: Acks::default(),
+        _pd: domain.hold(),
+    };
+    let qp = object::create(c, state);
+    cookie.cookie.store(qp.expose_provenance(), Ordering::Release);
+    Ok(qp.cast())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the program's structure.
+    let init = unsafe { &mut *init };
+    // SAFETY: the caller's promise is ours.
+    errno::pointer(unsafe { create(pd, init, false) })
+}
+
+/// `ibv_create_qp_ex`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the program's structure.
+    let ex = unsafe { *init };
+    if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {
+        return errno::pointer(Err(Errno::INVAL));
+    }
+    let has_builders = ex.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    let has_flags = ex.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
+    if ex.comp_mask & !KNOWN_ATTRIBUTES != 0
+        || (has_builders && ex.send_ops_flags & !u64::from(SEND_OPS) != 0)
+        || (has_flags && ex.create_flags != 0)
+    {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
+    // SAFETY: the extended structure begins as the plain one does (checked in `layout`).
+    let init = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
+    // SAFETY: the caller's promise is ours.
+    errno::pointer(unsafe { create(ex.pd, init, has_builders) })
+}
+
+/// The extended form of a queue pair, if it was made with builders.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: a live queue pair.
+    let state = unsafe { Qp::of(qp) };
+    if state.has_builders { qp.cast() } else { std::ptr::null_mut() }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: a live queue pair.
+    let state = unsafe { Qp::of(qp) };
+    {
+        // SAFETY: an open context, as long as there is a queue pair in it.
+        let _delivery = unsafe { Context::of(state.context) }.delivery();
+        state.engine.cookie.store(0, Ordering::Release);
+    }
+    state.engine.destroy();
+    state.async_acks.wait();
+    // SAFETY: the program gives it up, and has acknowledged its events.
+    unsafe { object::destroy::<Qp>(qp.cast()) };
+    0
+}
+
+/// The engine's form of what a program wants to modify. What the mask leaves out is not looked at.
+fn attr_of(attr: &ibv_qp_attr, mask: AttrMask) -> Result<QpAttr> {
+    let state = |bit, value| {
+        if mask.contains(bit) {
+            QpState::from_raw(value).ok_or(Errno::INVAL)
+        } else {
+            Ok(QpState::Reset)
+        }
+    };
+    let access = Access::from_bits(attr.qp_access_flags);
+    if mask.contains(AttrMask::ACCESS_FLAGS) && access.is_none() {
+        return Err(Errno::INVAL);
+    }
+    Ok(QpAttr {
+        qp_state: state(AttrMask::STATE, attr.qp_state)?,
+        cur_qp_state: state(AttrMask::CUR_STATE, attr.cur_qp_state)?,
+        path_mtu: attr.path_mtu,
+        path_mig_state: attr.path_mig_state,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        qp_access_flags: access.unwrap_or_default(),
+        cap: cap_of(&attr.cap),
+        ah_attr: ah::vector_of(&attr.ah_attr),
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: attr.en_sqd_async_notify != 0,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    })
+}
+
+/// The C form of a queue pair's attributes.
+pub(crate) fn c_attr_of(attr: &QpAttr) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: attr.qp_state as u32,
+        cur_qp_state: attr.cur_qp_state as u32,
+        path_mtu: attr.path_mtu,
+        path_mig_state: attr.path_mig_state,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        qp_access_flags: attr.qp_access_flags.bits(),
+        cap: c_cap_of(attr.cap),
+        ah_attr: ah::attr_of(&attr.ah_attr),
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: u8::from(attr.en_sqd_async_notify),
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port_num,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        ..zeroed()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: a live queue pair.
+    let state = unsafe { Qp::of(qp) };
+    // SAFETY: the program's structure.
+    let attr = unsafe { &*attr };
+    let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno::INVAL);
+    errno::returned(mask.and_then(|mask| {
+        state.engine.modify(&attr_of(attr, mask)?, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            // SAFETY: a field of the live structure, which the program only reads.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: a live queue pair.
+    let state = unsafe { Qp::of(qp) };
+    let (found, ..) = state.engine.query();
+    // SAFETY: the program's place for the result.
+    unsafe { attr.write(c_attr_of(&found)) };
+    // SAFETY: the program's place for the result.
+    unsafe { init.write(state.init) };
+    if mask.cast_unsigned() & IBV_QP_STATE != 0 {
+        // SAFETY: a field of the live structure, which the program only reads.
+        unsafe { (*qp).state = found.qp_state as u32 };
+    }
+    0
+}
+
+/// Whether data arrives in memory in the order of its addresses: not promised.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _opcode: u32, _flags: u32) -> c_int {
+    0
+}

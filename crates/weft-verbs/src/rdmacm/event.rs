@@ -1,0 +1,332 @@
+//! Events: what a program gets from a channel, and how synchronous calls wait for theirs.
+//!
+//! # Safety
+//! Channels, identifiers and events that a program hands in are live ones of ours. An identifier
+//! that an event names is not destroyed before the event is acknowledged.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+use weft_engine::cm::{Event as EngineEvent, EventKind, EventParam};
+use weft_engine::{Errno, Result};
+
+use super::channel::Channel;
+use super::id::{self, Id, Kind};
+use crate::abi::{
+    RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
+    RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
+    RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_MULTICAST_ERROR, RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_REJECTED,
+    RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel,
+};
+use crate::acks::Acks;
+use crate::errno;
+use crate::object::{self, Behind};
+use crate::qp::Qp;
+
+/// Retries that a peer's program is said to have asked for: without end.
+const RETRIES: u8 = 7;
+
+/// What is behind a `rdma_cm_event`.
+#[derive(Debug)]
+struct Event {
+    /// Where the program finds the private data.
+    _private_data: Vec<u8>,
+    /// Of the identifier that waits for the acknowledgement.
+    acks: Acks,
+}
+
+impl Behind for Event {
+    type C = rdma_cm_event;
+}
+
+/// Takes the next event of a channel. A thread may be cancelled in here: no lock is held while it
+/// waits, and there is nothing to drop.
+///
+/// # Errors
+/// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
+///
+/// # Safety
+/// `channel` must be live.
+unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
+    // SAFETY: live, by the caller's promise.
+    let state = unsafe { Channel::of(channel) };
+    loop {
+        let event = state.engine().next_event(|event| {
+            // SAFETY: the channel is locked, and destroying an identifier takes its events out of
+            // the channel first.
+            let owner = unsafe { Id::c_of(event.owner()) };
+            // SAFETY: as above.
+            unsafe { Id::of(owner) }.acks().delivered();
+        })?;
+        // SAFETY: the owner waits for the acknowledgement that is due from now on.
+        if let Some(c) = unsafe { deliver(event) } {
+            return Ok(c);
+        }
+    }
+}
+
+/// Shows in the program's structures what has happened, and makes the program's event. `None` when
+/// there is no identifier for a connection request; it has been rejected.
+///
+/// # Safety
+/// The event's owner must be live.
+unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
+    // SAFETY: live, by the caller's promise.
+    let owner = unsafe { Id::c_of(event.owner()) };
+    // SAFETY: as above.
+    let acks = unsafe { Id::of(owner) }.acks().clone();
+    let (mut kind, mut status) = (event.kind as rdma_cm_event_type, event.status);
+    let (mut id, mut listener) = (owner, ptr::null_mut());
+    if event.listener.is_some() {
+        // SAFETY: the owner of a request is its listener.
+        let Ok(child) = (unsafe { request(&event, owner) }) else {
+            event.id.destroy();
+            acks.acknowledge(1);
+            return None;
+        };
+        (id, listener) = (child, owner);
+    }
+    // SAFETY: live, and the program's thread is in its call.
+    if let Err(error) = unsafe { show(id, event.kind) } {
+        status = -error.raw_os_error();
+        kind = match event.kind {
+            EventKind::RouteResolved => RDMA_CM_EVENT_ROUTE_ERROR,
+            _ => RDMA_CM_EVENT_ADDR_ERROR,
+        };
+    }
+    // SAFETY: the structure consists of integers, pointers and unions of them: zero is valid.
+    let mut c: rdma_cm_event = unsafe { MaybeUninit::zeroed().assume_init() };
+    (c.id, c.listen_id, c.event, c.status) = (id, listener, kind, status);
+    c.param.conn = conn_param(&event.param);
+    Some(object::create(c, Event { _private_data: event.param.private_data, acks }))
+}
+
+fn conn_param(param: &EventParam) -> rdma_conn_param {
+    let data = &param.private_data;
+    let pointer = if data.is_empty() { ptr::null() } else { data.as_ptr() };
+    rdma_conn_param {
+        private_data: pointer.cast(),
+        // A foreign peer may send more than a program can be told of.
+        private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: 1,
+        retry_count: RETRIES,
+        rnr_retry_count: RETRIES,
+        srq: 0,
+        qp_num: param.qp_num,
+    }
+}
+
+/// Makes the program's identifier for a connection request.
+///
+/// # Errors
+/// `EMFILE` and the like; `ENODEV` when the address has no device.
+///
+/// # Safety
+/// `listener` must be live.
+unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
+    // SAFETY: live, by the caller's promise; its kind does not change.
+    let (context, ps, qp_type) =
+        unsafe { ((*listener).context, (*listener).ps, (*listener).qp_type) };
+    // SAFETY: live, by the caller's promise.
+    let sync = unsafe { Id::of(listener) }.is_sync();
+    let channel = if sync {
+        ptr::null_mut()
+    } else {
+        // SAFETY: as above.
+        unsafe { (*listener).channel }
+    };
+    let kind = Kind { context, ps, qp_type };
+    // SAFETY: the channel of a live identifier is live.
+    let id = unsafe { id::wrap(Arc::clone(&event.id), channel, kind) }?;
+    // SAFETY: made just now.
+    let shown = unsafe { id::show_addresses(id) };
+    // SAFETY: as above.
+    let shown = shown.and_then(|()| unsafe { id::show_path(id) });
+    if let Err(error) = shown {
+        // SAFETY: the program has not seen it.
+        unsafe { id::destroy(id) };
+        return Err(error);
+    }
+    Ok(id)
+}
+
+/// # Safety
+/// `id` must be live.
+unsafe fn show(id: *mut rdma_cm_id, kind: EventKind) -> Result<()> {
+    match kind {
+        // SAFETY: the caller's promise.
+        EventKind::AddrResolved => unsafe { id::show_addresses(id) },
+        // SAFETY: as above.
+        EventKind::RouteResolved => unsafe { id::show_path(id) },
+        _ => {
+            // SAFETY: as above.
+            unsafe { show_qp_state(id) };
+            Ok(())
+        }
+    }
+}
+
+/// The engine moves a queue pair that belongs to the identifier through its states; its structure
+/// follows, as it would have if the program had done that.
+///
+/// # Safety
+/// `id` must be live.
+pub(super) unsafe fn show_qp_state(id: *mut rdma_cm_id) {
+    // SAFETY: live, by the caller's promise.
+    let qp = unsafe { (*id).qp };
+    if !qp.is_null() {
+        // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+        let state = unsafe { Qp::of(qp) }.engine().state();
+        // SAFETY: as above; the program only reads this field.
+        unsafe { (*qp).state = state as u32 };
+    }
+}
+
+/// Waits for the outcome of a call on a synchronous identifier, which the program finds in its
+/// structure. A thread may be cancelled in here.
+///
+/// # Errors
+/// What the outcome is: `ECONNREFUSED` for a rejection.
+///
+/// # Safety
+/// `id` must be live.
+pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
+    // SAFETY: live, by the caller's promise.
+    if !unsafe { Id::of(id) }.is_sync() {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { acknowledge_own(id) };
+    // SAFETY: as above; its channel is live, too.
+    let event = unsafe { next((*id).channel) }?;
+    // SAFETY: the program's thread is in its call for this identifier.
+    unsafe { (*id).event = event };
+    // SAFETY: made just now.
+    let (kind, status) = unsafe { ((*event).event, (*event).status) };
+    match status {
+        0 => Ok(()),
+        _ if kind == RDMA_CM_EVENT_REJECTED => Err(Errno::CONNREFUSED),
+        status => Err(Errno::from_raw_os_error(status.abs())),
+    }
+}
+
+/// Takes the next event of a synchronous listener.
+///
+/// # Errors
+/// `EINTR` after a signal.
+///
+/// # Safety
+/// `id` must be live.
+pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> {
+    // SAFETY: live, by the caller's promise.
+    unsafe { acknowledge_own(id) };
+    // SAFETY: as above; its channel is live, too.
+    unsafe { next((*id).channel) }
+}
+
+/// Acknowledges the event that a synchronous identifier keeps for its program.
+///
+/// # Safety
+/// `id` must be live.
+pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) {
+    // SAFETY: live, by the caller's promise.
+    let event = unsafe { ptr::replace(&raw mut (*id).event, ptr::null_mut()) };
+    if !event.is_null() {
+        // SAFETY: an event that nobody has acknowledged.
+        unsafe { acknowledge(event) };
+    }
+}
+
+/// # Safety
+/// `event` must be live, and nobody may use it afterwards.
+unsafe fn acknowledge(event: *mut rdma_cm_event) {
+    // SAFETY: live, by the caller's promise.
+    let acks = unsafe { object::object::<Event>(event) }.acks.clone();
+    // SAFETY: as above; this is its end.
+    unsafe { object::destroy::<Event>(event) };
+    acks.acknowledge(1);
+}
+
+/// A thread may be cancelled in here: no lock is held while it waits, and there is nothing to drop.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if event.is_null() {
+        return errno::minus_one(Err(Errno::INVAL));
+    }
+    // SAFETY: a live channel.
+    errno::minus_one(unsafe { next(channel) }.map(|found| {
+        // SAFETY: the program's place for the result.
+        unsafe { *event = found };
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    if event.is_null() {
+        return errno::minus_one(Err(Errno::INVAL));
+    }
+    // SAFETY: a live event, which the program gives up.
+    unsafe { acknowledge(event) };
+    0
+}
+
+fn name(event: rdma_cm_event_type) -> &'static CStr {
+    match event {
+        RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        RDMA_CM_EVENT_ADDR_ERROR => c"RDMA_CM_EVENT_ADDR_ERROR",
+        RDMA_CM_EVENT_ROUTE_RESOLVED => c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        RDMA_CM_EVENT_ROUTE_ERROR => c"RDMA_CM_EVENT_ROUTE_ERROR",
+        RDMA_CM_EVENT_CONNECT_REQUEST => c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        RDMA_CM_EVENT_CONNECT_RESPONSE => c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        RDMA_CM_EVENT_CONNECT_ERROR => c"RDMA_CM_EVENT_CONNECT_ERROR",
+        RDMA_CM_EVENT_UNREACHABLE => c"RDMA_CM_EVENT_UNREACHABLE",
+        RDMA_CM_EVENT_REJECTED => c"RDMA_CM_EVENT_REJECTED",
+        RDMA_CM_EVENT_ESTABLISHED => c"RDMA_CM_EVENT_ESTABLISHED",
+        RDMA_CM_EVENT_DISCONNECTED => c"RDMA_CM_EVENT_DISCONNECTED",
+        RDMA_CM_EVENT_DEVICE_REMOVAL => c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        RDMA_CM_EVENT_MULTICAST_JOIN => c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        RDMA_CM_EVENT_MULTICAST_ERROR => c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        RDMA_CM_EVENT_ADDR_CHANGE => c"RDMA_CM_EVENT_ADDR_CHANGE",
+        RDMA_CM_EVENT_TIMEWAIT_EXIT => c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        _ => c"UNKNOWN EVENT",
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+    name(event).as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_of_the_engines_events() {
+        for (kind, text) in [
+            (EventKind::AddrResolved, "RDMA_CM_EVENT_ADDR_RESOLVED"),
+            (EventKind::RouteResolved, "RDMA_CM_EVENT_ROUTE_RESOLVED"),
+            (EventKind::ConnectRequest, "RDMA_CM_EVENT_CONNECT_REQUEST"),
+            (EventKind::ConnectResponse, "RDMA_CM_EVENT_CONNECT_RESPONSE"),
+            (EventKind::ConnectError, "RDMA_CM_EVENT_CONNECT_ERROR"),
+            (EventKind::Unreachable, "RDMA_CM_EVENT_UNREACHABLE"),
+            (EventKind::Rejected, "RDMA_CM_EVENT_REJECTED"),
+            (EventKind::Established, "RDMA_CM_EVENT_ESTABLISHED"),
+            (EventKind::Disconnected, "RDMA_CM_EVENT_DISCONNECTED"),
+            (EventKind::TimewaitExit, "RDMA_CM_EVENT_TIMEWAIT_EXIT"),
+        ] {
+            assert_eq!(name(kind as rdma_cm_event_type).to_str(), Ok(text));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! rsockets, as plain sockets: an rsocket is a socket of the kernel, so that it works with
+//! everything that takes a descriptor.
+//!
+//! # Safety
+//! Arguments are passed on to the C library's calls of the same meaning, whose contract is the
+//! caller's. Calls that wait are cancellation points, like those of sockets.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+
+use libc::{
+    AF_INET, AF_INET6, MSG_NOSIGNAL, SOCK_DGRAM, SOCK_STREAM, fd_set, iovec, msghdr, nfds_t, off_t,
+    pollfd, sockaddr, socklen_t, ssize_t, timeval,
+};
+use weft_engine::Errno;
+
+use crate::errno;
+
+/// Options of rsockets (`<rdma/rsocket.h>`).
+const SOL_RDMA: c_int = 0x10000;
+/// What `RDMA_SQSIZE` to `RDMA_IOMAPSIZE` are said to be: librdmacm's defaults, and no mappings.
+const RDMA_OPTIONS: [c_int; 4] = [384, 384, 64, 0];
+
+#[unsafe(no_mangle)]
+extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let known = matches!(domain, AF_INET | AF_INET6) && matches!(kind, SOCK_STREAM | SOCK_DGRAM);
+    if !known {
+        return errno::minus_one(Err(Errno::OPNOTSUPP));
+    }
+    // SAFETY: takes integers only.
+    unsafe { libc::socket(domain, kind, protocol) }
+}
+
+macro_rules! forward {
+    ($($name:ident => $to:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            // SAFETY: the caller's promise is that of the call it goes to.
+            unsafe { libc::$to($($arg),*) }
+        }
+    )* };
+}
+
+forward! {
+    rbind => bind(socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    rlisten => listen(socket: c_int, backlog: c_int) -> c_int;
+    raccept => accept(socket: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
+    rconnect => connect(socket: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    rshutdown => shutdown(socket: c_int, how: c_int) -> c_int;
+    rclose => close(socket: c_int) -> c_int;
+    rrecv => recv(socket: c_int, buffer: *mut c_void, length: usize, flags: c_int) -> ssize_t;
+    rrecvfrom => recvfrom(socket: c_int, buffer: *mut c_void, length: usize, flags: c_int,
+        address: *mut sockaddr, address_length: *mut socklen_t) -> ssize_t;
+    rrecvmsg => recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    rread => read(socket: c_int, buffer: *mut c_void, length: usize) -> ssize_t;
+    rreadv => readv(socket: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    rpoll => poll(entries: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    rselect => select(count: c_int, read: *mut fd_set, write: *mut fd_set, error: *mut fd_set,
+        timeout: *mut timeval) -> c_int;
+    rgetpeername => getpeername(socket: c_int, address: *mut sockaddr, length: *mut socklen_t)
+        -> c_int;
+    rgetsockname => getsockname(socket: c_int, address: *mut sockaddr, length: *mut socklen_t)
+        -> c_int;
+}
+
+// rsockets raise no SIGPIPE.
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rsend(
+    socket: c_int,
+    buffer: *const c_void,
+    length: usize,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise is that of `send`.
+    unsafe { libc::send(socket, buffer, length, flags | MSG_NOSIGNAL) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rsendto(
+    socket: c_int,
+    buffer: *const c_void,
+    length: usize,
+    flags: c_int,
+    to: *const sockaddr,
+    to_length: socklen_t,
+) -> ssize_t {
+    // SAFETY: the caller's promise is that of `sendto`.
+    unsafe { libc::sendto(socket, buffer, length, flags | MSG_NOSIGNAL, to, to_length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise is that of `sendmsg`.
+    unsafe { libc::sendmsg(socket, message, flags | MSG_NOSIGNAL) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: usize) -> ssize_t {
+    // SAFETY: the caller's promise is that of `send`.
+    unsafe { libc::send(socket, buffer, length, MSG_NOSIGNAL) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rwritev(socket: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: a message header of integers and pointers: zero is valid.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vector.cast_mut();
+    message.msg_iovlen = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the caller's vector is only read.
+    unsafe { libc::sendmsg(socket, &raw const message, MSG_NOSIGNAL) }
+}
+
+/// `fcntl` takes its third argument or none. Reading one that is not there is harmless where
+/// arguments come in registers, as on every 64-bit Linux.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int {
+    // SAFETY: the caller's promise is that of `fcntl`.
+    unsafe { libc::fcntl(socket, command, argument) }
+}
+
+/// Options of rsockets are sizes of queues, which sockets do not have: accepted.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rsetsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    if level == SOL_RDMA {
+        let known = usize::try_from(name).is_ok_and(|name| name <= RDMA_OPTIONS.len());
+        return errno::minus_one(if known { Ok(()) } else { Err(Errno::NOPROTOOPT) });
+    }
+    // SAFETY: the caller's promise is that of `setsockopt`.
+    unsafe { libc::setsockopt(socket, level, name, value, length) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rgetsockopt(
+    socket: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    if level != SOL_RDMA {
+        // SAFETY: the caller's promise is that of `getsockopt`.
+        return unsafe { libc::getsockopt(socket, level, name, value, length) };
+    }
+    let option = usize::try_from(name).ok().and_then(|name| RDMA_OPTIONS.get(name));
+    let Some(&option) = option else { return errno::minus_one(Err(Errno::NOPROTOOPT)) };
+    // SAFETY: the program's own.
+    let room = unsafe { *length } as usize;
+    if room < size_of::<c_int>() {
+        return errno::minus_one(Err(Errno::INVAL));
+    }
+    // SAFETY: there is room at the program's place.
+    unsafe { value.cast::<c_int>().write_unaligned(option) };
+    // SAFETY: the program's own.
+    unsafe { *length = size_of::<c_int>() as socklen_t };
+    0
+}
+
+/// A socket's peer cannot write into memory.
+#[unsafe(no_mangle)]
+extern "C" fn riomap(
+    _socket: c_int,
+    _buffer: *mut c_void,
+    _length: usize,
+    _protection: c_int,
+    _flags: c_int,
+    _offset: off_t,
+) -> off_t {
+    errno::minus_one(Err(Errno::OPNOTSUPP)).into()
+}
+
+/// Nothing is mapped.
+#[unsafe(no_mangle)]
+extern "C" fn riounmap(_socket: c_int, _buffer: *mut c_void, _length: usize) -> c_int {
+    errno::minus_one(Err(Errno::INVAL))
+}
+
+/// Nothing is mapped. The result is `(size_t) -1`.
+#[unsafe(no_mangle)]
+extern "C" fn riowrite(
+    _socket: c_int,
+    _buffer: *const c_void,
+    _count: usize,
+    _offset: off_t,
+    _flags: c_int,
+) -> usize {
+    errno::minus_one(Err(Errno::OPNOTSUPP));
+    usize::MAX
+}
