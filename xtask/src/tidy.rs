@@ -23,7 +23,7 @@ const FILE_LINES_MAX: usize = 1_000;
 
 /// # Errors
 /// The findings, one a line.
-pub fn run(_args: &[String]) -> Result<(), String> {
+pub(crate) fn run(_args: &[String]) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask has no parent")?;
     let mut findings = Vec::new();
     for (name, allowed) in LAYERS {

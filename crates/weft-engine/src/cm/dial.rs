@@ -253,7 +253,7 @@ impl Dial {
     ) -> Option<std::result::Result<Greeted, Failure>> {
         match (phase.take(), step) {
             (Phase::Asking { plan, .. }, Step::Port(port)) => {
-                let port = port.unwrap_or(plan.peer.port());
+                let port = port.unwrap_or_else(|| plan.peer.port());
                 *phase = match self.connect(plan, port) {
                     Ok(next) => next,
                     Err(error) => return Some(Err(Failure::of_connect(error))),

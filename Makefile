@@ -1,0 +1,50 @@
+# Weft: RDMA programs on a machine with no RDMA hardware. `make help` lists the targets.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+root := $(DESTDIR)$(PREFIX)
+bash_completions := $(root)/share/bash-completion/completions
+zsh_completions := $(root)/share/zsh/site-functions
+fish_completions := $(root)/share/fish/vendor_completions.d
+
+# Debian packages that `make demo` and `make bench` measure with.
+measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
+	perftest rdmacm-utils qperf iperf3
+
+.PHONY: help build demo test bench install clean
+
+help: ## Show this text
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+build: ## Build the command and the libraries into dist/
+	$(CARGO) xtask dist
+
+demo: ## Run RDMA programs between two network namespaces, and compare them with TCP
+	scripts/setup $(measured)
+	$(MAKE) build
+	$(CARGO) run --quiet --package weft-lab --bin demo
+
+test: ## Run every check and every test, real programs included
+	scripts/test
+
+bench: ## Measure against TCP over the same path (BENCH="--json" for JSON)
+	scripts/setup $(measured)
+	$(MAKE) build
+	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)
+
+install: ## Install dist/ under PREFIX (default /usr/local), staged in DESTDIR
+	@test -x dist/bin/weft || { echo "run 'make build' first" >&2; exit 1; }
+	install -d $(root)/bin $(root)/lib/weft $(root)/share/man/man1
+	install -d $(bash_completions) $(zsh_completions) $(fish_completions)
+	install dist/bin/weft $(root)/bin/
+	cp --no-dereference --remove-destination dist/lib/weft/* $(root)/lib/weft/
+	dist/bin/weft man $(root)/share/man/man1
+	dist/bin/weft completions bash >$(bash_completions)/weft
+	dist/bin/weft completions zsh >$(zsh_completions)/_weft
+	dist/bin/weft completions fish >$(fish_completions)/weft.fish
+
+clean: ## Remove everything that was built
+	$(CARGO) clean
+	rm -rf dist

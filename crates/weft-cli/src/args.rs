@@ -1,0 +1,192 @@
+//! The command line: one definition for parsing, help, manual pages and shell completions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+
+/// Run unmodified RDMA programs on a machine with no RDMA hardware.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weft",
+    version,
+    about = "Run unmodified RDMA programs on a machine with no RDMA hardware",
+    long_about = "Run unmodified RDMA programs on a machine with no RDMA hardware.\n\n\
+        Weft puts its own libibverbs and librdmacm in front of the system's. They offer one RDMA \
+        device per network interface and carry its traffic as iWARP over TCP, in user space: \
+        no driver, no daemon, no root.",
+    after_help = "Examples:\n  \
+        weft run -- ibv_devinfo                  show the device as a program sees it\n  \
+        weft run -- ib_write_bw                  on one host, the server\n  \
+        weft run -- ib_write_bw SERVER           on another, the client\n  \
+        weft run -d eth0 -- rping -s -a 0.0.0.0  only the device of eth0\n  \
+        eval \"$(weft env)\"                       set up this shell instead of one program\n  \
+        weft info                                devices, addresses, limits, transports\n  \
+        weft ps; weft dump PID                   what running programs do with the device"
+)]
+pub(crate) struct Weft {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a program with Weft's RDMA device
+    Run(RunArgs),
+    /// Print the variables that `weft run` sets, for a shell to evaluate
+    Env(EnvArgs),
+    /// Show the devices that programs see, their addresses and limits, and the transports
+    Info(InfoArgs),
+    /// List the running processes that use Weft
+    Ps(PsArgs),
+    /// Show the state and the counters of every queue pair of a running process
+    Dump(DumpArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(ManArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "weft run [OPTIONS] [--] PROGRAM [ARGS]...")]
+#[command(after_help = "PROGRAM replaces weft, so its exit status and signals are its own.\n\
+    Exit status of weft itself: 127 if PROGRAM is not found, 126 if it cannot run on Weft.")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+
+    /// The program, looked up in PATH, and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+
+    /// The syntax to print
+    #[arg(long, value_enum, default_value_t = Syntax::Sh)]
+    pub(crate) shell: Syntax,
+}
+
+/// How the device looks to the program. An option left out leaves its variable as it is.
+#[derive(Debug, Default, Args)]
+pub(crate) struct DeviceArgs {
+    /// Network interface to offer as a device, first one first; all of them by default
+    #[arg(short, long, value_name = "IFNAME|all", value_delimiter = ',')]
+    pub(crate) device: Vec<String>,
+
+    /// What kind of device programs see
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) present: Option<Presentation>,
+
+    /// Leave out the CRC32C of every frame, where the peer agrees
+    #[arg(long)]
+    pub(crate) no_crc: bool,
+
+    /// Log to standard error
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) log: Option<LogLevel>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Presentation {
+    /// RoCE version 2: most programs want it; the default
+    Roce,
+    /// iWARP, which is what goes over the wire
+    Iwarp,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Syntax {
+    /// POSIX shells: sh, bash, zsh, dash
+    Sh,
+    Fish,
+    Csh,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InfoArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DumpArgs {
+    /// Process to ask, as `weft ps` lists it
+    pub(crate) pid: u32,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Directory to write to, made if it does not exist
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        Weft::command().debug_assert();
+    }
+
+    #[test]
+    fn program_keeps_its_own_options() {
+        for line in [
+            &["weft", "run", "-d", "eth0,lo", "--", "ib_write_bw", "-d", "mlx5_0", "--help"][..],
+            &["weft", "run", "-d", "eth0", "-d", "lo", "ib_write_bw", "-d", "mlx5_0", "--help"],
+        ] {
+            let Command::Run(args) = Weft::try_parse_from(line).unwrap().command else {
+                panic!("not a run command: {line:?}");
+            };
+            assert_eq!(args.device.device, ["eth0", "lo"]);
+            assert_eq!(args.command, ["ib_write_bw", "-d", "mlx5_0", "--help"]);
+        }
+    }
+
+    #[test]
+    fn run_needs_a_program() {
+        assert!(Weft::try_parse_from(["weft", "run"]).is_err());
+        assert!(Weft::try_parse_from(["weft", "run", "--"]).is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! Where Weft's libraries are: beside the executable, wherever the tree was installed.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The verbs libraries, found by `LD_LIBRARY_PATH`.
+const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// The library of hooks, loaded by `LD_PRELOAD`.
+const PRELOAD: &str = "libweft-preload.so";
+
+/// A complete set of Weft's libraries.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Absolute path of the directory that holds them.
+    pub(crate) directory: PathBuf,
+}
+
+impl Layout {
+    /// Finds the libraries that belong to the running executable.
+    ///
+    /// # Errors
+    ///
+    /// If there are none, or if the dynamic loader could not take their path from a variable.
+    pub(crate) fn find() -> Result<Self> {
+        let executable = env::current_exe().context("cannot tell where weft itself is")?;
+        Self::beside(&executable)
+    }
+
+    /// The hooks that `LD_PRELOAD` names.
+    pub(crate) fn preload(&self) -> PathBuf {
+        self.directory.join(PRELOAD)
+    }
+
+    fn beside(executable: &Path) -> Result<Self> {
+        let candidates = candidates(executable);
+        let Some(directory) = candidates.iter().find(|directory| is_complete(directory)) else {
+            let looked: Vec<_> = candidates.iter().map(|c| c.display().to_string()).collect();
+            bail!(
+                "Weft's libraries are not in {}; in the source tree run `make build`, \
+                 elsewhere install the whole tree with `make install`",
+                looked.join(" or ")
+            );
+        };
+        let directory = directory
+            .canonicalize()
+            .with_context(|| format!("cannot resolve {}", directory.display()))?;
+        // ld.so(8): both separate the entries of LD_PRELOAD, a colon those of LD_LIBRARY_PATH,
+        // and neither has an escape.
+        if directory.to_string_lossy().contains([':', ' ']) {
+            bail!(
+                "the dynamic loader cannot find libraries in {}: \
+                 move Weft to a directory without colon or space in its name",
+                directory.display()
+            );
+        }
+        Ok(Self { directory })
+    }
+}
+
+/// The directories to try, best first: the installed place, then the workspace's `dist`.
+fn candidates(executable: &Path) -> Vec<PathBuf> {
+    let installed = executable.parent().and_then(Path::parent).map(|root| root.join("lib/weft"));
+    let built = executable
+        .ancestors()
+        .filter(|ancestor| ancestor.file_name().is_some_and(|name| name == "target"))
+        .filter_map(Path::parent)
+        .map(|workspace| workspace.join("dist/lib/weft"));
+    installed.into_iter().chain(built).collect()
+}
+
+fn is_complete(directory: &Path) -> bool {
+    LIBRARIES.iter().chain([&PRELOAD]).all(|library| directory.join(library).is_file())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Makes `directory` look like an installed set of libraries.
+    pub(crate) fn populate(directory: &Path) {
+        fs::create_dir_all(directory).unwrap();
+        for library in LIBRARIES.iter().chain([&PRELOAD]) {
+            fs::write(directory.join(library), "").unwrap();
+        }
+    }
+
+    #[test]
+    fn finds_an_installed_tree() {
+        let root = tempfile::tempdir().unwrap();
+        populate(&root.path().join("lib/weft"));
+        let layout = Layout::beside(&root.path().join("bin/weft")).unwrap();
+        assert!(layout.directory.ends_with("lib/weft"));
+        assert!(layout.preload().ends_with("lib/weft/libweft-preload.so"));
+    }
+
+    #[test]
+    fn finds_the_tree_of_a_workspace() {
+        let root = tempfile::tempdir().unwrap();
+        populate(&root.path().join("dist/lib/weft"));
+        for executable in ["target/release/weft", "target/x86_64-unknown-linux-gnu/debug/weft"] {
+            let layout = Layout::beside(&root.path().join(executable)).unwrap();
+            assert!(layout.directory.ends_with("dist/lib/weft"));
+        }
+    }
+
+    #[test]
+    fn an_incomplete_tree_says_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        populate(&root.path().join("lib/weft"));
+        fs::remove_file(root.path().join("lib/weft").join(PRELOAD)).unwrap();
+        let error = Layout::beside(&root.path().join("bin/weft")).unwrap_err().to_string();
+        assert!(error.contains("make build"), "{error}");
+    }
+
+    #[test]
+    fn refuses_a_directory_that_the_loader_cannot_name() {
+        let root = tempfile::tempdir().unwrap();
+        populate(&root.path().join("a:b/lib/weft"));
+        assert!(Layout::beside(&root.path().join("a:b/bin/weft")).is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! The `weft` command: starts programs on Weft's device and shows what they do with it.
+
+mod args;
+mod debug;
+mod environment;
+mod info;
+mod layout;
+mod manual;
+mod output;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Command, Weft};
+
+fn main() -> ExitCode {
+    let result = match Weft::parse().command {
+        Command::Run(args) => return run::run(&args),
+        Command::Env(args) => environment::print(&args),
+        Command::Info(args) => info::print(args.json),
+        Command::Ps(args) => debug::ps(args.json),
+        Command::Dump(args) => debug::dump(args.pid, args.json),
+        Command::Completions(args) => manual::completions(args.shell),
+        Command::Man(args) => manual::pages(&args.directory),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,213 @@
+/*
+ * Many connections, for what they cost.
+ *
+ *   connections serve PORT COUNT             accepts COUNT connections in all, until all are gone
+ *   connections hold HOST PORT COUNT SECONDS opens COUNT, lets them idle, and closes them
+ *   connections churn HOST PORT COUNT        opens and closes one after the other, COUNT times
+ *
+ * It prints lines of "WHEN: memory KIB descriptors N threads N" and, having held connections
+ * idle, "idle: cpu MICROSECONDS us in SECONDS s". Memory is private memory in RAM: anonymous and
+ * shared pages, not files. The program itself has one buffer, one completion queue and, per
+ * connection, one posted receive.
+ */
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "lab.h"
+
+enum { BUFFER_BYTES = 4096, QUEUE_DEPTH = 16, CQ_DEPTH = 65536 };
+
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+static char buffer[BUFFER_BYTES];
+
+static int entries_of(const char *path)
+{
+	DIR *directory = check_pointer(opendir(path), path);
+	int count = 0;
+
+	for (struct dirent *entry; (entry = readdir(directory));)
+		count += entry->d_name[0] != '.';
+	closedir(directory);
+	return count;
+}
+
+static void report(const char *when)
+{
+	FILE *status = check_pointer(fopen("/proc/self/status", "r"), "/proc/self/status");
+	long anonymous = 0, shared = 0;
+	char line[256];
+
+	while (fgets(line, sizeof line, status)) {
+		sscanf(line, "RssAnon: %ld kB", &anonymous);
+		sscanf(line, "RssShmem: %ld kB", &shared);
+	}
+	fclose(status);
+	/* Not counting the descriptor that reads the list of descriptors. */
+	printf("%s: memory %ld descriptors %d threads %d\n", when, anonymous + shared,
+	       entries_of("/proc/self/fd") - 1, entries_of("/proc/self/task"));
+	fflush(stdout);
+}
+
+/* The objects that all connections share, made with the first. */
+static void share(struct ibv_context *device)
+{
+	if (pd)
+		return;
+	pd = check_pointer(ibv_alloc_pd(device), "ibv_alloc_pd");
+	cq = check_pointer(ibv_create_cq(device, CQ_DEPTH, NULL, NULL, 0), "ibv_create_cq");
+	mr = check_pointer(ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE),
+			   "ibv_reg_mr");
+	report("before");
+}
+
+static void equip(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr attributes = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { QUEUE_DEPTH, QUEUE_DEPTH, 1, 1, 0 },
+	};
+	struct ibv_sge sge;
+	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	share(id->verbs);
+	attributes.send_cq = attributes.recv_cq = cq;
+	check(rdma_create_qp(id, pd, &attributes), "rdma_create_qp");
+	sge = (struct ibv_sge){ (uintptr_t)buffer, sizeof buffer, mr->lkey };
+	check(ibv_post_recv(id->qp, &receive, &bad), "ibv_post_recv");
+}
+
+/* Takes what flushed receives left behind. */
+static void drain(void)
+{
+	struct ibv_wc completions[64];
+
+	while (ibv_poll_cq(cq, 64, completions) > 0)
+		;
+}
+
+static void destroy(struct rdma_cm_id *id)
+{
+	rdma_destroy_qp(id);
+	check(rdma_destroy_id(id), "rdma_destroy_id");
+	drain();
+}
+
+static void serve(const char *port, int count)
+{
+	struct rdma_event_channel *channel =
+		check_pointer(rdma_create_event_channel(), "rdma_create_event_channel");
+	struct rdma_cm_id *listener = listen_on(channel, port);
+	struct rdma_conn_param parameters = connection_parameters();
+	int established = 0, gone = 0;
+
+	while (gone < count) {
+		struct rdma_cm_event *event;
+		enum rdma_cm_event_type kind;
+		struct rdma_cm_id *id;
+
+		check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
+		kind = event->event;
+		id = event->id;
+		check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
+		switch (kind) {
+		case RDMA_CM_EVENT_CONNECT_REQUEST:
+			equip(id);
+			check(rdma_accept(id, &parameters), "rdma_accept");
+			break;
+		case RDMA_CM_EVENT_ESTABLISHED:
+			if (++established == count / 10)
+				report("tenth");
+			if (established == count)
+				report("all");
+			break;
+		case RDMA_CM_EVENT_DISCONNECTED:
+			rdma_disconnect(id);
+			destroy(id);
+			gone++;
+			break;
+		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+			break;
+		default:
+			die("unexpected event %s", rdma_event_str(kind));
+		}
+	}
+	report("end");
+	check(rdma_destroy_id(listener), "rdma_destroy_id");
+}
+
+static struct rdma_cm_id *open_one(struct rdma_event_channel *channel, const char *host,
+				   const char *port)
+{
+	struct rdma_conn_param parameters = connection_parameters();
+	struct rdma_cm_id *id = route_to(channel, host, port);
+
+	equip(id);
+	check(rdma_connect(id, &parameters), "rdma_connect");
+	expect_event(channel, RDMA_CM_EVENT_ESTABLISHED);
+	return id;
+}
+
+static void close_one(struct rdma_event_channel *channel, struct rdma_cm_id *id)
+{
+	check(rdma_disconnect(id), "rdma_disconnect");
+	expect_event(channel, RDMA_CM_EVENT_DISCONNECTED);
+	destroy(id);
+}
+
+static long cpu_microseconds(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000L +
+	       usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+}
+
+static void hold(const char *host, const char *port, int count, int seconds)
+{
+	struct rdma_event_channel *channel =
+		check_pointer(rdma_create_event_channel(), "rdma_create_event_channel");
+	struct rdma_cm_id **ids = check_pointer(calloc(count, sizeof *ids), "calloc");
+	long used;
+
+	for (int i = 0; i < count; i++)
+		ids[i] = open_one(channel, host, port);
+	report("all");
+	sleep(1); /* whatever follows a connection has settled */
+	used = cpu_microseconds();
+	sleep(seconds);
+	printf("idle: cpu %ld us in %d s\n", cpu_microseconds() - used, seconds);
+	for (int i = 0; i < count; i++)
+		close_one(channel, ids[i]);
+	report("end");
+	free(ids);
+}
+
+static void churn(const char *host, const char *port, int count)
+{
+	struct rdma_event_channel *channel =
+		check_pointer(rdma_create_event_channel(), "rdma_create_event_channel");
+
+	for (int i = 0; i < count; i++) {
+		close_one(channel, open_one(channel, host, port));
+		if (i + 1 == count / 10)
+			report("tenth");
+	}
+	report("end");
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 4 && !strcmp(argv[1], "serve"))
+		serve(argv[2], atoi(argv[3]));
+	else if (argc == 6 && !strcmp(argv[1], "hold"))
+		hold(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
+	else if (argc == 5 && !strcmp(argv[1], "churn"))
+		churn(argv[2], argv[3], atoi(argv[4]));
+	else
+		die("usage: see the head of connections.c");
+	return 0;
+}

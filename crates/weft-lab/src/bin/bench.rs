@@ -1,0 +1,334 @@
+//! `make bench`: Weft beside TCP over the same path, run in turns, medians of several runs.
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use comfy_table::{Table, presets};
+use serde::Serialize;
+use weft_lab::measure::{Bench, Placement, Sample, Tool, Unit};
+use weft_lab::resources::{hold, idle_cpu, resources};
+use weft_lab::{Stage, machine, namespaces_denied};
+
+/// Measure Weft beside TCP over the same path.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Runs of each tool; the figures are medians
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+
+    /// Where the two ends run
+    #[arg(long, value_enum, default_value_t = Placement::Pinned)]
+    placement: Placement,
+
+    /// Stay on loopback even with the right to make network namespaces
+    #[arg(long)]
+    loopback: bool,
+
+    /// Print JSON, with the values of every run
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is aimed at for the ratio of Weft to TCP.
+#[derive(Debug, Clone, Copy)]
+enum Target {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// A measurement of TCP and those of Weft that it is the measure of.
+struct Group {
+    baseline: Tool,
+    subjects: &'static [(Tool, Target)],
+}
+
+const GROUPS: [Group; 3] = [
+    Group {
+        baseline: Tool::Iperf3 { bytes: 65_536 },
+        subjects: &[
+            (
+                Tool::PerftestBandwidth {
+                    program: "ib_write_bw",
+                    options: "-s 65536 -n 30000",
+                    unit: Unit::BytesPerSecond,
+                },
+                Target::AtLeast(0.9),
+            ),
+            (
+                Tool::PerftestBandwidth {
+                    program: "ib_send_bw",
+                    options: "-s 65536 -n 30000",
+                    unit: Unit::BytesPerSecond,
+                },
+                Target::AtLeast(0.9),
+            ),
+        ],
+    },
+    Group {
+        baseline: Tool::QperfTcpLatency { bytes: 8 },
+        subjects: &[
+            (
+                Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
+                Target::AtMost(1.1),
+            ),
+            (
+                Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000 -e" },
+                Target::AtMost(1.3),
+            ),
+        ],
+    },
+    Group {
+        baseline: Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond },
+        subjects: &[(
+            Tool::PerftestBandwidth {
+                program: "ib_send_bw",
+                options: "-s 64 -t 128 -n 3000000",
+                unit: Unit::MessagesPerSecond,
+            },
+            Target::AtLeast(5.0),
+        )],
+    },
+];
+
+/// Connections that share a process, for what each one costs.
+const CONNECTIONS: u32 = 1000;
+const MEMORY_KIB_TARGET: f64 = 20.0;
+const IDLE_SECONDS: u32 = 3;
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let stage = if args.loopback { Stage::loopback() } else { Stage::best()? };
+    let fallback = namespaces_denied().filter(|_| !args.loopback);
+    if let Some(why) = fallback {
+        eprintln!("Falling back to loopback: {why}");
+    }
+    let bench = Bench { stage, placement: args.placement };
+    let mut comparisons = Vec::new();
+    for group in &GROUPS {
+        comparisons.extend(compare(&bench, group, args.runs)?);
+    }
+    let report = Report {
+        machine: machine::describe(),
+        path: bench.stage.describe(),
+        placement: bench.placement.to_string(),
+        runs: args.runs,
+        comparisons,
+        idle: Idle::measure(&bench.stage)?,
+        memory: Memory::measure(&bench.stage)?,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    machine: String,
+    path: String,
+    placement: String,
+    runs: u32,
+    comparisons: Vec<Comparison>,
+    idle: Idle,
+    memory: Memory,
+}
+
+#[derive(Debug, Serialize)]
+struct Comparison {
+    unit: Unit,
+    weft: Series,
+    tcp: Series,
+    /// Median over the runs of the ratio within each run, which drifts of the machine spare.
+    ratio: f64,
+    target: String,
+    met: bool,
+}
+
+/// All runs of one tool.
+#[derive(Debug, Serialize)]
+struct Series {
+    tool: String,
+    median: f64,
+    values: Vec<f64>,
+    /// Medians, in nanoseconds of processor time.
+    client_cpu_ns_per_message: f64,
+    server_cpu_ns_per_message: f64,
+}
+
+/// Processor time of one connected pair that has nothing to do.
+#[derive(Debug, Serialize)]
+struct Idle {
+    seconds: u32,
+    client_cpu_ms: f64,
+    server_cpu_ms: f64,
+}
+
+/// Memory of a process per connected queue pair, the program's own buffers left out.
+#[derive(Debug, Serialize)]
+struct Memory {
+    connections: u32,
+    client_kib_each: f64,
+    server_kib_each: f64,
+    target_kib_each: f64,
+}
+
+/// Measures TCP and then each subject, again and again, so that all see the same machine.
+fn compare(bench: &Bench, group: &Group, runs: u32) -> Result<Vec<Comparison>> {
+    let mut baseline = Vec::new();
+    let mut subjects = vec![Vec::new(); group.subjects.len()];
+    for run in 1..=runs {
+        eprintln!("run {run} of {runs}: {}", group.baseline);
+        baseline.push(bench.run(group.baseline)?);
+        for ((tool, _), samples) in group.subjects.iter().zip(&mut subjects) {
+            eprintln!("run {run} of {runs}: {tool}");
+            samples.push(bench.run(*tool)?);
+        }
+    }
+    let comparisons = group.subjects.iter().zip(&subjects).map(|((tool, target), samples)| {
+        let ratios = samples.iter().zip(&baseline).map(|(weft, tcp)| weft.value / tcp.value);
+        let ratio = median(ratios);
+        Comparison {
+            unit: tool.unit(),
+            weft: Series::new(*tool, samples),
+            tcp: Series::new(group.baseline, &baseline),
+            ratio,
+            target: target.to_string(),
+            met: target.is_met(ratio),
+        }
+    });
+    Ok(comparisons.collect())
+}
+
+impl Series {
+    fn new(tool: Tool, samples: &[Sample]) -> Self {
+        Self {
+            tool: tool.to_string(),
+            median: median(samples.iter().map(|sample| sample.value)),
+            values: samples.iter().map(|sample| sample.value).collect(),
+            client_cpu_ns_per_message: median(samples.iter().map(|s| s.cpu_per_message[0])),
+            server_cpu_ns_per_message: median(samples.iter().map(|s| s.cpu_per_message[1])),
+        }
+    }
+
+    fn cpu(&self) -> String {
+        let (client, server) = (self.client_cpu_ns_per_message, self.server_cpu_ns_per_message);
+        format!("{:.2} + {:.2}", client / 1e3, server / 1e3)
+    }
+}
+
+impl Idle {
+    fn measure(stage: &Stage) -> Result<Self> {
+        let ends = hold(stage, 1, IDLE_SECONDS).context("idle")?;
+        Ok(Self {
+            seconds: IDLE_SECONDS,
+            client_cpu_ms: idle_cpu(&ends.client)?.as_secs_f64() * 1e3,
+            server_cpu_ms: ends.server_idle_cpu.as_secs_f64() * 1e3,
+        })
+    }
+}
+
+impl Memory {
+    fn measure(stage: &Stage) -> Result<Self> {
+        let ends = hold(stage, CONNECTIONS, 1).context("memory")?;
+        let each = |end| -> Result<f64> {
+            let grown = resources(end, "all")?.memory_kib - resources(end, "before")?.memory_kib;
+            Ok(grown as f64 / f64::from(CONNECTIONS))
+        };
+        Ok(Self {
+            connections: CONNECTIONS,
+            client_kib_each: each(&ends.client)?,
+            server_kib_each: each(&ends.server)?,
+            target_kib_each: MEMORY_KIB_TARGET,
+        })
+    }
+}
+
+impl Report {
+    fn print(&self) {
+        println!("Machine:   {}", self.machine);
+        println!("Path:      {}", self.path);
+        println!("Placement: {}", self.placement);
+        println!("Figures:   medians of {} interleaved runs\n", self.runs);
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN);
+        table.set_header([
+            "on Weft",
+            "result",
+            "CPU us/message",
+            "plain TCP",
+            "result",
+            "CPU us/message",
+            "Weft / TCP",
+            "target",
+            "",
+        ]);
+        for comparison in &self.comparisons {
+            let Comparison { unit, weft, tcp, .. } = comparison;
+            table.add_row([
+                weft.tool.clone(),
+                unit.show(weft.median),
+                weft.cpu(),
+                tcp.tool.clone(),
+                unit.show(tcp.median),
+                tcp.cpu(),
+                format!("{:.2}", comparison.ratio),
+                comparison.target.clone(),
+                if comparison.met { "met" } else { "MISSED" }.to_owned(),
+            ]);
+        }
+        println!("{table}");
+        println!("\nCPU: processor time per message, client + server, start and end included.");
+        let Idle { seconds, client_cpu_ms, server_cpu_ms } = self.idle;
+        println!(
+            "Idle: a connected pair used {client_cpu_ms:.1} + {server_cpu_ms:.1} ms of processor \
+             time in {seconds} s (client + server)."
+        );
+        let Memory { connections, client_kib_each, server_kib_each, target_kib_each } = self.memory;
+        println!(
+            "Memory: {connections} queue pairs in one process take {client_kib_each:.1} KiB each \
+             (client), {server_kib_each:.1} KiB each (server); the target is {target_kib_each} KiB."
+        );
+    }
+}
+
+impl Target {
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => ratio >= least,
+            Self::AtMost(most) => ratio <= most,
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AtLeast(least) => write!(f, "at least {least}"),
+            Self::AtMost(most) => write!(f, "at most {most}"),
+        }
+    }
+}
+
+/// The middle value, or the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_odd_and_even() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
+    }
+}

@@ -1,0 +1,81 @@
+//! `make demo`: RDMA programs, unmodified, between two hosts that have no RDMA hardware.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use comfy_table::{Table, presets};
+use weft_lab::endpoint::Port;
+use weft_lab::measure::{Bench, Placement, Tool, Unit};
+use weft_lab::{Program, Stage, machine, namespaces_denied, ports};
+
+const WRITE_BANDWIDTH: Tool = Tool::PerftestBandwidth {
+    program: "ib_write_bw",
+    options: "-s 65536 -n 20000",
+    unit: Unit::BytesPerSecond,
+};
+const SEND_LATENCY: Tool =
+    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 20000" };
+const TCP_BANDWIDTH: [Tool; 2] = [
+    Tool::Iperf3 { bytes: 65_536 },
+    Tool::QperfTcpBandwidth { bytes: 65_536, unit: Unit::BytesPerSecond },
+];
+const TCP_LATENCY: [Tool; 1] = [Tool::QperfTcpLatency { bytes: 8 }];
+
+/// Pings of `rping`, each a Read and a Write of the server's whose data both ends compare.
+const PINGS: u32 = 1000;
+
+fn main() -> Result<()> {
+    if let Some(why) = namespaces_denied() {
+        println!("Falling back to loopback: {why}");
+    }
+    let bench = Bench { stage: Stage::best()?, placement: Placement::Pinned };
+    println!("Machine:   {}", machine::describe());
+    println!("Path:      {}", bench.stage.describe());
+    println!("Placement: {}\n", bench.placement);
+
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["program on Weft", "result", "same path, plain TCP", "result", "Weft / TCP"]);
+    compare(&bench, &mut table, WRITE_BANDWIDTH, &TCP_BANDWIDTH)?;
+    compare(&bench, &mut table, SEND_LATENCY, &TCP_LATENCY)?;
+    table.add_row([
+        format!("rping -V -C {PINGS}"),
+        ping(&bench.stage)?,
+        String::new(),
+        String::new(),
+        String::new(),
+    ]);
+    println!("{table}");
+    println!("\nBandwidth: more is better. Latency, one way: less is better.");
+    println!("`make bench` repeats, interleaves and takes medians.");
+    Ok(())
+}
+
+fn compare(bench: &Bench, table: &mut Table, tool: Tool, baselines: &[Tool]) -> Result<()> {
+    let weft = bench.run(tool)?.value;
+    for &baseline in baselines {
+        let tcp = bench.run(baseline)?.value;
+        table.add_row([
+            tool.to_string(),
+            tool.unit().show(weft),
+            baseline.to_string(),
+            baseline.unit().show(tcp),
+            format!("{:.2}", weft / tcp),
+        ]);
+    }
+    Ok(())
+}
+
+/// Runs rping with verification, and says what it verified.
+fn ping(stage: &Stage) -> Result<String> {
+    let timeout = Duration::from_secs(60);
+    let (port, address) = (ports::next(), stage.server_address().to_string());
+    let program = Program::weft("rping").line("-V -p").arg(port.to_string());
+    let program = program.args(["-C", &PINGS.to_string(), "-a", &address]);
+    let server = stage.server(program.clone().arg("-s")).start()?.listening(Port::Tcp(port))?;
+    let client = stage.client(program.line("-c -v")).run(timeout)?.success()?;
+    server.wait(timeout)?.success()?;
+    let echoed = client.stdout.lines().filter(|line| line.starts_with("ping data:")).count();
+    ensure!(echoed == PINGS as usize, client.complaint(format!("{echoed} pings came back")));
+    Ok(format!("{echoed} pings, data verified"))
+}

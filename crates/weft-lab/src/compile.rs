@@ -1,0 +1,35 @@
+//! Compiles the small C programs that the lab brings along.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{self, Command};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::packages::{locate, require};
+use crate::paths::{scratch, source};
+
+/// Compiles `programs/<name>.c` against the system's verbs headers and libraries, exactly as any
+/// other verbs program is, and returns the executable.
+///
+/// # Errors
+///
+/// If the compiler or a header is missing, or the program does not compile.
+pub fn compile(name: &str) -> Result<PathBuf> {
+    require("/usr/include/infiniband/verbs.h")?;
+    require("/usr/include/rdma/rdma_cma.h")?;
+    let executable = scratch("programs")?.join(name);
+    // Tests may compile the same program at the same time: only a finished one gets the name.
+    let unfinished = executable.with_extension(process::id().to_string());
+    let output = Command::new(locate("cc")?)
+        .args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&unfinished, &source(&format!("programs/{name}.c"))])
+        .args(["-lrdmacm", "-libverbs", "-lpthread"])
+        .output()
+        .context("cannot run cc")?;
+    if !output.status.success() {
+        bail!("programs/{name}.c does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    fs::rename(&unfinished, &executable)?;
+    Ok(executable)
+}

@@ -1,0 +1,28 @@
+//! The lab: real RDMA programs, unmodified, on Weft.
+//!
+//! The tests, the demonstration (`make demo`) and the benchmark (`make bench`) are all made of
+//! the same parts: a [`Stage`] says where the two ends of a connection run, a [`Program`] is
+//! started there as a user would start it, and [`parse`] reads what it printed.
+
+mod compile;
+pub mod endpoint;
+pub mod machine;
+pub mod measure;
+mod namespace;
+mod packages;
+pub mod parse;
+mod paths;
+pub mod ports;
+mod program;
+pub mod resources;
+mod skip;
+mod stage;
+pub mod usage;
+
+pub use compile::compile;
+pub use namespace::{Namespace, NamespacePair, namespaces_denied};
+pub use packages::{locate, require};
+pub use paths::{kept, scratch};
+pub use program::{Finished, Program, Running};
+pub use skip::note_skip;
+pub use stage::Stage;

@@ -1,0 +1,14 @@
+//! What figures were measured on.
+
+use std::fs;
+use std::thread::available_parallelism;
+
+/// Processor, cores and kernel, in one line.
+pub fn describe() -> String {
+    let cores = available_parallelism().map_or(0, std::num::NonZero::get);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cores} cores of {model}, Linux {}", kernel.trim())
+}

@@ -1,0 +1,268 @@
+//! One measurement: a client and a server of some tool, on a stage, and what they report.
+
+use std::fmt;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::endpoint::Port;
+use crate::parse::{iperf3, perftest, qperf};
+use crate::ports;
+use crate::program::{Program, Running};
+use crate::stage::Stage;
+use crate::usage::children_cpu;
+
+/// No measurement here takes nearly as long.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Which core each end runs on. The same for Weft and for what it is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Placement {
+    /// Server on the first core, client on the last.
+    Pinned,
+    /// As the scheduler likes.
+    Free,
+}
+
+impl Placement {
+    fn cores(self) -> (Option<usize>, Option<usize>) {
+        let last = available_parallelism().map_or(0, |cores| cores.get() - 1);
+        match self {
+            Self::Pinned => (Some(0), Some(last)),
+            Self::Free => (None, None),
+        }
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cores() {
+            (Some(server), Some(client)) => {
+                write!(f, "server on core {server}, client on core {client}")
+            }
+            _ => f.write_str("free to move between cores"),
+        }
+    }
+}
+
+/// What a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// More is better.
+    BytesPerSecond,
+    /// More is better.
+    MessagesPerSecond,
+    /// One way; less is better.
+    Nanoseconds,
+}
+
+impl Unit {
+    /// `value` as people read it.
+    pub fn show(self, value: f64) -> String {
+        match self {
+            Self::BytesPerSecond => format!("{:.2} GB/s", value / 1e9),
+            Self::MessagesPerSecond => format!("{:.3} M/s", value / 1e6),
+            Self::Nanoseconds => format!("{:.2} us", value / 1e3),
+        }
+    }
+}
+
+/// A tool, with all that matters for its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// A bandwidth test of perftest on Weft, read in the given unit.
+    PerftestBandwidth {
+        /// The program.
+        program: &'static str,
+        /// Size, queue depth and number of messages.
+        options: &'static str,
+        /// Bytes or messages per second.
+        unit: Unit,
+    },
+    /// A latency test of perftest on Weft.
+    PerftestLatency {
+        /// The program.
+        program: &'static str,
+        /// Size and number of exchanges.
+        options: &'static str,
+    },
+    /// A single TCP stream.
+    Iperf3 {
+        /// Bytes per write.
+        bytes: u32,
+    },
+    /// TCP ping-pong.
+    QperfTcpLatency {
+        /// Bytes per message.
+        bytes: u32,
+    },
+    /// TCP with one message per send call, read in the given unit.
+    QperfTcpBandwidth {
+        /// Bytes per message.
+        bytes: u32,
+        /// Bytes or messages per second.
+        unit: Unit,
+    },
+}
+
+impl Tool {
+    /// The unit of the tool's result.
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::PerftestBandwidth { unit, .. } | Self::QperfTcpBandwidth { unit, .. } => unit,
+            Self::Iperf3 { .. } => Unit::BytesPerSecond,
+            Self::PerftestLatency { .. } | Self::QperfTcpLatency { .. } => Unit::Nanoseconds,
+        }
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PerftestBandwidth { program, options, .. }
+            | Self::PerftestLatency { program, options } => write!(f, "{program} {options}"),
+            Self::Iperf3 { bytes } => write!(f, "iperf3 -l {bytes}"),
+            Self::QperfTcpLatency { bytes } => write!(f, "qperf tcp_lat -m {bytes}"),
+            Self::QperfTcpBandwidth { bytes, .. } => write!(f, "qperf tcp_bw -m {bytes}"),
+        }
+    }
+}
+
+/// The result of one run of a tool.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// In the unit of the tool.
+    pub value: f64,
+    /// Processor time of the client and of the server, per message, in nanoseconds.
+    pub cpu_per_message: [f64; 2],
+}
+
+/// Where measurements are made.
+#[derive(Debug)]
+pub struct Bench {
+    /// The place of each end.
+    pub stage: Stage,
+    /// The core of each end.
+    pub placement: Placement,
+}
+
+impl Bench {
+    /// Runs `tool` once. Nothing else that this process started may be running.
+    ///
+    /// # Errors
+    ///
+    /// If a program is missing, fails, or prints no result.
+    pub fn run(&self, tool: Tool) -> Result<Sample> {
+        let result = match tool {
+            Tool::PerftestBandwidth { program, options, unit } => {
+                self.perftest_bandwidth(program, options, unit)
+            }
+            Tool::PerftestLatency { program, options } => self.perftest_latency(program, options),
+            Tool::Iperf3 { bytes } => self.iperf3(bytes),
+            Tool::QperfTcpLatency { bytes } => self.qperf_tcp_latency(bytes),
+            Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
+        };
+        result.with_context(|| tool.to_string())
+    }
+
+    fn perftest_bandwidth(&self, program: &str, options: &str, unit: Unit) -> Result<Sample> {
+        let (output, cpu) = self.perftest(program, options)?;
+        let rows = perftest::bandwidth(&output)?;
+        let row = rows.last().context("no row")?;
+        let value = match unit {
+            Unit::MessagesPerSecond => row.message_rate,
+            Unit::BytesPerSecond | Unit::Nanoseconds => row.average,
+        };
+        Ok(Sample::new(value, cpu, row.iterations as f64))
+    }
+
+    fn perftest_latency(&self, program: &str, options: &str) -> Result<Sample> {
+        let (output, cpu) = self.perftest(program, options)?;
+        let rows = perftest::latency(&output)?;
+        let row = rows.last().context("no row")?;
+        // Each exchange is a message each way.
+        Ok(Sample::new(row.average * 1e3, cpu, 2.0 * row.iterations as f64))
+    }
+
+    /// Output of the client, and the processor time of both.
+    fn perftest(&self, program: &str, options: &str) -> Result<(String, [Duration; 2])> {
+        let port = ports::next();
+        let program = Program::weft(program).line("-F -p").arg(port.to_string()).line(options);
+        let server = self.server(program.clone()).start()?.listening(Port::Tcp(port))?;
+        self.client_then_server(program.arg(self.address()), server)
+    }
+
+    fn iperf3(&self, bytes: u32) -> Result<Sample> {
+        let port = ports::next();
+        let program = Program::plain("iperf3").arg("-p").arg(port.to_string());
+        let server = self.server(program.clone().line("-s -1")).start()?;
+        let server = server.listening(Port::Tcp(port))?;
+        let seconds = 2.0;
+        let client = program.line("-t 2 --json -l").arg(bytes.to_string());
+        let (output, cpu) =
+            self.client_then_server(client.arg("-c").arg(self.address()), server)?;
+        let report = iperf3::Report::parse(&output)?;
+        let messages = report.received * seconds / f64::from(bytes);
+        Ok(Sample::new(report.received, cpu, messages))
+    }
+
+    fn qperf_tcp_latency(&self, bytes: u32) -> Result<Sample> {
+        let (report, cpu) = self.qperf("tcp_lat", bytes)?;
+        let messages = report.value("tcp_lat", "loc_send_msgs")?;
+        let messages = messages + report.value("tcp_lat", "rem_send_msgs")?;
+        Ok(Sample::new(report.value("tcp_lat", "latency")?, cpu, messages))
+    }
+
+    fn qperf_tcp_bandwidth(&self, bytes: u32, unit: Unit) -> Result<Sample> {
+        let (report, cpu) = self.qperf("tcp_bw", bytes)?;
+        let name = if unit == Unit::MessagesPerSecond { "msg_rate" } else { "bw" };
+        let messages = report.value("tcp_bw", "recv_msgs")?;
+        Ok(Sample::new(report.value("tcp_bw", name)?, cpu, messages))
+    }
+
+    fn qperf(&self, test: &str, bytes: u32) -> Result<(qperf::Report, [Duration; 2])> {
+        let (control, data) = (ports::next(), ports::next());
+        let program = Program::plain("qperf").arg("-lp").arg(control.to_string());
+        let server = self.server(program.clone()).start()?.listening(Port::Tcp(control))?;
+        let client = program.arg(self.address()).args(qperf::OPTIONS).line("-t 2 -ip");
+        let client = client.arg(data.to_string()).arg("-m").arg(bytes.to_string());
+        // The second test makes the server end, so that its children's time is accounted for.
+        let (output, cpu) = self.client_then_server(client.args([test, "quit"]), server)?;
+        Ok((qperf::Report::parse(&output)?, cpu))
+    }
+
+    /// Runs the client to its end, then awaits the server's. Order matters: the accounts of
+    /// processor time only tell them apart by when each was waited for.
+    fn client_then_server(
+        &self,
+        client: Program,
+        server: Running,
+    ) -> Result<(String, [Duration; 2])> {
+        let before = children_cpu()?;
+        let client = self.client(client).run(TIMEOUT)?.success()?;
+        let between = children_cpu()?;
+        server.wait(TIMEOUT)?.success()?;
+        let after = children_cpu()?;
+        Ok((client.stdout, [between - before, after - between]))
+    }
+
+    fn server(&self, program: Program) -> Program {
+        self.stage.server(program).on_core(self.placement.cores().0)
+    }
+
+    fn client(&self, program: Program) -> Program {
+        self.stage.client(program).on_core(self.placement.cores().1)
+    }
+
+    fn address(&self) -> String {
+        self.stage.server_address().to_string()
+    }
+}
+
+impl Sample {
+    fn new(value: f64, cpu: [Duration; 2], messages: f64) -> Self {
+        Self { value, cpu_per_message: cpu.map(|time| time.as_secs_f64() * 1e9 / messages) }
+    }
+}

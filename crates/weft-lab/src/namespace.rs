@@ -1,0 +1,177 @@
+//! Two network namespaces joined by a veth pair: two hosts as far as TCP/IP can tell.
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::process::{self, Command};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::packages::locate;
+
+/// Where iproute2 keeps named namespaces.
+const DIRECTORY: &str = "/run/netns";
+/// Our names: this, the pid of the lab, a serial number and the side.
+const NAME_PREFIX: &str = "weft-lab-";
+/// The one interface of each side, beside loopback.
+const INTERFACE: &str = "weft0";
+/// Preferred first. Not BBR: its pacing throttles a path with no propagation delay.
+const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
+
+/// One side of a pair.
+#[derive(Debug)]
+pub struct Namespace {
+    /// Name, as `ip netns exec` takes it.
+    pub name: String,
+    /// Address on the pair's link.
+    pub ipv4: Ipv4Addr,
+    /// Address on the pair's link.
+    pub ipv6: Ipv6Addr,
+}
+
+impl Namespace {
+    /// The name of the interface that leads to the other side.
+    pub fn interface(&self) -> &'static str {
+        INTERFACE
+    }
+
+    /// Sets the link up or down.
+    ///
+    /// # Errors
+    ///
+    /// If `ip link` fails.
+    pub fn set_link(&self, up: bool) -> Result<()> {
+        let state = if up { "up" } else { "down" };
+        ip(&["-n", &self.name, "link", "set", INTERFACE, state])
+    }
+
+    /// Adds the addresses, which go away when the link goes down (the IPv6 one) or with it.
+    fn configure(&self) -> Result<()> {
+        let (ipv4, ipv6) = (format!("{}/24", self.ipv4), format!("{}/64", self.ipv6));
+        ip(&["-n", &self.name, "link", "set", "lo", "up"])?;
+        self.sysctl("net/ipv6/conf/weft0/keep_addr_on_down", "1")?;
+        ip(&["-n", &self.name, "address", "add", &ipv4, "dev", INTERFACE])?;
+        ip(&["-n", &self.name, "address", "add", &ipv6, "dev", INTERFACE, "nodad"])?;
+        self.set_link(true)
+    }
+
+    fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let write = format!("echo {value} >/proc/sys/{key}");
+        ip(&["netns", "exec", &self.name, "sh", "-c", &write])
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Nothing to do about a failure: the next lab sweeps up what is left.
+        let _ = ip(&["netns", "delete", &self.name]);
+    }
+}
+
+/// Two namespaces and the link between them, removed when dropped.
+#[derive(Debug)]
+pub struct NamespacePair {
+    /// The side that servers run on.
+    pub left: Namespace,
+    /// The side that clients run on.
+    pub right: Namespace,
+    /// TCP congestion control of both sides.
+    pub congestion_control: &'static str,
+}
+
+impl NamespacePair {
+    /// Makes a pair with the MTU of Ethernet.
+    ///
+    /// # Errors
+    ///
+    /// If a namespace or the link cannot be made; see [`namespaces_denied`] for want of rights.
+    pub fn new() -> Result<Self> {
+        Self::with_mtu(1500)
+    }
+
+    /// Makes a pair whose link has the given MTU, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`NamespacePair::new`].
+    pub fn with_mtu(mtu: u32) -> Result<Self> {
+        sweep();
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let left = add(serial, "left", 1)?;
+        let right = add(serial, "right", 2)?;
+        let mtu = mtu.to_string();
+        ip(&[
+            "link",
+            "add",
+            INTERFACE,
+            "mtu",
+            &mtu,
+            "netns",
+            &left.name,
+            "type",
+            "veth", //
+            "peer",
+            "name",
+            INTERFACE,
+            "mtu",
+            &mtu,
+            "netns",
+            &right.name,
+        ])?;
+        left.configure()?;
+        right.configure()?;
+        let congestion_control = set_congestion_control(&[&left, &right])?;
+        Ok(Self { left, right, congestion_control })
+    }
+}
+
+/// Why this process may not make network namespaces, if it may not. Tried once.
+pub fn namespaces_denied() -> Option<&'static str> {
+    static DENIED: OnceLock<Option<String>> = OnceLock::new();
+    let denied = DENIED.get_or_init(|| match add(u32::MAX, "probe", 1) {
+        Ok(_probe) => None,
+        Err(error) => Some(format!("no right to make network namespaces (root has it): {error:#}")),
+    });
+    denied.as_deref()
+}
+
+fn add(serial: u32, side: &str, host: u8) -> Result<Namespace> {
+    let name = format!("{NAME_PREFIX}{}-{serial}-{side}", process::id());
+    ip(&["netns", "add", &name])?;
+    let ipv6 = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, host.into());
+    Ok(Namespace { name, ipv4: Ipv4Addr::new(10, 77, 0, host), ipv6 })
+}
+
+/// Sets the same congestion control on all sides, the best that the kernel offers.
+fn set_congestion_control(sides: &[&Namespace]) -> Result<&'static str> {
+    let key = "net/ipv4/tcp_congestion_control";
+    let offered = |name: &&&str| sides.iter().all(|side| side.sysctl(key, name).is_ok());
+    match CONGESTION_CONTROLS.iter().find(offered) {
+        Some(name) => Ok(name),
+        None => bail!("the kernel offers none of {CONGESTION_CONTROLS:?} as congestion control"),
+    }
+}
+
+/// Removes the namespaces of labs that were killed.
+fn sweep() {
+    let Ok(entries) = fs::read_dir(DIRECTORY) else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let owner = name.strip_prefix(NAME_PREFIX).and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Another lab may have swept it first.
+            let _ = ip(&["netns", "delete", &name]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    let output = Command::new(locate("ip")?).args(arguments).output().context("cannot run ip")?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("ip {}: {}", arguments.join(" "), why.trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Readers of what the measuring programs print.
+
+pub mod iperf3;
+pub mod perftest;
+pub mod qperf;

@@ -1,0 +1,49 @@
+//! Where the lab finds what was built, and where it leaves what it makes.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The directory for files of one run of the lab, which are left for inspection.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub fn scratch(name: &str) -> Result<PathBuf> {
+    kept(&format!("lab/{name}"))
+}
+
+/// A directory beside the build's own that lasts from run to run.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub fn kept(name: &str) -> Result<PathBuf> {
+    let target = env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| workspace().join("target"), PathBuf::from);
+    let directory = target.join(name);
+    fs::create_dir_all(&directory)
+        .and_then(|()| directory.canonicalize())
+        .with_context(|| format!("cannot make {}", directory.display()))
+}
+
+/// The `weft` command that was laid out together with its libraries.
+pub(crate) fn weft() -> Result<PathBuf> {
+    let weft = workspace().join("dist/bin/weft");
+    if !weft.is_file() {
+        bail!("{} is missing: run `make build`", weft.display());
+    }
+    Ok(weft)
+}
+
+/// A file that belongs to this crate's sources.
+pub(crate) fn source(relative: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
+
+fn workspace() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
+}

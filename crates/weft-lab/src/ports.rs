@@ -1,0 +1,47 @@
+//! Port numbers for servers, so that tests never meet each other.
+
+use std::net::{Ipv6Addr, TcpListener, UdpSocket};
+use std::process;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Below the range that the kernel gives to outgoing connections (32768 and up).
+const FIRST: u16 = 20_000;
+const COUNT: u16 = 12_000;
+
+static NEXT: AtomicU16 = AtomicU16::new(0);
+
+/// A port that no one listens on, TCP or UDP, and that this process has not had before.
+///
+/// # Panics
+///
+/// If every port of the lab's range is taken.
+pub fn next() -> u16 {
+    // Test binaries that run side by side start at different places.
+    let offset = (process::id() % u32::from(COUNT)) as u16 / 100 * 100;
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + offset.wrapping_add(step) % COUNT;
+        if is_free(port) {
+            return port;
+        }
+    }
+    panic!("no port is free between {FIRST} and {}", FIRST + COUNT);
+}
+
+fn is_free(port: u16) -> bool {
+    let any = (Ipv6Addr::UNSPECIFIED, port);
+    TcpListener::bind(any).is_ok() && UdpSocket::bind(any).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn ports_are_new_and_free() {
+        let first = super::next();
+        let _taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, first)).unwrap();
+        assert_ne!(first, super::next());
+        assert!(!super::is_free(first));
+    }
+}

@@ -1,0 +1,479 @@
+//! Starting, watching and ending programs.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::endpoint::{Port, is_listening};
+use crate::namespace::Namespace;
+use crate::packages::locate;
+use crate::paths::{scratch, weft};
+
+/// How often a waiting loop looks again.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How long a server may take to come up.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much of a failed program's output an error quotes.
+const LINES_QUOTED: usize = 40;
+
+/// A program to start: what, where and how.
+#[derive(Debug, Clone)]
+pub struct Program {
+    name: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    namespace: Option<String>,
+    core: Option<usize>,
+    weft_options: Option<Vec<OsString>>,
+}
+
+impl Program {
+    /// A program with no help from Weft.
+    pub fn plain(name: impl AsRef<OsStr>) -> Self {
+        Self {
+            name: name.as_ref().to_owned(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: None,
+            namespace: None,
+            core: None,
+            weft_options: None,
+        }
+    }
+
+    /// A program started by `weft run`.
+    pub fn weft(name: impl AsRef<OsStr>) -> Self {
+        Self { weft_options: Some(Vec::new()), ..Self::plain(name) }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        arguments.into_iter().fold(self, Self::arg)
+    }
+
+    /// Adds a line of arguments, separated by spaces.
+    #[must_use]
+    pub fn line(self, arguments: &str) -> Self {
+        self.args(arguments.split_whitespace())
+    }
+
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds an option of `weft run` itself. Has no effect on a plain program.
+    #[must_use]
+    pub fn weft_option(mut self, option: impl AsRef<OsStr>) -> Self {
+        if let Some(options) = &mut self.weft_options {
+            options.push(option.as_ref().to_owned());
+        }
+        self
+    }
+
+    /// Sets the working directory.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// Puts the program into a network namespace; `None` is the lab's own.
+    #[must_use]
+    pub fn within(mut self, namespace: Option<&Namespace>) -> Self {
+        self.namespace = namespace.map(|namespace| namespace.name.clone());
+        self
+    }
+
+    /// Binds the program to one core.
+    #[must_use]
+    pub fn on_core(mut self, core: Option<usize>) -> Self {
+        self.core = core;
+        self
+    }
+
+    /// Starts the program. It dies with the lab, and when the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If the program or a helper is not installed (the error names the package), or `make build`
+    /// has not been run for a program that needs Weft.
+    pub fn start(&self) -> Result<Running> {
+        let mut words = self.command_line()?.into_iter();
+        let first = words.next().context("empty command line")?;
+        let output = OutputFiles::new(&self.label())?;
+        let mut command = Command::new(first);
+        command
+            .args(words)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(File::create(&output.stdout)?)
+            .stderr(File::create(&output.stderr)?)
+            // Its own group: all that it forks can be ended with it.
+            .process_group(0);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        let child = command.spawn().with_context(|| format!("cannot start {self}"))?;
+        Ok(Running { child, description: self.to_string(), output, ended: None })
+    }
+
+    /// Starts the program and waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot start or runs longer than `timeout`.
+    pub fn run(&self, timeout: Duration) -> Result<Finished> {
+        self.start()?.wait(timeout)
+    }
+
+    /// The chain of commands, each of which replaces itself by the next: the pid stays the same.
+    fn command_line(&self) -> Result<Vec<OsString>> {
+        let program = locate(&self.name)?;
+        let mut words: Vec<OsString> = vec![locate("setpriv")?.into()];
+        words.extend(["--pdeathsig".into(), "KILL".into(), "--".into()]);
+        if let Some(namespace) = &self.namespace {
+            words.push(locate("ip")?.into());
+            words.extend(["netns".into(), "exec".into(), namespace.into()]);
+        }
+        if let Some(core) = self.core {
+            words.push(locate("taskset")?.into());
+            words.extend(["--cpu-list".into(), core.to_string().into()]);
+        }
+        if let Some(options) = &self.weft_options {
+            words.extend([weft()?.into(), "run".into()]);
+            words.extend(options.iter().cloned());
+            words.push("--".into());
+        }
+        words.push(program.into());
+        words.extend(self.arguments.iter().cloned());
+        Ok(words)
+    }
+
+    fn label(&self) -> String {
+        let name = PathBuf::from(&self.name);
+        name.file_name().unwrap_or(&self.name).to_string_lossy().into_owned()
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(namespace) = &self.namespace {
+            write!(f, "[{namespace}] ")?;
+        }
+        for (name, value) in &self.environment {
+            write!(f, "{}={} ", name.display(), value.display())?;
+        }
+        if self.weft_options.is_some() {
+            f.write_str("weft run -- ")?;
+        }
+        write!(f, "{}", self.name.display())?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {}", argument.display()))
+    }
+}
+
+/// Where one program's output goes: files, so that a full pipe never stops a program.
+#[derive(Debug, Clone)]
+struct OutputFiles {
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl OutputFiles {
+    fn new(label: &str) -> Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let stem = format!("{}-{serial:03}-{label}", std::process::id());
+        let directory = scratch("output")?;
+        Ok(Self {
+            stdout: directory.join(format!("{stem}.out")),
+            stderr: directory.join(format!("{stem}.err")),
+        })
+    }
+
+    fn read(&self) -> (String, String) {
+        let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        (text(&self.stdout), text(&self.stderr))
+    }
+}
+
+/// A started program. Dropping it kills the program and everything it started.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    description: String,
+    output: OutputFiles,
+    ended: Option<ExitStatus>,
+}
+
+impl Running {
+    /// Process id of the program itself.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written so far, to standard output and to standard error.
+    pub fn output(&self) -> (String, String) {
+        self.output.read()
+    }
+
+    /// How the program does, in words: whether it runs, and the end of its output.
+    pub fn account(&mut self) -> String {
+        let state = match self.poll() {
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => "still running".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        format!("{}: {state}{}", self.description, self.quote())
+    }
+
+    /// Whether the program is still there.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot tell.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.poll()?.is_none())
+    }
+
+    /// Waits until the program listens on `port`.
+    ///
+    /// # Errors
+    ///
+    /// If it ends first or takes too long.
+    pub fn listening(mut self, port: Port) -> Result<Self> {
+        let pid = self.pid();
+        self.until(&format!("listens on {port:?}"), STARTUP_TIMEOUT, |_| is_listening(pid, port))?;
+        Ok(self)
+    }
+
+    /// Waits until the program has printed a line that contains `text`.
+    ///
+    /// # Errors
+    ///
+    /// If it ends first or takes longer than `timeout`.
+    pub fn printed(&mut self, text: &str, timeout: Duration) -> Result<()> {
+        self.until(&format!("prints {text:?}"), timeout, |running| {
+            let (stdout, stderr) = running.output();
+            stdout.contains(text) || stderr.contains(text)
+        })
+    }
+
+    /// Waits for the end of the program.
+    ///
+    /// # Errors
+    ///
+    /// If it runs longer than `timeout`; it is killed then.
+    pub fn wait(mut self, timeout: Duration) -> Result<Finished> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(status) = self.poll()? {
+                return Ok(self.finished(status));
+            }
+            if Instant::now() >= deadline {
+                bail!("{} did not end within {timeout:?}{}", self.description, self.quote());
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Sends a signal to the program.
+    ///
+    /// # Errors
+    ///
+    /// If it has already ended.
+    pub fn signal(&mut self, signal: Signal) -> Result<()> {
+        if self.poll()?.is_some() {
+            bail!("{} had already ended{}", self.description, self.quote());
+        }
+        kill_process(self.process(), signal)?;
+        Ok(())
+    }
+
+    /// Kills the program, as a crash would: it gets no chance to say goodbye.
+    ///
+    /// # Errors
+    ///
+    /// If it had already ended by itself.
+    pub fn kill(mut self) -> Result<Finished> {
+        self.signal(Signal::KILL)?;
+        self.wait(STARTUP_TIMEOUT)
+    }
+
+    fn until(
+        &mut self,
+        what: &str,
+        timeout: Duration,
+        mut condition: impl FnMut(&Self) -> bool,
+    ) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        while !condition(self) {
+            // It may have met the condition just before it ended.
+            if self.poll()?.is_some() && !condition(self) {
+                bail!("{} ended before it {what}{}", self.description, self.quote());
+            }
+            if Instant::now() >= deadline {
+                bail!("{}: {timeout:?} gone before it {what}{}", self.description, self.quote());
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        Ok(self.ended)
+    }
+
+    fn finished(&self, status: ExitStatus) -> Finished {
+        let (stdout, stderr) = self.output();
+        Finished { status, stdout, stderr, description: self.description.clone() }
+    }
+
+    fn quote(&self) -> String {
+        let (stdout, stderr) = self.output();
+        quote(&stdout, &stderr)
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Also after its own end: what it forked may live on. The group's id stays taken for as
+        // long as it has members; without members the call fails, as it should.
+        let _ = kill_process_group(self.process(), Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A program that has ended, and all it said.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+    description: String,
+}
+
+impl Finished {
+    /// Checks that it exited with status 0.
+    ///
+    /// # Errors
+    ///
+    /// If it did not; the error quotes the end of its output.
+    pub fn success(self) -> Result<Self> {
+        if !self.status.success() {
+            bail!("{}: {}{}", self.description, self.status, quote(&self.stdout, &self.stderr));
+        }
+        Ok(self)
+    }
+
+    /// Checks that standard output or standard error contains `text`.
+    ///
+    /// # Errors
+    ///
+    /// If neither does; the error quotes the end of both.
+    pub fn said(self, text: &str) -> Result<Self> {
+        if !self.stdout.contains(text) && !self.stderr.contains(text) {
+            bail!("{}: no {text:?}{}", self.description, quote(&self.stdout, &self.stderr));
+        }
+        Ok(self)
+    }
+
+    /// An error about this program, with the end of its output.
+    pub fn complaint(&self, what: impl fmt::Display) -> anyhow::Error {
+        anyhow::anyhow!("{}: {what}{}", self.description, quote(&self.stdout, &self.stderr))
+    }
+}
+
+fn quote(stdout: &str, stderr: &str) -> String {
+    let mut text = String::new();
+    for (name, content) in [("standard output", stdout), ("standard error", stderr)] {
+        let mut last = VecDeque::new();
+        for line in content.lines() {
+            if last.len() == LINES_QUOTED {
+                last.pop_front();
+            }
+            last.push_back(line);
+        }
+        if !last.is_empty() {
+            text.push_str(&format!("\n--- {name}"));
+            last.iter().for_each(|line| text.push_str(&format!("\n{line}")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn captures_output_and_status() {
+        let finished =
+            Program::plain("sh").args(["-c", "echo out; echo err >&2; exit 3"]).run(LONG).unwrap();
+        assert_eq!(finished.status.code(), Some(3));
+        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", "err\n"));
+        let error = finished.success().unwrap_err().to_string();
+        assert!(error.contains("exit status: 3") && error.contains("err"), "{error}");
+    }
+
+    #[test]
+    fn a_deadline_ends_the_program_and_its_children() {
+        let mut running =
+            Program::plain("sh").args(["-c", "sleep 1000 & echo $!; wait"]).start().unwrap();
+        running.printed("\n", LONG).unwrap();
+        let grandchild: u32 = running.output().0.trim().parse().unwrap();
+        assert!(running.wait(Duration::from_millis(50)).is_err());
+        let path = PathBuf::from(format!("/proc/{grandchild}/cmdline"));
+        let deadline = Instant::now() + LONG;
+        // A zombie, until init reaps it, has no command line.
+        while fs::read(&path).is_ok_and(|line| !line.is_empty()) {
+            assert!(Instant::now() < deadline, "process {grandchild} lives on");
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error() {
+        let error = Program::plain("no-such-program").start().unwrap_err().to_string();
+        assert!(error.contains("not installed"), "{error}");
+    }
+
+    #[test]
+    fn ends_before_the_awaited_line() {
+        let mut running = Program::plain("sh").args(["-c", "echo no"]).start().unwrap();
+        assert!(running.printed("yes", LONG).is_err());
+    }
+}

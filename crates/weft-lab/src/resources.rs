@@ -1,0 +1,149 @@
+//! What connections cost: the program `connections.c`, started and read.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use rustix::param::clock_ticks_per_second;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::compile::compile;
+use crate::endpoint::Port;
+use crate::ports;
+use crate::program::{Finished, Program};
+use crate::stage::Stage;
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a process has in use at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resources {
+    /// Private memory in RAM.
+    pub memory_kib: i64,
+    /// Open descriptors.
+    pub descriptors: i64,
+    /// Threads.
+    pub threads: i64,
+}
+
+/// The outputs of a server and a client that have both ended well.
+#[derive(Debug)]
+pub struct Ends {
+    /// The side that accepted.
+    pub server: Finished,
+    /// The side that connected.
+    pub client: Finished,
+    /// Processor time of the server while the connections were idle.
+    pub server_idle_cpu: Duration,
+}
+
+/// Opens `count` connections, lets them idle for `seconds`, and closes them.
+///
+/// # Errors
+///
+/// If a program cannot be compiled or started, fails, or takes too long.
+pub fn hold(stage: &Stage, count: u32, seconds: u32) -> Result<Ends> {
+    connections(stage, "hold", count, &[seconds.to_string()])
+}
+
+/// Opens and closes `count` connections, one after the other.
+///
+/// # Errors
+///
+/// As [`hold`].
+pub fn churn(stage: &Stage, count: u32) -> Result<Ends> {
+    connections(stage, "churn", count, &[])
+}
+
+fn connections(stage: &Stage, mode: &str, count: u32, rest: &[String]) -> Result<Ends> {
+    raise_descriptor_limit()?;
+    let program = Program::weft(compile("connections")?);
+    let (port, count) = (ports::next(), count.to_string());
+    let server = stage.server(program.clone()).arg("serve").args([&port.to_string(), &count]);
+    let server = server.start()?.listening(Port::Tcp(port))?;
+    let client = stage.client(program).arg(mode).arg(stage.server_address().to_string());
+    let mut client = client.args([&port.to_string(), &count]).args(rest).start()?;
+
+    let mut server_idle_cpu = Duration::ZERO;
+    if mode == "hold" {
+        client.printed("all:", TIMEOUT)?;
+        let busy = process_cpu(server.pid())?;
+        client.printed("idle:", TIMEOUT)?;
+        server_idle_cpu = process_cpu(server.pid())?.saturating_sub(busy);
+    }
+    let client = client.wait(TIMEOUT)?.success()?;
+    let server = server.wait(TIMEOUT)?.success()?;
+    Ok(Ends { server, client, server_idle_cpu })
+}
+
+/// What `end` had in use when it printed the line that starts with `when`.
+///
+/// # Errors
+///
+/// If there is no such line.
+pub fn resources(end: &Finished, when: &str) -> Result<Resources> {
+    let line = end.stdout.lines().find(|line| line.starts_with(&format!("{when}:")));
+    let line = line.with_context(|| end.complaint(format!("no line {when:?}")))?;
+    let value = |name| number_after(line, name).with_context(|| format!("{name} of {line:?}"));
+    Ok(Resources {
+        memory_kib: value("memory")?,
+        descriptors: value("descriptors")?,
+        threads: value("threads")?,
+    })
+}
+
+/// Processor time that the client used while its connections were idle.
+///
+/// # Errors
+///
+/// If it did not say.
+pub fn idle_cpu(client: &Finished) -> Result<Duration> {
+    let line = client.stdout.lines().find(|line| line.starts_with("idle:"));
+    let microseconds = line.and_then(|line| number_after(line, "cpu"));
+    let microseconds = microseconds.with_context(|| client.complaint("no idle time"))?;
+    Ok(Duration::from_micros(microseconds.unsigned_abs()))
+}
+
+fn number_after(line: &str, name: &str) -> Option<i64> {
+    line.split_whitespace().skip_while(|&word| word != name).nth(1)?.parse().ok()
+}
+
+/// Processor time of a running process, user and system, in the kernel's coarse ticks.
+fn process_cpu(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // proc_pid_stat(5): the command may contain spaces; after it, utime and stime are 14 and 15.
+    let (_, fields) = stat.rsplit_once(')').context("no command in stat")?;
+    let times = fields.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks: u64 = times.sum::<Result<u64, _>>()?;
+    Ok(Duration::from_millis(ticks * 1000 / clock_ticks_per_second()))
+}
+
+/// A thousand connections need more than the usual 1,024 descriptors; the programs inherit this.
+fn raise_descriptor_limit() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).context("cannot raise the limit of descriptors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_programs_lines() {
+        let finished = Program::plain("printf")
+            .arg("before: memory 10 descriptors 4 threads 1\nidle: cpu 250 us in 2 s\n")
+            .run(TIMEOUT)
+            .unwrap();
+        let expected = Resources { memory_kib: 10, descriptors: 4, threads: 1 };
+        assert_eq!(resources(&finished, "before").unwrap(), expected);
+        assert_eq!(idle_cpu(&finished).unwrap(), Duration::from_micros(250));
+        assert!(resources(&finished, "all").is_err());
+    }
+
+    #[test]
+    fn knows_its_own_processor_time() {
+        assert!(process_cpu(std::process::id()).is_ok());
+        assert!(process_cpu(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Where the two ends of a connection run.
+
+use std::fs;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::endpoint::Port;
+use crate::namespace::{Namespace, NamespacePair, namespaces_denied};
+use crate::program::{Finished, Program};
+
+/// Two places for programs, and the address at which the client's place finds the server's.
+#[derive(Debug)]
+pub struct Stage {
+    /// The namespaces, or nothing for the host itself.
+    pub pair: Option<NamespacePair>,
+}
+
+impl Stage {
+    /// Both ends on this host, over loopback. Needs no rights.
+    pub fn loopback() -> Self {
+        Self { pair: None }
+    }
+
+    /// The ends in two network namespaces joined by a veth pair.
+    ///
+    /// # Errors
+    ///
+    /// If the namespaces cannot be made.
+    pub fn namespaces() -> Result<Self> {
+        Ok(Self { pair: Some(NamespacePair::new()?) })
+    }
+
+    /// In namespaces if this process may make them, else on loopback.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stage::namespaces`].
+    pub fn best() -> Result<Self> {
+        if namespaces_denied().is_some() { Ok(Self::loopback()) } else { Self::namespaces() }
+    }
+
+    /// The path between the ends and what shapes its traffic, in one line.
+    pub fn describe(&self) -> String {
+        match &self.pair {
+            Some(pair) => format!(
+                "two network namespaces joined by a veth pair, congestion control {}",
+                pair.congestion_control
+            ),
+            None => {
+                let control = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+                let control = control.unwrap_or_default();
+                format!("loopback of this host, congestion control {}", control.trim())
+            }
+        }
+    }
+
+    /// Address of the server, as a client gives it.
+    pub fn server_address(&self) -> IpAddr {
+        self.pair.as_ref().map_or_else(|| [127, 0, 0, 1].into(), |pair| pair.left.ipv4.into())
+    }
+
+    /// The server's place.
+    pub fn server_side(&self) -> Option<&Namespace> {
+        self.pair.as_ref().map(|pair| &pair.left)
+    }
+
+    /// The client's place.
+    pub fn client_side(&self) -> Option<&Namespace> {
+        self.pair.as_ref().map(|pair| &pair.right)
+    }
+
+    /// `program` in the server's place.
+    #[must_use]
+    pub fn server(&self, program: Program) -> Program {
+        program.within(self.server_side())
+    }
+
+    /// `program` in the client's place.
+    #[must_use]
+    pub fn client(&self, program: Program) -> Program {
+        program.within(self.client_side())
+    }
+
+    /// Starts `server`, waits until it listens on `port`, runs `client`, and returns the outcome
+    /// of both, which must be good.
+    ///
+    /// # Errors
+    ///
+    /// If either cannot start, ends with a status other than 0, or takes longer than `timeout`.
+    pub fn converse(
+        &self,
+        server: &Program,
+        port: Port,
+        client: &Program,
+        timeout: Duration,
+    ) -> Result<(Finished, Finished)> {
+        let mut server = self.server(server.clone()).start()?.listening(port)?;
+        let client = match self.client(client.clone()).run(timeout)?.success() {
+            Ok(client) => client,
+            // What the server has to say about it may explain more.
+            Err(error) => return Err(error.context(server.account())),
+        };
+        Ok((server.wait(timeout)?.success()?, client))
+    }
+}

@@ -1,0 +1,50 @@
+//! libfabric's `fi_pingpong` on its verbs provider.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::{Program, Stage, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const ITERATIONS: &str = "50";
+/// The sizes that it goes through by itself, as it prints them.
+const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
+
+/// Runs fi_pingpong over all its sizes, with its check of the data.
+fn pingpong(stage: &Stage, provider: &str, options: &str) -> Result<()> {
+    let port = ports::next().to_string();
+    let program =
+        Program::weft("fi_pingpong").args(["-p", provider, "-c", "-I", ITERATIONS]).line(options);
+    let server = program.clone().args(["-B", &port]);
+    let client = program.args(["-P", &port, &stage.server_address().to_string()]);
+    let ends = stage.converse(&server, Port::Tcp(port.parse()?), &client, TIMEOUT);
+    let (_, client) = ends.with_context(|| format!("{provider} {options}"))?;
+    for size in SIZES {
+        let row = client.stdout.lines().any(|line| {
+            let mut columns = line.split_whitespace();
+            columns.next() == Some(size) && columns.next() == Some(ITERATIONS)
+        });
+        ensure!(row, client.complaint(format!("no result for {size}")));
+    }
+    Ok(())
+}
+
+#[test]
+fn verbs_messages() -> Result<()> {
+    pingpong(&Stage::loopback(), "verbs", "-e msg")
+}
+
+#[test]
+fn verbs_reliable_datagrams() -> Result<()> {
+    pingpong(&Stage::loopback(), "verbs;ofi_rxm", "-e rdm")?;
+    pingpong(&Stage::loopback(), "verbs;ofi_rxm", "-e rdm -m tagged")
+}
+
+#[test]
+fn across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    pingpong(&stage, "verbs", "-e msg")?;
+    pingpong(&stage, "verbs;ofi_rxm", "-e rdm")
+}

@@ -1,0 +1,169 @@
+//! What goes wrong between two hosts, and what verbs promise a program about it.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+use weft_lab::endpoint::Port;
+use weft_lab::resources::{Resources, churn, resources};
+use weft_lab::{Finished, Program, Running, Stage, compile, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Every kind of operation that `flow.c` can keep going.
+const KINDS: [&str; 7] =
+    ["send", "send_imm", "write", "write_imm", "read", "fetch_add", "cmp_swap"];
+
+/// A server and a client with operations of one kind on their way between them.
+struct Flow {
+    server: Running,
+    client: Running,
+}
+
+impl Flow {
+    fn start(stage: &Stage, kind: &str) -> Result<Self> {
+        let (program, port) = (Program::weft(compile("flow")?), ports::next());
+        let server = program.clone().args(["serve", &port.to_string(), "1"]);
+        let mut server = stage.server(server).start()?.listening(Port::Tcp(port))?;
+        let address = stage.server_address().to_string();
+        let client = program.args(["connect", &address, &port.to_string(), kind, "0"]);
+        let mut client = stage.client(client).start()?;
+        let flowing = client.printed("flowing", TIMEOUT);
+        flowing.with_context(|| server.account()).with_context(|| kind.to_owned())?;
+        Ok(Self { server, client })
+    }
+}
+
+/// Checks that a survivor was told: an error completion, every other request flushed, the event,
+/// and a queue pair in the error state.
+fn was_told(survivor: Finished) -> Result<()> {
+    let survivor = survivor.success()?;
+    let flushed = survivor.stdout.lines().find_map(|line| {
+        let (outstanding, flushed) =
+            line.strip_prefix("outstanding: ")?.split_once(" flushed: ")?;
+        Some(outstanding == flushed)
+    });
+    ensure!(flushed == Some(true), survivor.complaint("requests were not all flushed"));
+    survivor.said("broken: ")?.said("event: RDMA_CM_EVENT_DISCONNECTED")?.said("state: 6")?;
+    Ok(())
+}
+
+#[test]
+fn server_killed_in_the_middle() -> Result<()> {
+    for kind in KINDS {
+        let flow = Flow::start(&Stage::loopback(), kind)?;
+        flow.server.kill()?;
+        was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn client_killed_in_the_middle() -> Result<()> {
+    for kind in KINDS {
+        let flow = Flow::start(&Stage::loopback(), kind)?;
+        flow.client.kill()?;
+        was_told(flow.server.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn peer_killed_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for kind in ["send", "write", "read"] {
+        let flow = Flow::start(&stage, kind)?;
+        flow.server.kill()?;
+        was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+    }
+    Ok(())
+}
+
+/// A link that comes back soon costs time, not the connection.
+#[test]
+fn link_down_and_up() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    let link = stage.server_side().context("no namespaces")?;
+    let (program, port, count) = (Program::weft("rping"), ports::next().to_string(), "20000");
+    let address = stage.server_address().to_string();
+    let program = program.args(["-V", "-p", &port, "-C", count, "-a", &address]);
+    let server = stage.server(program.clone().arg("-s")).start()?;
+    let server = server.listening(Port::Tcp(port.parse()?))?;
+    let mut client = stage.client(program.line("-c -v")).start()?;
+    client.printed("rdma-ping-100:", TIMEOUT)?;
+
+    link.set_link(false)?;
+    thread::sleep(Duration::from_millis(700));
+    let stalled = client.output().0.len();
+    ensure!(client.is_running()?, "the outage ended the client");
+    link.set_link(true)?;
+
+    let client = client.wait(TIMEOUT)?.success()?;
+    ensure!(client.stdout.len() > stalled, client.complaint("all was over before the outage"));
+    let pings = client.stdout.lines().filter(|line| line.starts_with("ping data:")).count();
+    ensure!(pings.to_string() == count, client.complaint(format!("{pings} pings")));
+    server.wait(TIMEOUT)?.success()?;
+    Ok(())
+}
+
+/// The peer dies while the link is down, so nothing tells us: the next transmission must.
+#[test]
+fn half_open_connection() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    let link = stage.server_side().context("no namespaces")?;
+    for kind in ["send", "write", "read"] {
+        let flow = Flow::start(&stage, kind)?;
+        link.set_link(false)?;
+        flow.server.kill()?;
+        // Whatever the dead peer's kernel had to say is lost by now.
+        thread::sleep(Duration::from_millis(500));
+        link.set_link(true)?;
+        was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+    }
+    Ok(())
+}
+
+/// A peer that stops for a while is not a dead one.
+#[test]
+fn peer_stopped_and_continued() -> Result<()> {
+    let mut flow = Flow::start(&Stage::loopback(), "send")?;
+    flow.server.signal(Signal::STOP)?;
+    thread::sleep(Duration::from_millis(500));
+    ensure!(flow.client.is_running()?, flow.client.account());
+    flow.server.signal(Signal::CONT)?;
+    flow.server.printed("flowing", TIMEOUT)?;
+    ensure!(flow.client.is_running()?, flow.client.account());
+    flow.server.kill()?;
+    was_told(flow.client.wait(TIMEOUT)?)
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
+    /// What allocators and kernels may keep for later, over 900 connections.
+    const SLACK_KIB: i64 = 512;
+    let ends = churn(&Stage::loopback(), 1000)?;
+    for end in [&ends.server, &ends.client] {
+        let (early, late) = (resources(end, "tenth")?, resources(end, "end")?);
+        let Resources { memory_kib, descriptors, threads } = late;
+        let grown = memory_kib - early.memory_kib;
+        ensure!(grown <= SLACK_KIB, end.complaint(format!("{grown} KiB more in the end")));
+        ensure!(descriptors <= early.descriptors, end.complaint("descriptors leaked"));
+        ensure!(threads <= early.threads, end.complaint("threads leaked"));
+    }
+    Ok(())
+}
+
+#[test]
+fn fork() -> Result<()> {
+    let port = ports::next();
+    let server = Program::weft(compile("flow")?).args(["serve", &port.to_string(), "2"]);
+    let client = Program::weft(compile("forking")?).args(["127.0.0.1", &port.to_string()]);
+    let stage = Stage::loopback();
+    let (_, client) = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT)?;
+    client.said("parent: 2500 sends")?.said("child: 500 sends")?;
+    Ok(())
+}

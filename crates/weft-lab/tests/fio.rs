@@ -1,0 +1,71 @@
+//! fio's `rdma` engine: Write, Read and Send, in processes and in threads.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use weft_lab::endpoint::Port;
+use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const SIZE_BYTES: u64 = 32 << 20;
+
+/// The direction of the client's job, and the one that suits it on the server.
+const VERBS: [(&str, &str, &str); 3] =
+    [("write", "write", "read"), ("read", "read", "write"), ("send", "write", "read")];
+
+/// The counters of the only job of a report.
+fn job(end: &Finished) -> Result<Value> {
+    // fio may print remarks before the report.
+    let start = end.stdout.find('{').with_context(|| end.complaint("no report"))?;
+    let report: Value =
+        serde_json::from_str(&end.stdout[start..]).with_context(|| end.complaint("no report"))?;
+    report.pointer("/jobs/0").cloned().with_context(|| end.complaint("no job"))
+}
+
+fn transfer(stage: &Stage, verb: (&str, &str, &str), options: &str) -> Result<()> {
+    let (verb, direction, opposite) = verb;
+    let port = ports::next();
+    let program = Program::weft("fio")
+        .line("--ioengine=rdma --output-format=json --bs=64k --iodepth=16")
+        .args([format!("--port={port}"), format!("--size={SIZE_BYTES}")])
+        .line(options);
+    let server = program.clone().args(["--name=target", &format!("--rw={opposite}")]);
+    let client = program
+        .args(["--name=initiator", &format!("--verb={verb}"), &format!("--rw={direction}")])
+        .arg(format!("--hostname={}", stage.server_address()));
+    let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
+    let (_, client) = ends.with_context(|| format!("{verb} {options}"))?;
+    let job = job(&client)?;
+    ensure!(job["error"] == 0, client.complaint("fio reports an error"));
+    let moved = &job[direction]["io_bytes"];
+    ensure!(
+        *moved == SIZE_BYTES,
+        client.complaint(format!("{moved} bytes instead of {SIZE_BYTES}"))
+    );
+    Ok(())
+}
+
+#[test]
+fn in_a_process() -> Result<()> {
+    VERBS.iter().try_for_each(|&verb| transfer(&Stage::loopback(), verb, ""))
+}
+
+#[test]
+fn in_a_thread() -> Result<()> {
+    VERBS.iter().try_for_each(|&verb| transfer(&Stage::loopback(), verb, "--thread"))
+}
+
+#[test]
+fn across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    VERBS.iter().try_for_each(|&verb| transfer(&stage, verb, ""))
+}
+
+/// Each block carries a checksum that the receiving side verifies.
+#[test]
+fn verified() -> Result<()> {
+    let verify = "--verify=crc32c --verify_fatal=1";
+    transfer(&Stage::loopback(), ("send", "write", "read"), &format!("{verify} --do_verify=0"))
+}

@@ -1,0 +1,132 @@
+//! The programs of Debian's `ibverbs-utils`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[test]
+fn ibv_devices() -> Result<()> {
+    let listed = Program::weft("ibv_devices").run(TIMEOUT)?.success()?;
+    let devices: Vec<_> = listed.stdout.lines().skip(2).map(str::split_whitespace).collect();
+    ensure!(!devices.is_empty(), listed.complaint("no device"));
+    for mut device in devices {
+        let (_name, guid) = (device.next(), device.next());
+        let guid = guid.and_then(|guid| u64::from_str_radix(guid, 16).ok());
+        ensure!(guid.is_some_and(|guid| guid != 0), listed.complaint("a device without GUID"));
+    }
+    Ok(())
+}
+
+#[test]
+fn ibv_devinfo() -> Result<()> {
+    Program::weft("ibv_devinfo")
+        .arg("-v")
+        .run(TIMEOUT)?
+        .success()?
+        .said("hca_id:")?
+        .said("InfiniBand (0)")?
+        .said("PORT_ACTIVE (4)")?
+        .said("Ethernet")?
+        .said("GID[  0]:")?
+        .said("max_qp:")?;
+    Ok(())
+}
+
+#[test]
+fn ibv_devinfo_as_iwarp() -> Result<()> {
+    Program::weft("ibv_devinfo")
+        .weft_option("--present=iwarp")
+        .run(TIMEOUT)?
+        .success()?
+        .said("iWARP (1)")?;
+    Ok(())
+}
+
+/// Runs one of the ping-pongs on both sides and checks that every iteration took place.
+fn pingpong(stage: &Stage, program: &str, size: u64, iterations: u64, options: &str) -> Result<()> {
+    let port = ports::next();
+    let program = Program::weft(program)
+        .args(["-p", &port.to_string(), "-s", &size.to_string(), "-n", &iterations.to_string()])
+        .line(options);
+    let client = program.clone().arg(stage.server_address().to_string());
+    let (server, client) = stage
+        .converse(&program, Port::Tcp(port), &client, TIMEOUT)
+        .with_context(|| format!("size {size}, options {options:?}"))?;
+    for end in [&server, &client] {
+        exchanged(end, 2 * size * iterations, iterations)?;
+    }
+    Ok(())
+}
+
+fn exchanged(end: &Finished, bytes: u64, iterations: u64) -> Result<()> {
+    let has = |text: String| end.stdout.lines().any(|line| line.starts_with(&text));
+    ensure!(has(format!("{bytes} bytes in")), end.complaint(format!("not {bytes} bytes")));
+    let all = has(format!("{iterations} iters in"));
+    ensure!(all, end.complaint(format!("not {iterations} iterations")));
+    ensure!(!end.stderr.contains("invalid data"), end.complaint("data was damaged"));
+    Ok(())
+}
+
+#[test]
+fn rc_pingpong_by_lid() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-c")
+}
+
+#[test]
+fn rc_pingpong_by_gid() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-c -g 0")
+}
+
+#[test]
+fn rc_pingpong_with_events() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-c -e -g 0")
+}
+
+#[test]
+fn rc_pingpong_with_work_request_builders() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-c -N -g 0")
+}
+
+#[test]
+fn rc_pingpong_of_many_sizes() -> Result<()> {
+    for (size, iterations) in [(1, 1000), (63, 1000), (65_537, 500), (8 << 20, 20)] {
+        // The verification of -c writes page numbers, which takes at least a page.
+        let check = if size >= 4096 { "-c" } else { "" };
+        pingpong(&Stage::loopback(), "ibv_rc_pingpong", size, iterations, check)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn srq_pingpong_by_lid() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_srq_pingpong", 4096, 1000, "-c")
+}
+
+#[test]
+fn srq_pingpong_with_events() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_srq_pingpong", 4096, 1000, "-c -e -g 0 -q 8")
+}
+
+#[test]
+fn rc_pingpong_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for options in ["-c", "-c -g 0", "-c -e", "-c -e -g 0"] {
+        pingpong(&stage, "ibv_rc_pingpong", 4096, 1000, options)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn srq_pingpong_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for options in ["-c", "-c -g 0"] {
+        pingpong(&stage, "ibv_srq_pingpong", 4096, 1000, options)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Debian's perftest: every operation, connected by the program itself and by `rdma_cm` (`-R`).
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::parse::perftest::{bandwidth, latency};
+use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The sizes of `-a`: 2 bytes to 8 MiB, in powers of two.
+const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
+
+/// Runs a test on both sides and returns the client's outcome.
+fn run(stage: &Stage, program: &str, options: &str) -> Result<Finished> {
+    let port = ports::next();
+    let server = Program::weft(program).line("-F -p").arg(port.to_string()).line(options);
+    let client = server.clone().arg(stage.server_address().to_string());
+    let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
+    Ok(ends.with_context(|| format!("{program} {options}"))?.1)
+}
+
+/// Size and iterations of every row of the result.
+fn rows(program: &str, end: &Finished) -> Result<Vec<(u64, u64)>> {
+    let rows = if program.ends_with("_bw") {
+        bandwidth(&end.stdout).map(|rows| rows.iter().map(|r| (r.bytes, r.iterations)).collect())
+    } else {
+        latency(&end.stdout).map(|rows| rows.iter().map(|r| (r.bytes, r.iterations)).collect())
+    };
+    rows.with_context(|| end.complaint("no result"))
+}
+
+/// Runs a test of one size and checks the row of its result.
+fn one_size(stage: &Stage, program: &str, size: u64, iterations: u64, options: &str) -> Result<()> {
+    // The atomic tests know no other size than 8 and no option for it.
+    let size_option = if program.contains("atomic") { String::new() } else { format!("-s {size}") };
+    let end = run(stage, program, &format!("{size_option} -n {iterations} {options}"))?;
+    let rows = rows(program, &end)?;
+    let as_asked = rows == [(size, iterations)];
+    ensure!(as_asked, end.complaint(format!("rows {rows:?}, not {size} bytes {iterations} times")));
+    Ok(())
+}
+
+/// Runs a test of every size and checks that each has its row.
+fn all_sizes(stage: &Stage, program: &str, options: &str) -> Result<()> {
+    let iterations = 50;
+    let end = run(stage, program, &format!("-a -n {iterations} {options}"))?;
+    let rows = rows(program, &end)?;
+    let expected: Vec<_> = ALL_SIZES.map(|power| (1 << power, iterations)).collect();
+    ensure!(rows == expected, end.complaint(format!("rows {rows:?}")));
+    Ok(())
+}
+
+/// The tests of one program: what it has in common with its family, and its own options.
+macro_rules! family {
+    ($program:ident, $sizes:ident, $($name:ident: $options:literal,)*) => {
+        mod $program {
+            use super::*;
+
+            const PROGRAM: &str = stringify!($program);
+
+            $sizes!();
+
+            $(
+                #[test]
+                fn $name() -> Result<()> {
+                    one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, $options)?;
+                    one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, concat!("-R ", $options))
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! any_size {
+    () => {
+        const SIZE: u64 = 64;
+
+        #[test]
+        fn sizes() -> Result<()> {
+            all_sizes(&Stage::loopback(), PROGRAM, "")
+        }
+
+        #[test]
+        fn sizes_with_rdma_cm() -> Result<()> {
+            all_sizes(&Stage::loopback(), PROGRAM, "-R")
+        }
+
+        #[test]
+        fn one_byte() -> Result<()> {
+            one_size(&Stage::loopback(), PROGRAM, 1, 1000, "")?;
+            one_size(&Stage::loopback(), PROGRAM, 1, 1000, "-R")
+        }
+    };
+}
+
+macro_rules! eight_bytes {
+    () => {
+        const SIZE: u64 = 8;
+
+        #[test]
+        fn plain() -> Result<()> {
+            one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, "")?;
+            one_size(&Stage::loopback(), PROGRAM, SIZE, 1000, "-R")
+        }
+    };
+}
+
+family!(ib_send_bw, any_size,
+    inline: "-I 64",
+    many_queue_pairs: "-q 4",
+    bidirectional: "-b",
+    events: "-e",
+    every_completion: "-Q 1",
+    lists_of_requests: "-l 8",
+    shared_receive_queue: "--use-srq -q 4",
+    old_post_send: "--use_old_post_send",
+    shallow_queues: "-t 1 -r 2",
+);
+
+family!(ib_send_lat, any_size,
+    inline: "-I 64",
+    not_inline: "-I 0",
+    events: "-e",
+);
+
+family!(ib_write_bw, any_size,
+    inline: "-I 64",
+    many_queue_pairs: "-q 4",
+    bidirectional: "-b",
+    lists_of_requests: "-l 8",
+    region_per_queue_pair: "-q 4 --mr_per_qp",
+);
+
+family!(ib_write_lat, any_size,
+    inline: "-I 64",
+    not_inline: "-I 0",
+);
+
+family!(ib_read_bw, any_size,
+    many_queue_pairs: "-q 4",
+    bidirectional: "-b",
+    events: "-e",
+    one_outstanding: "-o 1",
+);
+
+family!(ib_read_lat, any_size,
+    events: "-e",
+);
+
+family!(ib_atomic_bw, eight_bytes,
+    compare_and_swap: "-A CMP_AND_SWAP",
+    fetch_and_add: "-A FETCH_AND_ADD",
+    many_queue_pairs: "-q 4",
+    bidirectional: "-b",
+    events: "-e",
+);
+
+family!(ib_atomic_lat, eight_bytes,
+    compare_and_swap: "-A CMP_AND_SWAP",
+    fetch_and_add: "-A FETCH_AND_ADD",
+    events: "-e",
+);
+
+#[test]
+fn without_crc() -> Result<()> {
+    let port = ports::next();
+    let server = Program::weft("ib_send_bw").weft_option("--no-crc").args([
+        "-F",
+        "-n",
+        "1000",
+        "-p",
+        &port.to_string(),
+    ]);
+    let client = server.clone().arg("127.0.0.1");
+    Stage::loopback().converse(&server, Port::Tcp(port), &client, TIMEOUT)?;
+    Ok(())
+}
+
+#[test]
+fn across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for program in ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_write_lat"] {
+        for options in ["", "-R"] {
+            one_size(&stage, program, 65_536, 1000, options)?;
+        }
+    }
+    for options in ["-x 0", "-x 0 -R"] {
+        one_size(&stage, "ib_atomic_bw", 8, 1000, options)?;
+        one_size(&stage, "ib_read_lat", 8, 1000, options)?;
+    }
+    all_sizes(&stage, "ib_send_bw", "-b")?;
+    all_sizes(&stage, "ib_write_bw", "-R -b")
+}

@@ -1,0 +1,87 @@
+//! qperf's tests of reliable connections, connected by LID and by `rdma_cm`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::parse::qperf::{OPTIONS, Report};
+use weft_lab::{Program, Stage, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A test and the quantity that it measures.
+const TESTS: [(&str, &str); 10] = [
+    ("rc_bw", "bw"),
+    ("rc_bi_bw", "bw"),
+    ("rc_lat", "latency"),
+    ("rc_rdma_read_bw", "bw"),
+    ("rc_rdma_read_lat", "latency"),
+    ("rc_rdma_write_bw", "bw"),
+    ("rc_rdma_write_lat", "latency"),
+    ("rc_rdma_write_poll_lat", "latency"),
+    ("rc_compare_swap_mr", "msg_rate"),
+    ("rc_fetch_add_mr", "msg_rate"),
+];
+
+/// Tests that check the value after each operation, and fail on a wrong one.
+const VERIFICATIONS: [&str; 2] = ["ver_rc_compare_swap", "ver_rc_fetch_add"];
+
+/// Runs tests against one server.
+fn qperf(stage: &Stage, tests: &[(&str, &str)], options: &str) -> Result<()> {
+    let port = ports::next();
+    let program = Program::weft("qperf").args(["-lp", &port.to_string()]);
+    let server = stage.server(program.clone()).start()?.listening(Port::Tcp(port))?;
+    let client = program.arg(stage.server_address().to_string()).args(OPTIONS).line(options);
+    for &(test, quantity) in tests {
+        let ended = stage.client(client.clone().args(["-t", "1", test])).run(TIMEOUT)?.success()?;
+        let report = Report::parse(&ended.stdout).with_context(|| ended.complaint("no report"))?;
+        let value = report.value(test, quantity)?;
+        ensure!(value > 0.0, ended.complaint(format!("{quantity} of {test} is {value}")));
+    }
+    // It serves for ever.
+    server.kill()?;
+    Ok(())
+}
+
+fn verify(stage: &Stage, options: &str) -> Result<()> {
+    let port = ports::next();
+    let program = Program::weft("qperf").args(["-lp", &port.to_string()]);
+    let server = stage.server(program.clone()).start()?.listening(Port::Tcp(port))?;
+    let client = program.arg(stage.server_address().to_string()).line(options);
+    for test in VERIFICATIONS {
+        let ended = stage.client(client.clone().arg(test)).run(TIMEOUT)?.success()?;
+        ensure!(!ended.stderr.contains("mismatch"), ended.complaint("a wrong value"));
+    }
+    server.kill()?;
+    Ok(())
+}
+
+#[test]
+fn connected_by_lid() -> Result<()> {
+    qperf(&Stage::loopback(), &TESTS, "")
+}
+
+#[test]
+fn connected_by_rdma_cm() -> Result<()> {
+    qperf(&Stage::loopback(), &TESTS, "-cm1")
+}
+
+#[test]
+fn waiting_instead_of_polling() -> Result<()> {
+    qperf(&Stage::loopback(), &[("rc_lat", "latency"), ("rc_bw", "bw")], "-cp0")
+}
+
+#[test]
+fn atomics_verified() -> Result<()> {
+    verify(&Stage::loopback(), "")?;
+    verify(&Stage::loopback(), "-cm1")
+}
+
+#[test]
+fn across_namespaces_by_lid_and_by_rdma_cm() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    let tests = [("rc_bw", "bw"), ("rc_lat", "latency"), ("rc_rdma_read_bw", "bw")];
+    qperf(&stage, &tests, "")?;
+    qperf(&stage, &tests, "-cm1")
+}
