@@ -44,6 +44,8 @@ const WAIT_DRIVE_NS: u64 = 2_000_000;
 const PARK_MIN: Duration = Duration::from_micros(10);
 /// A poll as old as this, in nanoseconds, is no reason any more to expect another.
 const POLLING_NS: u64 = 10_000;
+/// Instead of a time: a thread of the program's is at the sockets now.
+const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
@@ -123,7 +125,8 @@ pub struct Reactor {
     dirty_len: AtomicUsize,
     timers: Lock<BTreeMap<TimerId, Arc<dyn Source>>>,
     timer_serial: AtomicU64,
-    /// When a thread polled last, in nanoseconds of the monotonic clock.
+    /// When a thread of the program's was last at the sockets, in nanoseconds of the monotonic
+    /// clock, or [`BUSY`].
     polled_at: AtomicU64,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
@@ -133,6 +136,16 @@ pub struct Reactor {
 }
 
 static REACTOR: Forkable<Reactor> = Forkable::new(Reactor::new);
+
+/// Says that a thread of the program's is at the sockets; dropped, that it was just now.
+#[derive(Debug)]
+pub struct Busy<'a>(&'a Reactor);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.polled_at.store(now_ns(), Ordering::Relaxed);
+    }
+}
 
 impl fmt::Debug for Reactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -243,7 +256,7 @@ impl Reactor {
     /// One pass over the sockets by a thread that is polling. Returns at once when another thread
     /// is at it.
     pub fn poll(&self) {
-        self.polled_at.store(now_ns(), Ordering::Relaxed);
+        let _busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
         let driver = &mut *driver;
         self.flush_dirty(driver);
@@ -251,6 +264,12 @@ impl Reactor {
         // the packets that come in meanwhile.
         self.wait_events(Some(Duration::ZERO), &mut driver.batch);
         run_batch(&mut driver.batch);
+    }
+
+    /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
+    pub fn busy(&self) -> Busy<'_> {
+        self.polled_at.store(BUSY, Ordering::Relaxed);
+        Busy(self)
     }
 
     /// Waits until `fd` may be readable, driving the fabric meanwhile. Returns early, too. No lock
@@ -438,7 +457,8 @@ impl Reactor {
             let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(nap)));
             let called = self.parked.swap(0, Ordering::SeqCst) == 0;
             self.expire_timers();
-            let idle = self.polled_at.load(Ordering::Relaxed) == before
+            let idle = before != BUSY
+                && self.polled_at.load(Ordering::Relaxed) == before
                 && now_ns() >= self.driven_until.load(Ordering::Relaxed);
             if called || idle {
                 return;

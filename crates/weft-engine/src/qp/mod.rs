@@ -42,7 +42,7 @@ use sq::{SendLimits, SendQueue};
 
 /// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
 /// share a system call well, not so many that the peer has nothing to do meanwhile.
-const DEFER_BYTES_MAX: u64 = 32 << 10;
+const DEFER_BYTES_MAX: u64 = 256 << 10;
 const DEFER_REQUESTS_MAX: u64 = 32;
 /// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
 const DEFER_ACKS_MAX: u64 = 16;
@@ -528,6 +528,7 @@ impl Qp {
         let reactor = Reactor::get();
         let enough = unsent >= DEFER_REQUESTS_MAX || unsent_bytes >= DEFER_BYTES_MAX;
         if first_of_idle || enough || !reactor.may_defer() {
+            let _busy = reactor.busy();
             self.drive(KICK_SEND);
         } else {
             self.defer(reactor);
