@@ -6,19 +6,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, counting_eventfd, notify};
+use weft_sys::{Lock, LockGuard, counting_eventfd, notify};
 
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::reactor::Reactor;
 use crate::{Errno, Result};
 
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<Arc<Cq>>,
+    /// The descriptor is readable.
+    raised: bool,
+    /// Threads that make progress and then look at the queue: there is no need to wake them.
+    driving: usize,
+}
+
 /// A completion channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.
 #[derive(Debug)]
 pub struct CompChannel {
     context: Arc<Context>,
     fd: OwnedFd,
-    waiting: Lock<VecDeque<Arc<Cq>>>,
+    queue: Lock<Queue>,
     /// The program waits in `next_event`, not in a `poll` of its own that we do not see.
     waits_here: AtomicBool,
 }
@@ -30,9 +39,9 @@ impl CompChannel {
     /// `EMFILE` and the like when there is no descriptor left.
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
-        let waiting = Lock::new(VecDeque::new());
+        let queue = Lock::new(Queue::default());
         let waits_here = AtomicBool::new(false);
-        Ok(Arc::new(Self { context: Arc::clone(context), fd, waiting, waits_here }))
+        Ok(Arc::new(Self { context: Arc::clone(context), fd, queue, waits_here }))
     }
 
     /// The context it belongs to.
@@ -54,19 +63,24 @@ impl CompChannel {
     /// # Errors
     /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
     pub fn next_event(&self) -> Result<Arc<Cq>> {
-        let mut waited = false;
-        loop {
-            if let Some(cq) = self.take() {
-                self.waits_here.store(waited, Ordering::Relaxed);
-                return Ok(cq);
-            }
-            waited = true;
-            if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
-                Reactor::get().poll();
-                return self.take().ok_or(Errno::AGAIN);
-            }
-            Reactor::get().wait_readable(self.fd.as_fd())?;
+        if let Some(cq) = self.take(self.queue.lock()) {
+            return Ok(cq);
         }
+        let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+        self.waits_here.store(blocks, Ordering::Relaxed);
+        if !blocks {
+            return self.drive(&|| Reactor::get().poll()).ok_or(Errno::AGAIN);
+        }
+        Reactor::get().wait(self.fd.as_fd(), |pass| self.drive(pass))
+    }
+
+    /// Makes a pass over the sockets and takes an event, perhaps one that it brought.
+    fn drive(&self, pass: &dyn Fn()) -> Option<Arc<Cq>> {
+        self.queue.lock().driving += 1;
+        pass();
+        let mut queue = self.queue.lock();
+        queue.driving -= 1;
+        self.take(queue)
     }
 
     /// Whether the program will probably wait in [`CompChannel::next_event`], which makes progress
@@ -76,31 +90,38 @@ impl CompChannel {
     }
 
     pub(crate) fn post(&self, cq: &Arc<Cq>) {
-        let mut waiting = self.waiting.lock();
-        waiting.push_back(Arc::clone(cq));
-        notify(&self.fd);
+        let mut queue = self.queue.lock();
+        queue.events.push_back(Arc::clone(cq));
+        if queue.driving == 0 {
+            self.settle(&mut queue);
+        }
     }
 
     /// Forgets the events of a completion queue that goes away.
     pub(crate) fn purge(&self, cq: &Arc<Cq>) {
-        let mut waiting = self.waiting.lock();
-        let before = waiting.len();
-        waiting.retain(|other| !Arc::ptr_eq(other, cq));
-        for _ in waiting.len()..before {
-            self.consume();
+        let mut queue = self.queue.lock();
+        queue.events.retain(|other| !Arc::ptr_eq(other, cq));
+        self.settle(&mut queue);
+    }
+
+    fn take(&self, mut queue: LockGuard<'_, Queue>) -> Option<Arc<Cq>> {
+        let cq = queue.events.pop_front();
+        self.settle(&mut queue);
+        cq
+    }
+
+    /// Makes the descriptor readable if events wait, and only then.
+    fn settle(&self, queue: &mut Queue) {
+        let wanted = !queue.events.is_empty();
+        if wanted == queue.raised {
+            return;
         }
-    }
-
-    fn take(&self) -> Option<Arc<Cq>> {
-        let mut waiting = self.waiting.lock();
-        let cq = waiting.pop_front()?;
-        self.consume();
-        Some(cq)
-    }
-
-    /// Takes back one count of the descriptor; there is one for each queued event.
-    fn consume(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.fd, &mut count);
+        queue.raised = wanted;
+        if wanted {
+            notify(&self.fd);
+        } else {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.fd, &mut count);
+        }
     }
 }

@@ -12,6 +12,9 @@
 //!   to [`PARK`] at a time as long as it finds that the program goes on polling.
 //! * Otherwise it does the work.
 //!
+//! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken costs
+//! more than that, and it costs the waker, who is often the peer ([`Spin`]).
+//!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
 //! while the service thread is parked: then at most [`PARK`] passes before somebody looks.
 //!
@@ -44,6 +47,8 @@ const WAIT_DRIVE_NS: u64 = 2_000_000;
 const PARK_MIN: Duration = Duration::from_micros(10);
 /// A poll as old as this, in nanoseconds, is no reason any more to expect another.
 const POLLING_NS: u64 = 10_000;
+/// A program that polls without pause has polled this long ago, in nanoseconds.
+const PAUSE_NS: u64 = 2_000;
 /// Instead of a time: a thread of the program's is at the sockets now.
 const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
@@ -130,6 +135,10 @@ pub struct Reactor {
     polled_at: AtomicU64,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
+    /// Of threads that wait in us.
+    wait_spin: Spin,
+    /// Of the service thread.
+    service_spin: Spin,
     /// 1 while the service thread is parked (also the futex it sleeps on).
     parked: AtomicU32,
     started: AtomicBool,
@@ -174,9 +183,6 @@ impl Reactor {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor for epoll");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .expect("a descriptor for wake-ups");
-        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(u64::MAX), edge)
-            .expect("a fresh descriptor is accepted");
         Self {
             epoll,
             wake,
@@ -188,6 +194,8 @@ impl Reactor {
             timer_serial: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
             driven_until: AtomicU64::new(0),
+            wait_spin: Spin::new(),
+            service_spin: Spin::new(),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
         }
@@ -262,7 +270,7 @@ impl Reactor {
         self.flush_dirty(driver);
         // An epoll that finds nothing takes no socket's lock: asking all the time does not disturb
         // the packets that come in meanwhile.
-        self.wait_events(Some(Duration::ZERO), &mut driver.batch);
+        self.take_events(&mut driver.batch);
         run_batch(&mut driver.batch);
     }
 
@@ -272,35 +280,45 @@ impl Reactor {
         Busy(self)
     }
 
-    /// Waits until `fd` may be readable, driving the fabric meanwhile. Returns early, too. No lock
-    /// is held while the thread sleeps, so it may be cancelled there.
+    /// Waits until `attempt` finds what is waited for, driving the fabric meanwhile. `attempt` may
+    /// call what it is given to make a pass over the sockets; it is called again whenever `fd` is
+    /// readable or a socket has something. No lock is held while the thread sleeps, so it may be
+    /// cancelled there.
     ///
     /// # Errors
     /// `EINTR` after a signal.
-    pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> Result<()> {
+    pub fn wait<T>(
+        &self,
+        fd: BorrowedFd<'_>,
+        mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
+    ) -> Result<T> {
         let start = now_ns();
-        let until = start + WAIT_DRIVE_NS;
-        self.driven_until.store(until, Ordering::Relaxed);
-        let mut rest = WAIT_DRIVE_NS;
-        while rest > 0 {
-            if let Some(mut driver) = self.driver.try_lock() {
-                self.flush_dirty(&mut driver);
+        let spin = self.wait_spin.ns();
+        self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
+        loop {
+            let found = attempt(&|| self.poll());
+            let waited = now_ns() - start;
+            if let Some(found) = found {
+                self.wait_spin.learn(waited);
+                return Ok(found);
             }
-            let limit = Some(Duration::from_nanos(rest));
-            let [own, sockets] = wait_readable([fd, self.epoll.as_fd()], limit)?;
-            if sockets && let Some(mut driver) = self.driver.try_lock() {
-                self.wait_events(Some(Duration::ZERO), &mut driver.batch);
-                run_batch(&mut driver.batch);
-                return Ok(());
+            if waited >= WAIT_DRIVE_NS {
+                break;
             }
-            if own {
-                return Ok(());
+            if waited >= spin {
+                let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
+                wait_readable([fd, self.epoll.as_fd()], limit)?;
             }
-            rest = until.saturating_sub(now_ns());
         }
+        self.wait_spin.learn(WAIT_DRIVE_NS);
         self.driven_until.store(0, Ordering::Relaxed);
         self.about_to_wait();
-        wait_readable([fd], None).map(drop)
+        loop {
+            wait_readable([fd], None)?;
+            if let Some(found) = attempt(&|| ()) {
+                return Ok(found);
+            }
+        }
     }
 
     /// The program is about to sleep where we do not see it: the service thread takes over.
@@ -336,9 +354,10 @@ impl Reactor {
     }
 
     /// Lets everything on the list go on once; what comes on it meanwhile waits for the next pass.
-    fn flush_dirty(&self, driver: &mut Driver) {
+    /// Returns whether there was anything on it.
+    fn flush_dirty(&self, driver: &mut Driver) -> bool {
         if self.dirty_len.load(Ordering::SeqCst) == 0 {
-            return;
+            return false;
         }
         {
             let mut dirty = self.dirty.lock();
@@ -351,6 +370,7 @@ impl Reactor {
                 Dirty::Requeued => source.requeued(),
             }
         }
+        true
     }
 
     fn forget(&self, token: Token) {
@@ -364,12 +384,12 @@ impl Reactor {
         }
     }
 
-    /// Waits for events and appends their sources to `batch`.
-    fn wait_events(&self, timeout: Option<Duration>, batch: &mut Vec<Ready>) {
+    /// Takes the events that there are and appends their sources to `batch`.
+    fn take_events(&self, batch: &mut Vec<Ready>) {
         let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
-        let timeout = timeout.map(timespec);
+        let at_once = timespec(Duration::ZERO);
         // Interrupted or failed: as if nothing had happened; the next pass asks again.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout.as_ref()) else {
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&at_once)) else {
             return;
         };
         if events.is_empty() {
@@ -416,14 +436,28 @@ impl Reactor {
         // Naps are short; the default slack of 50 us would double them.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1_000));
         loop {
-            // Only looks whether there is something: a poller must still find it.
-            self.sleep_until_ready();
+            let start = now_ns();
+            if !self.spin_for_work(start) {
+                self.sleep_until_ready();
+            }
+            self.service_spin.learn(now_ns() - start);
             self.expire_timers();
             if self.is_driven() {
                 self.park();
             }
             self.pass();
         }
+    }
+
+    /// Works as long as there is something to do every few microseconds. Returns false when it is
+    /// time to sleep.
+    fn spin_for_work(&self, start: u64) -> bool {
+        while now_ns() - start < self.service_spin.ns() && !self.is_driven() {
+            if self.pass() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether a thread of the program's is polling, or waits in us and drives.
@@ -433,7 +467,8 @@ impl Reactor {
             || now < self.driven_until.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until a socket may have something, a timer is due, or somebody calls.
+    /// Sleeps until a socket may have something, a timer is due, or somebody calls. Takes no event
+    /// away: a poller must still find it.
     fn sleep_until_ready(&self) {
         if self.dirty_len.load(Ordering::SeqCst) != 0 {
             return;
@@ -443,9 +478,14 @@ impl Reactor {
             let first = timers.first_key_value();
             first.map(|(id, _)| timespec(id.0.saturating_duration_since(Instant::now())))
         };
-        let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+        let mut fds =
+            [PollFd::new(&self.epoll, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
         // Interrupted or failed: as if there were something; the pass finds out.
         let _ = poll(&mut fds, timeout.as_ref());
+        if fds[1].revents().contains(PollFlags::IN) {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+        }
     }
 
     /// Stays away from the sockets as long as the program drives them, or until somebody calls.
@@ -457,24 +497,28 @@ impl Reactor {
             let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(nap)));
             let called = self.parked.swap(0, Ordering::SeqCst) == 0;
             self.expire_timers();
-            let idle = before != BUSY
-                && self.polled_at.load(Ordering::Relaxed) == before
-                && now_ns() >= self.driven_until.load(Ordering::Relaxed);
+            let now = now_ns();
+            let polled_at = self.polled_at.load(Ordering::Relaxed);
+            let idle = polled_at == before
+                && before != BUSY
+                && now >= self.driven_until.load(Ordering::Relaxed);
             if called || idle {
                 return;
             }
-            nap = PARK.min(nap * 8);
+            // A program that polls now and then may look at its memory for the rest of the time.
+            nap =
+                if now.saturating_sub(polled_at) < PAUSE_NS { PARK.min(nap * 2) } else { PARK_MIN };
         }
     }
 
-    /// One pass of the service thread.
-    fn pass(&self) {
+    /// One pass of the service thread. Returns whether there was anything to do.
+    fn pass(&self) -> bool {
         let mut driver = self.driver.lock();
-        self.flush_dirty(&mut driver);
-        self.wait_events(Some(Duration::ZERO), &mut driver.batch);
-        let mut drained = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut drained);
+        let flushed = self.flush_dirty(&mut driver);
+        self.take_events(&mut driver.batch);
+        let worked = flushed || !driver.batch.is_empty();
         run_batch(&mut driver.batch);
+        worked
     }
 
     fn expire_timers(&self) {
@@ -489,6 +533,36 @@ impl Reactor {
             };
             source.expired();
         }
+    }
+}
+
+/// How long to look before sleeping: not at all, unless the last wait was short.
+#[derive(Debug)]
+struct Spin {
+    ns: AtomicU64,
+    /// 0 where another thread could not run meanwhile.
+    limit: u64,
+}
+
+impl Spin {
+    /// About what it costs to be woken, in nanoseconds.
+    const LIMIT_NS: u64 = 30_000;
+    /// A wait that might have been over in time, in nanoseconds; being woken is part of it.
+    const SHORT_NS: u64 = 60_000;
+
+    fn new() -> Self {
+        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+        Self { ns: AtomicU64::new(0), limit: if alone { 0 } else { Self::LIMIT_NS } }
+    }
+
+    fn ns(&self) -> u64 {
+        self.ns.load(Ordering::Relaxed)
+    }
+
+    /// The last wait took this long, in nanoseconds.
+    fn learn(&self, waited: u64) {
+        let ns = if waited < Self::SHORT_NS { self.limit } else { 0 };
+        self.ns.store(ns, Ordering::Relaxed);
     }
 }
 

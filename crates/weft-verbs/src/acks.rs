@@ -12,35 +12,45 @@ use rustix::thread::futex;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acks {
     /// Shared, so that the last acknowledgement outlives the object that it releases.
-    outstanding: Arc<AtomicU32>,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outstanding: AtomicU32,
+    /// Threads that wait, so that the usual acknowledgement needs no system call.
+    waiting: AtomicU32,
 }
 
 impl Acks {
     /// The program has taken an event.
     pub(crate) fn delivered(&self) {
-        self.outstanding.fetch_add(1, Ordering::AcqRel);
+        self.state.outstanding.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The program acknowledges `count` events.
     pub(crate) fn acknowledge(&self, count: u32) {
-        let outstanding = Arc::clone(&self.outstanding);
-        let before = outstanding.fetch_sub(count, Ordering::AcqRel);
-        if before <= count {
-            let _ = futex::wake(&outstanding, futex::Flags::PRIVATE, u32::MAX);
+        let state = Arc::clone(&self.state);
+        let before = state.outstanding.fetch_sub(count, Ordering::SeqCst);
+        // Who waits has said so before it looked at the count.
+        if before <= count && state.waiting.load(Ordering::SeqCst) != 0 {
+            let _ = futex::wake(&state.outstanding, futex::Flags::PRIVATE, u32::MAX);
         }
     }
 
     /// Waits until every event that was taken is acknowledged. The wait is no cancellation point.
     pub(crate) fn wait(&self) {
+        self.state.waiting.fetch_add(1, Ordering::SeqCst);
         loop {
-            let outstanding = self.outstanding.load(Ordering::Acquire);
+            let outstanding = self.state.outstanding.load(Ordering::SeqCst);
             // A program that acknowledges too much has not lost its right to destroy the object.
             if outstanding.cast_signed() <= 0 {
-                return;
+                break;
             }
             // Interrupted or late, it only means looking again.
-            let _ = futex::wait(&self.outstanding, futex::Flags::PRIVATE, outstanding, None);
+            let _ = futex::wait(&self.state.outstanding, futex::Flags::PRIVATE, outstanding, None);
         }
+        self.state.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -110,16 +110,17 @@ impl Channel {
     /// # Errors
     /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
     pub fn next_event(&self, delivering: impl Fn(&Event)) -> Result<Event> {
-        loop {
-            if let Some(event) = self.take(&delivering) {
-                return Ok(event);
-            }
-            if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
-                Reactor::get().poll();
-                return self.take(&delivering).ok_or(Errno::AGAIN);
-            }
-            Reactor::get().wait_readable(self.fd.as_fd())?;
+        if let Some(event) = self.take(&delivering) {
+            return Ok(event);
         }
+        if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
+            Reactor::get().poll();
+            return self.take(&delivering).ok_or(Errno::AGAIN);
+        }
+        Reactor::get().wait(self.fd.as_fd(), |pass| {
+            pass();
+            self.take(&delivering)
+        })
     }
 
     pub(super) fn post(&self, event: Event) {
