@@ -8,8 +8,8 @@
 //! * It sleeps until a socket has something, so that an idle program uses no CPU, and wakes without
 //!   taking the event away.
 //! * If a thread has just polled, or promised to drive, the event is left to that thread, and the
-//!   service thread *parks*: it sleeps with no look at the sockets, first for [`PARK_MIN`], and for up
-//!   to [`PARK`] at a time as long as it finds that the program goes on polling.
+//!   service thread *parks*: it sleeps with no look at the sockets, first for [`PARK_MIN`], and for
+//!   up to [`PARK`] at a time as long as it finds that the program goes on polling.
 //! * Otherwise it does the work.
 //!
 //! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken costs
@@ -18,8 +18,8 @@
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
 //! while the service thread is parked: then at most [`PARK`] passes before somebody looks.
 //!
-//! Sockets are registered edge-triggered for everything at once and never modified, so a source must
-//! work until it would block, or mark itself dirty.
+//! Sockets are registered edge-triggered for everything at once and never modified, so a source
+//! must work until it would block, or mark itself dirty.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,8 +64,8 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// once, and without a reason.
     fn ready(&self) -> bool;
 
-    /// The same, for sources to which it matters whether the stream has `ended`: if not, a read that
-    /// does not fill its buffer has emptied the socket.
+    /// The same, for sources to which it matters whether the stream has `ended`: if not, a read
+    /// that does not fill its buffer has emptied the socket.
     fn ready_to(&self, ended: bool) -> bool {
         let _ = ended;
         self.ready()
@@ -248,7 +248,7 @@ impl Reactor {
             timers.first_key_value().is_some_and(|(&first, _)| first == id)
         };
         if soonest {
-            // A failure to start shows where a socket is watched; a timer alone has no caller for it.
+            // A failure to start shows where a socket is watched; a timer has no caller for it.
             let _ = self.start();
             self.unpark();
             notify(&self.wake);

@@ -33,6 +33,6 @@ pub fn counting_eventfd() -> Result<OwnedFd, Errno> {
 
 /// Adds one to an eventfd, so that it becomes readable.
 pub fn notify(eventfd: &OwnedFd) {
-    // The only failure of a blocking eventfd would be a counter at 2^64 - 2: it is readable then too.
+    // The only failure of a blocking eventfd is a counter at 2^64 - 2: it is readable then, too.
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }

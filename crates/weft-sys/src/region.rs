@@ -1,9 +1,10 @@
 //! Memory that belongs to the program and that a peer reads and writes.
 //!
 //! # Safety
-//! A [`Region`] is made by an `unsafe` constructor whose caller vouches for the memory; every access
-//! after that is range-checked here. The bytes are never exposed as a Rust reference, because the
-//! program and its peers change them at will: they are copied, or changed by CPU atomics.
+//! A [`Region`] is made by an `unsafe` constructor whose caller vouches for the memory; every
+//! access after that is range-checked here. The bytes are never exposed as a Rust reference,
+//! because the program and its peers change them at will: they are copied, or changed by CPU
+//! atomics.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

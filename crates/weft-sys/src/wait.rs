@@ -1,10 +1,11 @@
 //! Waiting that a program may cancel.
 //!
 //! # Safety
-//! Programs call `pthread_cancel` on threads that wait in us (libiscsi, rping). Only the C library's
-//! own wrappers are cancellation points, and a cancelled thread is unwound from inside the call. The
-//! libraries are built with `panic = "abort"`, where a foreign unwind passes frames without running
-//! their drops (and where a `C-unwind` declaration would abort it): no caller may hold a lock here.
+//! Programs call `pthread_cancel` on threads that wait in us (libiscsi, rping). Only the C
+//! library's own wrappers are cancellation points, and a cancelled thread is unwound from inside
+//! the call. The libraries are built with `panic = "abort"`, where a foreign unwind passes frames
+//! without running their drops (and where a `C-unwind` declaration would abort it): no caller may
+//! hold a lock here.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};

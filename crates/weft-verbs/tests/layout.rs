@@ -42,11 +42,11 @@ fn facts() -> Vec<Fact> {
     let mut facts = structures! {
         ibv_device { node_type transport_type name dev_name dev_path ibdev_path }
         ibv_context { device ops cmd_fd async_fd num_comp_vectors mutex abi_compat }
-        ibv_context_ops { _compat_query_device _compat_query_port alloc_mw bind_mw dealloc_mw poll_cq
-            req_notify_cq post_srq_recv post_send post_recv }
+        ibv_context_ops { _compat_query_device _compat_query_port alloc_mw bind_mw dealloc_mw
+            poll_cq req_notify_cq post_srq_recv post_send post_recv }
         ibv_device_attr { fw_ver node_guid sys_image_guid max_mr_size page_size_cap vendor_id
-            vendor_part_id hw_ver max_qp max_qp_wr device_cap_flags max_sge max_sge_rd max_cq max_cqe
-            max_mr max_pd max_qp_rd_atom max_ee_rd_atom max_res_rd_atom max_qp_init_rd_atom
+            vendor_part_id hw_ver max_qp max_qp_wr device_cap_flags max_sge max_sge_rd max_cq
+            max_cqe max_mr max_pd max_qp_rd_atom max_ee_rd_atom max_res_rd_atom max_qp_init_rd_atom
             atomic_cap max_mw max_mcast_grp max_ah max_srq max_srq_wr max_srq_sge max_pkeys
             local_ca_ack_delay phys_port_cnt }
         ibv_device_attr_ex "grows" { orig_attr comp_mask odp_caps completion_timestamp_mask
@@ -90,8 +90,8 @@ fn facts() -> Vec<Fact> {
             wr_atomic_write }
         ibv_qp_cap { max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data }
         ibv_qp_init_attr { qp_context send_cq recv_cq srq cap qp_type sq_sig_all }
-        ibv_qp_init_attr_ex "grows" { qp_context send_cq recv_cq srq cap qp_type sq_sig_all comp_mask
-            pd create_flags send_ops_flags }
+        ibv_qp_init_attr_ex "grows" { qp_context send_cq recv_cq srq cap qp_type sq_sig_all
+            comp_mask pd create_flags send_ops_flags }
         ibv_qp_attr { qp_state cur_qp_state path_mtu path_mig_state qkey rq_psn sq_psn dest_qp_num
             qp_access_flags cap ah_attr alt_ah_attr pkey_index alt_pkey_index en_sqd_async_notify
             sq_draining max_rd_atomic max_dest_rd_atomic min_rnr_timer port_num timeout retry_cnt
@@ -115,9 +115,9 @@ fn facts() -> Vec<Fact> {
             flow_control retry_count rnr_retry_count srq qp_num }
         rdma_ud_param { private_data private_data_len ah_attr qp_num qkey }
         rdma_cm_event { id listen_id event status param }
-        rdma_addrinfo { ai_flags ai_family ai_qp_type ai_port_space ai_src_len ai_dst_len ai_src_addr
-            ai_dst_addr ai_src_canonname ai_dst_canonname ai_route_len ai_route ai_connect_len
-            ai_connect ai_next }
+        rdma_addrinfo { ai_flags ai_family ai_qp_type ai_port_space ai_src_len ai_dst_len
+            ai_src_addr ai_dst_addr ai_src_canonname ai_dst_canonname ai_route_len ai_route
+            ai_connect_len ai_connect ai_next }
         rdma_cm_join_mc_attr_ex { comp_mask join_flags addr }
     };
     facts.extend(operations());

@@ -226,7 +226,7 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_bind_addr`: takes a local address, which may be a wildcard, and a port, which may be 0.
+    /// `rdma_bind_addr`: takes a local address, wildcard or not, and a port, which may be 0.
     ///
     /// # Errors
     /// `EINVAL` when bound already; `EADDRNOTAVAIL` for an address that is not ours, `ENODEV` for
@@ -408,9 +408,9 @@ impl Id {
 }
 
 impl PeerQp {
-    /// The peer of this identity, or a foreign one at this address. A foreign peer does not tell its
-    /// queue pair's number and gets one that is no Weft queue pair's: in those a port comes first,
-    /// which makes them greater than 255.
+    /// The peer of this identity, or a foreign one at this address. A foreign peer does not tell
+    /// its queue pair's number and gets one that is no Weft queue pair's: in those a port comes
+    /// first, which makes them greater than 255.
     pub(super) fn new(identity: Option<Identity>, address: IpAddr) -> Self {
         const NUMBERS: u32 = 254;
         static NEXT: AtomicU32 = AtomicU32::new(0);

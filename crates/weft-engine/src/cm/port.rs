@@ -15,8 +15,8 @@
 //! What is not possible: a program that opens its TCP listener on P later than that finds the port
 //! taken, and so does one without `SO_REUSEADDR` that comes second. It should open it first.
 //!
-//! When a foreign program has UDP port P, TCP port P is the only way in and is taken at once, alone.
-//! A port of our own choice (the program bound port 0) is taken in both spaces at once, too.
+//! When a foreign program has UDP port P, TCP port P is the only way in and is taken at once,
+//! alone. A port of our own choice (the program bound port 0) is taken in both spaces at once, too.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

@@ -33,7 +33,7 @@ pub(super) fn answer(datagram: &[u8], port: u16, stream_port: u16) -> Option<[u8
     (asked == port).then(|| emit(ANSWER, stream_port, nonce))
 }
 
-/// The TCP port in the answer to the query with `nonce`; `None` when the datagram is something else.
+/// The TCP port in the answer to the query with `nonce`; `None` when it is something else.
 pub(super) fn answered(datagram: &[u8], nonce: u64) -> Option<u16> {
     let (port, echoed) = parse(datagram, ANSWER)?;
     (echoed == nonce && port != 0).then_some(port)

@@ -118,24 +118,24 @@ fn connect_accept_disconnect() {
         let (passive, active) = (channel(), channel());
         let (listener, at) = listener_at(&passive, at);
         let client = resolved(&active, at);
-        let ours = Fake::new(0x1234_01);
+        let ours = Fake::new(0x0012_3401);
         client.connect_end(|_| ours.end(), &param(b"request")).expect("resolved");
 
         let request = expect(&passive, EventKind::ConnectRequest);
         assert!(Arc::ptr_eq(request.listener.as_ref().expect("a listener"), &listener));
         assert_eq!(request.param.private_data, b"request");
         assert_eq!((request.param.responder_resources, request.param.initiator_depth), (7, 4));
-        assert_eq!(request.param.qp_num, 0x1234_01);
+        assert_eq!(request.param.qp_num, 0x0012_3401);
         assert_eq!(request.id.local().expect("known").port(), at.port());
         assert_eq!(request.id.peer(), client.local());
-        let theirs = Fake::new(0x4321_02);
+        let theirs = Fake::new(0x0043_2102);
         let few = ConnectParam { responder_resources: 3, initiator_depth: 2, ..param(b"reply") };
         request.id.accept_end(|_| theirs.end(), &few).expect("requested");
 
         let established = expect(&active, EventKind::Established);
         assert_eq!(established.param.private_data, b"reply");
         assert_eq!(established.param.initiator_depth, 3);
-        assert_eq!(established.param.qp_num, 0x4321_02);
+        assert_eq!(established.param.qp_num, 0x0043_2102);
         assert_eq!(ours.seen.lock().states, [QpState::Rtr, QpState::Rts]);
         assert_eq!(theirs.seen.lock().states, [QpState::Rtr, QpState::Rts]);
         {

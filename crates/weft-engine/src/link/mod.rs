@@ -6,8 +6,8 @@
 //!
 //! * **Acknowledgements.** Verbs programs take the completion of a Send or Write as "placed at the
 //!   peer". A zero-length RDMA Write to the STag that the peer named in its hello tells by its
-//!   offset how many messages have been placed ([`control`]). Towards a foreign iWARP peer a message
-//!   is complete when it has been handed to TCP, which is what iWARP promises.
+//!   offset how many messages have been placed ([`control`]). Towards a foreign iWARP peer a
+//!   message is complete when it has been handed to TCP, which is what iWARP promises.
 //! * **Waiting for a receive.** A Send that finds no receive is parked. The same control message
 //!   tells the sender, which gives up after its own RNR retries.
 //! * **Send with immediate data** is an Immediate Data message (RFC 7306) that says that it belongs

@@ -252,8 +252,8 @@ impl Wire {
     }
 }
 
-/// A connection without a queue pair, until the peer has closed it, too. Closing at once would reset
-/// the connection if the peer still sends, and what we sent last would be lost with it.
+/// A connection without a queue pair, until the peer has closed it, too. Closing at once would
+/// reset the connection if the peer still sends, and what we sent last would be lost with it.
 #[derive(Debug)]
 struct Lingering {
     socket: OwnedFd,

@@ -291,7 +291,10 @@ impl Qp {
         *self.monitor.lock() = None;
         self.send_cq().forget(self.number);
         self.recv_cq().forget(self.number);
-        let is_own = |event: &AsyncEvent| matches!(&event.element, Element::Qp(qp) if std::ptr::eq(&**qp, self));
+        let is_own = |event: &AsyncEvent| match &event.element {
+            Element::Qp(qp) => std::ptr::eq(&**qp, self),
+            _ => false,
+        };
         self.context().forget_events(is_own);
         *self.holds.lock() = None;
     }

@@ -173,7 +173,9 @@ unsafe fn get(
     // SAFETY: NULL or valid, by the caller's promise.
     let hints = unsafe { hints.as_ref() }.unwrap_or(&none);
     // SAFETY: written just now, and nobody else has it.
-    let filled = unsafe { fill(node, service, hints, &mut *info) };
+    let result = unsafe { &mut *info };
+    // SAFETY: the program's strings or NULL, by the caller's promise.
+    let filled = unsafe { fill(node, service, hints, result) };
     if let Err(failure) = filled {
         // SAFETY: allocated above; the program has not seen it.
         unsafe { rdma_freeaddrinfo(info) };

@@ -1,8 +1,8 @@
 //! Connecting, accepting and parting.
 //!
 //! # Safety
-//! Identifiers and queue pairs that a program hands in are live ones of ours, and structures are its
-//! own.
+//! Identifiers and queue pairs that a program hands in are live ones of ours, and structures are
+//! its own.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};

@@ -14,7 +14,8 @@ use super::event;
 use super::id::{self, Id, Kind};
 use super::qp;
 use crate::abi::{
-    RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, ibv_pd, ibv_qp_init_attr, rdma_addrinfo, rdma_cm_id,
+    RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, ibv_pd, ibv_qp_init_attr, rdma_addrinfo,
+    rdma_cm_event, rdma_cm_id,
 };
 use crate::errno;
 
@@ -126,12 +127,14 @@ unsafe extern "C-unwind" fn rdma_create_ep(
 /// `id` must be live, and nobody may use it afterwards.
 unsafe fn destroy(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
-    let (has_qp, has_srq) = unsafe { (!(*id).qp.is_null(), !(*id).srq.is_null()) };
-    if has_qp {
+    let qp = unsafe { (*id).qp };
+    if !qp.is_null() {
         // SAFETY: it has a queue pair.
         unsafe { qp::destroy(id) };
     }
-    if has_srq {
+    // SAFETY: live, by the caller's promise.
+    let srq = unsafe { (*id).srq };
+    if !srq.is_null() {
         // SAFETY: it has a shared receive queue.
         unsafe { qp::destroy_srq(id) };
     }
@@ -155,8 +158,8 @@ unsafe fn get_request(listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
     }
     // SAFETY: live, by the caller's promise.
     let event = unsafe { event::next_of(listener) }?;
-    // SAFETY: made just now.
-    let (kind, status, id) = unsafe { ((*event).event, (*event).status, (*event).id) };
+    // SAFETY: made just now, and the program has not seen it: nobody else writes to it.
+    let &rdma_cm_event { event: kind, status, id, .. } = unsafe { &*event };
     let mut requested = match status {
         0 if kind == RDMA_CM_EVENT_CONNECT_REQUEST => Ok(()),
         0 => Err(Errno::INVAL),

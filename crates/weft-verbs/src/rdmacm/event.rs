@@ -132,9 +132,12 @@ fn conn_param(param: &EventParam) -> rdma_conn_param {
 /// # Safety
 /// `listener` must be live.
 unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
-    // SAFETY: live, by the caller's promise; its kind does not change.
-    let (context, ps, qp_type) =
-        unsafe { ((*listener).context, (*listener).ps, (*listener).qp_type) };
+    // SAFETY: live, by the caller's promise.
+    let context = unsafe { (*listener).context };
+    // SAFETY: as above; the port space never changes.
+    let ps = unsafe { (*listener).ps };
+    // SAFETY: as above; nor does the kind of queue pair.
+    let qp_type = unsafe { (*listener).qp_type };
     // SAFETY: live, by the caller's promise.
     let sync = unsafe { Id::of(listener) }.is_sync();
     let channel = if sync {
@@ -205,12 +208,14 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
     }
     // SAFETY: as above.
     unsafe { acknowledge_own(id) };
-    // SAFETY: as above; its channel is live, too.
-    let event = unsafe { next((*id).channel) }?;
+    // SAFETY: as above.
+    let channel = unsafe { (*id).channel };
+    // SAFETY: a synchronous identifier has a channel of its own, which lives as long as it.
+    let event = unsafe { next(channel) }?;
     // SAFETY: the program's thread is in its call for this identifier.
     unsafe { (*id).event = event };
-    // SAFETY: made just now.
-    let (kind, status) = unsafe { ((*event).event, (*event).status) };
+    // SAFETY: made just now, and acknowledged by this thread's next call at the earliest.
+    let &rdma_cm_event { event: kind, status, .. } = unsafe { &*event };
     match status {
         0 => Ok(()),
         _ if kind == RDMA_CM_EVENT_REJECTED => Err(Errno::CONNREFUSED),
@@ -228,8 +233,10 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
 pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> {
     // SAFETY: live, by the caller's promise.
     unsafe { acknowledge_own(id) };
-    // SAFETY: as above; its channel is live, too.
-    unsafe { next((*id).channel) }
+    // SAFETY: as above.
+    let channel = unsafe { (*id).channel };
+    // SAFETY: a synchronous identifier has a channel of its own, which lives as long as it.
+    unsafe { next(channel) }
 }
 
 /// Acknowledges the event that a synchronous identifier keeps for its program.
@@ -238,7 +245,9 @@ pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> 
 /// `id` must be live.
 pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
-    let event = unsafe { ptr::replace(&raw mut (*id).event, ptr::null_mut()) };
+    let event = unsafe { (*id).event };
+    // SAFETY: as above; the program's thread is in its call for this identifier.
+    unsafe { (*id).event = ptr::null_mut() };
     if !event.is_null() {
         // SAFETY: an event that nobody has acknowledged.
         unsafe { acknowledge(event) };

@@ -251,7 +251,8 @@ pub(super) unsafe fn show_path(id: *mut rdma_cm_id) -> Result<()> {
     Ok(())
 }
 
-/// Destroys an identifier: waits until the program has acknowledged what it has taken of its events.
+/// Destroys an identifier: waits until the program has acknowledged what it has taken of its
+/// events.
 ///
 /// # Safety
 /// It must be live, and nobody may use it afterwards.
@@ -263,7 +264,9 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     unsafe { event::acknowledge_own(id) };
     state.acks.wait();
     // SAFETY: the structure is live.
-    let (channel, path) = unsafe { ((*id).channel, (*id).route.path_rec) };
+    let channel = unsafe { (*id).channel };
+    // SAFETY: as above.
+    let path = unsafe { (*id).route.path_rec };
     // SAFETY: NULL, or from `calloc` in `show_path`.
     unsafe { libc::free(path.cast()) };
     if state.is_sync() {
@@ -468,8 +471,10 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
         // SAFETY: live, by the caller's promise.
         unsafe { event::acknowledge_own(id) };
     }
-    // SAFETY: the program's thread is in its call for this identifier.
-    let old = unsafe { ptr::replace(&raw mut (*id).channel, channel) };
+    // SAFETY: live, by the caller's promise.
+    let old = unsafe { (*id).channel };
+    // SAFETY: as above; the program's thread is in its call for this identifier.
+    unsafe { (*id).channel = channel };
     state.sync.store(sync, Ordering::Release);
     if was_sync {
         // SAFETY: nobody else knows the old channel.
@@ -501,11 +506,15 @@ unsafe fn port(address: *const sockaddr) -> u16 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: a live identifier.
-    unsafe { port((&raw const (*id).route.addr.__bindgen_anon_1).cast()) }
+    let source = unsafe { &raw const (*id).route.addr.__bindgen_anon_1 };
+    // SAFETY: inside that identifier.
+    unsafe { port(source.cast()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: a live identifier.
-    unsafe { port((&raw const (*id).route.addr.__bindgen_anon_2).cast()) }
+    let destination = unsafe { &raw const (*id).route.addr.__bindgen_anon_2 };
+    // SAFETY: inside that identifier.
+    unsafe { port(destination.cast()) }
 }

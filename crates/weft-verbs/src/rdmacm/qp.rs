@@ -179,8 +179,11 @@ unsafe fn initialise(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<()> {
 /// # Safety
 /// As for [`create`].
 unsafe fn create_or_undo(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
-    // SAFETY: the caller's promise.
-    let had_cqs = unsafe { !(*id).send_cq.is_null() || !(*id).recv_cq.is_null() };
+    // SAFETY: live, by the caller's promise.
+    let send_cq = unsafe { (*id).send_cq };
+    // SAFETY: as above.
+    let recv_cq = unsafe { (*id).recv_cq };
+    let had_cqs = !send_cq.is_null() || !recv_cq.is_null();
     // SAFETY: the caller's promise.
     let created = unsafe { create(id, attr) };
     if created.is_err() && !had_cqs {
@@ -245,7 +248,9 @@ unsafe extern "C" fn rdma_create_qp_ex(
 /// `id` must be live and have a queue pair.
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
-    let qp = unsafe { ptr::replace(&raw mut (*id).qp, ptr::null_mut()) };
+    let qp = unsafe { (*id).qp };
+    // SAFETY: as above; the program's thread is in its call for this identifier.
+    unsafe { (*id).qp = ptr::null_mut() };
     // SAFETY: the queue pair of an identifier is live until here.
     unsafe { ibv_destroy_qp(qp) };
     // SAFETY: the queue pair that used them is gone.
@@ -329,7 +334,9 @@ unsafe extern "C" fn rdma_create_srq_ex(
 /// `id` must be live and have one.
 pub(super) unsafe fn destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
-    let srq = unsafe { ptr::replace(&raw mut (*id).srq, ptr::null_mut()) };
+    let srq = unsafe { (*id).srq };
+    // SAFETY: as above; the program's thread is in its call for this identifier.
+    unsafe { (*id).srq = ptr::null_mut() };
     // SAFETY: the queue of an identifier is live until here.
     unsafe { ibv_destroy_srq(srq) };
     // SAFETY: queues without a queue pair have no other use.
