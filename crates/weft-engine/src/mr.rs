@@ -82,10 +82,17 @@ impl Mr {
         Ok(())
     }
 
-    /// Makes the keys unusable and waits for accesses in progress (each lasts for one copy).
+    /// Makes the keys unusable and waits for accesses in progress.
+    //= rfc5040#section-8.1.1
+    //% Once the program has revoked access, the network does not change the memory any more.
     pub(crate) fn invalidate(&self) {
         keys::remove(self.key());
         self.valid.store(false, Ordering::SeqCst);
+        self.settle();
+    }
+
+    /// Waits for accesses in progress, each of which lasts for one copy.
+    pub(crate) fn settle(&self) {
         while self.pins.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
@@ -123,12 +130,14 @@ impl Mr {
     }
 
     /// Holds the region still for one access to `len` bytes at `addr`.
-    fn pin(&self, addr: u64, len: u64) -> std::result::Result<Pin<'_>, AccessError> {
+    pub(crate) fn pin(&self, addr: u64, len: u64) -> std::result::Result<Pin<'_>, AccessError> {
         self.pins.fetch_add(1, Ordering::SeqCst);
         let mut pin = Pin { mr: self, part: self.region };
         if !self.valid.load(Ordering::SeqCst) {
             return Err(AccessError::Key);
         }
+        //= rfc5041#section-8.3.1
+        //% A peer cannot reach memory outside of the range of the STag.
         let offset = addr.checked_sub(self.iova).ok_or(AccessError::Bounds)?;
         let offset = usize::try_from(offset).map_err(|_| AccessError::Bounds)?;
         let len = usize::try_from(len).map_err(|_| AccessError::Bounds)?;
@@ -189,16 +198,20 @@ impl Finder {
             match keys::find(key).ok_or(AccessError::Key)? {
                 Keyed::Region(mr) => (&*self.last.insert(mr), addr),
                 Keyed::Window(window) => {
-                    let (mr, addr) = window.check_access(asker, addr, len, needs)?;
-                    // The window's rights count; the region's were looked at when it was bound.
-                    return self.last.insert(mr).pin(addr, len);
+                    return window.access(asker, addr, len, needs, &mut self.last);
                 }
                 Keyed::Reserved => return Err(AccessError::Key),
             }
         };
+        //= rfc5040#section-8.1.1
+        //% A stream of one protection domain cannot use an STag of another.
+        //= rfc5041#section-8.2
+        //% A segment whose STag is not associated with the stream is not placed.
         if !Arc::ptr_eq(mr.pd(), asker.pd) {
             return Err(AccessError::Domain);
         }
+        //= rfc5040#section-8.1.1
+        //% The program decides for each STag whether peers may read or write.
         if !mr.access.contains(needs) {
             return Err(AccessError::Rights);
         }

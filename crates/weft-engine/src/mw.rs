@@ -7,7 +7,7 @@ use weft_sys::Lock;
 
 use crate::access::Access;
 use crate::keys::{self, Keyed};
-use crate::mr::{AccessError, Asker, Mr};
+use crate::mr::{AccessError, Asker, Mr, Pin};
 use crate::pd::{Pd, PdUser};
 use crate::wr::WindowBind;
 use crate::{Errno, Result};
@@ -32,6 +32,8 @@ struct Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
+        // Accesses through the window are over when it is unbound.
+        self.region.settle();
         self.region.windows.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -135,21 +137,33 @@ impl Mw {
         Ok(Bound { region, addr: bind.addr, length, access: bind.access, qp_num })
     }
 
-    /// Unbinds because a queue pair or a peer invalidated the key.
-    pub(crate) fn invalidate(&self) {
-        *self.bound.lock() = None;
+    /// Unbinds because the queue pair `qp_num` or its peer invalidates the key. Returns false for a
+    /// window that is not its: of type 1, or not bound by it.
+    pub(crate) fn invalidate(&self, qp_num: u32) -> bool {
+        let mut bound = self.bound.lock();
+        let own =
+            self.kind == WindowType::Two && bound.as_ref().is_some_and(|b| b.qp_num == qp_num);
+        if own {
+            *bound = None;
+        }
+        own
     }
 
-    /// Checks an access through the window; returns the region behind it and the address there.
-    pub(crate) fn check_access(
+    /// Checks an access through the window and pins the memory behind it, whose region goes to
+    /// `found`. The window's rights count; the region's were looked at when it was bound.
+    pub(crate) fn access<'a>(
         &self,
         asker: Asker<'_>,
         addr: u64,
         len: u64,
         needs: Access,
-    ) -> std::result::Result<(Arc<Mr>, u64), AccessError> {
+        found: &'a mut Option<Arc<Mr>>,
+    ) -> std::result::Result<Pin<'a>, AccessError> {
+        // Held until the memory is pinned, so that unbinding finds the pin.
         let bound = self.bound.lock();
         let bound = bound.as_ref().ok_or(AccessError::Key)?;
+        //= rfc5041#section-8.2
+        //% An STag is associated with a protection domain, or with one stream.
         let own = match self.kind {
             WindowType::One => Arc::ptr_eq(self.pd(), asker.pd),
             WindowType::Two => bound.qp_num == asker.qp_num,
@@ -169,6 +183,6 @@ impl Mw {
         if addr < start || end > start + bound.length {
             return Err(AccessError::Bounds);
         }
-        Ok((Arc::clone(&bound.region), addr))
+        found.insert(Arc::clone(&bound.region)).pin(addr, len)
     }
 }

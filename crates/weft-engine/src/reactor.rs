@@ -12,8 +12,8 @@
 //!   up to [`PARK`] at a time as long as it finds that the program goes on polling.
 //! * Otherwise it does the work.
 //!
-//! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken costs
-//! more than that, and it costs the waker, who is often the peer ([`Spin`]).
+//! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken
+//! costs more than that, and it costs the waker, who is often the peer ([`Spin`]).
 //!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
 //! while the service thread is parked: then at most [`PARK`] passes before somebody looks.

@@ -98,6 +98,8 @@ fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {
 /// # Errors
 /// What `setsockopt(2)` reports.
 pub(crate) fn tune(socket: &OwnedFd) -> Result<()> {
+    //= rfc5044#section-5.1
+    //% TCP sends what it gets without waiting for more (no Nagle algorithm).
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -123,6 +125,8 @@ pub(crate) fn peer_address(socket: &OwnedFd) -> Result<SocketAddr> {
 }
 
 /// The longest ULPDU to send. A foreign peer gets FPDUs that fit its TCP segments.
+//= rfc5041#section-3
+//% The transport tells how long a segment may be.
 pub(crate) fn mulpdu(socket: &OwnedFd, weft_peer: bool, markers: bool) -> usize {
     if weft_peer {
         return WEFT_MULPDU;

@@ -98,6 +98,9 @@ impl Victim {
     }
 
     /// Everything after a misbehaviour that the victim answers with a Terminate.
+    //= type=test
+    //= rfc5040#section-7.1
+    //% The program is told of errors that either side finds.
     fn check_end(&self, receive: Status, kind: EventKind) {
         let received = poll_one(&self.end.recv_cq);
         assert_eq!((received.wr_id, received.status), (7, receive));
@@ -167,6 +170,9 @@ fn run(case: &Case, crc: bool) -> Terminate {
     let victim = Victim::new();
     let mut peer = Peer::dial(&victim.end, crc);
     (case.attack)(&victim, &mut peer);
+    //= type=test
+    //= rfc5040#section-6.2.1
+    //% A stream in error sends one Terminate, takes no more messages, and closes the connection.
     let terminate = peer.terminate();
     assert_eq!(codes(&terminate), case.codes, "{}", case.what);
     victim.check_end(Status::WrFlushErr, case.event);
@@ -245,6 +251,9 @@ fn memory() {
         case("Write to an unknown key", (1, 1, 0), QpAccessErr, |victim, peer| {
             peer.write(victim.memory.key() ^ 1, victim.memory.addr(0), b"never");
         }),
+        //= type=test
+        //= rfc5041#section-8.3.1
+        //% A peer cannot reach memory outside of the range of the STag.
         case("Write past the end", (1, 1, 1), QpAccessErr, |victim, peer| {
             peer.write(victim.memory.key(), victim.memory.addr(MEMORY_LEN - 3), b"never");
         }),
@@ -256,12 +265,20 @@ fn memory() {
             let header = Header::Tagged { last: true, ulp: Opcode::Write.control(), stag, to };
             peer.ulpdu(&bytes_of(header, &vec![0xee; 65_535 - header.len()]));
         }),
+        //= type=test
+        //= rfc5040#section-8.1.1
+        //% A stream of one protection domain cannot use an STag of another.
+        //= rfc5041#section-8.2
+        //% A segment whose STag is not associated with the stream is not placed.
         case("Write to another domain", (1, 1, 2), QpAccessErr, |victim, peer| {
             peer.write(victim.foreign.key(), victim.foreign.addr(0), b"never");
         }),
         case("Write beyond the last address", (1, 1, 3), QpAccessErr, |victim, peer| {
             peer.write(victim.memory.key(), u64::MAX - 1, b"never");
         }),
+        //= type=test
+        //= rfc5040#section-8.1.1
+        //% The program decides for each STag whether peers may read or write.
         case("Write without the right", (0, 1, 2), QpAccessErr, |victim, peer| {
             peer.write(victim.private.key(), victim.private.addr(0), b"never");
         }),
@@ -352,6 +369,9 @@ fn requests_and_answers() {
         case("a read request too long", (1, 2, 5), QpReqErr, |_, peer| {
             peer.untagged(Opcode::ReadRequest, 1, &[0; 64]);
         }),
+        //= type=test
+        //= rfc7306#section-5.1
+        //% The target of an atomic operation is aligned to 64 bits. So its end does not wrap.
         case("an atomic on an odd address", (0, 2, 7), QpReqErr, |victim, peer| {
             let request = atomic_request(victim.memory.key(), victim.memory.addr(4));
             peer.untagged(Opcode::AtomicRequest, 1, &request);
@@ -366,6 +386,9 @@ fn requests_and_answers() {
         }),
         case(
             "invalidation of a key that is not the peer's",
+            //= type=test
+            //= rfc5040#section-5.3
+            //% An STag that the peer could not use is not its to invalidate: the stream ends.
             (0, 2, 9),
             QpReqErr,
             |victim, peer| {
@@ -513,6 +536,12 @@ fn a_truncated_frame() {
     peer.raw(&frame[..frame.len() - 5]);
     peer.finish();
     while peer.receive().is_some() {}
+    //= type=test
+    //= rfc5041#section-3
+    //% The transport says when the stream has ended or failed.
+    //= rfc5041#section-6.2.2
+    //% When the connection is lost, the stream ends, and a message that has not come whole is not
+    //% delivered.
     let failed = poll_one(&victim.end.send_cq);
     assert_eq!((failed.wr_id, failed.status), (3, Status::RetryExcErr));
     let flushed = poll_one(&victim.end.recv_cq);
@@ -636,6 +665,9 @@ fn garbage_instead_of_a_request() {
     cases.push(change("revision 3", 17, 3));
     cases.push(change("more private data than allowed", 18, 0xff));
     cases.push(change("no trailer", 24, 0));
+    //= type=test
+    //= rfc5040#section-6.1
+    //% A stream begins on an established connection, once both sides have agreed to it.
     for (what, bytes) in cases {
         eprintln!("{what}");
         let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");

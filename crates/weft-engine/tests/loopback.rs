@@ -33,6 +33,9 @@ fn send_reaches_the_receive() {
     );
     assert_eq!(received.byte_len, 100_000);
     assert_eq!(poll_one(&a.send_cq).wr_id, 1);
+    //= type=test
+    //= rfc5041#section-5.4
+    //% A message is delivered once, when all of its bytes are in place.
     assert_eq!(to.bytes(), from.bytes());
 }
 
@@ -49,6 +52,14 @@ fn a_send_waits_for_its_receive() {
     for wr_id in 0..3 {
         b.receive(10 + wr_id, &[to.sge(8 * wr_id as usize, 8)]);
     }
+    //= type=test
+    //= rfc5040#section-5.3
+    //% Each Send is one untagged message, with the next MSN of queue 0, and takes one buffer of the
+    //% peer's.
+    //= rfc5040#section-5.5
+    //% Sends are delivered in the order in which the peer sent them.
+    //= rfc5040#section-5.5
+    //% Requests complete in the order in which they were posted.
     for wr_id in 0..3 {
         assert_eq!(poll_one(&b.recv_cq).wr_id, 10 + wr_id);
         assert_eq!(poll_one(&a.send_cq).wr_id, wr_id);
@@ -76,6 +87,11 @@ fn write_read_and_atomics() {
     });
     let done = poll_one(&a.send_cq);
     assert_eq!((done.wr_id, done.status, done.opcode), (1, Status::Success, Opcode::RdmaWrite));
+    //= type=test
+    //= rfc5040#section-5.1
+    //% An RDMA Write is one tagged message to the STag and offset that the peer advertised.
+    //= rfc5041#section-5.1.1
+    //% Each segment of a tagged message is placed by the STag and offset in its own header.
     assert_eq!(far.bytes(), near.bytes());
 
     far.fill(|i| (i * 3) as u8);
@@ -91,6 +107,11 @@ fn write_read_and_atomics() {
         (done.status, done.opcode, done.byte_len),
         (Status::Success, Opcode::RdmaRead, 1 << 20)
     );
+    //= type=test
+    //= rfc5040#section-5.2.2
+    //% A Read Response is one tagged message to the STag and offset that its request named.
+    //= rfc5040#section-5.5
+    //% An RDMA Read completes when its whole response has been placed.
     assert_eq!(far.bytes(), near.bytes());
 
     far.set_u64(0, 40);
@@ -135,6 +156,11 @@ fn immediate_data_arrives_with_sends_and_writes() {
     let second = poll_one(&b.recv_cq);
     assert_eq!((second.wr_id, second.opcode, second.byte_len), (2, Opcode::RecvRdmaWithImm, 5));
     assert_eq!((second.wc_flags, second.imm_data), (FLAG_WITH_IMM, 9));
+    //= type=test
+    //= rfc7306#section-6.1
+    //% Immediate Data takes a receive, and is delivered with its completion.
+    //= rfc7306#section-6.4
+    //% Immediate Data is delivered after the RDMA Write before it has been placed.
     assert_eq!(&to.bytes()[32..37], b"hello");
     assert_eq!(poll_one(&a.send_cq).wr_id, 1);
     assert_eq!(poll_one(&a.send_cq).wr_id, 2);

@@ -87,6 +87,8 @@ impl Region {
         if self.len < 8 || !self.addr.is_multiple_of(8) {
             return None;
         }
+        //= rfc7306#section-5.3
+        //% An atomic operation is atomic towards all others on the same eight bytes.
         // SAFETY: eight mapped, writable, aligned bytes (checked, and by `new`'s contract). Other
         // accesses by the program may race; they are made by the CPU's own instructions, which is
         // what an atomic operation of a network card races with too.

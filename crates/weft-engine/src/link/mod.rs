@@ -157,6 +157,9 @@ struct Outgoing {
 }
 
 /// The protocol state of a queue pair's connection.
+//= rfc5040#section-3.1
+//% An RDMAP Stream is one DDP Stream, on one connection of a reliable transport that keeps the
+//% order.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) rules: Rules,
@@ -271,6 +274,8 @@ impl Link {
     /// The MPA exchange is over: FPDUs flow from here on. `early` came behind the peer's frame.
     pub(crate) fn open(&mut self, agreement: Agreement, early: &[u8]) {
         let negotiated = &agreement.negotiated;
+        //= rfc5040#section-6.1
+        //% A stream begins on an established connection, once both sides have agreed to it.
         self.phase = Phase::Open;
         self.remover = negotiated.rx_markers.then(|| Remover::new(negotiated.crc));
         self.inserter = negotiated.tx_markers.then(|| Inserter::new(negotiated.crc));
@@ -314,6 +319,8 @@ impl Link {
     }
 
     /// Reports the oldest requests as complete, as far as they are.
+    //= rfc5040#section-5.5
+    //% Requests complete in the order in which they were posted.
     pub(crate) fn complete_sends(&mut self, qp: &Qp) {
         let count = if self.is_weft_peer() { self.peer_placed } else { self.taken };
         let mut sq = qp.sq.lock();
@@ -395,6 +402,11 @@ impl Link {
             let reason = if errno == 0 { "by the peer".into() } else { format!("errno {errno}") };
             log::write(Level::Info, format_args!("qp {:#08x}: closed, {reason}", qp.number()));
         }
+        //= rfc5041#section-3
+        //% The transport says when the stream has ended or failed.
+        //= rfc5041#section-6.2.2
+        //% When the connection is lost, the stream ends, and a message that has not come whole is
+        //% not delivered.
         self.phase = Phase::Closed;
         if was_open {
             self.notices.disconnected = true;
@@ -420,6 +432,8 @@ impl Link {
     }
 
     /// Closes the stream once what has been handed over is sent.
+    //= rfc5040#section-6.2
+    //% A stream is ended by the program, in good order, or by an error.
     pub(crate) fn close(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;

@@ -126,9 +126,14 @@ impl Link {
         };
         let error = fault.error;
         log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", qp.number()));
+        //= rfc5040#section-6.2.1
+        //% A stream in error sends one Terminate, takes no more messages, and closes the
+        //% connection.
         self.terminate = Some(fault.terminate());
         self.notices.disconnected = true;
         self.fail(qp, None, fault.code());
+        //= rfc5040#section-7.1
+        //% The program is told of errors that either side finds.
         qp.report(kind);
     }
 
@@ -251,6 +256,8 @@ impl Link {
 
     // ---- RDMA Write ----
 
+    //= rfc5041#section-5.1.1
+    //% Each segment of a tagged message is placed by the STag and offset in its own header.
     fn write(&mut self, last: bool, stag: u32, to: u64, payload: &[u8], qp: &Qp) -> Handled {
         if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
             return self.control(to, qp);
@@ -269,6 +276,8 @@ impl Link {
                 .copy_in(payload);
         }
         self.written = self.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
+        //= rfc5040#section-5.1
+        //% The program at the Data Sink is not told of an RDMA Write.
         if last {
             match self.parked.back_mut() {
                 Some(parked) => parked.behind += 1,
@@ -352,6 +361,8 @@ impl Link {
     }
 
     /// Takes a posted receive, unless older messages still wait for theirs.
+    //= rfc5040#section-5.5
+    //% Sends are delivered in the order in which the peer sent them.
     fn start_receive(&mut self, qp: &Qp) -> bool {
         self.parked.is_empty() && self.take_receive(qp)
     }
@@ -386,6 +397,8 @@ impl Link {
     ) -> Handled {
         let mut flags = 0;
         let mut imm_data = 0;
+        //= rfc5040#section-5.3
+        //% The STag is invalid before the Send is delivered.
         if let Some(stag) = invalidate {
             self.invalidate(stag, qp)?;
             (flags, imm_data) = (wc::FLAG_WITH_INV, stag);
@@ -401,6 +414,12 @@ impl Link {
         let completion =
             Completion::new(self.receiving.work.wr_id, Status::Success, kind, qp.number());
         let byte_len = written.unwrap_or(byte_len);
+        //= rfc5040#section-3.2
+        //% With a Send the program learns its length and the STag that was invalidated.
+        //= rfc5040#section-5.3
+        //% Solicited Event wakes a program that waits for it.
+        //= rfc5041#section-5.4
+        //% A message is delivered once, when all of its bytes are in place.
         let completion = Completion { byte_len, imm_data, wc_flags: flags, ..completion };
         qp.recv_cq().push(completion, opcode.is_solicited());
         self.placed += 1;
@@ -415,15 +434,14 @@ impl Link {
         }
     }
 
-    /// Send with Invalidate (RFC 5040 section 5.3): only keys that the peer could have used.
+    /// Send with Invalidate: only keys that the peer could have used.
+    //= rfc5040#section-5.3
+    //% An STag that the peer could not use is not its to invalidate: the stream ends.
     fn invalidate(&mut self, stag: u32, qp: &Qp) -> Handled {
         let refuse = Fault::from(ProtocolError::CannotInvalidate { stag });
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         match keys::find(stag) {
-            Some(Keyed::Window(window)) if Arc::ptr_eq(window.pd(), qp.pd()) => {
-                window.invalidate();
-                Ok(())
-            }
+            Some(Keyed::Window(window)) if window.invalidate(qp.number()) => Ok(()),
             Some(Keyed::Region(mr))
                 if Arc::ptr_eq(mr.pd(), qp.pd()) && mr.access().intersects(remote) =>
             {
@@ -443,6 +461,10 @@ impl Link {
             self.send_imm = Some(imm);
             return Ok(());
         }
+        //= rfc7306#section-6.1
+        //% Immediate Data takes a receive, and is delivered with its completion.
+        //= rfc7306#section-6.4
+        //% Immediate Data is delivered after the RDMA Write before it has been placed.
         let written = std::mem::take(&mut self.last_write_len);
         if self.start_receive(qp) {
             return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
@@ -518,6 +540,8 @@ impl Link {
 
     // ---- RDMA Read and atomics, as responder ----
 
+    //= rfc7306#section-5.1
+    //% Atomic operations count among the RDMA Reads that may be outstanding.
     fn check_depth(&self) -> Handled {
         let depth = usize::from(self.rules.max_dest_rd_atomic.min(READ_DEPTH_MAX));
         if self.responses.len() >= depth {
@@ -526,6 +550,9 @@ impl Link {
         Ok(())
     }
 
+    //= rfc5040#section-5.2.1
+    //% A Read Request names the memory to read and the place for the response; the program at the
+    //% Data Source has no part in it.
     fn read_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
         let request = ReadRequest::parse(payload)?;
         self.check_depth()?;
@@ -580,6 +607,8 @@ impl Link {
             .region()
             .update_u64(|old| op.apply(old))
             .ok_or(ProtocolError::AtomicUnaligned { to })?;
+        //= rfc7306#section-5.4
+        //% Atomic operations run in the order of their requests, and so leave their responses.
         self.responses.push_back(Response::Atomic(AtomicResponse { request_id, original_value }));
         Ok(())
     }
@@ -639,6 +668,8 @@ impl Link {
     }
 
     /// The oldest read or atomic has its answer.
+    //= rfc5040#section-5.5
+    //% An RDMA Read completes when its whole response has been placed.
     fn answered(&mut self, qp: &Qp) {
         if let Some(number) = self.outstanding.pop_front().and_then(|done| done.work) {
             qp.sq.lock().set_progress(number, Progress::Done);
@@ -657,6 +688,8 @@ impl Link {
         );
         self.notices.disconnected = true;
         self.fail(qp, Some(status), code);
+        //= rfc5040#section-7.1
+        //% The program is told of errors that either side finds.
         qp.report(EventKind::QpFatal);
         Ok(())
     }

@@ -202,6 +202,10 @@ impl Link {
         self.whole(MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }, &payload);
     }
 
+    //= rfc5040#section-5.2.2
+    //% A Read Response is one tagged message to the STag and offset that its request named.
+    //= rfc5040#section-5.2.2
+    //% Responses leave in the order of their requests.
     fn read_response_segment(&mut self, qp: &Qp) -> bool {
         let asker = self.asker(qp);
         let room = self.payload_max(ddp::TAGGED_LEN);
@@ -285,8 +289,7 @@ impl Link {
                 return false;
             }
             drop(sq);
-            self.notices.disconnected = true;
-            self.fail(qp, Some(status), 0);
+            self.fail_request(status, qp);
             return false;
         }
         self.start_request(operation, number, length, flags, sq, qp)
@@ -313,6 +316,8 @@ impl Link {
         if atomic && length != 8 {
             return Err(Status::LocLenErr);
         }
+        //= rfc7306#section-1.1
+        //% A peer that is not known to have the extensions is sent none of them.
         let needs_weft = match operation {
             // A foreign iWARP peer need not know RFC 7306, and a Send has no immediate data in it.
             Operation::Send { imm, .. } | Operation::Write { imm, .. } => imm.is_some(),
@@ -350,6 +355,9 @@ impl Link {
                 self.start_message(header, number, length);
             }
             Operation::Write { remote_addr, rkey, .. } => {
+                //= rfc5040#section-5.1
+                //% An RDMA Write is one tagged message to the STag and offset that the peer
+                //% advertised.
                 let opcode = Opcode::Write;
                 let header = MessageHeader::Tagged { opcode, stag: rkey, to: remote_addr };
                 self.start_message(header, number, length);
@@ -389,10 +397,7 @@ impl Link {
                 window.bind(qp.number(), *rkey, bind).map_err(|_| Status::MwBindErr)
             }
             Operation::LocalInvalidate { rkey } => match find(*rkey) {
-                Some(Keyed::Window(window)) if Arc::ptr_eq(window.pd(), qp.pd()) => {
-                    window.invalidate();
-                    Ok(())
-                }
+                Some(Keyed::Window(window)) if window.invalidate(qp.number()) => Ok(()),
                 Some(Keyed::Region(mr)) if Arc::ptr_eq(mr.pd(), qp.pd()) => {
                     mr.invalidate();
                     Ok(())
@@ -407,11 +412,23 @@ impl Link {
                 true
             }
             Err(status) => {
-                self.notices.disconnected = true;
-                self.fail(qp, Some(status), 0);
+                self.fail_request(status, qp);
                 false
             }
         }
+    }
+
+    /// A request has an error of its own, found before anything of it was sent. To a Weft peer this
+    /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
+    /// is told.
+    fn fail_request(&mut self, status: Status, qp: &Qp) {
+        self.notices.disconnected = true;
+        //= rfc7306#section-8.1
+        //% For an error found while a request is made, the Local Peer sends a Terminate instead.
+        if !self.is_weft_peer() {
+            self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
+        }
+        self.fail(qp, Some(status), 0);
     }
 
     fn start_message(&mut self, header: MessageHeader, number: u64, length: u32) {
@@ -482,6 +499,9 @@ impl Link {
         sq.advance(Progress::Sent(complete_at));
     }
 
+    //= rfc5040#section-5.3
+    //% Each Send is one untagged message, with the next MSN of queue 0, and takes one buffer of the
+    //% peer's.
     fn send_header(&mut self, opcode: Opcode, ulp_word: u32) -> MessageHeader {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);

@@ -91,6 +91,9 @@ impl Conn {
         let mulpdu = tcp::mulpdu(&socket, peer_identity.is_some(), markers);
         let peer_ack_stag = peer_identity.map(|identity| identity.ack_stag);
         let agreement = Agreement { initiator, negotiated, peer_ack_stag, mulpdu };
+        //= rfc5041#section-6.1
+        //% The transport's connection is set up first; the stream begins when the layer above says
+        //% so.
         self.link.open(agreement, &early);
         let reactor = Reactor::get();
         let token = reactor.watch(socket.as_fd(), qp.me())?;
@@ -204,6 +207,11 @@ impl Conn {
             && let Some(wire) = &mut self.wire
             && !wire.fin_sent
         {
+            //= rfc5041#section-6.2.1
+            //% A graceful end hands over every message that was begun, and then closes the
+            //% connection.
+            //= rfc5044#section-7.2
+            //% Each half is closed by itself, behind a whole FPDU.
             wire.fin_sent = true;
             let _ = shutdown(&wire.socket, Shutdown::Write);
         }

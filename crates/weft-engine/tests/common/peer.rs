@@ -155,6 +155,9 @@ impl Peer {
             let mut bytes = [0; 4096];
             match self.stream.read(&mut bytes) {
                 Ok(0) => {
+                    //= type=test
+                    //= rfc5044#section-7.2
+                    //% Each half is closed by itself, behind a whole FPDU.
                     assert!(self.received.is_empty(), "the stream ends inside an FPDU");
                     return None;
                 }

@@ -1,0 +1,99 @@
+//! Memory windows of type 2: they belong to the queue pair that bound them, whose peer may give
+//! them back.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Endpoint, Host, Memory, connect, poll_one};
+use weft_engine::access::Access;
+use weft_engine::mw::{Mw, WindowType};
+use weft_engine::qp::QpState;
+use weft_engine::wc::{FLAG_WITH_INV, Status};
+use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, WindowBind};
+
+const LEN: usize = 64;
+
+fn request<'a>(operation: Operation, bytes: &'a [&'a [u8]]) -> SendRequest<'a> {
+    let data = if bytes.is_empty() { Data::Gather(&[]) } else { Data::Inline(bytes) };
+    SendRequest { wr_id: 1, operation, flags: SendFlags::SIGNALED, data }
+}
+
+fn send_and_invalidate(rkey: u32) -> SendRequest<'static> {
+    request(Operation::Send { imm: None, invalidate: Some(rkey) }, &[b"goodbye"])
+}
+
+/// A window to all of `memory`, bound by `owner`, that peers may write through.
+fn bind(owner: &Endpoint, host: &Host, memory: &Memory) -> Arc<Mw> {
+    let window = Mw::allocate(&host.pd, WindowType::Two).expect("a window");
+    let bind = WindowBind {
+        region: Some(Arc::clone(&memory.mr)),
+        addr: memory.addr(0),
+        length: LEN as u64,
+        access: Access::REMOTE_WRITE,
+    };
+    let rkey = window.next_key();
+    owner.post(&request(Operation::BindWindow { window: Arc::clone(&window), rkey, bind }, &[]));
+    assert_eq!(poll_one(&owner.send_cq).status, Status::Success);
+    window
+}
+
+fn write(memory: &Memory, rkey: u32) -> SendRequest<'static> {
+    request(Operation::Write { remote_addr: memory.addr(0), rkey, imm: None }, &[b"through"])
+}
+
+#[test]
+fn a_peer_gives_its_window_back() {
+    let host = Host::new();
+    let memory = Memory::new(&host, LEN, Access::LOCAL_WRITE | Access::MW_BIND);
+    let (owner, peer) = (host.endpoint(), host.endpoint());
+    connect(&owner, &peer);
+    let window = bind(&owner, &host, &memory);
+    peer.post(&write(&memory, window.key()));
+    assert_eq!(poll_one(&peer.send_cq).status, Status::Success);
+    assert_eq!(&memory.bytes()[..7], b"through");
+
+    let inbox = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+    owner.receive(2, &[inbox.sge(0, LEN)]);
+    peer.post(&send_and_invalidate(window.key()));
+    let received = poll_one(&owner.recv_cq);
+    //= type=test
+    //= rfc5040#section-3.2
+    //% With a Send the program learns its length and the STag that was invalidated.
+    assert_eq!((received.status, received.byte_len), (Status::Success, 7));
+    assert_eq!((received.wc_flags, received.imm_data), (FLAG_WITH_INV, window.key()));
+    assert_eq!(poll_one(&peer.send_cq).status, Status::Success);
+    //= type=test
+    //= rfc5040#section-5.3
+    //% The STag is invalid before the Send is delivered.
+    peer.post(&write(&memory, window.key()));
+    assert_eq!(poll_one(&peer.send_cq).status, Status::RemAccessErr);
+    window.deallocate();
+}
+
+#[test]
+fn a_stranger_can_neither_use_nor_invalidate_it() {
+    let host = Host::new();
+    let memory = Memory::new(&host, LEN, Access::LOCAL_WRITE | Access::MW_BIND);
+    let (owner, peer) = (host.endpoint(), host.endpoint());
+    connect(&owner, &peer);
+    let window = bind(&owner, &host, &memory);
+    let inbox = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+    for attack in [write(&memory, window.key()), send_and_invalidate(window.key())] {
+        // Of the same protection domain as the owner, all the same.
+        let (other, stranger) = (host.endpoint(), host.endpoint());
+        connect(&other, &stranger);
+        other.receive(2, &[inbox.sge(0, LEN)]);
+        stranger.post(&attack);
+        //= type=test
+        //= rfc5041#section-8.2
+        //% An STag is associated with a protection domain, or with one stream.
+        assert_ne!(poll_one(&stranger.send_cq).status, Status::Success);
+        assert_eq!(poll_one(&other.recv_cq).status, Status::WrFlushErr);
+        assert_eq!(other.qp.state(), QpState::Err);
+    }
+    assert_eq!(memory.bytes(), vec![0; LEN]);
+    peer.post(&write(&memory, window.key()));
+    assert_eq!(poll_one(&peer.send_cq).status, Status::Success);
+    window.deallocate();
+}
