@@ -43,7 +43,9 @@ use sq::{SendLimits, SendQueue};
 /// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
 /// share a system call well, not so many that the peer has nothing to do meanwhile.
 const DEFER_BYTES_MAX: u64 = 256 << 10;
-const DEFER_REQUESTS_MAX: u64 = 32;
+const DEFER_REQUESTS_MAX: u64 = 64;
+/// Requests between two polls from which on more of the same are expected.
+const BURST_MIN: u64 = 4;
 /// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
 const DEFER_ACKS_MAX: u64 = 16;
 
@@ -89,6 +91,8 @@ pub struct Qp {
     conn: Lock<Conn>,
     kick: AtomicU32,
     deferred: AtomicBool,
+    /// The last deferred requests were several: one to an idle connection will not be the only one.
+    posts_bursts: AtomicBool,
     parked: AtomicBool,
     rnr_timer: Lock<Option<TimerId>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
@@ -145,6 +149,7 @@ impl Qp {
             conn: Lock::new(Conn::new(Link::new(ack_stag))),
             kick: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
+            posts_bursts: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             rnr_timer: Lock::new(None),
             monitor: Lock::new(None),
@@ -530,7 +535,8 @@ impl Qp {
     fn ring(&self, first_of_idle: bool, unsent: u64, unsent_bytes: u64) {
         let reactor = Reactor::get();
         let enough = unsent >= DEFER_REQUESTS_MAX || unsent_bytes >= DEFER_BYTES_MAX;
-        if first_of_idle || enough || !reactor.may_defer() {
+        let alone = first_of_idle && !self.posts_bursts.load(Ordering::Relaxed);
+        if alone || enough || !reactor.may_defer() {
             let _busy = reactor.busy();
             self.drive(KICK_SEND);
         } else {
@@ -641,6 +647,7 @@ impl Source for Qp {
 
     fn flush(&self) {
         self.deferred.store(false, Ordering::Release);
+        self.posts_bursts.store(self.unsent() >= BURST_MIN, Ordering::Relaxed);
         self.drive(KICK_SEND);
     }
 
