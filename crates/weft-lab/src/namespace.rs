@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{self, Command};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -17,6 +19,9 @@ const DIRECTORY: &str = "/run/netns";
 const NAME_PREFIX: &str = "weft-lab-";
 /// The one interface of each side, beside loopback.
 const INTERFACE: &str = "weft0";
+/// How long the kernel may take to notice that a link is up, and how often to look.
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Preferred first. Not BBR: its pacing throttles a path with no propagation delay.
 const CONGESTION_CONTROLS: [&str; 2] = ["cubic", "reno"];
 
@@ -44,7 +49,7 @@ impl Namespace {
     /// If `ip link` fails.
     pub fn set_link(&self, up: bool) -> Result<()> {
         let state = if up { "up" } else { "down" };
-        ip(&["-n", &self.name, "link", "set", INTERFACE, state])
+        ip(&["-n", &self.name, "link", "set", INTERFACE, state]).map(drop)
     }
 
     /// Adds the addresses, which go away when the link goes down (the IPv6 one) or with it.
@@ -57,9 +62,22 @@ impl Namespace {
         self.set_link(true)
     }
 
+    /// Waits until the kernel has noticed that both ends of the link are up. It may take a second
+    /// over it, in which Weft has no device there but loopback.
+    fn await_link(&self) -> Result<()> {
+        let deadline = Instant::now() + LINK_TIMEOUT;
+        while !ip(&["-n", &self.name, "link", "show", INTERFACE])?.contains("state UP") {
+            if Instant::now() >= deadline {
+                bail!("{}: {INTERFACE} is not up after {LINK_TIMEOUT:?}", self.name);
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
     fn sysctl(&self, key: &str, value: &str) -> Result<()> {
         let write = format!("echo {value} >/proc/sys/{key}");
-        ip(&["netns", "exec", &self.name, "sh", "-c", &write])
+        ip(&["netns", "exec", &self.name, "sh", "-c", &write]).map(drop)
     }
 }
 
@@ -103,26 +121,13 @@ impl NamespacePair {
         let left = add(serial, "left", 1)?;
         let right = add(serial, "right", 2)?;
         let mtu = mtu.to_string();
-        ip(&[
-            "link",
-            "add",
-            INTERFACE,
-            "mtu",
-            &mtu,
-            "netns",
-            &left.name,
-            "type",
-            "veth", //
-            "peer",
-            "name",
-            INTERFACE,
-            "mtu",
-            &mtu,
-            "netns",
-            &right.name,
-        ])?;
+        let near = ["link", "add", INTERFACE, "mtu", &mtu, "netns", &left.name, "type", "veth"];
+        let far = ["peer", "name", INTERFACE, "mtu", &mtu, "netns", &right.name];
+        ip(&[&near[..], &far].concat())?;
         left.configure()?;
         right.configure()?;
+        left.await_link()?;
+        right.await_link()?;
         let congestion_control = set_congestion_control(&[&left, &right])?;
         Ok(Self { left, right, congestion_control })
     }
@@ -167,11 +172,12 @@ fn sweep() {
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<()> {
+/// Runs `ip` and returns what it printed.
+fn ip(arguments: &[&str]) -> Result<String> {
     let output = Command::new(locate("ip")?).args(arguments).output().context("cannot run ip")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         bail!("ip {}: {}", arguments.join(" "), why.trim());
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a server may take to come up.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of a failed program's output an error quotes.
-const LINES_QUOTED: usize = 40;
+const LINES_QUOTED: usize = 12;
 
 /// A program to start: what, where and how.
 #[derive(Debug, Clone)]

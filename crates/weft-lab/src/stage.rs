@@ -97,11 +97,9 @@ impl Stage {
         timeout: Duration,
     ) -> Result<(Finished, Finished)> {
         let mut server = self.server(server.clone()).start()?.listening(port)?;
-        let client = match self.client(client.clone()).run(timeout)?.success() {
-            Ok(client) => client,
-            // What the server has to say about it may explain more.
-            Err(error) => return Err(error.context(server.account())),
-        };
+        let client = self.client(client.clone()).run(timeout).and_then(Finished::success);
+        // What the server has to say about it may explain more.
+        let client = client.map_err(|error| error.context(server.account()))?;
         Ok((server.wait(timeout)?.success()?, client))
     }
 }
