@@ -6,6 +6,9 @@ pub const QP_WR_MAX: u32 = 16_384;
 pub const SGE_MAX: u32 = 32;
 /// Bytes that a work request carries inline.
 pub const INLINE_MAX: u32 = 1_024;
+/// Bytes that it may carry inline even if the program did not ask: cards round up, and programs
+/// (`rdma_xclient`) have come to rely on it.
+pub const INLINE_MIN: u32 = 64;
 /// Entries of a completion queue. libfabric's RxM asks for 262,144.
 pub const CQE_MAX: u32 = 1 << 20;
 /// Bytes of one message, the verbs limit.

@@ -15,10 +15,15 @@
  *   state: N                   of the queue pair (6 is IBV_QPS_ERR)
  *
  * and exits with status 0. It hangs, which the lab takes for a failure, if any of them stays out.
+ *
+ * Receives alone do not notice that the peer is gone: verbs leave that to the connection manager,
+ * whose event the program answers with rdma_disconnect, which flushes them.
  */
+#include <poll.h>
+
 #include "lab.h"
 
-enum { DEPTH = 16, MESSAGE_BYTES = 4096, FLOWING_AFTER = 1000 };
+enum { DEPTH = 16, MESSAGE_BYTES = 4096, FLOWING_AFTER = 1000, POLLS_BETWEEN_EVENTS = 1000 };
 
 /* Where a server's peer may write, read and count: sent as private data, in network order. */
 struct offer {
@@ -52,6 +57,7 @@ struct side {
 	struct ibv_mr *mr;
 	char *memory; /* DEPTH messages */
 	int outstanding;
+	bool disconnected; /* The event has come. */
 };
 
 static void equip(struct side *side)
@@ -108,14 +114,33 @@ static void post_operation(struct side *side, const struct kind *kind, struct of
 	side->outstanding++;
 }
 
+static void await_disconnected(struct side *side)
+{
+	expect_event(side->channel, RDMA_CM_EVENT_DISCONNECTED);
+	side->disconnected = true;
+}
+
+/* Takes the end of the connection, if it has come, and has the receives flushed. */
+static void look_for_disconnected(struct side *side)
+{
+	struct pollfd channel = { .fd = side->channel->fd, .events = POLLIN };
+
+	if (side->disconnected || poll(&channel, 1, 0) != 1)
+		return;
+	await_disconnected(side);
+	check(rdma_disconnect(side->id), "rdma_disconnect");
+}
+
 /* Spins until there is a completion. */
 static struct ibv_wc next_completion(struct side *side)
 {
 	struct ibv_wc completion;
+	long polls = 0;
 	int count;
 
 	while (!(count = ibv_poll_cq(side->cq, 1, &completion)))
-		;
+		if (++polls % POLLS_BETWEEN_EVENTS == 0)
+			look_for_disconnected(side);
 	if (count < 0)
 		die("ibv_poll_cq failed");
 	side->outstanding--;
@@ -146,7 +171,8 @@ static void break_up(struct side *side, struct ibv_wc first)
 			    (unsigned long)completion.wr_id);
 	}
 	printf("outstanding: %d flushed: %d\n", outstanding, flushed);
-	expect_event(side->channel, RDMA_CM_EVENT_DISCONNECTED);
+	if (!side->disconnected)
+		await_disconnected(side);
 	printf("event: %s\n", rdma_event_str(RDMA_CM_EVENT_DISCONNECTED));
 	check(ibv_query_qp(side->id->qp, &attributes, IBV_QP_STATE, &initial), "ibv_query_qp");
 	printf("state: %d\n", attributes.qp_state);
@@ -194,6 +220,7 @@ static void answer(struct side *side)
 	rdma_disconnect(side->id);
 	tear_down(side);
 	side->outstanding = 0;
+	side->disconnected = false;
 }
 
 static void serve(const char *port, int connections)

@@ -42,12 +42,7 @@ impl Namespace {
         INTERFACE
     }
 
-    /// Sets the link up or down.
-    ///
-    /// # Errors
-    ///
-    /// If `ip link` fails.
-    pub fn set_link(&self, up: bool) -> Result<()> {
+    fn set_link(&self, up: bool) -> Result<()> {
         let state = if up { "up" } else { "down" };
         ip(&["-n", &self.name, "link", "set", INTERFACE, state]).map(drop)
     }
@@ -126,10 +121,34 @@ impl NamespacePair {
         ip(&[&near[..], &far].concat())?;
         left.configure()?;
         right.configure()?;
-        left.await_link()?;
-        right.await_link()?;
         let congestion_control = set_congestion_control(&[&left, &right])?;
-        Ok(Self { left, right, congestion_control })
+        let pair = Self { left, right, congestion_control };
+        pair.await_link()?;
+        Ok(pair)
+    }
+
+    /// Takes the link down, by the left side's end.
+    ///
+    /// # Errors
+    ///
+    /// If `ip link` fails.
+    pub fn link_down(&self) -> Result<()> {
+        self.left.set_link(false)
+    }
+
+    /// Brings the link up again, and waits until it is.
+    ///
+    /// # Errors
+    ///
+    /// If `ip link` fails, or the link does not come up.
+    pub fn link_up(&self) -> Result<()> {
+        self.left.set_link(true)?;
+        self.await_link()
+    }
+
+    fn await_link(&self) -> Result<()> {
+        self.left.await_link()?;
+        self.right.await_link()
     }
 }
 

@@ -86,7 +86,7 @@ fn peer_killed_across_namespaces() -> Result<()> {
 fn link_down_and_up() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    let link = stage.server_side().context("no namespaces")?;
+    let pair = stage.pair.as_ref().context("no namespaces")?;
     let (program, port, count) = (Program::weft("rping"), ports::next().to_string(), "20000");
     let address = stage.server_address().to_string();
     let program = program.args(["-V", "-p", &port, "-C", count, "-a", &address]);
@@ -95,11 +95,11 @@ fn link_down_and_up() -> Result<()> {
     let mut client = stage.client(program.line("-c -v")).start()?;
     client.printed("rdma-ping-100:", TIMEOUT)?;
 
-    link.set_link(false)?;
+    pair.link_down()?;
     thread::sleep(Duration::from_millis(700));
     let stalled = client.output().0.len();
     ensure!(client.is_running()?, "the outage ended the client");
-    link.set_link(true)?;
+    pair.link_up()?;
 
     let client = client.wait(TIMEOUT)?.success()?;
     ensure!(client.stdout.len() > stalled, client.complaint("all was over before the outage"));
@@ -114,14 +114,14 @@ fn link_down_and_up() -> Result<()> {
 fn half_open_connection() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    let link = stage.server_side().context("no namespaces")?;
+    let pair = stage.pair.as_ref().context("no namespaces")?;
     for kind in ["send", "write", "read"] {
         let flow = Flow::start(&stage, kind)?;
-        link.set_link(false)?;
+        pair.link_down()?;
         flow.server.kill()?;
         // Whatever the dead peer's kernel had to say is lost by now.
         thread::sleep(Duration::from_millis(500));
-        link.set_link(true)?;
+        pair.link_up()?;
         was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
     }
     Ok(())

@@ -37,9 +37,16 @@ fn one_size(stage: &Stage, program: &str, size: u64, iterations: u64, options: &
     let size_option = if program.contains("atomic") { String::new() } else { format!("-s {size}") };
     let end = run(stage, program, &format!("{size_option} -n {iterations} {options}"))?;
     let rows = rows(program, &end)?;
+    // The row counts the iterations of all queue pairs.
+    let iterations = iterations * queue_pairs(options);
     let as_asked = rows == [(size, iterations)];
     ensure!(as_asked, end.complaint(format!("rows {rows:?}, not {size} bytes {iterations} times")));
     Ok(())
+}
+
+fn queue_pairs(options: &str) -> u64 {
+    let mut words = options.split_whitespace().skip_while(|&word| word != "-q").skip(1);
+    words.next().and_then(|count| count.parse().ok()).unwrap_or(1)
 }
 
 /// Runs a test of every size and checks that each has its row.

@@ -68,7 +68,7 @@ fn connected_by_rdma_cm() -> Result<()> {
 
 #[test]
 fn waiting_instead_of_polling() -> Result<()> {
-    qperf(&Stage::loopback(), &[("rc_lat", "latency"), ("rc_bw", "bw")], "-cp0")
+    qperf(&Stage::loopback(), &[("rc_lat", "latency"), ("rc_bw", "bw")], "-cp 0")
 }
 
 #[test]
