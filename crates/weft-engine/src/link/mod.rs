@@ -61,6 +61,8 @@ pub(crate) struct Notices {
     pub(crate) disconnected: bool,
     /// The peer waits for our Sends to find a receive: start, or (`None`) stop, the timer.
     pub(crate) rnr: Option<Option<RnrWait>>,
+    /// Requests wait for a peer that is gone: start the timer of the retries.
+    pub(crate) in_vain: bool,
 }
 
 /// The peer has no receive for our Send.
@@ -195,6 +197,8 @@ pub(crate) struct Link {
     appended: u64,
     taken: u64,
     rnr_waiting: bool,
+    waits_in_vain: bool,
+    lost_errno: u32,
     terminate: Option<Terminate>,
     drained_told: bool,
 
@@ -253,6 +257,8 @@ impl Link {
             appended: 0,
             taken: 0,
             rnr_waiting: false,
+            waits_in_vain: false,
+            lost_errno: 0,
             terminate: None,
             drained_told: false,
             rx_finder: Finder::default(),
@@ -410,10 +416,18 @@ impl Link {
         self.phase = Phase::Closed;
         if was_open {
             self.notices.disconnected = true;
+            self.lost_errno = errno;
+            self.wait_in_vain(qp);
         }
-        // Like a card whose peer is gone: nothing fails before a request has waited in vain.
-        if was_open && qp.sq.lock().len() != 0 {
-            self.fail(qp, Some(Status::RetryExcErr), errno);
+    }
+
+    /// Like a card whose peer is gone: nothing fails before a request has been retried in vain. A
+    /// program that is done with a peer may go while a request of the other's is still on its way,
+    /// and the other must have the time to find out that it is done, too.
+    pub(crate) fn wait_in_vain(&mut self, qp: &Qp) {
+        let waits = self.phase == Phase::Closed && qp.sq.lock().len() != 0;
+        if waits && !std::mem::replace(&mut self.waits_in_vain, true) {
+            self.notices.in_vain = true;
         }
     }
 
@@ -440,9 +454,13 @@ impl Link {
         }
     }
 
-    /// The peer had no receive for long enough.
+    /// The peer had no receive for long enough, or has been gone for as long as retries take.
     pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
-        if self.rnr_waiting {
+        if std::mem::take(&mut self.waits_in_vain) {
+            if qp.sq.lock().len() != 0 {
+                self.fail(qp, Some(Status::RetryExcErr), self.lost_errno);
+            }
+        } else if self.rnr_waiting {
             self.notices.disconnected = true;
             self.fail(qp, Some(Status::RnrRetryExcErr), 0);
         }

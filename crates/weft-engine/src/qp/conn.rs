@@ -153,7 +153,8 @@ impl Conn {
         let mut total = 0;
         loop {
             if self.wire.is_none() {
-                return self.without_wire(qp);
+                // A request on a queue pair whose connection is lost or never came about.
+                return self.link.wait_in_vain(qp);
             }
             if self.blocked {
                 return;
@@ -173,6 +174,8 @@ impl Conn {
                 }
                 Err(error) => {
                     self.link.discard_output();
+                    // What the peer said before it went still counts.
+                    while self.receive(qp, true).1 {}
                     self.link.lost(qp, error.raw_os_error().unsigned_abs());
                     return;
                 }
@@ -183,13 +186,6 @@ impl Conn {
             }
         }
         self.finish();
-    }
-
-    /// A request on a queue pair whose connection is lost or never came about.
-    fn without_wire(&mut self, qp: &Qp) {
-        if self.link.phase == Phase::Closed && qp.sq.lock().len() != 0 {
-            self.link.fail(qp, Some(Status::RetryExcErr), 0);
-        }
     }
 
     pub(super) fn fail_unreachable(&mut self, qp: &Qp, errno: u32) {

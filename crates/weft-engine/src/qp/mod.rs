@@ -24,7 +24,7 @@ use crate::device::{Gid, address_of, gid_of};
 use crate::event::{AsyncEvent, Element, EventKind};
 use crate::hello::Identity;
 use crate::keys::{self, Keyed};
-use crate::limits::{INLINE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX};
+use crate::limits::{INLINE_MAX, INLINE_MIN, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX};
 use crate::link::Link;
 use crate::numbers;
 use crate::pd::{Pd, PdUser};
@@ -48,6 +48,9 @@ const DEFER_REQUESTS_MAX: u64 = 64;
 const BURST_MIN: u64 = 4;
 /// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
 const DEFER_ACKS_MAX: u64 = 16;
+
+/// How long requests to a peer that is gone wait at most before they fail.
+const RETRY_TIME_MAX: Duration = Duration::from_millis(500);
 
 const KICK_RECEIVE: u32 = 1;
 const KICK_SEND: u32 = 1 << 1;
@@ -94,17 +97,18 @@ pub struct Qp {
     /// The last deferred requests were several: one to an idle connection will not be the only one.
     posts_bursts: AtomicBool,
     parked: AtomicBool,
-    rnr_timer: Lock<Option<TimerId>>,
+    retry_timer: Lock<Option<TimerId>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
     last_wqe_told: AtomicBool,
 }
 
 impl Qp {
-    /// `ibv_create_qp`. The sizes become what was asked for.
+    /// `ibv_create_qp`. The sizes become what was asked for, or [`INLINE_MIN`].
     ///
     /// # Errors
     /// `EINVAL` for sizes beyond the device's; `ENOMEM` when there are no numbers or keys left.
-    pub fn new(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>> {
+    pub fn new(pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Self>> {
+        init.cap.max_inline_data = init.cap.max_inline_data.max(INLINE_MIN);
         let cap = init.cap;
         let fits = cap.max_send_wr <= QP_WR_MAX
             && cap.max_recv_wr <= QP_WR_MAX
@@ -151,7 +155,7 @@ impl Qp {
             deferred: AtomicBool::new(false),
             posts_bursts: AtomicBool::new(false),
             parked: AtomicBool::new(false),
-            rnr_timer: Lock::new(None),
+            retry_timer: Lock::new(None),
             monitor: Lock::new(None),
             last_wqe_told: AtomicBool::new(false),
             init,
@@ -292,7 +296,7 @@ impl Qp {
         self.drop_connection();
         numbers::release(self.number);
         keys::remove(self.ack_stag);
-        self.stop_rnr_timer();
+        self.stop_retry_timer();
         *self.monitor.lock() = None;
         self.send_cq().forget(self.number);
         self.recv_cq().forget(self.number);
@@ -515,7 +519,7 @@ impl Qp {
         rendezvous::forget(self);
         self.publish_state(QpState::Reset);
         self.drop_connection();
-        self.stop_rnr_timer();
+        self.stop_retry_timer();
         self.sq.lock().clear();
         let mut work = RecvWork::default();
         while self.rq.lock().pop(&mut work) {}
@@ -598,8 +602,11 @@ impl Qp {
     fn give_notice(&self, notices: crate::link::Notices) {
         match notices.rnr {
             Some(Some(wait)) => self.start_rnr_timer(wait.timer),
-            Some(None) => self.stop_rnr_timer(),
+            Some(None) => self.stop_retry_timer(),
             None => {}
+        }
+        if notices.in_vain {
+            self.start_retry_timer(self.retry_time());
         }
         if notices.established || notices.disconnected {
             let monitor = self.monitor.lock().as_ref().and_then(Weak::upgrade);
@@ -620,17 +627,30 @@ impl Qp {
         if retries >= FOREVER {
             return;
         }
-        let wait = rnr_delay(timer) * (u32::from(retries) + 1);
-        let source = self.me();
         // Each message that waits has its own time.
-        let fresh = Reactor::get().start_timer(Instant::now() + wait, source);
-        if let Some(old) = self.rnr_timer.lock().replace(fresh) {
+        self.start_retry_timer(rnr_delay(timer) * (u32::from(retries) + 1));
+    }
+
+    /// How long a card sends again what no one acknowledges (IBTA 9.7.6.1.3), up to a bound.
+    fn retry_time(&self) -> Duration {
+        const FOREVER: u8 = 0;
+        let attr = self.attr.lock();
+        if attr.timeout == FOREVER {
+            return RETRY_TIME_MAX;
+        }
+        let timeout = Duration::from_nanos(4_096 << attr.timeout.min(31));
+        RETRY_TIME_MAX.min(timeout * (u32::from(attr.retry_cnt) + 1))
+    }
+
+    fn start_retry_timer(&self, wait: Duration) {
+        let fresh = Reactor::get().start_timer(Instant::now() + wait, self.me());
+        if let Some(old) = self.retry_timer.lock().replace(fresh) {
             Reactor::get().stop_timer(old);
         }
     }
 
-    fn stop_rnr_timer(&self) {
-        if let Some(timer) = self.rnr_timer.lock().take() {
+    fn stop_retry_timer(&self) {
+        if let Some(timer) = self.retry_timer.lock().take() {
             Reactor::get().stop_timer(timer);
         }
     }
@@ -656,7 +676,7 @@ impl Source for Qp {
     }
 
     fn expired(&self) {
-        *self.rnr_timer.lock() = None;
+        *self.retry_timer.lock() = None;
         self.conn.lock().link.give_up_waiting(self);
         self.drive(KICK_SEND);
     }
