@@ -25,7 +25,7 @@ use crate::event::{AsyncEvent, Element, EventKind};
 use crate::hello::Identity;
 use crate::keys::{self, Keyed};
 use crate::limits::{INLINE_MAX, INLINE_MIN, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX};
-use crate::link::Link;
+use crate::link::{Link, Phase};
 use crate::numbers;
 use crate::pd::{Pd, PdUser};
 use crate::reactor::{Reactor, Source, TimerId};
@@ -492,7 +492,7 @@ impl Qp {
     /// A change between INIT, RTR, RTS and SQD.
     fn enter(&self, from: QpState, to: QpState) {
         let attr = *self.attr.lock();
-        {
+        let is_connected = {
             let mut conn = self.conn.lock();
             // An error may have come between; it wins.
             if self.state() == QpState::Err {
@@ -501,8 +501,10 @@ impl Qp {
             conn.link.set_rules(&attr, to);
             self.publish_state(to);
             conn.link.check_drained(self);
-        }
-        if from == QpState::Init && to == QpState::Rtr {
+            conn.link.phase != Phase::Idle
+        };
+        // The connection manager brings its queue pairs a connection before it moves them.
+        if from == QpState::Init && to == QpState::Rtr && !is_connected {
             rendezvous::connect(self);
         }
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
