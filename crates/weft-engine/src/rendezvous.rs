@@ -36,14 +36,6 @@ const HELD_MAX: usize = 4_096;
 /// Bytes that are read of an MPA exchange at a time; a frame is smaller.
 const READ_LEN: usize = 1_024;
 
-/// Whether connections between these two addresses carry CRCs: not inside one host, where no wire
-/// is, and elsewhere unless `WEFT_CRC=0`.
-#[must_use]
-pub(crate) fn crc_between(local: IpAddr, peer: IpAddr) -> bool {
-    let same_host = local == peer || peer.is_loopback();
-    !same_host && std::env::var_os("WEFT_CRC").is_none_or(|value| value != "0")
-}
-
 /// The queue pair has reached RTR: brings its connection about.
 pub(crate) fn connect(qp: &Qp) {
     let Some((gid, number)) = qp.wanted_peer() else { return };
@@ -275,7 +267,7 @@ impl Dial {
     fn ask(&self, socket: &OwnedFd) -> Result<Initiator> {
         let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
         let private_data = hello::append(&[], &qp.identity(), self.wanted);
-        let crc = crc_between(self.local, self.peer.ip());
+        let crc = tcp::crc_wanted(self.local, self.peer.ip());
         let initiator =
             Initiator::new(params(&qp, crc), &private_data).map_err(|_| Errno::INVAL)?;
         // A fresh socket has room for a frame.
@@ -498,7 +490,7 @@ impl Held {
     fn accept(mut self, qp: &Qp) {
         let private_data = hello::append(&[], &qp.identity(), self.hello.identity.qp_num);
         let local = tcp::local_address(&self.socket).ok();
-        let crc = local.is_none_or(|local| crc_between(local.ip(), self.peer.ip()));
+        let crc = local.is_none_or(|local| tcp::crc_wanted(local.ip(), self.peer.ip()));
         let accepted = self.responder.accept(params(qp, crc), &private_data);
         let Ok((reply, negotiated)) = accepted else { return };
         if weft_sys::send(self.socket.as_fd(), &reply) != Ok(reply.len()) {

@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, ipproto,
     listen, socket_with, sockopt,
 };
+use weft_sys::interface_addresses;
 use weft_wire::mpa::fpdu;
 
 use crate::device::Device;
@@ -135,6 +137,25 @@ pub(crate) fn mulpdu(socket: &OwnedFd, weft_peer: bool, markers: bool) -> usize 
     fpdu::mulpdu(emss, markers)
 }
 
+/// Whether we want CRCs on a connection between two addresses: not inside one host, where no wire
+/// is. `WEFT_CRC` 0 or 1 decides for all connections. The peer may want them all the same.
+pub(crate) fn crc_wanted(local: IpAddr, peer: IpAddr) -> bool {
+    static CHOICE: OnceLock<Option<bool>> = OnceLock::new();
+    let choice = CHOICE.get_or_init(|| match std::env::var("WEFT_CRC").as_deref() {
+        Ok("0") => Some(false),
+        Ok("1") => Some(true),
+        _ => None,
+    });
+    choice.unwrap_or_else(|| !is_local(local, peer))
+}
+
+/// Whether `peer`, connected from `local`, is on this host.
+pub(crate) fn is_local(local: IpAddr, peer: IpAddr) -> bool {
+    local == peer
+        || peer.is_loopback()
+        || interface_addresses().is_ok_and(|all| all.iter().any(|own| own.address == peer))
+}
+
 fn tcp_maxseg(socket: &OwnedFd) -> Option<usize> {
     weft_sys::tcp_maxseg(socket.as_fd()).ok()
 }
@@ -162,5 +183,16 @@ fn plain(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         v4 @ IpAddr::V4(_) => SocketAddr::new(v4, address.port()),
         IpAddr::V6(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_is_known() {
+        assert!(is_local("127.0.0.1".parse().unwrap(), "127.0.0.9".parse().unwrap()));
+        assert!(!is_local("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()));
     }
 }

@@ -17,10 +17,10 @@ use super::limits::{
 };
 use super::option::Options;
 use super::query;
-use super::socket::{self, is_local};
+use super::socket;
 use super::watched::Watched;
 use crate::reactor::{Reactor, Source, TimerId};
-use crate::{Errno, Result};
+use crate::{Errno, Result, tcp};
 
 /// Room for a reply and for the first FPDUs behind it, in bytes. What does not fit stays in the
 /// socket.
@@ -141,7 +141,7 @@ impl Dial {
         rustix::net::bind(&socket, &local)?;
         rustix::net::connect(&socket, &plan.peer)?;
         let start = Instant::now();
-        let here = is_local(plan.local.ip(), plan.peer.ip());
+        let here = tcp::is_local(plan.local.ip(), plan.peer.ip());
         let mut asking = Asking {
             connected: Watched::new(socket, self.owner())?,
             any: None,

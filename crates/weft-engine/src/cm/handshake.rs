@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
 
 use weft_wire::ddp;
 use weft_wire::error::ProtocolError;
@@ -10,9 +9,9 @@ use weft_wire::mpa::fpdu;
 use weft_wire::mpa::negotiate::{NegotiateError, Negotiated, Params, RtrKinds};
 use weft_wire::rdmap::Terminate;
 
-use super::socket::is_local;
 use crate::hello::{self, Identity};
 use crate::qp::Connection;
+use crate::tcp;
 
 /// A finished exchange.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ pub(super) const RTR_OFFERED: RtrKinds = RtrKinds { send: false, write: true, re
 /// programs of the InfiniBand kind do.
 pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8, rtr: RtrKinds) -> Params {
     Params {
-        crc: crc_wanted(local, peer),
+        crc: tcp::crc_wanted(local, peer),
         markers_wanted: false,
         ird: ird.into(),
         ord: ord.into(),
@@ -75,18 +74,6 @@ pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8, rtr: RtrKind
         peer_to_peer: true,
         rtr,
     }
-}
-
-/// CRCs guard against what a network does to bytes; on one host there is none. `WEFT_CRC` 0 or 1
-/// decides for all connections.
-fn crc_wanted(local: IpAddr, peer: IpAddr) -> bool {
-    static CHOICE: OnceLock<Option<bool>> = OnceLock::new();
-    let choice = CHOICE.get_or_init(|| match std::env::var("WEFT_CRC").as_deref() {
-        Ok("0") => Some(false),
-        Ok("1") => Some(true),
-        _ => None,
-    });
-    choice.unwrap_or_else(|| !is_local(local, peer))
 }
 
 /// The Terminate that answers a bad reply, if the RFCs want one, as it goes to the stream.

@@ -1,10 +1,9 @@
 //! Sockets of the connection manager: non-blocking, closed on exec.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
-use weft_sys::interface_addresses;
 
 use super::option::Options;
 use crate::{Errno, Result};
@@ -98,23 +97,14 @@ pub(super) fn source_for(destination: SocketAddr) -> Result<SocketAddr> {
     Ok(source)
 }
 
-/// Whether `peer`, connected from `local`, is on this host.
-pub(super) fn is_local(local: IpAddr, peer: IpAddr) -> bool {
-    local == peer
-        || peer.is_loopback()
-        || interface_addresses().is_ok_and(|all| all.iter().any(|own| own.address == peer))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn routes_and_local_addresses() {
+    fn routes_have_a_source() {
         let there: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         assert_eq!(source_for(there).expect("a route"), there);
-        assert!(is_local("127.0.0.1".parse().unwrap(), "127.0.0.9".parse().unwrap()));
-        assert!(!is_local("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()));
     }
 
     #[test]
