@@ -111,6 +111,20 @@ pub(crate) fn rename(old: u32, new: u32) -> Result<()> {
     }
 }
 
+/// Gives a key to `keyed` instead of what it names.
+///
+/// # Errors
+/// `EINVAL` when it names nothing.
+pub(crate) fn replace(key: u32, keyed: Keyed) -> Result<()> {
+    match write().get_mut(&(key >> TAG_BITS)) {
+        Some(slot) if slot.key == key => {
+            slot.keyed = keyed;
+            Ok(())
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
 /// Frees a key. Nothing happens when it names nothing.
 pub(crate) fn remove(key: u32) {
     let mut table = write();

@@ -48,10 +48,19 @@ impl Mr {
     /// # Errors
     /// `EINVAL` for a region too long; `ENOMEM` when there are too many.
     pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
+        let mr = Self::new(pd, region, iova, access)?;
+        keys::insert(|key| {
+            mr.key.store(key, Ordering::Release);
+            Keyed::Region(Arc::clone(&mr))
+        })?;
+        Ok(mr)
+    }
+
+    fn new(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
         if region.len() as u64 > MR_SIZE_MAX || iova.checked_add(region.len() as u64).is_none() {
             return Err(Errno::INVAL);
         }
-        let mr = Arc::new(Self {
+        Ok(Arc::new(Self {
             pd: Arc::clone(pd),
             hold: Lock::new(Some(pd.user())),
             region,
@@ -61,12 +70,27 @@ impl Mr {
             valid: AtomicBool::new(true),
             pins: AtomicU32::new(0),
             windows: AtomicUsize::new(0),
-        });
-        keys::insert(|key| {
-            mr.key.store(key, Ordering::Release);
-            Keyed::Region(Arc::clone(&mr))
-        })?;
-        Ok(mr)
+        }))
+    }
+
+    /// `ibv_rereg_mr`: a region with the key of this one, which ends as by [`Mr::deregister`]. On
+    /// failure this one stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Mr::register`] and [`Mr::deregister`]; `EINVAL` when the key is invalidated.
+    pub fn reregister(
+        &self,
+        pd: &Arc<Pd>,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Self>> {
+        self.check_unbound()?;
+        let fresh = Self::new(pd, region, iova, access)?;
+        fresh.key.store(self.key(), Ordering::Release);
+        keys::replace(self.key(), Keyed::Region(Arc::clone(&fresh)))?;
+        self.retire();
+        Ok(fresh)
     }
 
     /// `ibv_dereg_mr`: the keys stop working, and accesses in progress have ended on return.
@@ -74,19 +98,30 @@ impl Mr {
     /// # Errors
     /// `EBUSY` while a memory window is bound to the region.
     pub fn deregister(&self) -> Result<()> {
-        if self.windows.load(Ordering::Acquire) != 0 {
-            return Err(Errno::BUSY);
-        }
-        self.invalidate();
-        *self.hold.lock() = None;
+        self.check_unbound()?;
+        keys::remove(self.key());
+        self.retire();
         Ok(())
     }
 
-    /// Makes the keys unusable and waits for accesses in progress.
-    //= rfc5040#section-8.1.1
-    //% Once the program has revoked access, the network does not change the memory any more.
+    fn check_unbound(&self) -> Result<()> {
+        if self.windows.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
+    }
+
+    /// Makes the keys unusable for a work request or a peer, and waits for accesses in progress.
     pub(crate) fn invalidate(&self) {
         keys::remove(self.key());
+        self.end_access();
+    }
+
+    fn retire(&self) {
+        self.end_access();
+        *self.hold.lock() = None;
+    }
+
+    //= rfc5040#section-8.1.1
+    //% Once the program has revoked access, the network does not change the memory any more.
+    fn end_access(&self) {
         self.valid.store(false, Ordering::SeqCst);
         self.settle();
     }

@@ -38,6 +38,7 @@ pub(crate) struct Mr {
 #[derive(Debug)]
 struct Registered {
     engine: Arc<EngineMr>,
+    iova: u64,
     access: u32,
     _pd: Use,
 }
@@ -79,16 +80,14 @@ fn check_mapped(addr: usize, length: usize) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(Errno::FAULT) }
 }
 
-fn register(pd: &Pd, addr: usize, length: usize, iova: u64, access: u32) -> Result<Registered> {
-    let rights = Access::for_region(access)?;
+/// Checks memory that a program wants to register.
+fn region_of(addr: usize, length: usize) -> Result<Region> {
     if length == 0 || addr.checked_add(length).is_none() {
         return Err(Errno::INVAL);
     }
     check_mapped(addr, length)?;
     // SAFETY: the program keeps the memory mapped until it deregisters it, and it is mapped now.
-    let region = unsafe { Region::new(addr, length) }.ok_or(Errno::INVAL)?;
-    let engine = EngineMr::register(pd.engine(), region, iova, rights)?;
-    Ok(Registered { engine, access, _pd: pd.hold() })
+    unsafe { Region::new(addr, length) }.ok_or(Errno::INVAL)
 }
 
 unsafe fn create(
@@ -100,10 +99,13 @@ unsafe fn create(
 ) -> Result<*mut ibv_mr> {
     // SAFETY: a live domain.
     let state = unsafe { Pd::of(pd) };
-    let registered = register(state, addr.addr(), length, iova, access)?;
-    let key = registered.engine.key();
+    let rights = Access::for_region(access)?;
+    let region = region_of(addr.addr(), length)?;
+    let engine = EngineMr::register(state.engine(), region, iova, rights)?;
+    let key = engine.key();
     let context = state.context();
     let c = ibv_mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key };
+    let registered = Registered { engine, iova, access, _pd: state.hold() };
     Ok(object::create(c, Mr { registered: Lock::new(registered) }))
 }
 
@@ -153,8 +155,8 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno::returned(gone)
 }
 
-/// Changes what a region covers, its domain or its rights. The keys change, too. On failure the old
-/// region stays as it was.
+/// Changes what a region covers, its domain or its rights. It keeps its keys, so that a peer that
+/// knows them can go on. On failure the old region stays as it was.
 ///
 /// Returns 0 or an `enum ibv_rereg_mr_err_code`, with `errno` set.
 #[unsafe(no_mangle)]
@@ -182,20 +184,24 @@ unsafe extern "C" fn ibv_rereg_mr(
     // SAFETY: the structure lives as long as the region; programs do not write to it.
     let old = unsafe { std::ptr::read(c) };
     let pd = if flags & IBV_REREG_MR_CHANGE_PD == 0 { old.pd } else { pd };
-    let (addr, length) = if moves { (addr, length) } else { (old.addr, old.length) };
+    let (addr, length, iova) = if moves {
+        (addr, length, addr.addr() as u64)
+    } else {
+        (old.addr, old.length, registered.iova)
+    };
     let changes_access = flags & IBV_REREG_MR_CHANGE_ACCESS != 0;
     let access = if changes_access { access.cast_unsigned() } else { registered.access };
     // SAFETY: a live domain.
     let domain = unsafe { Pd::of(pd) };
-    let replaced = register(domain, addr.addr(), length, addr.addr() as u64, access)
-        .and_then(|fresh| registered.engine.deregister().map(|()| fresh));
+    let replaced = Access::for_region(access).and_then(|rights| {
+        let region = region_of(addr.addr(), length)?;
+        registered.engine.reregister(domain.engine(), region, iova, rights)
+    });
     match replaced {
-        Ok(fresh) => {
-            let key = fresh.engine.key();
-            let fresh_c = ibv_mr { pd, addr, length, lkey: key, rkey: key, ..old };
+        Ok(engine) => {
             // SAFETY: as for the read.
-            unsafe { c.write(fresh_c) };
-            *registered = fresh;
+            unsafe { c.write(ibv_mr { pd, addr, length, ..old }) };
+            *registered = Registered { engine, iova, access, _pd: domain.hold() };
             0
         }
         Err(error) => {

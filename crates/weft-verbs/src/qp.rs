@@ -205,6 +205,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     // SAFETY: the program's structure.
     let ex = unsafe { *init };
+    // Types that need something else than a protection domain do not exist here.
+    if ex.qp_type != IBV_QPT_RC {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
     if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {
         return errno::pointer(Err(Errno::INVAL));
     }

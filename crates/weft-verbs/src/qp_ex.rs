@@ -82,12 +82,13 @@ impl Stage {
         self.set(Collected::Gather(start..self.sges.len()));
     }
 
+    /// Posts all of the batch, or, after a mistake or without room, none of it.
     fn post(&self, qp: &Qp) -> Result<()> {
         if let Some(error) = self.error {
             return Err(error);
         }
         let mut poster = qp.engine().start_post();
-        for work in &self.work {
+        let posted = self.work.iter().try_for_each(|work| {
             let piece;
             let data = match &work.data {
                 Collected::Gather(range) => Data::Gather(&self.sges[range.clone()]),
@@ -98,9 +99,12 @@ impl Stage {
             };
             let (wr_id, flags) = (work.wr_id, work.flags);
             let operation = work.operation.clone();
-            poster.push(&SendRequest { wr_id, operation, flags, data })?;
+            poster.push(&SendRequest { wr_id, operation, flags, data })
+        });
+        if posted.is_err() {
+            poster.cancel();
         }
-        Ok(())
+        posted
     }
 }
 

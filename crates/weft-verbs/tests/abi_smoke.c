@@ -220,6 +220,8 @@ static void regions(void)
 	CHECK(mr->lkey == key);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, pd, memory + 8, 8, 0) == 0);
 	CHECK(mr->addr == memory + 8 && mr->length == 8);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) == 0);
+	CHECK(mr->lkey == key && mr->rkey == key); /* a peer that knows it can go on */
 	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) == 0);
 	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0) == EINVAL);
 	CHECK(ibv_advise_mr(pd, 99, 0, &sge, 1) == EOPNOTSUPP);
@@ -357,6 +359,9 @@ static void queue_pairs(void)
 	CHECK(qp && ibv_qp_to_qp_ex(qp) && ibv_destroy_qp(qp) == 0);
 	ex.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	FAILS(ibv_create_qp_ex(ctx, &ex), EINVAL);
+	ex.qp_type = IBV_QPT_XRC_RECV; /* which has no protection domain */
+	ex.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+	FAILS(ibv_create_qp_ex(ctx, &ex), EOPNOTSUPP);
 	CHECK(ibv_destroy_cq(cq) == 0);
 }
 
@@ -386,12 +391,14 @@ struct side {
 
 static struct side one, two;
 
+#define SEND_QUEUE 16
+
 static void make_side(struct side *side, struct ibv_srq *srq, int extended)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 64, .wc_flags = IBV_WC_STANDARD_FLAGS };
 	struct ibv_qp_init_attr_ex init = {
 		.srq = srq,
-		.cap = { 16, 16, 4, 4, 64 },
+		.cap = { SEND_QUEUE, 16, 4, 4, 64 },
 		.qp_type = IBV_QPT_RC,
 		.pd = pd,
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -605,6 +612,11 @@ static void built_work(void)
 	ibv_wr_send_tso(qp, NULL, 0, 0); /* spoils the batch */
 	ibv_wr_send(qp);
 	CHECK(ibv_wr_complete(qp) == EOPNOTSUPP);
+
+	ibv_wr_start(qp);
+	for (int i = 0; i < SEND_QUEUE + 1; i++)
+		ibv_wr_send(qp); /* one more than there is room for: none is sent */
+	CHECK(ibv_wr_complete(qp) == ENOMEM);
 
 	strcpy(one.memory, "gather");
 	ibv_wr_start(qp);

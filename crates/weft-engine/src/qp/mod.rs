@@ -242,7 +242,7 @@ impl Qp {
     /// which also rings the doorbell.
     #[must_use]
     pub fn start_post(&self) -> Poster<'_> {
-        Poster { qp: self, sq: Some(self.sq.lock()), was_idle: false, posted: false }
+        Poster { qp: self, sq: Some(self.sq.lock()), was_idle: false, posted: 0 }
     }
 
     /// `ibv_post_recv`.
@@ -690,7 +690,8 @@ pub struct Poster<'a> {
     qp: &'a Qp,
     sq: Option<LockGuard<'a, SendQueue>>,
     was_idle: bool,
-    posted: bool,
+    /// Number of requests that this value has posted.
+    posted: usize,
 }
 
 impl Poster<'_> {
@@ -703,12 +704,20 @@ impl Poster<'_> {
             return Err(Errno::INVAL);
         }
         let Some(sq) = &mut self.sq else { return Err(Errno::INVAL) };
-        if !self.posted {
+        if self.posted == 0 {
             self.was_idle = sq.len() == 0;
         }
         sq.push(request)?;
-        self.posted = true;
+        self.posted += 1;
         Ok(())
+    }
+
+    /// Takes back what this value has posted: none of it has been sent yet.
+    pub fn cancel(mut self) {
+        if let Some(sq) = &mut self.sq {
+            sq.take_back(self.posted);
+        }
+        self.posted = 0;
     }
 }
 
@@ -716,7 +725,7 @@ impl Drop for Poster<'_> {
     fn drop(&mut self) {
         let (unsent, unsent_bytes) =
             self.sq.take().map_or((0, 0), |sq| (sq.unsent(), sq.unsent_bytes()));
-        if !self.posted {
+        if self.posted == 0 {
             return;
         }
         if self.qp.state() == QpState::Err {

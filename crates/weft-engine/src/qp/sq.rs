@@ -213,6 +213,15 @@ impl SendQueue {
         Some(work)
     }
 
+    /// Takes back the `count` requests posted last, none of which has been handed over.
+    pub(crate) fn take_back(&mut self, count: usize) {
+        for work in self.work.drain(self.work.len() - count..) {
+            self.sges.truncate(self.sges.len() - work.sge_count as usize);
+            self.inline.truncate(self.inline.len() - work.inline_len as usize);
+            self.unsent_bytes -= u64::from(work.length);
+        }
+    }
+
     /// Forgets everything, for a reset.
     pub(crate) fn clear(&mut self) {
         while self.pop().is_some() {}
@@ -280,6 +289,26 @@ mod tests {
         assert!(queue.pop_complete(1).is_none(), "completions stay in order");
         assert_eq!(queue.pop_complete(2).expect("the second").wr_id, 2);
         assert_eq!(queue.pop_complete(2).expect("the third").wr_id, 3);
+    }
+
+    #[test]
+    fn what_was_posted_last_can_be_taken_back() {
+        let mut queue = SendQueue::new(LIMITS);
+        let sge = |addr| Sge { addr, length: 8, lkey: 1 };
+        queue.push(&send(1, Data::Gather(&[sge(10)]))).expect("room");
+        queue.advance(Progress::Awaiting);
+        queue.push(&send(2, Data::Inline(&[b"stays"]))).expect("room");
+        queue.push(&send(3, Data::Gather(&[sge(20), sge(30)]))).expect("room");
+        queue.push(&send(4, Data::Inline(&[b"goes"]))).expect("room");
+        queue.take_back(2);
+        assert_eq!((queue.len(), queue.unsent(), queue.unsent_bytes()), (2, 1, 5));
+        queue.push(&send(5, Data::Gather(&[sge(40)]))).expect("room again");
+        let (mut sges, mut inline) = (Vec::new(), Vec::new());
+        queue.copy_next(&mut sges, &mut inline);
+        assert_eq!((sges.len(), inline.as_slice()), (0, b"stays".as_slice()));
+        queue.advance(Progress::Awaiting);
+        queue.copy_next(&mut sges, &mut inline);
+        assert_eq!((sges[0].addr, inline.len()), (40, 0));
     }
 
     #[test]
