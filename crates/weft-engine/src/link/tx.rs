@@ -381,7 +381,6 @@ impl Link {
                 self.atomic_message(number, rkey, remote_addr, op);
             }
             Operation::LocalInvalidate { .. } | Operation::BindWindow { .. } => {
-                sq.advance(Progress::Done);
                 drop(sq);
                 return self.run_locally(&operation, qp);
             }
@@ -408,9 +407,12 @@ impl Link {
         };
         match done {
             Ok(()) => {
+                qp.sq.lock().advance(Progress::Done);
                 self.complete_sends(qp);
                 true
             }
+            // Those before it complete first, and none of them is to blame.
+            Err(_) if qp.sq.lock().is_awaiting() => false,
             Err(status) => {
                 self.fail_request(status, qp);
                 false
