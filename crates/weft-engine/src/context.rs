@@ -81,7 +81,7 @@ impl Context {
         }
     }
 
-    fn take_event(&self) -> Option<AsyncEvent> {
+    pub(crate) fn take_event(&self) -> Option<AsyncEvent> {
         let mut events = self.events.lock();
         let event = events.pop_front()?;
         self.consume_count();

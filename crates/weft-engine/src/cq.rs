@@ -172,6 +172,15 @@ impl Cq {
         CqUser(Arc::clone(self))
     }
 
+    /// Takes a completion without driving the fabric: the simulation does that itself.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<Completion> {
+        let mut ring = self.ring.lock();
+        let entry = ring.entries.pop_front();
+        self.publish_len(&ring);
+        entry
+    }
+
     fn publish_len(&self, ring: &Ring) {
         let len = u32::try_from(ring.entries.len()).unwrap_or(u32::MAX);
         self.ready.store(len, Ordering::Release);

@@ -25,6 +25,8 @@ pub mod pd;
 pub mod qp;
 pub mod reactor;
 mod rendezvous;
+#[cfg(test)]
+mod sim;
 pub mod srq;
 mod tcp;
 pub mod wc;

@@ -433,6 +433,12 @@ impl Qp {
         self.context().post_event(AsyncEvent { kind, element });
     }
 
+    /// The protocol without a socket, for the simulation.
+    #[cfg(test)]
+    pub(crate) fn with_link<R>(&self, look: impl FnOnce(&mut Link) -> R) -> R {
+        look(&mut self.conn.lock().link)
+    }
+
     fn me(&self) -> Arc<Self> {
         // `&self` comes from an `Arc` (see `new`), so there is one.
         self.me.upgrade().expect("a queue pair lives in an Arc")
