@@ -23,7 +23,7 @@ pub struct InterfaceAddress {
     pub index: u32,
     /// Whether it is a loopback interface.
     pub loopback: bool,
-    /// Whether it is up and running.
+    /// Whether it is up and has a link.
     pub up: bool,
 }
 
@@ -37,6 +37,9 @@ pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
+    // The kernel takes up to a second until it calls an interface running that has come up
+    // (`net/core/link_watch.c`); that it has a carrier it tells at once.
+    let has_link = libc::IFF_RUNNING | libc::IFF_LOWER_UP;
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {
@@ -46,7 +49,6 @@ pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
         // SAFETY: the name is a C string that lives as long as the list.
         let name = unsafe { CStr::from_ptr(element.ifa_name) };
         let Some(address) = address(element.ifa_addr) else { continue };
-        let up = libc::IFF_UP | libc::IFF_RUNNING;
         found.push(InterfaceAddress {
             name: name.to_string_lossy().into_owned(),
             address,
@@ -54,7 +56,8 @@ pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
             // SAFETY: `if_nametoindex` reads the C string and nothing else.
             index: unsafe { libc::if_nametoindex(element.ifa_name) },
             loopback: element.ifa_flags & libc::IFF_LOOPBACK.cast_unsigned() != 0,
-            up: element.ifa_flags & up.cast_unsigned() == up.cast_unsigned(),
+            up: element.ifa_flags & libc::IFF_UP.cast_unsigned() != 0
+                && element.ifa_flags & has_link.cast_unsigned() != 0,
         });
     }
     // SAFETY: the list came from `getifaddrs` and nothing refers to it any more.

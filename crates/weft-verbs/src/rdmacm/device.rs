@@ -32,9 +32,8 @@ unsafe impl Send for Shared {}
 
 static OPENED: Lock<Vec<Shared>> = Lock::new(Vec::new());
 
-/// The device of a local address. Loopback addresses belong to the first device, as with
-/// InfiniBand: libfabric, which has no use for a loopback device, asks in this way which device it
-/// shall use.
+/// The device of a local address. Loopback addresses belong to the first device, as with the
+/// kernel's `rdma_cm`: libfabric has no use for a device that is loopback itself.
 ///
 /// # Errors
 /// `ENODEV` when there is none; `EMFILE` and the like when it cannot be opened.

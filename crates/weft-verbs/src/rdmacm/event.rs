@@ -150,7 +150,7 @@ unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut
     // SAFETY: the channel of a live identifier is live.
     let id = unsafe { id::wrap(Arc::clone(&event.id), channel, kind) }?;
     // SAFETY: made just now.
-    let shown = unsafe { id::show_addresses(id) };
+    let shown = unsafe { id::show_ends(id) };
     // SAFETY: as above.
     let shown = shown.and_then(|()| unsafe { id::show_path(id) });
     if let Err(error) = shown {
@@ -166,7 +166,7 @@ unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut
 unsafe fn show(id: *mut rdma_cm_id, kind: EventKind) -> Result<()> {
     match kind {
         // SAFETY: the caller's promise.
-        EventKind::AddrResolved => unsafe { id::show_addresses(id) },
+        EventKind::AddrResolved => unsafe { id::show_ends(id) },
         // SAFETY: as above.
         EventKind::RouteResolved => unsafe { id::show_path(id) },
         _ => {

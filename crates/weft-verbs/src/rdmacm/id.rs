@@ -8,7 +8,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,14 +162,11 @@ pub(super) unsafe fn create(
     unsafe { wrap(engine, channel, kind) }
 }
 
-/// Shows the addresses of the identifier, and the device of the local one, in its structure.
-///
-/// # Errors
-/// `ENODEV` when the local address has no device any more.
+/// Shows the addresses of the identifier in its structure.
 ///
 /// # Safety
 /// `id` must be live.
-pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<()> {
+unsafe fn show_addresses(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
     let engine = unsafe { Id::of(id) }.engine();
     // SAFETY: the program's thread is in one of its calls for this identifier.
@@ -183,18 +180,67 @@ pub(super) unsafe fn show_addresses(id: *mut rdma_cm_id) -> Result<()> {
         unsafe { address::write(to, peer) };
         ib.dgid = address::gid(peer.ip());
     }
-    let Some(local) = engine.local() else { return Ok(()) };
-    let to = ptr::from_mut(&mut c.route.addr.__bindgen_anon_1).cast();
-    // SAFETY: the union has room for every address.
-    unsafe { address::write(to, local) };
-    ib.sgid = address::gid(local.ip());
-    if c.verbs.is_null() && !local.ip().is_unspecified() {
-        let shared = device::of_address(local.ip())?;
-        c.verbs = shared.verbs;
-        c.pd = shared.pd;
-        c.port_num = 1;
-        ib.pkey = PKEY.to_be();
+    if let Some(local) = engine.local() {
+        let to = ptr::from_mut(&mut c.route.addr.__bindgen_anon_1).cast();
+        // SAFETY: the union has room for every address.
+        unsafe { address::write(to, local) };
+        ib.sgid = address::gid(local.ip());
     }
+}
+
+/// Shows the addresses of an identifier that is bound, and the device of the local one. A wildcard
+/// has none, and as with the kernel's `rdma_cm` neither has a loopback address yet: libfabric binds
+/// to `localhost`, and when that has no device it goes on to the addresses that peers can reach.
+///
+/// # Errors
+/// `ENODEV` when the local address has no device any more.
+///
+/// # Safety
+/// `id` must be live.
+unsafe fn show_bound(id: *mut rdma_cm_id) -> Result<()> {
+    // SAFETY: live, by the caller's promise.
+    unsafe { show_addresses(id) };
+    // SAFETY: as above.
+    match unsafe { Id::of(id) }.engine().local() {
+        // SAFETY: as above.
+        Some(local) if !local.ip().is_loopback() => unsafe { show_device(id, local.ip()) },
+        _ => Ok(()),
+    }
+}
+
+/// Shows the addresses of an identifier whose peer is known, and the device that leads there.
+///
+/// # Errors
+/// `ENODEV` when the local address has no device any more.
+///
+/// # Safety
+/// `id` must be live.
+pub(super) unsafe fn show_ends(id: *mut rdma_cm_id) -> Result<()> {
+    // SAFETY: live, by the caller's promise.
+    unsafe { show_addresses(id) };
+    // SAFETY: as above.
+    match unsafe { Id::of(id) }.engine().local() {
+        // SAFETY: as above.
+        Some(local) => unsafe { show_device(id, local.ip()) },
+        None => Ok(()),
+    }
+}
+
+/// # Safety
+/// `id` must be live.
+unsafe fn show_device(id: *mut rdma_cm_id, local: IpAddr) -> Result<()> {
+    // SAFETY: the program's thread is in one of its calls for this identifier.
+    let c = unsafe { &mut *id };
+    if !c.verbs.is_null() || local.is_unspecified() {
+        return Ok(());
+    }
+    let shared = device::of_address(local)?;
+    c.verbs = shared.verbs;
+    c.pd = shared.pd;
+    c.port_num = 1;
+    let ib = ptr::from_mut(&mut c.route.addr.addr).cast::<crate::abi::rdma_ib_addr>();
+    // SAFETY: the union has one variant.
+    unsafe { (*ib).pkey = PKEY.to_be() };
     Ok(())
 }
 
@@ -313,7 +359,7 @@ pub(super) unsafe fn bind(id: *mut rdma_cm_id, to: *const sockaddr) -> Result<()
     // SAFETY: live, by the caller's promise.
     unsafe { Id::of(id) }.engine.bind(to)?;
     // SAFETY: as above.
-    unsafe { show_addresses(id) }
+    unsafe { show_bound(id) }
 }
 
 #[unsafe(no_mangle)]
@@ -391,7 +437,7 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // As the kernel does: what is no count is as many as there may be.
     let listening = engine.listen(u32::try_from(backlog).unwrap_or(0));
     // SAFETY: as above.
-    errno::minus_one(listening.and_then(|()| unsafe { show_addresses(id) }))
+    errno::minus_one(listening.and_then(|()| unsafe { show_bound(id) }))
 }
 
 /// Reads an option's value.
