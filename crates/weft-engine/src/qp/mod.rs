@@ -319,9 +319,10 @@ impl Qp {
     /// # Errors
     /// `EISCONN` when it has one; what registration of the socket reports.
     pub fn attach(&self, connection: Connection) -> Result<()> {
-        self.conn.lock().open(self, connection)?;
+        let opened = self.conn.lock().open(self, connection);
+        // Refused or not: who posted meanwhile has left that to this thread, which held the lock.
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
-        Ok(())
+        opened
     }
 
     /// Who is to be told of the connection's fate.
