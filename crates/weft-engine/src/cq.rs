@@ -103,7 +103,12 @@ impl Cq {
     /// `ibv_req_notify_cq`: the next completion (or the next solicited one) posts one event.
     pub fn arm(&self, solicited_only: bool) {
         let level = if solicited_only { ARMED_SOLICITED } else { ARMED_ANY };
-        self.armed.fetch_max(level, Ordering::AcqRel);
+        {
+            // A completion comes before this, and the program's next poll finds it, or after, and
+            // finds the queue armed.
+            let _ring = self.ring.lock();
+            self.armed.fetch_max(level, Ordering::AcqRel);
+        }
         // A wrong guess costs the time that the service thread stays parked, once.
         if !self.channel.as_ref().is_some_and(|channel| channel.waits_here()) {
             Reactor::get().about_to_wait();

@@ -2,6 +2,7 @@
 //! calls that the standard library lacks. Everything above this crate is safe Rust.
 
 mod forkable;
+mod futex;
 mod interfaces;
 mod lock;
 mod region;

@@ -1,0 +1,82 @@
+//! A word that threads sleep on: the kernel's futex, or in a model check (`--cfg loom`) one that
+//! behaves like it.
+
+#[cfg(loom)]
+pub(crate) use model::Futex;
+#[cfg(not(loom))]
+pub(crate) use real::Futex;
+
+#[cfg(not(loom))]
+mod real {
+    use std::ops::Deref;
+    use std::sync::atomic::AtomicU32;
+
+    use rustix::thread::futex;
+
+    /// An atomic word with sleepers, in one process.
+    pub(crate) struct Futex(AtomicU32);
+
+    impl Futex {
+        pub(crate) const fn new(value: u32) -> Self {
+            Self(AtomicU32::new(value))
+        }
+
+        /// Sleeps while the word is `value`, until woken, interrupted, or for no reason.
+        pub(crate) fn wait(&self, value: u32) {
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, value, None);
+        }
+
+        /// Wakes one thread that sleeps, if there is one.
+        pub(crate) fn wake_one(&self) {
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    impl Deref for Futex {
+        type Target = AtomicU32;
+        fn deref(&self) -> &AtomicU32 {
+            &self.0
+        }
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    use std::ops::Deref;
+
+    use loom::sync::atomic::{AtomicU32, Ordering};
+    use loom::sync::{Condvar, Mutex};
+
+    /// The same: the kernel, too, compares the word under the lock that waking takes (futex(2)).
+    pub(crate) struct Futex {
+        word: AtomicU32,
+        bucket: Mutex<()>,
+        sleepers: Condvar,
+    }
+
+    impl Futex {
+        pub(crate) fn new(value: u32) -> Self {
+            let (bucket, sleepers) = (Mutex::new(()), Condvar::new());
+            Self { word: AtomicU32::new(value), bucket, sleepers }
+        }
+
+        pub(crate) fn wait(&self, value: u32) {
+            let bucket = self.bucket.lock().expect("a model does not panic here");
+            if self.word.load(Ordering::SeqCst) == value {
+                drop(self.sleepers.wait(bucket).expect("a model does not panic here"));
+            }
+        }
+
+        pub(crate) fn wake_one(&self) {
+            drop(self.bucket.lock().expect("a model does not panic here"));
+            self.sleepers.notify_one();
+        }
+    }
+
+    impl Deref for Futex {
+        type Target = AtomicU32;
+        fn deref(&self) -> &AtomicU32 {
+            &self.word
+        }
+    }
+}
