@@ -83,7 +83,8 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
         if ["TODO", "FIXME", "XXX"].iter().any(|mark| line.contains(mark)) {
             report("leftover mark: do it, or write why not");
         }
-        if is_product && within(SILENT) && (line.contains("println!(") || line.contains("eprint!(")) {
+        if is_product && within(SILENT) && (line.contains("println!(") || line.contains("eprint!("))
+        {
             report("a library prints nothing");
         }
         if is_product && line.contains("allow(unsafe_code)") && !within(UNSAFE) {

@@ -21,8 +21,9 @@ const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 /// A futex lock that does not poison: a section that could panic in the middle is a defect of the
 /// section. One compare-and-swap to take and one to free while nobody else wants it.
 ///
-/// A thread that leaves a note (by a sequentially consistent store) before a [`Lock::try_lock`] that
-/// fails can rely on it that the holder finds the note when it looks (likewise) after letting go.
+/// A thread that leaves a note (by a sequentially consistent store) before a [`Lock::try_lock`]
+/// that fails can rely on it that the holder finds the note when it looks (likewise) after letting
+/// go.
 pub struct Lock<T> {
     state: Futex,
     value: UnsafeCell<T>,
@@ -211,8 +212,8 @@ mod models {
         });
     }
 
-    /// The handshake of a queue pair's `drive`: who finds the lock taken leaves a note and goes, and
-    /// the holder does that work, too.
+    /// The handshake of a queue pair's `drive`: who finds the lock taken leaves a note and goes,
+    /// and the holder does that work, too.
     #[test]
     fn a_note_is_found() {
         fn drive(lock: &Lock<Watched>, note: &AtomicU32) {
