@@ -195,7 +195,7 @@ impl Reactor {
             polled_at: AtomicU64::new(0),
             driven_until: AtomicU64::new(0),
             wait_spin: Spin::new(),
-            service_spin: Spin::new(),
+            service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
         }
@@ -536,12 +536,16 @@ impl Reactor {
     }
 }
 
-/// How long to look before sleeping: not at all, unless the last wait was short.
+/// How long to look before sleeping: not at all, unless the last wait was short, nor while looking
+/// proves to be in vain, as it does where it keeps the peer off its core.
 #[derive(Debug)]
 struct Spin {
-    ns: AtomicU64,
-    /// 0 where another thread could not run meanwhile.
     limit: u64,
+    ns: AtomicU64,
+    /// Waits in a row that went on after the spin and were short all the same.
+    failures: AtomicU32,
+    /// Waits to be made without.
+    skip: AtomicU32,
 }
 
 impl Spin {
@@ -549,19 +553,45 @@ impl Spin {
     const LIMIT_NS: u64 = 30_000;
     /// A wait that might have been over in time, in nanoseconds; being woken is part of it.
     const SHORT_NS: u64 = 60_000;
+    const FAILURES_MAX: u32 = 8;
+    const SKIP: u32 = 256;
 
+    /// Of threads of the program's.
     fn new() -> Self {
+        Self {
+            limit: Self::LIMIT_NS,
+            ns: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            skip: AtomicU32::new(0),
+        }
+    }
+
+    /// Of a thread beside the program's, which must not keep them off the only core.
+    fn beside() -> Self {
         let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        Self { ns: AtomicU64::new(0), limit: if alone { 0 } else { Self::LIMIT_NS } }
+        Self { limit: if alone { 0 } else { Self::LIMIT_NS }, ..Self::new() }
     }
 
     fn ns(&self) -> u64 {
         self.ns.load(Ordering::Relaxed)
     }
 
-    /// The last wait took this long, in nanoseconds.
+    /// The last wait took this long, in nanoseconds. Two threads may learn at once; then one of
+    /// the lessons is lost.
     fn learn(&self, waited: u64) {
-        let ns = if waited < Self::SHORT_NS { self.limit } else { 0 };
+        let spun = self.ns();
+        if spun != 0 && waited > spun && waited < Self::SHORT_NS {
+            let failures = self.failures.load(Ordering::Relaxed) + 1;
+            self.failures.store(failures % Self::FAILURES_MAX, Ordering::Relaxed);
+            if failures == Self::FAILURES_MAX {
+                self.skip.store(Self::SKIP, Ordering::Relaxed);
+            }
+        } else if spun != 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        let skip = self.skip.load(Ordering::Relaxed);
+        self.skip.store(skip.saturating_sub(1), Ordering::Relaxed);
+        let ns = if skip == 0 && waited < Self::SHORT_NS { self.limit } else { 0 };
         self.ns.store(ns, Ordering::Relaxed);
     }
 }
