@@ -13,10 +13,11 @@ use common::peer::{self, Peer};
 use common::{Endpoint, Host, Memory, connect, init_attr, init_mask, next_event, poll_one, to_rts};
 use weft_engine::access::Access;
 use weft_engine::event::{Element, EventKind};
+use weft_engine::mw::{Mw, WindowType};
 use weft_engine::pd::Pd;
 use weft_engine::qp::QpState;
 use weft_engine::wc::Status;
-use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
+use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, WindowBind};
 use weft_wire::ddp::Header;
 use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate};
 
@@ -44,7 +45,8 @@ impl Victim {
         let all = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
+            | Access::REMOTE_ATOMIC
+            | Access::MW_BIND;
         let memory = Memory::new(&host, MEMORY_LEN, all);
         memory.fill(|i| i as u8);
         let private = Memory::new(&host, MEMORY_LEN, Access::LOCAL_WRITE);
@@ -70,6 +72,25 @@ impl Victim {
                 return ReadRequest::parse(&received.payload).expect("a read request");
             }
         }
+    }
+
+    /// A window over the victim's memory that belongs to a queue pair that the peer is not
+    /// connected to.
+    fn window_of_bystander(&self) -> Arc<Mw> {
+        let window = Mw::allocate(&self.host.pd, WindowType::Two).expect("a key");
+        let bind = WindowBind {
+            region: Some(Arc::clone(&self.memory.mr)),
+            addr: self.memory.addr(0),
+            length: MEMORY_LEN as u64,
+            access: Access::REMOTE_WRITE,
+        };
+        let operation =
+            Operation::BindWindow { window: window.clone(), rkey: window.next_key(), bind };
+        let (flags, data) = (SendFlags::SIGNALED, Data::Gather(&[]));
+        let owner = &self.bystanders.0;
+        owner.post(&SendRequest { wr_id: 4, operation, flags, data });
+        assert_eq!(poll_one(&owner.send_cq).status, Status::Success);
+        window
     }
 
     fn check_memory(&self) {
@@ -272,6 +293,24 @@ fn memory() {
         //% A segment whose STag is not associated with the stream is not placed.
         case("Write to another domain", (1, 1, 2), QpAccessErr, |victim, peer| {
             peer.write(victim.foreign.key(), victim.foreign.addr(0), b"never");
+        }),
+        case(
+            "Write to memory that is not registered any more",
+            (1, 1, 0),
+            QpAccessErr,
+            |v, peer| {
+                let gone = Memory::new(&v.host, 64, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+                gone.mr.deregister().expect("no window");
+                peer.write(gone.key(), gone.addr(0), b"never");
+            },
+        ),
+        case("Write to another queue pair's window", (1, 1, 2), QpAccessErr, |victim, peer| {
+            let window = victim.window_of_bystander();
+            peer.write(window.key(), victim.memory.addr(0), b"never");
+        }),
+        case("Write to a window that is not bound", (1, 1, 0), QpAccessErr, |victim, peer| {
+            let window = Mw::allocate(&victim.host.pd, WindowType::Two).expect("a key");
+            peer.write(window.key(), victim.memory.addr(0), b"never");
         }),
         case("Write beyond the last address", (1, 1, 3), QpAccessErr, |victim, peer| {
             peer.write(victim.memory.key(), u64::MAX - 1, b"never");
@@ -563,6 +602,36 @@ fn acknowledgements_that_go_back() {
     peer.write(peer.victim.ack_stag, 0, &[]);
     assert_eq!(codes(&peer.terminate()), (0, 2, 0xff));
     victim.check_end(Status::WrFlushErr, EventKind::QpReqErr);
+}
+
+/// Messages for which there is no receive are kept up to a bound, whatever their length; then the
+/// peer must wait, and nobody else.
+#[test]
+fn a_flood_of_sends_without_receives() {
+    // Far more than what systems keep of a stream that nobody reads.
+    const MOST: usize = 64 << 20;
+    for len in [0, 60_000] {
+        let victim = Victim::new();
+        let mut peer = Peer::dial(&victim.end, true);
+        // For the receive that is posted.
+        peer.segment(untagged(Opcode::Send, 0, 1, 0, true), &[]);
+        let mut msn = 1;
+        let mut taken = 0;
+        loop {
+            let frames: Vec<u8> = (0..16 + 4096 / (1 + len))
+                .flat_map(|_| {
+                    msn += 1;
+                    peer.frame(&bytes_of(untagged(Opcode::Send, 0, msn, 0, true), &vec![7; len]))
+                })
+                .collect();
+            if !peer.push(&frames) {
+                break;
+            }
+            taken += frames.len();
+            assert!(taken < MOST, "the victim takes {taken} bytes and more");
+        }
+        victim.check_bystanders();
+    }
 }
 
 /// Seeded noise: well-formed frames around random headers and payloads that aim at real keys. Only

@@ -22,6 +22,9 @@ pub const ACK_STAG: u32 = 0x0acc_0001;
 /// How long the victim may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A victim that takes nothing for so long has stopped reading.
+const STALLED: Duration = Duration::from_millis(500);
+
 /// A connection to a victim.
 #[derive(Debug)]
 pub struct Peer {
@@ -96,6 +99,16 @@ impl Peer {
     /// Sends bytes as they are. A victim that has hung up is no error.
     pub fn raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
+    }
+
+    /// Sends bytes unless nobody takes them; returns whether somebody does.
+    pub fn push(&mut self, bytes: &[u8]) -> bool {
+        self.stream.set_write_timeout(Some(STALLED)).expect("a socket option");
+        match self.stream.write_all(bytes) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            Err(error) => panic!("the victim has hung up: {error}"),
+        }
     }
 
     /// Sends a ULPDU in an FPDU.
