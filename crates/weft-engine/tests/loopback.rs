@@ -3,16 +3,11 @@
 
 mod common;
 
-use common::{Host, Memory, connect, poll_one, poll_some};
+use common::{Host, Memory, connect, poll_one, poll_some, send};
 use weft_engine::access::Access;
 use weft_engine::qp::{AttrMask, QpAttr, QpState};
 use weft_engine::wc::{FLAG_WITH_IMM, Opcode, Status};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
-
-fn send(wr_id: u64, data: Data<'_>) -> SendRequest<'_> {
-    let operation = Operation::Send { imm: None, invalidate: None };
-    SendRequest { wr_id, operation, flags: SendFlags::SIGNALED, data }
-}
 
 #[test]
 fn send_reaches_the_receive() {

@@ -17,7 +17,7 @@ use weft_engine::qp::{
     AddressVector, AttrMask, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
 };
 use weft_engine::wc::{Completion, Opcode, Status};
-use weft_engine::wr::{RecvRequest, SendRequest, Sge};
+use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, Sge};
 use weft_engine::{Context, device};
 use weft_sys::{Region, wait_readable};
 
@@ -40,8 +40,12 @@ impl Host {
     }
 
     pub fn endpoint(&self) -> Endpoint {
+        self.endpoint_of(|_| ())
+    }
+
+    /// An endpoint that is made as usual but for what `change` changes.
+    pub fn endpoint_of(&self, change: impl FnOnce(&mut QpInit)) -> Endpoint {
         let cq = || Cq::new(&self.context, 1024, None).expect("a completion queue");
-        let (send_cq, recv_cq) = (cq(), cq());
         let cap = QpCap {
             max_send_wr: 256,
             max_recv_wr: 256,
@@ -49,14 +53,16 @@ impl Host {
             max_recv_sge: 4,
             max_inline_data: 256,
         };
-        let init = QpInit {
+        let mut init = QpInit {
             qp_type: QpType::Rc,
-            send_cq: Arc::clone(&send_cq),
-            recv_cq: Arc::clone(&recv_cq),
+            send_cq: cq(),
+            recv_cq: cq(),
             srq: None,
             cap,
             sq_sig_all: false,
         };
+        change(&mut init);
+        let (send_cq, recv_cq) = (Arc::clone(&init.send_cq), Arc::clone(&init.recv_cq));
         let qp = Qp::new(&self.pd, init).expect("a queue pair");
         Endpoint { qp, send_cq, recv_cq }
     }
@@ -178,14 +184,19 @@ impl Drop for Memory {
 
 /// Brings both queue pairs to RTS with each other as peer.
 pub fn connect(a: &Endpoint, b: &Endpoint) {
+    connect_with(a, b, &init_attr(), 7);
+}
+
+/// The same with other attributes of INIT, and the number of RNR retries.
+pub fn connect_with(a: &Endpoint, b: &Endpoint, init: &QpAttr, rnr_retry: u8) {
     for end in [a, b] {
-        end.qp.modify(&init_attr(), init_mask()).expect("INIT");
+        end.qp.modify(init, init_mask()).expect("INIT");
         if std::ptr::eq(a, b) {
             break;
         }
     }
     for (end, peer) in [(a, b), (b, a)] {
-        to_rts(&end.qp, peer.qp.identity().gid, peer.qp.number());
+        to_rts_with(&end.qp, peer.qp.identity().gid, peer.qp.number(), rnr_retry);
         if std::ptr::eq(a, b) {
             break;
         }
@@ -202,6 +213,10 @@ pub fn init_mask() -> AttrMask {
 }
 
 pub fn to_rts(qp: &Arc<Qp>, dgid: [u8; 16], dest_qp_num: u32) {
+    to_rts_with(qp, dgid, dest_qp_num, 7);
+}
+
+fn to_rts_with(qp: &Arc<Qp>, dgid: [u8; 16], dest_qp_num: u32, rnr_retry: u8) {
     let global = Some(GlobalRoute { dgid, ..GlobalRoute::default() });
     let rtr = QpAttr {
         qp_state: QpState::Rtr,
@@ -224,7 +239,7 @@ pub fn to_rts(qp: &Arc<Qp>, dgid: [u8; 16], dest_qp_num: u32) {
         qp_state: QpState::Rts,
         timeout: 14,
         retry_cnt: 7,
-        rnr_retry: 7,
+        rnr_retry,
         max_rd_atomic: 16,
         ..QpAttr::default()
     };
@@ -235,6 +250,20 @@ pub fn to_rts(qp: &Arc<Qp>, dgid: [u8; 16], dest_qp_num: u32) {
         | AttrMask::SQ_PSN
         | AttrMask::MAX_QP_RD_ATOMIC;
     qp.modify(&rts, mask).expect("RTS");
+}
+
+pub fn to_state(qp: &Arc<Qp>, qp_state: QpState) {
+    qp.modify(&QpAttr { qp_state, ..QpAttr::default() }, AttrMask::STATE).expect("allowed");
+}
+
+/// A signalled request.
+pub fn signalled(wr_id: u64, operation: Operation, data: Data<'_>) -> SendRequest<'_> {
+    SendRequest { wr_id, operation, flags: SendFlags::SIGNALED, data }
+}
+
+/// A signalled Send.
+pub fn send(wr_id: u64, data: Data<'_>) -> SendRequest<'_> {
+    signalled(wr_id, Operation::Send { imm: None, invalidate: None }, data)
 }
 
 /// The next asynchronous event.

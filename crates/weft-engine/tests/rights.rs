@@ -1,0 +1,350 @@
+//! Who may touch which memory: rights and bounds of regions, queue pairs and windows, with the
+//! status at both ends, and what deregistration promises.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{
+    Endpoint, Host, Memory, connect, connect_with, init_attr, next_event, poll_one, send, signalled,
+};
+use weft_engine::Errno;
+use weft_engine::access::Access;
+use weft_engine::event::{Element, EventKind};
+use weft_engine::mw::{Mw, WindowType};
+use weft_engine::qp::{QpAttr, QpState};
+use weft_engine::wc::{FLAG_WITH_INV, Status};
+use weft_engine::wr::{Data, Operation, WindowBind};
+
+const LEN: usize = 4096;
+
+fn all() -> Access {
+    Access::LOCAL_WRITE
+        | Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::MW_BIND
+}
+
+/// A connected pair of the same host, with memory at the second.
+struct Pair {
+    host: Host,
+    a: Endpoint,
+    b: Endpoint,
+    near: Memory,
+    far: Memory,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self::with(all(), init_attr().qp_access_flags)
+    }
+
+    /// `far` grants `region`, and both queue pairs `qp`.
+    fn with(region: Access, qp_access_flags: Access) -> Self {
+        let host = Host::new();
+        let (a, b) = (host.endpoint(), host.endpoint());
+        connect_with(&a, &b, &QpAttr { qp_access_flags, ..init_attr() }, 7);
+        let near = Memory::new(&host, LEN, all());
+        let far = Memory::new(&host, LEN, region);
+        near.fill(|i| i as u8);
+        Self { host, a, b, near, far }
+    }
+
+    fn write(&self, rkey: u32, at: usize, len: usize) -> Status {
+        let remote_addr = self.far.addr(0) + at as u64;
+        let operation = Operation::Write { remote_addr, rkey, imm: None };
+        self.run(operation, len)
+    }
+
+    /// Runs a request with `len` bytes of `near`.
+    fn run(&self, operation: Operation, len: usize) -> Status {
+        let sges = [self.near.sge(0, len)];
+        let sges = if len == 0 { &[][..] } else { &sges };
+        self.a.post(&signalled(1, operation, Data::Gather(sges)));
+        poll_one(&self.a.send_cq).status
+    }
+
+    fn bind(&self, window: &Arc<Mw>, rkey: u32, at: usize, length: usize) -> Status {
+        let bind = WindowBind {
+            region: Some(Arc::clone(&self.far.mr)),
+            addr: self.far.addr(at),
+            length: length as u64,
+            access: Access::REMOTE_WRITE,
+        };
+        let operation = Operation::BindWindow { window: Arc::clone(window), rkey, bind };
+        self.b.post(&signalled(2, operation, Data::Gather(&[])));
+        poll_one(&self.b.send_cq).status
+    }
+
+    /// Both ends are in error, and both programs know why.
+    fn check_refused(&self) {
+        let mut kinds = [next_event(&self.host.context), next_event(&self.host.context)];
+        let is_at_a =
+            |element: &Element| matches!(element, Element::Qp(qp) if Arc::ptr_eq(qp, &self.a.qp));
+        kinds.sort_by_key(|event| !is_at_a(&event.element));
+        assert_eq!(kinds.map(|event| event.kind), [EventKind::QpFatal, EventKind::QpAccessErr]);
+        assert_eq!((self.a.qp.state(), self.b.qp.state()), (QpState::Err, QpState::Err));
+        assert_eq!(self.far.bytes(), vec![0; LEN], "nothing has been written");
+    }
+}
+
+#[test]
+fn each_right_is_needed_at_the_region_and_at_the_queue_pair() {
+    let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
+    let everything = init_attr().qp_access_flags;
+    for right in rights {
+        for (region, qp, expected) in [
+            (all() - right, everything, Status::RemAccessErr),
+            (all(), everything - right, Status::RemAccessErr),
+            (all(), right, Status::Success),
+            (Access::LOCAL_WRITE | right, everything, Status::Success),
+        ] {
+            let pair = Pair::with(region, qp);
+            let (remote_addr, rkey) = (pair.far.addr(0), pair.far.key());
+            let operation = match right {
+                Access::REMOTE_WRITE => Operation::Write { remote_addr, rkey, imm: None },
+                Access::REMOTE_READ => Operation::Read { remote_addr, rkey },
+                _ => Operation::FetchAdd { remote_addr, rkey, add: 1 },
+            };
+            assert_eq!(pair.run(operation, 8), expected, "{right:?} of {region:?}, {qp:?}");
+            if expected != Status::Success {
+                pair.check_refused();
+            }
+        }
+    }
+}
+
+#[test]
+fn bounds_are_exact() {
+    for (at, len, expected) in [
+        (0, LEN, Status::Success),
+        (LEN - 8, 8, Status::Success),
+        (1, LEN, Status::RemAccessErr),
+        (LEN - 7, 8, Status::RemAccessErr),
+        (usize::MAX, 8, Status::RemAccessErr),
+    ] {
+        let pair = Pair::new();
+        // `usize::MAX` is one byte before the region.
+        let remote_addr = pair.far.addr(0).wrapping_add(at as u64);
+        let rkey = pair.far.key();
+        let write = Operation::Write { remote_addr, rkey, imm: None };
+        assert_eq!(pair.run(write, len), expected, "write of {len} at {at}");
+        if expected != Status::Success {
+            pair.check_refused();
+        }
+        let pair = Pair::new();
+        let remote_addr = pair.far.addr(0).wrapping_add(at as u64);
+        let read = Operation::Read { remote_addr, rkey: pair.far.key() };
+        assert_eq!(pair.run(read, len), expected, "read of {len} at {at}");
+        if expected != Status::Success {
+            pair.check_refused();
+            let untouched: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
+            assert_eq!(pair.near.bytes(), untouched, "nothing has been read");
+        }
+    }
+}
+
+#[test]
+fn a_message_of_no_bytes_needs_no_key() {
+    let pair = Pair::new();
+    assert_eq!(pair.write(0x77, 0, 0), Status::Success);
+    let read = Operation::Read { remote_addr: 0, rkey: 0x77 };
+    assert_eq!(pair.run(read, 0), Status::Success);
+}
+
+/// Errors in the own lists are found before anything is sent, or before anything is placed.
+#[test]
+fn local_lists_are_checked() {
+    let pair = Pair::new();
+    let mut sge = pair.near.sge(0, 8);
+    sge.lkey ^= 1;
+    pair.a.post(&send(1, Data::Gather(&[sge])));
+    assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
+
+    let pair = Pair::new();
+    let mut sge = pair.near.sge(0, 8);
+    sge.addr = pair.near.addr(LEN - 4);
+    pair.a.post(&send(1, Data::Gather(&[sge])));
+    assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
+
+    let pair = Pair::new();
+    let readonly = Memory::new(&pair.host, 64, Access::REMOTE_READ);
+    let (remote_addr, rkey) = (pair.far.addr(0), pair.far.key());
+    let data = [readonly.sge(0, 8)];
+    pair.a.post(&signalled(1, Operation::Read { remote_addr, rkey }, Data::Gather(&data)));
+    assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
+
+    // A receive that may not be written to fails, and so does the peer's Send.
+    let pair = Pair::new();
+    let readonly = Memory::new(&pair.host, 64, Access::REMOTE_READ);
+    pair.b.receive(5, &[readonly.sge(0, 8)]);
+    pair.a.post(&send(1, Data::Inline(&[b"bytes"])));
+    assert_eq!(poll_one(&pair.b.recv_cq).status, Status::LocProtErr);
+    assert_eq!(poll_one(&pair.a.send_cq).status, Status::RemOpErr);
+    assert_eq!(readonly.bytes(), [0; 64]);
+
+    // One that is too short, too.
+    let pair = Pair::new();
+    pair.b.receive(5, &[pair.far.sge(0, 4)]);
+    pair.a.post(&send(1, Data::Inline(&[b"bytes"])));
+    assert_eq!(poll_one(&pair.b.recv_cq).status, Status::LocLenErr);
+    assert_eq!(poll_one(&pair.a.send_cq).status, Status::RemInvReqErr);
+}
+
+#[test]
+fn a_window_of_type_one_grants_its_part_until_bound_elsewhere() {
+    let pair = Pair::with(all() - Access::REMOTE_WRITE, init_attr().qp_access_flags);
+    let window = Mw::allocate(&pair.host.pd, WindowType::One).expect("a key");
+    let first = window.next_key();
+    assert_eq!(pair.bind(&window, first, 64, 128), Status::Success);
+    assert_eq!(window.key(), first);
+    assert_eq!(pair.write(first, 64, 128), Status::Success);
+    assert_eq!(pair.far.bytes()[64..192], pair.near.bytes()[..128]);
+    assert_eq!(pair.far.mr.deregister(), Err(Errno::BUSY), "a window is bound to it");
+    let second = window.next_key();
+    assert_eq!(pair.bind(&window, second, 256, 8), Status::Success);
+    assert_ne!(first, second);
+    assert_eq!(pair.write(second, 256, 8), Status::Success);
+    pair.far.fill(|_| 0);
+    assert_eq!(pair.write(first, 64, 8), Status::RemAccessErr, "the old key");
+    pair.check_refused();
+    window.deallocate();
+    assert_eq!(pair.far.mr.deregister(), Ok(()));
+}
+
+#[test]
+fn a_window_ends_where_it_was_bound_to() {
+    for (at, len) in [(63, 8), (64 + 121, 8), (64, 129)] {
+        let pair = Pair::new();
+        let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+        assert_eq!(pair.bind(&window, window.next_key(), 64, 128), Status::Success);
+        assert_eq!(pair.write(window.key(), at, len), Status::RemAccessErr, "{len} at {at}");
+        pair.check_refused();
+        window.deallocate();
+    }
+}
+
+#[test]
+fn a_window_of_type_two_is_invalidated_by_either_side() {
+    let pair = Pair::new();
+    let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+    assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
+    // By the own side.
+    let operation = Operation::LocalInvalidate { rkey: window.key() };
+    pair.b.post(&signalled(3, operation, Data::Gather(&[])));
+    assert_eq!(poll_one(&pair.b.send_cq).status, Status::Success);
+    // By the peer.
+    assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
+    assert_eq!(pair.write(window.key(), 0, 8), Status::Success);
+    pair.far.fill(|_| 0);
+    pair.b.receive(9, &[]);
+    let operation = Operation::Send { imm: None, invalidate: Some(window.key()) };
+    assert_eq!(pair.run(operation, 0), Status::Success);
+    let received = poll_one(&pair.b.recv_cq);
+    assert_eq!((received.wc_flags, received.imm_data), (FLAG_WITH_INV, window.key()));
+    assert_eq!(pair.write(window.key(), 0, 8), Status::RemAccessErr);
+    pair.check_refused();
+    window.deallocate();
+}
+
+#[test]
+fn bindings_that_the_manual_forbids() {
+    type Make = fn(&Pair) -> (Arc<Mw>, u32);
+    let make: [(&str, Access, Make); 3] = [
+        ("a region that may not be bound to", all() - Access::MW_BIND, |pair| {
+            let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+            let rkey = window.next_key();
+            (window, rkey)
+        }),
+        ("a window of type two that is bound", all(), |pair| {
+            let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+            assert_eq!(pair.bind(&window, window.next_key(), 0, 8), Status::Success);
+            let rkey = window.next_key();
+            (window, rkey)
+        }),
+        ("a key of another window", all(), |pair| {
+            let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+            let rkey = window.key() ^ 0x100;
+            (window, rkey)
+        }),
+    ];
+    for (what, access, make) in make {
+        let pair = Pair::with(access, init_attr().qp_access_flags);
+        let (window, rkey) = make(&pair);
+        assert_eq!(pair.bind(&window, rkey, 0, 8), Status::MwBindErr, "{what}");
+        window.deallocate();
+    }
+    let pair = Pair::new();
+    let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+    let status = pair.bind(&window, window.next_key(), 8, LEN);
+    assert_eq!(status, Status::MwBindErr, "a range past the end");
+}
+
+/// A window of type two belongs to the queue pair that bound it.
+#[test]
+fn a_window_of_another_queue_pair() {
+    let pair = Pair::new();
+    let (c, d) = (pair.host.endpoint(), pair.host.endpoint());
+    connect(&c, &d);
+    let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
+    assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
+    let operation =
+        Operation::Write { remote_addr: pair.far.addr(0), rkey: window.key(), imm: None };
+    c.post(&signalled(1, operation, Data::Inline(&[b"never"])));
+    assert_eq!(poll_one(&c.send_cq).status, Status::RemAccessErr);
+    assert_eq!(pair.far.bytes(), vec![0; LEN]);
+    assert_eq!(pair.write(window.key(), 0, 8), Status::Success, "its own peer still may");
+    window.deallocate();
+}
+
+#[test]
+fn a_failed_bind_blames_no_request_before_it() {
+    let pair = Pair::new();
+    let (remote_addr, rkey) = (pair.near.addr(0), pair.near.key());
+    let sges = [pair.far.sge(0, LEN)];
+    for wr_id in 0..16 {
+        let read = Operation::Read { remote_addr, rkey };
+        pair.b.post(&signalled(wr_id, read, Data::Gather(&sges)));
+    }
+    let operation = Operation::LocalInvalidate { rkey: 0x77 };
+    pair.b.post(&signalled(16, operation, Data::Gather(&[])));
+    for wr_id in 0..16 {
+        let done = poll_one(&pair.b.send_cq);
+        assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+    }
+    let failed = poll_one(&pair.b.send_cq);
+    assert_eq!((failed.wr_id, failed.status), (16, Status::LocProtErr));
+}
+
+/// When deregistration has returned, no byte changes any more (ibv_dereg_mr(3)).
+#[test]
+fn deregistration_stops_a_peer_that_writes() {
+    for _ in 0..10 {
+        let pair = Pair::new();
+        let target = Memory::new(&pair.host, 1 << 20, all());
+        let source = Memory::new(&pair.host, 1 << 20, Access::LOCAL_WRITE);
+        let (remote_addr, rkey) = (target.addr(0), target.key());
+        let a = &pair.a;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for wr_id in 0_u8.. {
+                    source.fill(|_| wr_id);
+                    let operation = Operation::Write { remote_addr, rkey, imm: None };
+                    let data = [source.sge(0, 1 << 20)];
+                    a.post(&signalled(wr_id.into(), operation, Data::Gather(&data)));
+                    match poll_one(&a.send_cq).status {
+                        Status::Success => {}
+                        Status::RemAccessErr => break,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            target.mr.deregister().expect("no window");
+            let then = target.bytes();
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            assert!(then == target.bytes(), "a write after deregistration");
+        });
+    }
+}
