@@ -161,10 +161,8 @@ impl SendQueue {
         sges.clear();
         inline.clear();
         let Some((_, work)) = self.peek_next() else { return };
-        let (first, count) = (self.next_sge, work.sge_count as usize);
-        sges.extend(self.sges.range(first..first + count));
-        let (first, count) = (self.next_inline, work.inline_len as usize);
-        inline.extend(self.inline.range(first..first + count));
+        extend_from(sges, &self.sges, self.next_sge, work.sge_count as usize);
+        extend_from(inline, &self.inline, self.next_inline, work.inline_len as usize);
     }
 
     /// The next request has been handed over: it is at `progress` now.
@@ -200,8 +198,12 @@ impl SendQueue {
     pub(crate) fn pop(&mut self) -> Option<SendWork> {
         let work = self.work.pop_front()?;
         let (sges, inline) = (work.sge_count as usize, work.inline_len as usize);
-        self.sges.drain(..sges);
-        self.inline.drain(..inline);
+        for _ in 0..sges {
+            self.sges.pop_front();
+        }
+        if inline != 0 {
+            self.inline.drain(..inline);
+        }
         if self.next == self.base {
             self.next += 1;
             self.unsent_bytes -= u64::from(work.length);
@@ -250,6 +252,15 @@ impl SendQueue {
     fn index(&self, number: u64) -> Option<usize> {
         usize::try_from(number.checked_sub(self.base)?).ok()
     }
+}
+
+/// Appends `count` elements of `queue` from `first` on, by whole slices.
+fn extend_from<T: Copy>(out: &mut Vec<T>, queue: &VecDeque<T>, first: usize, count: usize) {
+    let (front, back) = queue.as_slices();
+    let end = first + count;
+    let split = front.len();
+    out.extend_from_slice(&front[first.min(split)..end.min(split)]);
+    out.extend_from_slice(&back[first.saturating_sub(split)..end.saturating_sub(split)]);
 }
 
 #[cfg(test)]
