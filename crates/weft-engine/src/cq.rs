@@ -165,6 +165,11 @@ impl Cq {
         }
     }
 
+    /// Whether there are completions of a queue pair that the program has not taken.
+    pub(crate) fn has_any_of(&self, qp_num: u32) -> bool {
+        self.ring.lock().entries.iter().any(|entry| entry.qp_num == qp_num)
+    }
+
     /// Removes the completions of a queue pair that is reset or destroyed.
     pub(crate) fn forget(&self, qp_num: u32) {
         let mut ring = self.ring.lock();

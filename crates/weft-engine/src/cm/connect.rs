@@ -1,6 +1,7 @@
 //! Connecting, accepting and parting.
 
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use weft_wire::mpa::negotiate::{Request, RtrKinds};
 
@@ -11,12 +12,14 @@ use super::handshake::{self, Greeted};
 use super::held::Held;
 use super::id::{Depths, End, Id, Inner, PeerQp, Phase};
 use super::incoming::Incoming;
+use super::limits::{UNREAD_INTERVAL, UNREAD_WAIT};
 use super::listen::Callee;
 use crate::access::Access;
 use crate::device::{self, gid_of};
 use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
+use crate::reactor::Reactor;
 use crate::{Errno, Result};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
@@ -297,6 +300,26 @@ impl Id {
         }
     }
 
+    /// The peer has disconnected. With InfiniBand that news takes a slow way, and what completed
+    /// before it is long there: programs such as libfabric's `ofi_rxm` close their end on it and
+    /// look for no completion any more. So it waits, for a while, until they have taken them all.
+    pub(super) fn peer_left(&self, inner: &mut Inner) {
+        let Phase::Connected { end } = &inner.phase else {
+            inner.disconnect_due = None;
+            return;
+        };
+        let end = end.clone();
+        let now = Instant::now();
+        let due = *inner.disconnect_due.get_or_insert(now + UNREAD_WAIT);
+        if now < due && end.endpoint.has_unread() {
+            Reactor::get().start_timer(now + UNREAD_INTERVAL, self.arc());
+            return;
+        }
+        inner.disconnect_due = None;
+        inner.phase = Phase::Disconnected { end: Some(end) };
+        self.post_disconnected(inner);
+    }
+
     /// A connection could not be given to its queue pair.
     fn give_up(&self, end: &End) {
         {
@@ -414,10 +437,7 @@ impl Monitor for Id {
                 let status = reject::CONSUMER_DEFINED;
                 self.post(&inner, EventKind::Rejected, status, EventParam::default());
             }
-            Phase::Connected { end } => {
-                inner.phase = Phase::Disconnected { end: Some(end.clone()) };
-                self.post_disconnected(&mut inner);
-            }
+            Phase::Connected { .. } => self.peer_left(&mut inner),
             _ => {}
         }
     }

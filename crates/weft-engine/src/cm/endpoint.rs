@@ -26,6 +26,9 @@ pub(super) trait Endpoint: Send + Sync + fmt::Debug {
 
     /// Ends the connection in order.
     fn disconnect(&self);
+
+    /// Whether the program has not taken all completions there are.
+    fn has_unread(&self) -> bool;
 }
 
 /// A queue pair. The program may destroy it at any time, and then destroy what it used, so the
@@ -65,5 +68,9 @@ impl Endpoint for QpEndpoint {
         if let Ok(qp) = self.qp() {
             qp.disconnect();
         }
+    }
+
+    fn has_unread(&self) -> bool {
+        self.qp().is_ok_and(|qp| qp.has_unread())
     }
 }

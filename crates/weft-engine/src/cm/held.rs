@@ -127,6 +127,10 @@ impl Endpoint for Held {
             let _ = shutdown(&stream, Shutdown::Write);
         }
     }
+
+    fn has_unread(&self) -> bool {
+        false
+    }
 }
 
 impl Source for Held {

@@ -57,6 +57,8 @@ pub(super) struct Inner {
     backlog: u32,
     /// When the end of the connection is to be reported as forgotten.
     timewait: Option<Instant>,
+    /// The peer has disconnected, which the program hears by then at the latest.
+    pub(super) disconnect_due: Option<Instant>,
     pub(super) phase: Phase,
 }
 
@@ -139,6 +141,7 @@ impl Id {
                 expecting: false,
                 backlog: 0,
                 timewait: None,
+                disconnect_due: None,
                 phase: Phase::Idle,
             },
             space,
@@ -175,6 +178,7 @@ impl Id {
             expecting: false,
             backlog: 0,
             timewait: None,
+            disconnect_due: None,
             phase: Phase::Requested { incoming, foreign: identity.is_none() },
         };
         child.expect();
@@ -452,6 +456,9 @@ impl Source for Id {
 
     fn expired(&self) {
         let mut inner = self.lock();
+        if inner.disconnect_due.is_some() {
+            self.peer_left(&mut inner);
+        }
         if matches!(inner.phase, Phase::Disconnected { .. })
             && inner.timewait.is_some_and(|due| Instant::now() >= due)
         {

@@ -46,6 +46,11 @@ pub const PORT_TRIES_MAX: usize = 32;
 /// When accepting is tried again after the process has run out of descriptors.
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// How long the news that the peer has disconnected waits for the program to take what completed
+/// before, and how often that is looked at.
+pub const UNREAD_WAIT: Duration = Duration::from_millis(100);
+/// See [`UNREAD_WAIT`].
+pub const UNREAD_INTERVAL: Duration = Duration::from_millis(1);
 /// How long after the end of a connection its `TIMEWAIT_EXIT` event comes.
 pub const TIMEWAIT: Duration = Duration::from_millis(500);
 /// Bytes that a connection without a queue pair of ours may receive: no more than a

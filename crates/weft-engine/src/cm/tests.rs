@@ -13,6 +13,7 @@ use super::connect::ConnectParam;
 use super::endpoint::Endpoint;
 use super::event::{Channel, Event, EventKind, reject};
 use super::id::{End, Id, PortSpace};
+use super::limits::UNREAD_WAIT;
 use super::option::IdOption;
 use crate::hello::Identity;
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr, QpState};
@@ -31,6 +32,7 @@ struct Seen {
     monitor: Option<Weak<dyn Monitor>>,
     states: Vec<QpState>,
     disconnected: bool,
+    unread: bool,
 }
 
 impl Fake {
@@ -70,6 +72,10 @@ impl Endpoint for Fake {
         let mut seen = self.seen.lock();
         seen.disconnected = true;
         seen.connection = None;
+    }
+
+    fn has_unread(&self) -> bool {
+        self.seen.lock().unread
     }
 }
 
@@ -153,8 +159,12 @@ fn connect_accept_disconnect() {
         expect(&active, EventKind::Disconnected);
         assert!(ours.seen.lock().disconnected);
         assert_eq!(ours.seen.lock().states.last(), Some(&QpState::Err));
+        // Not before the completions, but not never either.
+        theirs.seen.lock().unread = true;
+        let told = Instant::now();
         theirs.monitor().disconnected();
         expect(&passive, EventKind::Disconnected);
+        assert!(told.elapsed() >= UNREAD_WAIT);
         theirs.monitor().disconnected();
         request.id.disconnect().expect("flushes");
         assert_eq!(theirs.seen.lock().states.last(), Some(&QpState::Err));

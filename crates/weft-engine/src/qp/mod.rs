@@ -337,6 +337,11 @@ impl Qp {
         self.drive(KICK_SEND);
     }
 
+    /// Whether the program has not taken all of its completions.
+    pub(crate) fn has_unread(&self) -> bool {
+        [self.send_cq(), self.recv_cq()].iter().any(|cq| cq.has_any_of(self.number))
+    }
+
     /// The GID by which peers know this queue pair.
     pub(crate) fn own_gid(&self) -> Gid {
         let index = self.attr.lock().ah_attr.global.map_or(0, |route| route.sgid_index);
