@@ -1,6 +1,8 @@
 //! What the fuzz targets do with their input, apart from libFuzzer, so that ordinary tests can run
 //! the same on the kept corpus and on random input.
 //!
-//! `cargo +nightly fuzz run wire_frame` fuzzes; `cargo test -p weft-wire --test fuzz` replays.
+//! `cargo +nightly fuzz run wire_frame` fuzzes; `cargo test --test fuzz`
+//! replays.
 
+pub mod engine;
 pub mod wire;

@@ -1,0 +1,317 @@
+//! Body of the target for the receive path of `weft-engine`: a hostile peer at a live queue pair.
+//!
+//! Keys are random, so the input names them: it is a list of records, each of which becomes a
+//! segment, in an FPDU unless it is to go as it is.
+//!
+//! ```text
+//! | RDMAP opcode, and FLAG_* , 1 | key, 1 | kind of address, 1 | offset, 2 | length, 2 | payload |
+//! ```
+
+use std::cell::UnsafeCell;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use weft_engine::Context;
+use weft_engine::access::Access;
+use weft_engine::cq::Cq;
+use weft_engine::device::{Device, gid_of};
+use weft_engine::hello::Identity;
+use weft_engine::mr::Mr;
+use weft_engine::pd::Pd;
+use weft_engine::qp::{
+    AddressVector, AttrMask, Connection, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    pending,
+};
+use weft_engine::wc::{Completion, Opcode as Completed, Status};
+use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, Sge};
+use weft_sys::Region;
+use weft_wire::ddp::Header;
+use weft_wire::mpa::fpdu;
+use weft_wire::mpa::negotiate::Negotiated;
+use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
+
+const RECORD_LEN: usize = 7;
+const FLAG_LAST: u8 = 0x10;
+const FLAG_RAW: u8 = 0x20;
+const FLAG_WRONG_NUMBER: u8 = 0x40;
+const FLAG_WRONG_VERSION: u8 = 0x80;
+/// Bytes to the queue pair at most: less than what a socket holds, so that all of it is taken.
+const STREAM_LEN_MAX: usize = 64 << 10;
+/// A queue pair that has not finished with the stream by then hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MEMORY_LEN: usize = 1024;
+const GUARD: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+const GUARD_WORDS: usize = 16;
+const PEER: u32 = 1;
+const PEER_ACK_STAG: u32 = 0x0acc_0001;
+
+/// Whatever comes, the process goes on, the stream ends, and no memory changes but what the peer
+/// may write to.
+pub fn link(data: &[u8]) {
+    let context = context();
+    let pd = Pd::new(context);
+    let everything =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let open = Memory::new(&pd, everything);
+    let private = Memory::new(&pd, Access::REMOTE_READ);
+    let cq = Cq::new(context, 64, None).expect("a completion queue");
+    let (qp, mut peer) = connected(&pd, &cq);
+    post_work(&qp, &open);
+
+    let keys = [open.mr.key(), private.mr.key(), qp.identity().ack_stag, 0x77];
+    let bytes = stream(data, keys, [&open, &private].map(Memory::addr));
+    peer.write_all(&bytes).expect("the socket has room");
+    peer.shutdown(Shutdown::Write).expect("a connected socket");
+    drain(&mut peer, &cq);
+
+    qp.destroy();
+    for memory in [&open, &private] {
+        memory.mr.deregister().expect("no window is bound");
+        assert!(memory.guards_are_whole(), "memory beside a region has changed");
+    }
+    assert!(private.is(0), "memory that may not be written has changed");
+    while context.next_event().is_ok() {}
+}
+
+fn context() -> &'static Arc<Context> {
+    static CONTEXT: OnceLock<Arc<Context>> = OnceLock::new();
+    CONTEXT.get_or_init(|| {
+        let device = Device {
+            name: "weft_fuzz".into(),
+            interface: "fuzz".into(),
+            index: 1,
+            loopback: true,
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+        };
+        let context = Context::open(&device).expect("a descriptor");
+        // SAFETY: the descriptor belongs to the context, which is kept for ever.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(context.async_fd()) };
+        rustix::io::ioctl_fionbio(fd, true).expect("a descriptor");
+        context
+    })
+}
+
+/// A queue pair in RTS, and the socket to it.
+fn connected(pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, UnixStream) {
+    let cap = QpCap {
+        max_send_wr: 4,
+        max_recv_wr: 4,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
+    let qp_type = QpType::Rc;
+    let init = QpInit { qp_type, send_cq, recv_cq, srq: None, cap, sq_sig_all: true };
+    let qp = Qp::new(pd, init).expect("a queue pair");
+    let gid = gid_of(Ipv4Addr::LOCALHOST.into());
+    let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });
+    let attr = QpAttr {
+        path_mtu: 5,
+        port_num: 1,
+        dest_qp_num: PEER,
+        qp_access_flags: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        ah_attr: AddressVector { global, port_num: 1, ..AddressVector::default() },
+        ..QpAttr::default()
+    };
+    let (near, far) = UnixStream::pair().expect("sockets");
+    near.set_nonblocking(true).expect("a socket option");
+    let negotiated = Negotiated {
+        revision: 2,
+        crc: false,
+        tx_markers: false,
+        rx_markers: false,
+        ird: 4,
+        ord: 4,
+        rtr: None,
+        peer_private_data: Vec::new(),
+    };
+    let connection = Connection {
+        socket: near.into(),
+        read_from: None,
+        local: None,
+        peer: None,
+        initiator: true,
+        negotiated,
+        peer_identity: Some(Identity { qp_num: PEER, ack_stag: PEER_ACK_STAG, gid }),
+        early: Vec::new(),
+    };
+    let to = |qp_state, mask: AttrMask| {
+        qp.modify(&QpAttr { qp_state, ..attr }, AttrMask::STATE | mask).expect("a transition");
+    };
+    to(QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS);
+    // The queue pair is not to look for its peer itself.
+    pending::expect((gid, PEER));
+    let path = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    to(QpState::Rtr, path | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER);
+    pending::unexpect((gid, PEER));
+    let retries = AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
+    to(QpState::Rts, retries | AttrMask::SQ_PSN | AttrMask::MAX_QP_RD_ATOMIC);
+    qp.attach(connection).expect("the first connection");
+    (qp, far)
+}
+
+/// Receives, a Send to acknowledge, a Read and an atomic to answer.
+fn post_work(qp: &Qp, memory: &Memory) {
+    let sges = [Sge { addr: memory.addr(), length: 64, lkey: memory.mr.key() }];
+    for wr_id in 0..3 {
+        qp.post_recv(&RecvRequest { wr_id, sges: &sges }).expect("room");
+    }
+    let word = [Sge { length: 8, ..sges[0] }];
+    let (remote_addr, rkey) = (0x1000, 0x99);
+    let mut poster = qp.start_post();
+    for (operation, sges) in [
+        (Operation::Send { imm: None, invalidate: None }, &sges),
+        (Operation::Read { remote_addr, rkey }, &sges),
+        (Operation::FetchAdd { remote_addr, rkey, add: 1 }, &word),
+    ] {
+        let (flags, data) = (SendFlags::empty(), Data::Gather(sges));
+        poster.push(&SendRequest { wr_id: 9, operation, flags, data }).expect("room");
+    }
+}
+
+/// What the records say.
+fn stream(data: &[u8], keys: [u32; 4], addrs: [u64; 2]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut numbers = [1_u32; 4];
+    let mut rest = data;
+    while let Some((record, behind)) = rest.split_first_chunk::<RECORD_LEN>() {
+        let [kind, key, address, at @ .., len_low, len_high] = *record;
+        let len = usize::from(u16::from_le_bytes([len_low, len_high]) & 0xfff).min(behind.len());
+        let (payload, next) = behind.split_at(len);
+        rest = next;
+        let at = u64::from(u16::from_le_bytes(at));
+        let to = match address % 4 {
+            0 => addrs[usize::from(key % 2)].wrapping_add(at),
+            1 => at,
+            2 => at << 32,
+            _ => u64::MAX - at,
+        };
+        let key = keys[usize::from(key % 4)];
+        let segment = segment(kind, key, to, payload, &mut numbers);
+        if kind & FLAG_RAW != 0 {
+            bytes.extend_from_slice(payload);
+        } else {
+            let start = bytes.len();
+            bytes.resize(start + fpdu::total_len(segment.len()), 0);
+            let frame = &mut bytes[start..];
+            frame[fpdu::HEADER_LEN..fpdu::HEADER_LEN + segment.len()].copy_from_slice(&segment);
+            fpdu::seal(frame, segment.len(), false);
+        }
+        if bytes.len() > STREAM_LEN_MAX {
+            bytes.truncate(STREAM_LEN_MAX);
+            break;
+        }
+    }
+    bytes
+}
+
+fn segment(kind: u8, key: u32, to: u64, payload: &[u8], numbers: &mut [u32; 4]) -> Vec<u8> {
+    const READ_REQUEST: u8 = 1;
+    const ATOMIC_REQUEST: u8 = 10;
+    const ATOMIC_RESPONSE: u8 = 11;
+    let (opcode, last) = (kind & 0xf, kind & FLAG_LAST != 0);
+    let ulp = opcode | if kind & FLAG_WRONG_VERSION != 0 { 0x80 } else { 0x40 };
+    let mut structured = Vec::new();
+    match opcode {
+        READ_REQUEST => {
+            let size = payload.first().map_or(8, |&size| u32::from(size) * 8);
+            let request =
+                ReadRequest { sink_stag: 5, sink_to: 0, size, source_stag: key, source_to: to };
+            structured.resize(ReadRequest::LEN, 0);
+            request.emit(&mut structured);
+        }
+        ATOMIC_REQUEST => {
+            let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+            let request = AtomicRequest { op, request_id: 5, remote_stag: key, remote_to: to };
+            structured.resize(AtomicRequest::LEN, 0);
+            request.emit(&mut structured);
+        }
+        ATOMIC_RESPONSE => {
+            let request_id = payload.first().map_or(1, |&id| u32::from(id));
+            structured.resize(AtomicResponse::LEN, 0);
+            AtomicResponse { request_id, original_value: to }.emit(&mut structured);
+        }
+        _ => structured.extend_from_slice(payload),
+    }
+    let header = if matches!(opcode, 0 | 2) {
+        Header::Tagged { last, ulp, stag: key, to }
+    } else {
+        let qn = match opcode {
+            READ_REQUEST | ATOMIC_REQUEST => 1,
+            7 => 2,
+            ATOMIC_RESPONSE => 3,
+            _ => 0,
+        };
+        let number = &mut numbers[qn as usize];
+        let msn = number.wrapping_add(u32::from(kind & FLAG_WRONG_NUMBER != 0));
+        *number = number.wrapping_add(u32::from(last));
+        Header::Untagged { last, ulp, ulp_word: key, qn, msn, mo: 0 }
+    };
+    let mut bytes = vec![0; header.len()];
+    header.emit(&mut bytes);
+    bytes.extend_from_slice(&structured);
+    bytes
+}
+
+/// Polls until the queue pair has closed the stream.
+fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
+    peer.set_nonblocking(true).expect("a socket option");
+    let deadline = Instant::now() + PATIENCE;
+    let mut space = [Completion::new(0, Status::Success, Completed::Send, 0); 8];
+    let mut bytes = [0; 4096];
+    loop {
+        cq.poll(&mut space);
+        match peer.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(Instant::now() < deadline, "the queue pair does not end the stream");
+    }
+}
+
+/// Registered zeros between two guards.
+struct Memory {
+    words: Box<[UnsafeCell<u64>]>,
+    mr: Arc<Mr>,
+}
+
+impl Memory {
+    fn new(pd: &Arc<Pd>, access: Access) -> Self {
+        let guard = [GUARD; GUARD_WORDS];
+        let words = [&guard[..], &[0; MEMORY_LEN / 8], &guard].concat();
+        let words: Box<[_]> = words.into_iter().map(UnsafeCell::new).collect();
+        let first = words[GUARD_WORDS].get() as usize;
+        // SAFETY: the words live until after the deregistration; they may change behind shared
+        // references.
+        let region = unsafe { Region::new(first, MEMORY_LEN) }.expect("no wrap");
+        let mr = Mr::register(pd, region, first as u64, access).expect("a key");
+        Self { words, mr }
+    }
+
+    fn addr(&self) -> u64 {
+        self.words[GUARD_WORDS].get() as u64
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        // SAFETY: a valid pointer; the memory is deregistered, so that nobody changes it.
+        unsafe { *self.words[at].get() }
+    }
+
+    fn guards_are_whole(&self) -> bool {
+        let behind = GUARD_WORDS + MEMORY_LEN / 8;
+        (0..GUARD_WORDS).chain(behind..self.words.len()).all(|at| self.word(at) == GUARD)
+    }
+
+    fn is(&self, value: u64) -> bool {
+        (GUARD_WORDS..GUARD_WORDS + MEMORY_LEN / 8).all(|at| self.word(at) == value)
+    }
+}
