@@ -39,6 +39,16 @@ impl Cause {
             Self::Program(_) | Self::NotReady(_) | Self::Local(..) => Status::RetryExcErr,
         }
     }
+
+    /// Whether the other end of `end`'s connection sends a Terminate because of this. Only foreign
+    /// peers tell of errors that are their own affair.
+    pub(super) fn is_told_to(self, end: usize, weft: bool) -> bool {
+        match self {
+            Self::Remote(at, _) => at == end,
+            Self::Local(at, _) => at != end && !weft,
+            _ => false,
+        }
+    }
 }
 
 /// The bytes of a message, which a trace need not show.

@@ -202,8 +202,12 @@ impl World {
         } else {
             // A foreign peer's refusal may come when nothing is there to fail.
             let late = !self.setup.weft && status == Status::WrFlushErr;
-            let allowed = causes.iter().any(|cause| {
-                cause.status_at(index) == status || late && matches!(cause, Cause::Remote(..))
+            let allowed = causes.iter().any(|&cause| {
+                let told = cause.is_told_to(index, self.setup.weft);
+                let own_affair = matches!(cause, Cause::Local(..)) && status == Status::RemOpErr;
+                cause.status_at(index) == status
+                    || told && own_affair
+                    || late && (told || matches!(cause, Cause::Remote(..)))
             });
             ensure!(allowed, "{index} fails with {status:?} for no reason: {work:?}");
             let blames = |cause: &Cause| match *cause {

@@ -637,9 +637,8 @@ impl World {
                     }
                 }
                 EventKind::QpFatal => {
-                    let refused =
-                        |cause: &Cause| matches!(*cause, Cause::Remote(at, _) if at == index);
-                    if !causes.iter().any(refused) {
+                    let told = |cause: &Cause| cause.is_told_to(index, self.setup.weft);
+                    if !causes.iter().any(told) {
                         return Err(format!("{index} has no reason for {:?}", event.kind));
                     }
                 }
