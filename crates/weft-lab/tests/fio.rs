@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use weft_lab::endpoint::Port;
-use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
+use weft_lab::{Finished, Program, Stage, ports, scratch, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZE_BYTES: u64 = 32 << 20;
@@ -27,6 +27,7 @@ fn transfer(stage: &Stage, verb: &str, options: &str) -> Result<()> {
     let program = Program::weft("fio")
         .line("--ioengine=rdma --output-format=json --bs=64k --iodepth=16")
         .args([format!("--port={port}"), format!("--size={SIZE_BYTES}")])
+        .directory(scratch("fio")?)
         .line(options);
     // To the engine, a job that reads is the server and one that writes the client, whatever the
     // verb.

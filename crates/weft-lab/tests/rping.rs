@@ -69,10 +69,9 @@ fn rping_persistent_server() -> Result<()> {
     let port = ports::next().to_string();
     let program = Program::weft("rping").args(["-V", "-a", "127.0.0.1", "-p", &port]);
     let server = program.clone().line("-s -P").start()?.listening(Port::Tcp(port.parse()?))?;
-    let client = program.line("-c -C 200");
-    let clients: Vec<_> = (0..4).map(|_| client.start()).collect::<Result<_>>()?;
-    for client in clients {
-        client.wait(TIMEOUT)?.success()?;
+    // One after the other: rping's server has room for one connection request at a time.
+    for _ in 0..4 {
+        program.clone().line("-c -C 200").run(TIMEOUT)?.success()?;
     }
     // It serves for ever: to be killed is its only end.
     server.kill()?;

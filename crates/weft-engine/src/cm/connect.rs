@@ -248,7 +248,7 @@ impl Id {
             end.fail();
         }
         if was_up {
-            self.post_disconnected(&mut self.lock());
+            self.post_disconnected_soon();
         }
         Ok(())
     }

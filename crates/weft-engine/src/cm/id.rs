@@ -13,7 +13,7 @@ use super::endpoint::Endpoint;
 use super::event::{Channel, Event, EventKind, EventParam};
 use super::handshake::Greeted;
 use super::incoming::Incoming;
-use super::limits::{BACKLOG_MAX, TIMEWAIT};
+use super::limits::{BACKLOG_MAX, DISCONNECT_TIME, TIMEWAIT};
 use super::listen::{Callee, Listener};
 use super::option::{IdOption, Options};
 use super::port::Port;
@@ -55,6 +55,8 @@ pub(super) struct Inner {
     /// Whether queue pairs know that we connect them to `peer_qp`.
     expecting: bool,
     backlog: u32,
+    /// When the end that the program has made is to be reported to it.
+    disconnecting: Option<Instant>,
     /// When the end of the connection is to be reported as forgotten.
     timewait: Option<Instant>,
     /// The peer has disconnected, which the program hears by then at the latest.
@@ -140,6 +142,7 @@ impl Id {
                 peer_qp: None,
                 expecting: false,
                 backlog: 0,
+                disconnecting: None,
                 timewait: None,
                 disconnect_due: None,
                 phase: Phase::Idle,
@@ -177,6 +180,7 @@ impl Id {
             peer_qp: Some(PeerQp::new(identity, peer.ip())),
             expecting: false,
             backlog: 0,
+            disconnecting: None,
             timewait: None,
             disconnect_due: None,
             phase: Phase::Requested { incoming, foreign: identity.is_none() },
@@ -402,6 +406,13 @@ impl Id {
         true
     }
 
+    /// Reports the end of a connection that the program ends, soon.
+    pub(super) fn post_disconnected_soon(&self) {
+        let due = Instant::now() + DISCONNECT_TIME;
+        self.lock().disconnecting = Some(due);
+        Reactor::get().start_timer(due, self.arc());
+    }
+
     /// Reports the end of the connection, and later that it is forgotten.
     pub(super) fn post_disconnected(&self, inner: &mut Inner) {
         self.post(inner, EventKind::Disconnected, 0, EventParam::default());
@@ -458,6 +469,12 @@ impl Source for Id {
         let mut inner = self.lock();
         if inner.disconnect_due.is_some() {
             self.peer_left(&mut inner);
+        }
+        if matches!(inner.phase, Phase::Disconnected { .. })
+            && inner.disconnecting.is_some_and(|due| Instant::now() >= due)
+        {
+            inner.disconnecting = None;
+            self.post_disconnected(&mut inner);
         }
         if matches!(inner.phase, Phase::Disconnected { .. })
             && inner.timewait.is_some_and(|due| Instant::now() >= due)

@@ -51,6 +51,11 @@ pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub const UNREAD_WAIT: Duration = Duration::from_millis(100);
 /// See [`UNREAD_WAIT`].
 pub const UNREAD_INTERVAL: Duration = Duration::from_millis(1);
+/// How long after the program disconnects it is told so: about what the exchange of messages takes
+/// that a connection manager of InfiniBand has with the peer. Programs rely on that it takes some
+/// time: libiscsi disconnects, and then cancels its thread that waits for events, which would crash
+/// if it met the event before.
+pub const DISCONNECT_TIME: Duration = Duration::from_millis(1);
 /// How long after the end of a connection its `TIMEWAIT_EXIT` event comes.
 pub const TIMEWAIT: Duration = Duration::from_millis(500);
 /// Bytes that a connection without a queue pair of ours may receive: no more than a
