@@ -87,7 +87,7 @@ fn link_down_and_up() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
     let pair = stage.pair.as_ref().context("no namespaces")?;
-    let (program, port, count) = (Program::weft("rping"), ports::next().to_string(), "20000");
+    let (program, port, count) = (Program::weft("rping"), ports::next().to_string(), "5000");
     let address = stage.server_address().to_string();
     let program = program.args(["-V", "-p", &port, "-C", count, "-a", &address]);
     let server = stage.server(program.clone().arg("-s")).start()?;

@@ -51,7 +51,7 @@ fn queue_pairs(options: &str) -> u64 {
 
 /// Runs a test of every size and checks that each has its row.
 fn all_sizes(stage: &Stage, program: &str, options: &str) -> Result<()> {
-    let iterations = 50;
+    let iterations = 20;
     let end = run(stage, program, &format!("-a -n {iterations} {options}"))?;
     let rows = rows(program, &end)?;
     let expected: Vec<_> = ALL_SIZES.map(|power| (1 << power, iterations)).collect();
