@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -27,7 +28,7 @@ impl Capture {
     /// Captures everything but the port on which programs talk to each other about the test.
     fn start(stage: &Stage, name: &str, control_port: Option<u16>) -> Result<Self> {
         // tcpdump gives up root before it writes, so the file must be where anyone may write.
-        let file = scratch("captures")?.join(format!("{name}.pcap"));
+        let file = scratch("captures")?.join(format!("{name}-{}.pcap", process::id()));
         let filter =
             control_port.map_or_else(|| "tcp".into(), |port| format!("tcp and not port {port}"));
         let tcpdump = Program::plain("tcpdump")
@@ -70,8 +71,10 @@ fn opcodes(file: &Path) -> Result<BTreeSet<String>> {
     let malformed = "_ws.malformed or _ws.expert.severity == error or _ws.expert.group == checksum";
     let complaints = tshark(file, malformed, "_ws.expert.message")?;
     ensure!(complaints.is_empty(), "malformed frames: {complaints:?}");
-    // A frame may be cut by TCP; tshark decodes it in the packet that completes it.
-    let mut opaque = tshark(file, "tcp.len > 0 and not iwarp_mpa", "_ws.col.Info")?;
+    // A frame may be cut by TCP; tshark decodes it in the packet that completes it. What TCP sends
+    // again (on a busy machine it takes late for lost) it does not decode again.
+    let opaque = "tcp.len > 0 and not iwarp_mpa and not tcp.analysis.retransmission";
+    let mut opaque = tshark(file, opaque, "_ws.col.Info")?;
     opaque.retain(|packet| !packet.contains("TCP segment of a reassembled PDU"));
     ensure!(opaque.is_empty(), "packets that are no iWARP: {opaque:?}");
     let opcodes = tshark(file, "iwarp_rdma", "iwarp_rdma.opcode")?;
