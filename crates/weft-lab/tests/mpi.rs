@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
-use weft_lab::{Finished, NamespacePair, Program, kept, locate, skip_without_namespaces};
+use anyhow::{Context as _, Result, bail, ensure};
+use weft_lab::{
+    Finished, NamespacePair, Program, kept, locate, note_skip, skip_without_namespaces,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Installing from a package index, by way of the network.
@@ -16,6 +18,16 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// buffers and of Python objects. Its test runner takes regular expressions of module names.
 const MPI4PY_TESTS: [&str; 2] = ["test_p2p_(buf|obj)", "test_cco_(buf|vec|obj|nb_buf|nb_vec)"];
 
+/// Names, as patterns, of tests that Open MPI's use of libfabric fails with any provider, plain TCP
+/// included (cancelling, synchronous sends, `MPI_BOTTOM`), and of one that takes a send for complete
+/// as soon as its message has been received.
+const OPEN_MPI_FAILS: [&str; 6] =
+    ["testCancel", "SSend", "*P2PObj*.testProbe", "SomeSend", "ManyISend", "Bottom"];
+
+/// What the package index is asked for.
+const PACKAGES: [&str; 2] = ["mpich==5.0.2", "mpi4py==4.1.2"];
+const TESTS_RELEASE: &str = "mpi4py-4.1.2";
+
 /// A Python environment with the `mpich` wheel, `mpi4py`, and the sources of its tests.
 struct Python {
     bin: PathBuf,
@@ -23,34 +35,52 @@ struct Python {
 }
 
 impl Python {
-    /// The environment, made by the first test that needs it and kept for later runs.
-    fn prepare() -> Result<Self> {
-        static LOCK: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
-        let _lock = LOCK.lock().map_err(|_| anyhow!("another test failed to make it"))?;
+    /// The environment for the test `name`. The first test that needs it makes it, and it is kept
+    /// for later runs. `None`, with a note, where the package index is out of reach.
+    fn for_test(name: &str) -> Result<Option<Self>> {
+        static OUTCOME: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
         let directory = kept("python")?;
-        let bin = directory.join("bin");
-        let sources = directory.join("src");
-        if !directory.join("complete").exists() {
-            Self::install(&directory, &bin, &sources)?;
-            fs::write(directory.join("complete"), "")?;
+        let (bin, sources) = (directory.join("bin"), directory.join("src"));
+        let outcome = OUTCOME.get_or_init(|| {
+            Self::install(&directory, &bin, &sources).map_err(|error| format!("{error:#}"))
+        });
+        match outcome {
+            Ok(None) => {
+                Ok(Some(Self { bin, tests: sources.join(TESTS_RELEASE).join("test/main.py") }))
+            }
+            Ok(Some(out_of_reach)) => {
+                note_skip(name, out_of_reach);
+                Ok(None)
+            }
+            Err(error) => bail!("{error}"),
         }
-        let mut releases = fs::read_dir(&sources)?.flatten().map(|entry| entry.path());
-        let release = releases.find(|path| path.join("test/main.py").is_file());
-        let tests = release.context("no tests in the sources of mpi4py")?.join("test/main.py");
-        Ok(Self { bin, tests })
     }
 
-    fn install(directory: &Path, bin: &Path, sources: &Path) -> Result<()> {
+    /// Returns why the package index does not give what is wanted, if it does not.
+    fn install(directory: &Path, bin: &Path, sources: &Path) -> Result<Option<String>> {
+        let complete = directory.join(format!("complete {}", PACKAGES.join(" ")));
+        if complete.exists() {
+            return Ok(None);
+        }
         let run = |program: Program| program.run(INSTALL_TIMEOUT)?.success().map(drop);
         // Debian's own, whatever else PATH offers: python3-venv belongs to it.
         run(Program::plain("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(directory))
             .context("sudo apt-get install -y python3-venv")?;
-        let pip = || Program::plain(bin.join("python")).line("-m pip --disable-pip-version-check");
-        run(pip().line("install --quiet mpich mpi4py"))?;
-        run(pip().line("download --quiet --no-deps --no-binary mpi4py mpi4py -d").arg(sources))?;
-        let archive = fs::read_dir(sources)?.flatten().map(|entry| entry.path()).next();
-        let archive = archive.context("pip downloaded nothing")?;
-        run(Program::plain("tar").arg("xzf").arg(archive).arg("-C").arg(sources))
+        let pip = Program::plain(bin.join("python")).line("-m pip --disable-pip-version-check");
+        let [_, mpi4py] = PACKAGES;
+        let no_binary = pip.clone().line("download --quiet --no-deps --no-binary mpi4py -d");
+        for step in [pip.line("install --quiet").args(PACKAGES), no_binary.arg(sources).arg(mpi4py)]
+        {
+            let ended = step.run(INSTALL_TIMEOUT)?;
+            if !ended.status.success() {
+                let last = ended.stderr.lines().rfind(|line| line.starts_with("ERROR"));
+                return Ok(Some(format!("pip: {}", last.unwrap_or("no reason given"))));
+            }
+        }
+        let archive = sources.join(format!("{TESTS_RELEASE}.tar.gz"));
+        run(Program::plain("tar").arg("xzf").arg(archive).arg("-C").arg(sources))?;
+        fs::write(complete, "")?;
+        Ok(None)
     }
 }
 
@@ -139,19 +169,21 @@ impl Mpi {
     }
 }
 
-fn ring(mpi: Mpi, hosts: &Hosts<'_>, ranks: u32) -> Result<()> {
-    let python = Python::prepare()?;
+fn ring(name: &str, mpi: Mpi, hosts: &Hosts<'_>, ranks: u32) -> Result<()> {
+    let Some(python) = Python::for_test(name)? else { return Ok(()) };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/ring.py");
     let program = mpi.launcher(&python, hosts, ranks)?.arg(script);
     let ended = program.run(TIMEOUT)?.success()?.said(&format!("ring: {ranks} ranks"))?;
     mpi.used_verbs(&ended)
 }
 
-fn mpi4py_tests(mpi: Mpi) -> Result<()> {
-    let python = Python::prepare()?;
+fn mpi4py_tests(name: &str, mpi: Mpi) -> Result<()> {
+    let Some(python) = Python::for_test(name)? else { return Ok(()) };
     for modules in MPI4PY_TESTS {
         let program = mpi.launcher(&python, &Hosts::Local, 2)?;
         let program = program.arg(&python.tests).args(["-q", "-i", modules]);
+        let left_out: &[&str] = if mpi == Mpi::Open { &OPEN_MPI_FAILS } else { &[] };
+        let program = left_out.iter().fold(program, |program, name| program.args(["-x", name]));
         let ended = program.run(TIMEOUT)?.success().context(modules)?;
         let text = format!("{}{}", ended.stdout, ended.stderr);
         let ran = text.lines().any(|line| line.starts_with("Ran ") && !line.starts_with("Ran 0 "));
@@ -161,39 +193,39 @@ fn mpi4py_tests(mpi: Mpi) -> Result<()> {
     Ok(())
 }
 
-fn across_namespaces(mpi: Mpi) -> Result<()> {
+fn across_namespaces(name: &str, mpi: Mpi) -> Result<()> {
     let pair = NamespacePair::new()?;
-    ring(mpi, &Hosts::Split(&pair), 4)
+    ring(name, mpi, &Hosts::Split(&pair), 4)
 }
 
 #[test]
 fn open_mpi_ring() -> Result<()> {
-    ring(Mpi::Open, &Hosts::Local, 2)
+    ring("open_mpi_ring", Mpi::Open, &Hosts::Local, 2)
 }
 
 #[test]
 fn open_mpi_runs_the_tests_of_mpi4py() -> Result<()> {
-    mpi4py_tests(Mpi::Open)
+    mpi4py_tests("open_mpi_runs_the_tests_of_mpi4py", Mpi::Open)
 }
 
 #[test]
 fn open_mpi_four_ranks_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
-    across_namespaces(Mpi::Open)
+    across_namespaces("open_mpi_four_ranks_across_namespaces", Mpi::Open)
 }
 
 #[test]
 fn mpich_ring() -> Result<()> {
-    ring(Mpi::Mpich, &Hosts::Local, 2)
+    ring("mpich_ring", Mpi::Mpich, &Hosts::Local, 2)
 }
 
 #[test]
 fn mpich_runs_the_tests_of_mpi4py() -> Result<()> {
-    mpi4py_tests(Mpi::Mpich)
+    mpi4py_tests("mpich_runs_the_tests_of_mpi4py", Mpi::Mpich)
 }
 
 #[test]
 fn mpich_four_ranks_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
-    across_namespaces(Mpi::Mpich)
+    across_namespaces("mpich_four_ranks_across_namespaces", Mpi::Mpich)
 }
