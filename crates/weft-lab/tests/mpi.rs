@@ -18,9 +18,9 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// buffers and of Python objects. Its test runner takes regular expressions of module names.
 const MPI4PY_TESTS: [&str; 2] = ["test_p2p_(buf|obj)", "test_cco_(buf|vec|obj|nb_buf|nb_vec)"];
 
-/// Names, as patterns, of tests that Open MPI's use of libfabric fails with any provider, plain TCP
-/// included (cancelling, synchronous sends, `MPI_BOTTOM`), and of one that takes a send for complete
-/// as soon as its message has been received.
+/// Names, as patterns, of tests that Open MPI's use of libfabric fails with any provider, plain
+/// TCP included (cancelling, synchronous sends, `MPI_BOTTOM`), and of one that takes a send for
+/// complete as soon as its message has been received.
 const OPEN_MPI_FAILS: [&str; 6] =
     ["testCancel", "SSend", "*P2PObj*.testProbe", "SomeSend", "ManyISend", "Bottom"];
 
