@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{
     Endpoint, Host, Memory, connect, connect_with, init_attr, init_mask, next_event, no_event,
-    poll_one, poll_some, send, signalled, to_state,
+    poll_one, poll_some, send, signalled, to_rts, to_state,
 };
 use weft_engine::Errno;
 use weft_engine::access::Access;
@@ -18,6 +18,7 @@ use weft_engine::channel::CompChannel;
 use weft_engine::cq::Cq;
 use weft_engine::event::{Element, EventKind};
 use weft_engine::qp::{AttrMask, QpAttr, QpState};
+use weft_engine::reactor::Source;
 use weft_engine::srq::{Srq, SrqAttr};
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest};
@@ -467,4 +468,21 @@ fn many_threads_post_and_poll_at_once() {
         }
     });
     assert!(poll_some(&b.recv_cq, 1).is_empty());
+}
+
+#[test]
+fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
+    let host = Host::new();
+    let a = host.endpoint();
+    a.qp.modify(&init_attr(), init_mask()).expect("INIT");
+    // The side with the lower GID dials; that is the other one, which does not exist.
+    let lower = std::net::Ipv6Addr::from(2u128).octets();
+    to_rts(&a.qp, lower, 77);
+    a.post(&send(1, EMPTY));
+    let mut out = [Completion::new(0, Status::Success, Opcode::Send, 0)];
+    assert_eq!(a.send_cq.poll(&mut out), 0, "it waits");
+    // As the timer does, after a time too long for a test.
+    a.qp.expired();
+    assert_eq!(poll_one(&a.send_cq).status, Status::RetryExcErr);
+    assert_eq!(a.qp.state(), QpState::Err);
 }

@@ -61,8 +61,17 @@ pub(crate) struct Notices {
     pub(crate) disconnected: bool,
     /// The peer waits for our Sends to find a receive: start, or (`None`) stop, the timer.
     pub(crate) rnr: Option<Option<RnrWait>>,
-    /// Requests wait for a peer that is gone: start the timer of the retries.
-    pub(crate) in_vain: bool,
+    /// Requests wait for a peer: start the timer after which they fail.
+    pub(crate) in_vain: Option<InVain>,
+}
+
+/// Why requests wait for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InVain {
+    /// It is gone.
+    Gone,
+    /// It has not come yet.
+    NotYetThere,
 }
 
 /// The peer has no receive for our Send.
@@ -283,6 +292,7 @@ impl Link {
         //= rfc5040#section-6.1
         //% A stream begins on an established connection, once both sides have agreed to it.
         self.phase = Phase::Open;
+        self.waits_in_vain = false;
         self.remover = negotiated.rx_markers.then(|| Remover::new(negotiated.crc));
         self.inserter = negotiated.tx_markers.then(|| Inserter::new(negotiated.crc));
         self.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
@@ -423,11 +433,16 @@ impl Link {
 
     /// Like a card whose peer is gone: nothing fails before a request has been retried in vain. A
     /// program that is done with a peer may go while a request of the other's is still on its way,
-    /// and the other must have the time to find out that it is done, too.
+    /// and the other must have the time to find out that it is done, too. A peer that has not come
+    /// yet gets more time.
     pub(crate) fn wait_in_vain(&mut self, qp: &Qp) {
-        let waits = self.phase == Phase::Closed && qp.sq.lock().len() != 0;
-        if waits && !std::mem::replace(&mut self.waits_in_vain, true) {
-            self.notices.in_vain = true;
+        let why = match (self.phase, self.rules.state) {
+            (Phase::Closed, _) => InVain::Gone,
+            (Phase::Idle, QpState::Rts) => InVain::NotYetThere,
+            _ => return,
+        };
+        if qp.sq.lock().len() != 0 && !std::mem::replace(&mut self.waits_in_vain, true) {
+            self.notices.in_vain = Some(why);
         }
     }
 
@@ -457,6 +472,9 @@ impl Link {
     /// The peer had no receive for long enough, or has been gone for as long as retries take.
     pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
         if std::mem::take(&mut self.waits_in_vain) {
+            if std::mem::replace(&mut self.phase, Phase::Closed) == Phase::Idle {
+                log::write(Level::Error, format_args!("qp {:#08x}: no peer came", qp.number()));
+            }
             if qp.sq.lock().len() != 0 {
                 self.fail(qp, Some(Status::RetryExcErr), self.lost_errno);
             }

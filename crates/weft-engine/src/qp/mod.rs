@@ -25,7 +25,7 @@ use crate::event::{AsyncEvent, Element, EventKind};
 use crate::hello::Identity;
 use crate::keys::{self, Keyed};
 use crate::limits::{INLINE_MAX, INLINE_MIN, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX};
-use crate::link::{Link, Phase};
+use crate::link::{InVain, Link, Phase};
 use crate::numbers;
 use crate::pd::{Pd, PdUser};
 use crate::reactor::{Reactor, Source, TimerId};
@@ -49,6 +49,9 @@ const BURST_MIN: u64 = 4;
 /// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
 const DEFER_ACKS_MAX: u64 = 16;
 
+/// How long requests wait for a peer that should connect: a little longer than the side that dials
+/// tries, so that its failure, which says more, comes first.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(32);
 /// How long requests to a peer that is gone wait at most before they fail.
 const RETRY_TIME_MAX: Duration = Duration::from_millis(500);
 
@@ -619,8 +622,10 @@ impl Qp {
             Some(None) => self.stop_retry_timer(),
             None => {}
         }
-        if notices.in_vain {
-            self.start_retry_timer(self.retry_time());
+        match notices.in_vain {
+            Some(InVain::Gone) => self.start_retry_timer(self.retry_time()),
+            Some(InVain::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
+            None => {}
         }
         if notices.established || notices.disconnected {
             let monitor = self.monitor.lock().as_ref().and_then(Weak::upgrade);
