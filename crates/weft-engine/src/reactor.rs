@@ -54,6 +54,9 @@ const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
+/// Polls that may find nothing before each of them offers its core to others: the peer whose
+/// message is awaited may want it, where there are more programs that poll than cores.
+const EMPTY_PASSES_MAX: u32 = 32;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
@@ -118,6 +121,8 @@ struct Ready {
 struct Driver {
     batch: Vec<Ready>,
     dirty: Vec<(Dirty, Arc<dyn Source>)>,
+    /// Polls on end that found nothing.
+    empty_passes: u32,
 }
 
 /// The process's one driver of sockets and timers.
@@ -264,14 +269,22 @@ impl Reactor {
     /// One pass over the sockets by a thread that is polling. Returns at once when another thread
     /// is at it.
     pub fn poll(&self) {
-        let _busy = self.busy();
+        let busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
-        let driver = &mut *driver;
-        self.flush_dirty(driver);
+        self.flush_dirty(&mut driver);
         // An epoll that finds nothing takes no socket's lock: asking all the time does not disturb
         // the packets that come in meanwhile.
         self.take_events(&mut driver.batch);
-        run_batch(&mut driver.batch);
+        if !driver.batch.is_empty() {
+            driver.empty_passes = 0;
+            return run_batch(&mut driver.batch);
+        }
+        driver.empty_passes = driver.empty_passes.saturating_add(1);
+        let in_vain = driver.empty_passes >= EMPTY_PASSES_MAX;
+        drop((driver, busy));
+        if in_vain {
+            rustix::thread::sched_yield();
+        }
     }
 
     /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
