@@ -54,9 +54,13 @@ const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// Polls that may find nothing before each of them offers its core to others: the peer whose
-/// message is awaited may want it, where there are more programs that poll than cores.
-const EMPTY_PASSES_MAX: u32 = 32;
+/// Polls that may find nothing before one of them offers its core to others: the peer whose message
+/// is awaited may want it. Soon, where the last offer was taken up, for there are more programs that
+/// poll than cores; late where it was not.
+const EMPTY_PASSES_CROWDED: u32 = 32;
+const EMPTY_PASSES_ALONE: u32 = 1024;
+/// An offer that took this long, in nanoseconds, was taken up.
+const TAKEN_UP_NS: u64 = 20_000;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
@@ -121,7 +125,7 @@ struct Ready {
 struct Driver {
     batch: Vec<Ready>,
     dirty: Vec<(Dirty, Arc<dyn Source>)>,
-    /// Polls on end that found nothing.
+    /// Polls on end that found nothing since a core was last offered.
     empty_passes: u32,
 }
 
@@ -140,6 +144,8 @@ pub struct Reactor {
     polled_at: AtomicU64,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
+    /// Polls that may find nothing before one offers its core to others.
+    patience: AtomicU32,
     /// Of threads that wait in us.
     wait_spin: Spin,
     /// Of the service thread.
@@ -199,6 +205,7 @@ impl Reactor {
             timer_serial: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
             driven_until: AtomicU64::new(0),
+            patience: AtomicU32::new(EMPTY_PASSES_ALONE),
             wait_spin: Spin::new(),
             service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
@@ -279,12 +286,20 @@ impl Reactor {
             driver.empty_passes = 0;
             return run_batch(&mut driver.batch);
         }
-        driver.empty_passes = driver.empty_passes.saturating_add(1);
-        let in_vain = driver.empty_passes >= EMPTY_PASSES_MAX;
-        drop((driver, busy));
-        if in_vain {
-            rustix::thread::sched_yield();
+        driver.empty_passes += 1;
+        if driver.empty_passes >= self.patience.load(Ordering::Relaxed) {
+            driver.empty_passes = 0;
+            drop((driver, busy));
+            self.offer_core();
         }
+    }
+
+    fn offer_core(&self) {
+        let before = now_ns();
+        rustix::thread::sched_yield();
+        let crowded = now_ns() - before > TAKEN_UP_NS;
+        let patience = if crowded { EMPTY_PASSES_CROWDED } else { EMPTY_PASSES_ALONE };
+        self.patience.store(patience, Ordering::Relaxed);
     }
 
     /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
@@ -562,10 +577,11 @@ struct Spin {
 }
 
 impl Spin {
-    /// About what it costs to be woken, in nanoseconds.
-    const LIMIT_NS: u64 = 30_000;
-    /// A wait that might have been over in time, in nanoseconds; being woken is part of it.
-    const SHORT_NS: u64 = 60_000;
+    /// About what it costs to be woken, in nanoseconds, by a core that has gone to sleep.
+    const LIMIT_NS: u64 = 50_000;
+    /// A wait that might have been over in time, in nanoseconds: both sides' being woken is part of
+    /// it, and that of a core that has gone to sleep in a virtual machine takes long.
+    const SHORT_NS: u64 = 250_000;
     const FAILURES_MAX: u32 = 8;
     const SKIP: u32 = 256;
 
