@@ -54,9 +54,9 @@ const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// Polls that may find nothing before one of them offers its core to others: the peer whose message
-/// is awaited may want it. Soon, where the last offer was taken up, for there are more programs that
-/// poll than cores; late where it was not.
+/// Polls that may find nothing before one of them offers its core to others: the peer whose
+/// message is awaited may want it. Soon, where the last offer was taken up, for there are more
+/// programs that poll than cores; late where it was not.
 const EMPTY_PASSES_CROWDED: u32 = 32;
 const EMPTY_PASSES_ALONE: u32 = 1024;
 /// An offer that took this long, in nanoseconds, was taken up.
