@@ -93,12 +93,18 @@ pub enum Tool {
         /// Bytes per write.
         bytes: u32,
     },
+    /// A TCP stream of messages that each leave at once (`TCP_NODELAY`), one to a write.
+    Iperf3NoDelay {
+        /// Bytes per message.
+        bytes: u32,
+    },
     /// TCP ping-pong.
     QperfTcpLatency {
         /// Bytes per message.
         bytes: u32,
     },
-    /// TCP with one message per send call, read in the given unit.
+    /// TCP with one message per send call, which the kernel may put together (Nagle's algorithm), read
+    /// in the given unit.
     QperfTcpBandwidth {
         /// Bytes per message.
         bytes: u32,
@@ -113,6 +119,7 @@ impl Tool {
         match self {
             Self::PerftestBandwidth { unit, .. } | Self::QperfTcpBandwidth { unit, .. } => unit,
             Self::Iperf3 { .. } => Unit::BytesPerSecond,
+            Self::Iperf3NoDelay { .. } => Unit::MessagesPerSecond,
             Self::PerftestLatency { .. } | Self::QperfTcpLatency { .. } => Unit::Nanoseconds,
         }
     }
@@ -124,6 +131,7 @@ impl fmt::Display for Tool {
             Self::PerftestBandwidth { program, options, .. }
             | Self::PerftestLatency { program, options } => write!(f, "{program} {options}"),
             Self::Iperf3 { bytes } => write!(f, "iperf3 -l {bytes}"),
+            Self::Iperf3NoDelay { bytes } => write!(f, "iperf3 -N -l {bytes}"),
             Self::QperfTcpLatency { bytes } => write!(f, "qperf tcp_lat -m {bytes}"),
             Self::QperfTcpBandwidth { bytes, .. } => write!(f, "qperf tcp_bw -m {bytes}"),
         }
@@ -160,7 +168,11 @@ impl Bench {
                 self.perftest_bandwidth(program, options, unit)
             }
             Tool::PerftestLatency { program, options } => self.perftest_latency(program, options),
-            Tool::Iperf3 { bytes } => self.iperf3(bytes),
+            Tool::Iperf3 { bytes } => self.iperf3(bytes, ""),
+            Tool::Iperf3NoDelay { bytes } => {
+                let sample = self.iperf3(bytes, "-N")?;
+                Ok(Sample { value: sample.value / f64::from(bytes), ..sample })
+            }
             Tool::QperfTcpLatency { bytes } => self.qperf_tcp_latency(bytes),
             Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
         };
@@ -194,13 +206,13 @@ impl Bench {
         self.client_then_server(program.arg(self.address()), server)
     }
 
-    fn iperf3(&self, bytes: u32) -> Result<Sample> {
+    fn iperf3(&self, bytes: u32, options: &str) -> Result<Sample> {
         let port = ports::next();
         let program = Program::plain("iperf3").arg("-p").arg(port.to_string());
         let server = self.server(program.clone().line("-s -1")).start()?;
         let server = server.listening(Port::Tcp(port))?;
         let seconds = 2.0;
-        let client = program.line("-t 2 --json -l").arg(bytes.to_string());
+        let client = program.line("-t 2 --json").line(options).arg("-l").arg(bytes.to_string());
         let (output, cpu) =
             self.client_then_server(client.arg("-c").arg(self.address()), server)?;
         let report = iperf3::Report::parse(&output)?;

@@ -41,7 +41,7 @@ struct Group {
     subjects: &'static [(Tool, Target)],
 }
 
-const GROUPS: [Group; 3] = [
+const GROUPS: [Group; 4] = [
     Group {
         baseline: Tool::Iperf3 { bytes: 65_536 },
         subjects: &[
@@ -75,6 +75,17 @@ const GROUPS: [Group; 3] = [
                 Target::AtMost(1.3),
             ),
         ],
+    },
+    Group {
+        baseline: Tool::Iperf3NoDelay { bytes: 64 },
+        subjects: &[(
+            Tool::PerftestBandwidth {
+                program: "ib_send_bw",
+                options: "-s 64 -t 128 -n 3000000",
+                unit: Unit::MessagesPerSecond,
+            },
+            Target::AtLeast(5.0),
+        )],
     },
     Group {
         baseline: Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond },
