@@ -103,8 +103,8 @@ pub enum Tool {
         /// Bytes per message.
         bytes: u32,
     },
-    /// TCP with one message per send call, which the kernel may put together (Nagle's algorithm), read
-    /// in the given unit.
+    /// TCP with one message per send call, which the kernel may put together (Nagle's algorithm),
+    /// read in the given unit.
     QperfTcpBandwidth {
         /// Bytes per message.
         bytes: u32,
