@@ -292,7 +292,10 @@ impl Link {
         //= rfc5040#section-6.1
         //% A stream begins on an established connection, once both sides have agreed to it.
         self.phase = Phase::Open;
-        self.waits_in_vain = false;
+        if std::mem::take(&mut self.waits_in_vain) {
+            // The timer of that wait must not be taken for that of a missing receive.
+            self.notices.rnr = Some(None);
+        }
         self.remover = negotiated.rx_markers.then(|| Remover::new(negotiated.crc));
         self.inserter = negotiated.tx_markers.then(|| Inserter::new(negotiated.crc));
         self.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
