@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, LockGuard, counting_eventfd, notify};
+use weft_sys::{Lock, LockGuard, consume, counting_eventfd, notify};
 
 use crate::context::Context;
 use crate::cq::Cq;
@@ -120,8 +120,7 @@ impl CompChannel {
         if wanted {
             notify(&self.fd);
         } else {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.fd, &mut count);
+            consume(&self.fd);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, counting_eventfd, notify, wait_readable};
+use weft_sys::{Lock, consume, counting_eventfd, notify, wait_readable};
 
 use crate::debug;
 use crate::device::Device;
@@ -77,19 +77,14 @@ impl Context {
         let before = events.len();
         events.retain(|event| !gone(event));
         for _ in events.len()..before {
-            self.consume_count();
+            consume(&self.events_fd);
         }
     }
 
     pub(crate) fn take_event(&self) -> Option<AsyncEvent> {
         let mut events = self.events.lock();
         let event = events.pop_front()?;
-        self.consume_count();
+        consume(&self.events_fd);
         Some(event)
-    }
-
-    fn consume_count(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.events_fd, &mut count);
     }
 }

@@ -27,6 +27,7 @@ pub mod reactor;
 mod rendezvous;
 #[cfg(test)]
 mod sim;
+mod spin;
 pub mod srq;
 mod tcp;
 pub mod wc;

@@ -13,7 +13,7 @@
 //! * Otherwise it does the work.
 //!
 //! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken
-//! costs more than that, and it costs the waker, who is often the peer ([`Spin`]).
+//! costs more than that, and it costs the waker, who is often the peer (`spin.rs`).
 //!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
 //! while the service thread is parked: then at most [`PARK`] passes before somebody looks.
@@ -33,8 +33,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use weft_sys::{Forkable, Lock, in_forked_child, neutralise, notify, spawn_quiet, wait_readable};
+use weft_sys::{
+    Forkable, Lock, consume, in_forked_child, neutralise, notify, spawn_quiet, wait_readable,
+};
 
+use crate::spin::Spin;
 use crate::{Errno, Result};
 
 /// How long a parked service thread stays away from the sockets.
@@ -511,8 +514,7 @@ impl Reactor {
         // Interrupted or failed: as if there were something; the pass finds out.
         let _ = poll(&mut fds, timeout.as_ref());
         if fds[1].revents().contains(PollFlags::IN) {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(&self.wake, &mut count);
+            consume(&self.wake);
         }
     }
 
@@ -561,67 +563,6 @@ impl Reactor {
             };
             source.expired();
         }
-    }
-}
-
-/// How long to look before sleeping: not at all, unless the last wait was short, nor while looking
-/// proves to be in vain, as it does where it keeps the peer off its core.
-#[derive(Debug)]
-struct Spin {
-    limit: u64,
-    ns: AtomicU64,
-    /// Waits in a row that went on after the spin and were short all the same.
-    failures: AtomicU32,
-    /// Waits to be made without.
-    skip: AtomicU32,
-}
-
-impl Spin {
-    /// About what it costs to be woken, in nanoseconds, by a core that has gone to sleep.
-    const LIMIT_NS: u64 = 50_000;
-    /// A wait that might have been over in time, in nanoseconds: both sides' being woken is part of
-    /// it, and that of a core that has gone to sleep in a virtual machine takes long.
-    const SHORT_NS: u64 = 250_000;
-    const FAILURES_MAX: u32 = 8;
-    const SKIP: u32 = 256;
-
-    /// Of threads of the program's.
-    fn new() -> Self {
-        Self {
-            limit: Self::LIMIT_NS,
-            ns: AtomicU64::new(0),
-            failures: AtomicU32::new(0),
-            skip: AtomicU32::new(0),
-        }
-    }
-
-    /// Of a thread beside the program's, which must not keep them off the only core.
-    fn beside() -> Self {
-        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        Self { limit: if alone { 0 } else { Self::LIMIT_NS }, ..Self::new() }
-    }
-
-    fn ns(&self) -> u64 {
-        self.ns.load(Ordering::Relaxed)
-    }
-
-    /// The last wait took this long, in nanoseconds. Two threads may learn at once; then one of
-    /// the lessons is lost.
-    fn learn(&self, waited: u64) {
-        let spun = self.ns();
-        if spun != 0 && waited > spun && waited < Self::SHORT_NS {
-            let failures = self.failures.load(Ordering::Relaxed) + 1;
-            self.failures.store(failures % Self::FAILURES_MAX, Ordering::Relaxed);
-            if failures == Self::FAILURES_MAX {
-                self.skip.store(Self::SKIP, Ordering::Relaxed);
-            }
-        } else if spun != 0 {
-            self.failures.store(0, Ordering::Relaxed);
-        }
-        let skip = self.skip.load(Ordering::Relaxed);
-        self.skip.store(skip.saturating_sub(1), Ordering::Relaxed);
-        let ns = if skip == 0 && waited < Self::SHORT_NS { self.limit } else { 0 };
-        self.ns.store(ns, Ordering::Relaxed);
     }
 }
 

@@ -37,3 +37,10 @@ pub fn notify(eventfd: &OwnedFd) {
     // The only failure of a blocking eventfd is a counter at 2^64 - 2: it is readable then, too.
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
+
+/// Takes back what [`notify`] added: one from a counting eventfd, everything from another. One that
+/// blocks must be known to be readable.
+pub fn consume(eventfd: &OwnedFd) {
+    // There is nothing to do about a failure, which is that there was nothing to take back.
+    let _ = rustix::io::read(eventfd, &mut [0; 8]);
+}

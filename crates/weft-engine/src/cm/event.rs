@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, counting_eventfd, notify};
+use weft_sys::{Lock, consume, counting_eventfd, notify};
 
 use super::id::Id;
 use crate::reactor::Reactor;
@@ -135,7 +135,7 @@ impl Channel {
         let (out, rest): (Vec<_>, Vec<_>) = events.drain(..).partition(|event| wanted(event));
         events.extend(rest);
         for _ in &out {
-            self.consume();
+            consume(&self.fd);
         }
         out
     }
@@ -143,15 +143,9 @@ impl Channel {
     fn take(&self, delivering: &impl Fn(&Event)) -> Option<Event> {
         let mut events = self.events.lock();
         let event = events.pop_front()?;
-        self.consume();
+        consume(&self.fd);
         event.owner().event_taken(&event);
         delivering(&event);
         Some(event)
-    }
-
-    /// Takes back one count of the descriptor; there is one for each queued event.
-    fn consume(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.fd, &mut count);
     }
 }

@@ -472,15 +472,21 @@ impl Link {
         }
     }
 
+    /// There is no peer, and none will come: requests fail as if a card's retries were exhausted.
+    pub(crate) fn unreachable(&mut self, qp: &Qp, errno: u32) {
+        self.phase = Phase::Closed;
+        if qp.sq.lock().len() != 0 {
+            self.fail(qp, Some(Status::RetryExcErr), errno);
+        }
+    }
+
     /// The peer had no receive for long enough, or has been gone for as long as retries take.
     pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
         if std::mem::take(&mut self.waits_in_vain) {
-            if std::mem::replace(&mut self.phase, Phase::Closed) == Phase::Idle {
+            if self.phase == Phase::Idle {
                 log::write(Level::Error, format_args!("qp {:#08x}: no peer came", qp.number()));
             }
-            if qp.sq.lock().len() != 0 {
-                self.fail(qp, Some(Status::RetryExcErr), self.lost_errno);
-            }
+            self.unreachable(qp, self.lost_errno);
         } else if self.rnr_waiting {
             self.notices.disconnected = true;
             self.fail(qp, Some(Status::RnrRetryExcErr), 0);

@@ -15,7 +15,6 @@ use crate::link::{Agreement, Link, Phase};
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::tcp;
-use crate::wc::Status;
 use crate::{Errno, Result};
 
 /// Bytes that one pass takes from a socket before others have their turn.
@@ -190,10 +189,7 @@ impl Conn {
 
     pub(super) fn fail_unreachable(&mut self, qp: &Qp, errno: u32) {
         if self.link.phase == Phase::Idle {
-            self.link.phase = Phase::Closed;
-            if qp.sq.lock().len() != 0 {
-                self.link.fail(qp, Some(Status::RetryExcErr), errno);
-            }
+            self.link.unreachable(qp, errno);
         }
     }
 

@@ -41,6 +41,15 @@ struct Group {
     subjects: &'static [(Tool, Target)],
 }
 
+const MESSAGE_RATE: &[(Tool, Target)] = &[(
+    Tool::PerftestBandwidth {
+        program: "ib_send_bw",
+        options: "-s 64 -t 128 -n 3000000",
+        unit: Unit::MessagesPerSecond,
+    },
+    Target::AtLeast(5.0),
+)];
+
 const GROUPS: [Group; 4] = [
     Group {
         baseline: Tool::Iperf3 { bytes: 65_536 },
@@ -76,27 +85,10 @@ const GROUPS: [Group; 4] = [
             ),
         ],
     },
-    Group {
-        baseline: Tool::Iperf3NoDelay { bytes: 64 },
-        subjects: &[(
-            Tool::PerftestBandwidth {
-                program: "ib_send_bw",
-                options: "-s 64 -t 128 -n 3000000",
-                unit: Unit::MessagesPerSecond,
-            },
-            Target::AtLeast(5.0),
-        )],
-    },
+    Group { baseline: Tool::Iperf3NoDelay { bytes: 64 }, subjects: MESSAGE_RATE },
     Group {
         baseline: Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond },
-        subjects: &[(
-            Tool::PerftestBandwidth {
-                program: "ib_send_bw",
-                options: "-s 64 -t 128 -n 3000000",
-                unit: Unit::MessagesPerSecond,
-            },
-            Target::AtLeast(5.0),
-        )],
+        subjects: MESSAGE_RATE,
     },
 ];
 
