@@ -47,7 +47,7 @@ struct Listener {
 }
 
 impl Source for Listener {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         while let Ok(socket) =
             accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
         {
@@ -57,7 +57,6 @@ impl Source for Listener {
                 Answer::start(socket);
             }
         }
-        true
     }
 }
 
@@ -80,13 +79,13 @@ impl Answer {
 }
 
 impl Source for Answer {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         let mut rest = self.rest.lock();
         let (text, sent, token) = &mut *rest;
         while *sent < text.len() {
             match weft_sys::send(self.socket.as_fd(), &text[*sent..]) {
                 Ok(count) => *sent += count,
-                Err(Errno::AGAIN) => return true,
+                Err(Errno::AGAIN) => return,
                 Err(_) => break,
             }
         }
@@ -94,7 +93,6 @@ impl Source for Answer {
         if let Some(token) = token.take() {
             Reactor::get().unwatch(self.socket.as_fd(), token);
         }
-        true
     }
 }
 

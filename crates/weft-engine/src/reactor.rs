@@ -70,15 +70,14 @@ const EVENTS_MAX: usize = 64;
 /// Something that the reactor drives.
 pub trait Source: Send + Sync + fmt::Debug {
     /// The descriptor may be readable or writable, or has failed: do everything that does not
-    /// block. Returns whether there was anything to do. May be called by any thread, also by two at
-    /// once, and without a reason.
-    fn ready(&self) -> bool;
+    /// block. May be called by any thread, also by two at once, and without a reason.
+    fn ready(&self);
 
     /// The same, for sources to which it matters whether the stream has `ended`: if not, a read
     /// that does not fill its buffer has emptied the socket.
-    fn ready_to(&self, ended: bool) -> bool {
+    fn ready_to(&self, ended: bool) {
         let _ = ended;
-        self.ready()
+        self.ready();
     }
 
     /// Do what was deferred by [`Reactor::defer`].

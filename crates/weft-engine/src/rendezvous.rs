@@ -311,11 +311,10 @@ impl Dial {
 }
 
 impl Source for Dial {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         if let Err(error) = self.advance() {
             self.retry(error);
         }
-        true
     }
 
     fn expired(&self) {
@@ -343,16 +342,14 @@ impl Listener {
 }
 
 impl Source for Listener {
-    fn ready(&self) -> bool {
-        let mut worked = false;
+    fn ready(&self) {
         loop {
             match tcp::accept(&self.socket) {
                 Ok(socket) => Stranger::start(socket),
                 // One that went away before it was accepted does not stop the others.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                Err(_) => return worked,
+                Err(_) => return,
             }
-            worked = true;
         }
     }
 }
@@ -412,14 +409,14 @@ impl Stranger {
 }
 
 impl Source for Stranger {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         let mut guard = self.state.lock();
-        let Some(state) = &mut *guard else { return false };
+        let Some(state) = &mut *guard else { return };
         let advanced = self.advance(state);
         if matches!(advanced, Ok(None)) {
-            return true;
+            return;
         }
-        let Some(state) = guard.take() else { return true };
+        let Some(state) = guard.take() else { return };
         drop(guard);
         let reactor = Reactor::get();
         if let Some(token) = state.token {
@@ -431,7 +428,6 @@ impl Source for Stranger {
         if let Ok(Some(hello)) = advanced {
             Held::arrive(state.socket, state.responder, hello);
         }
-        true
     }
 
     fn expired(&self) {

@@ -227,10 +227,9 @@ impl Dial {
         Ok(Phase::Pausing { plan, timer, due })
     }
 
-    /// Does what can be done now. Returns whether anything was done, and the outcome at the end.
-    fn advance(&self) -> (bool, Option<std::result::Result<Greeted, Failure>>) {
+    /// Does what can be done now. Returns the outcome at the end.
+    fn advance(&self) -> Option<std::result::Result<Greeted, Failure>> {
         let mut phase = self.phase.lock();
-        let mut worked = false;
         loop {
             let step = match &mut *phase {
                 Phase::Asking { asking, .. } => asking.listen().map(Step::Port),
@@ -238,10 +237,8 @@ impl Dial {
                 Phase::Greeting { stream, initiator, .. } => self.read_reply(stream, initiator),
                 Phase::Pausing { .. } | Phase::Done => None,
             };
-            let Some(step) = step else { return (worked, None) };
-            worked = true;
-            if let Some(outcome) = self.take_step(&mut phase, step) {
-                return (true, Some(outcome));
+            if let Some(outcome) = self.take_step(&mut phase, step?) {
+                return Some(outcome);
             }
         }
     }
@@ -326,10 +323,9 @@ impl Dial {
 }
 
 impl Source for Dial {
-    fn ready(&self) -> bool {
-        let (worked, outcome) = self.advance();
+    fn ready(&self) {
+        let outcome = self.advance();
         self.deliver(outcome);
-        worked
     }
 
     fn expired(&self) {

@@ -56,17 +56,14 @@ impl Held {
         })
     }
 
-    fn tell(&self, news: News) -> bool {
-        let Some(monitor) = news.monitor.and_then(|monitor| monitor.upgrade()) else {
-            return news.established || news.disconnected;
-        };
+    fn tell(&self, news: News) {
+        let Some(monitor) = news.monitor.and_then(|monitor| monitor.upgrade()) else { return };
         if news.established {
             monitor.established();
         }
         if news.disconnected {
             monitor.disconnected();
         }
-        news.established || news.disconnected
     }
 
     fn read(&self) -> News {
@@ -134,9 +131,9 @@ impl Endpoint for Held {
 }
 
 impl Source for Held {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         let news = self.read();
-        self.tell(news)
+        self.tell(news);
     }
 }
 

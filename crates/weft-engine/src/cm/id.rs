@@ -461,9 +461,7 @@ impl Inner {
 }
 
 impl Source for Id {
-    fn ready(&self) -> bool {
-        false
-    }
+    fn ready(&self) {}
 
     fn expired(&self) {
         let mut inner = self.lock();

@@ -136,18 +136,14 @@ impl Incoming {
 }
 
 impl Source for Incoming {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         let step = self.read();
-        if matches!(step, Read::More) {
-            return false;
+        let Some(listener) = self.listener.upgrade() else { return };
+        match step {
+            Read::More => {}
+            Read::Request(request) => listener.requested(self.number, *request),
+            Read::Failed => listener.forget(self.number),
         }
-        if let Some(listener) = self.listener.upgrade() {
-            match step {
-                Read::Request(request) => listener.requested(self.number, *request),
-                Read::More | Read::Failed => listener.forget(self.number),
-            }
-        }
-        true
     }
 
     fn expired(&self) {

@@ -128,12 +128,8 @@ impl Listener {
     }
 
     /// Accepts while there is room for half-open connections. Returns whether there was one.
-    fn accept(&self) -> bool {
-        let mut accepted = false;
-        while self.accept_one() {
-            accepted = true;
-        }
-        accepted
+    fn accept(&self) {
+        while self.accept_one() {}
     }
 
     fn accept_one(&self) -> bool {
@@ -179,12 +175,12 @@ impl Listener {
         Incoming::start(stream, [local, peer], number, Weak::clone(&self.this))
     }
 
-    /// Answers port queries. Returns whether there was any datagram.
-    fn answer(&self) -> bool {
+    /// Answers port queries.
+    fn answer(&self) {
         let state = self.state.lock();
-        let Some(datagram) = &state.datagram else { return false };
+        let Some(datagram) = &state.datagram else { return };
         let mut buffer = [0; query::LEN + 1];
-        for count in 0..ANSWERS_MAX {
+        for _ in 0..ANSWERS_MAX {
             match rustix::net::recvfrom(datagram, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _, Some(asker))) => {
                     let query = &buffer[..length.min(buffer.len())];
@@ -200,14 +196,13 @@ impl Listener {
                     }
                 }
                 Ok((_, _, None)) => {}
-                Err(Errno::AGAIN) => return count > 0,
+                Err(Errno::AGAIN) => return,
                 // Somebody to whom we answered has closed its port.
                 Err(_) => {}
             }
         }
         // There are more, and the edge will not come again.
         Reactor::get().start_timer(Instant::now(), self.owner());
-        true
     }
 
     /// Listens on the RDMA port itself, if it is time and the program has not taken it.
@@ -227,9 +222,9 @@ impl Listener {
 }
 
 impl Source for Listener {
-    fn ready(&self) -> bool {
-        let answered = self.answer();
-        self.accept() || answered
+    fn ready(&self) {
+        self.answer();
+        self.accept();
     }
 
     fn expired(&self) {

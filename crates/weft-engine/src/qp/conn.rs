@@ -105,46 +105,45 @@ impl Conn {
     }
 
     /// Takes what the socket has, up to a bound. Unless told to `drain`, takes a read that leaves
-    /// room in the buffer for the last. Returns whether there was anything, and whether there may
-    /// be more.
-    pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> (bool, bool) {
+    /// room in the buffer for the last. Returns whether there may be more.
+    pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
         // An event has come, perhaps that one.
         self.blocked = false;
-        let Some(wire) = &self.wire else { return (false, false) };
+        let Some(wire) = &self.wire else { return false };
         let socket = wire.read_from.as_ref().unwrap_or(&wire.socket);
         let mut received = 0;
         // What an earlier pass had to leave in the buffer.
         self.link.input(qp);
         while received < RECEIVE_MAX {
-            let Some(room) = self.link.rx_room() else { return (received != 0, false) };
+            let Some(room) = self.link.rx_room() else { return false };
             let space = room.capacity() - room.len();
             let result = weft_sys::recv(socket.as_fd(), room);
             match result {
                 Ok(0) => {
                     self.link.lost(qp, 0);
                     self.link.input(qp);
-                    return (true, false);
+                    return false;
                 }
                 Ok(count) => {
                     received += count;
                     self.link.heard_bytes(count);
                     self.link.input(qp);
                     if count < space && !drain {
-                        return (true, false);
+                        return false;
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {
                     self.link.input(qp);
-                    return (received != 0, false);
+                    return false;
                 }
                 Err(error) => {
                     self.link.lost(qp, error.raw_os_error().unsigned_abs());
                     self.link.input(qp);
-                    return (true, false);
+                    return false;
                 }
             }
         }
-        (true, true)
+        true
     }
 
     /// Sends what may be sent, until the socket is full or a bound is reached.
@@ -174,7 +173,7 @@ impl Conn {
                 Err(error) => {
                     self.link.discard_output();
                     // What the peer said before it went still counts.
-                    while self.receive(qp, true).1 {}
+                    while self.receive(qp, true) {}
                     self.link.lost(qp, error.raw_os_error().unsigned_abs());
                     return;
                 }
@@ -356,11 +355,10 @@ impl Lingering {
 }
 
 impl Source for Lingering {
-    fn ready(&self) -> bool {
+    fn ready(&self) {
         if self.pass() {
             self.let_go();
         }
-        true
     }
 
     fn expired(&self) {

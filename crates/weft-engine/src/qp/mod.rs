@@ -571,13 +571,11 @@ impl Qp {
         }
     }
 
-    /// Does what `what` asks for, or leaves it to the thread that is at it. Returns whether the
-    /// peer had sent something.
-    fn drive(&self, what: u32) -> bool {
-        let mut worked = false;
+    /// Does what `what` asks for, or leaves it to the thread that is at it.
+    fn drive(&self, what: u32) {
         self.kick.fetch_or(what, Ordering::SeqCst);
         while self.kick.load(Ordering::SeqCst) != 0 {
-            let Some(mut conn) = self.conn.try_lock() else { return worked };
+            let Some(mut conn) = self.conn.try_lock() else { return };
             let what = self.kick.swap(0, Ordering::SeqCst);
             let mut again = false;
             if what & KICK_UNPARK != 0 {
@@ -586,9 +584,7 @@ impl Qp {
             }
             if what & KICK_RECEIVE != 0 || again {
                 let drain = again || what & KICK_DRAIN != 0;
-                let (received, more) = conn.receive(self, drain);
-                worked |= received;
-                if more {
+                if conn.receive(self, drain) {
                     Reactor::get().requeue(self.me());
                 }
             }
@@ -613,7 +609,6 @@ impl Qp {
             drop(conn);
             self.give_notice(notices);
         }
-        worked
     }
 
     fn give_notice(&self, notices: crate::link::Notices) {
@@ -676,12 +671,12 @@ impl Qp {
 }
 
 impl Source for Qp {
-    fn ready(&self) -> bool {
-        self.drive(KICK_RECEIVE | KICK_DRAIN)
+    fn ready(&self) {
+        self.drive(KICK_RECEIVE | KICK_DRAIN);
     }
 
-    fn ready_to(&self, ended: bool) -> bool {
-        self.drive(if ended { KICK_RECEIVE | KICK_DRAIN } else { KICK_RECEIVE })
+    fn ready_to(&self, ended: bool) {
+        self.drive(if ended { KICK_RECEIVE | KICK_DRAIN } else { KICK_RECEIVE });
     }
 
     fn flush(&self) {
