@@ -155,6 +155,11 @@ impl Srq {
         if self.users.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
     }
 
+    /// Whether a receive is posted.
+    pub(crate) fn has_receive(&self) -> bool {
+        self.shared.lock().queue.len() != 0
+    }
+
     pub(crate) fn pop(self: &Arc<Self>, work: &mut RecvWork) -> bool {
         let mut shared = self.shared.lock();
         let found = shared.queue.pop(work);

@@ -102,6 +102,21 @@ fn rc_pingpong_of_many_sizes() -> Result<()> {
 }
 
 #[test]
+fn uc_pingpong_by_lid() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_uc_pingpong", 4096, 1000, "-c")
+}
+
+#[test]
+fn uc_pingpong_with_events() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_uc_pingpong", 4096, 1000, "-c -e -g 0")
+}
+
+#[test]
+fn uc_pingpong_of_a_large_message() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_uc_pingpong", 8 << 20, 20, "-c -g 0")
+}
+
+#[test]
 fn srq_pingpong_by_lid() -> Result<()> {
     pingpong(&Stage::loopback(), "ibv_srq_pingpong", 4096, 1000, "-c")
 }
@@ -117,6 +132,16 @@ fn rc_pingpong_across_namespaces() -> Result<()> {
     let stage = Stage::namespaces()?;
     for options in ["-c", "-c -g 0", "-c -e", "-c -e -g 0"] {
         pingpong(&stage, "ibv_rc_pingpong", 4096, 1000, options)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn uc_pingpong_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for options in ["-c", "-c -g 0", "-c -e"] {
+        pingpong(&stage, "ibv_uc_pingpong", 4096, 1000, options)?;
     }
     Ok(())
 }

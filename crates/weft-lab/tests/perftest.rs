@@ -178,6 +178,32 @@ family!(ib_atomic_lat, eight_bytes,
     events: "-e",
 );
 
+/// Unreliable connections, which perftest does not connect by `rdma_cm`, nor wait for with events.
+mod unreliable_connection {
+    use super::*;
+
+    macro_rules! tests {
+        ($($program:ident: $($options:literal)*;)*) => { $(
+            #[test]
+            fn $program() -> Result<()> {
+                let (stage, program) = (Stage::loopback(), stringify!($program));
+                $( one_size(&stage, program, 64, 1000, concat!("-c UC ", $options))?; )*
+                for size in [4096, 1 << 20] {
+                    one_size(&stage, program, size, 50, "-c UC")?;
+                }
+                Ok(())
+            }
+        )* };
+    }
+
+    tests! {
+        ib_send_bw: "" "-q 4" "-b" "-I 64" "-l 8" "-e";
+        ib_send_lat: "" "-I 0";
+        ib_write_bw: "" "-q 4" "-b" "-I 64" "-l 8";
+        ib_write_lat: "" "-I 0";
+    }
+}
+
 #[test]
 fn without_crc() -> Result<()> {
     let port = ports::next();
@@ -205,6 +231,9 @@ fn across_namespaces() -> Result<()> {
     for options in ["-x 0", "-x 0 -R"] {
         one_size(&stage, "ib_atomic_bw", 8, 1000, options)?;
         one_size(&stage, "ib_read_lat", 8, 1000, options)?;
+    }
+    for program in ["ib_send_bw", "ib_write_bw", "ib_send_lat", "ib_write_lat"] {
+        one_size(&stage, program, 65_536, 1000, "-x 0 -c UC")?;
     }
     all_sizes(&stage, "ib_send_bw", "-b")?;
     some_sizes(&stage, "ib_write_bw", "-R -b")

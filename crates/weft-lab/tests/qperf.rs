@@ -1,4 +1,5 @@
-//! qperf's tests of reliable connections, connected by LID and by `rdma_cm`.
+//! qperf's tests of reliable connections, connected by LID and by `rdma_cm`, and of unreliable
+//! ones, by LID.
 
 use std::time::Duration;
 
@@ -21,6 +22,16 @@ const TESTS: [(&str, &str); 10] = [
     ("rc_rdma_write_poll_lat", "latency"),
     ("rc_compare_swap_mr", "msg_rate"),
     ("rc_fetch_add_mr", "msg_rate"),
+];
+
+/// Tests of unreliable connections, which qperf cannot connect by `rdma_cm`.
+const UNRELIABLE: [(&str, &str); 6] = [
+    ("uc_bw", "send_bw"),
+    ("uc_bi_bw", "send_bw"),
+    ("uc_lat", "latency"),
+    ("uc_rdma_write_bw", "send_bw"),
+    ("uc_rdma_write_lat", "latency"),
+    ("uc_rdma_write_poll_lat", "latency"),
 ];
 
 /// Tests that check the value after each operation, and fail on a wrong one.
@@ -62,6 +73,11 @@ fn connected_by_lid() -> Result<()> {
 }
 
 #[test]
+fn unreliable_connections() -> Result<()> {
+    qperf(&Stage::loopback(), &UNRELIABLE, "")
+}
+
+#[test]
 fn connected_by_rdma_cm() -> Result<()> {
     qperf(&Stage::loopback(), &TESTS, "-cm1")
 }
@@ -83,5 +99,6 @@ fn across_namespaces_by_lid_and_by_rdma_cm() -> Result<()> {
     let stage = Stage::namespaces()?;
     let tests = [("rc_bw", "bw"), ("rc_lat", "latency"), ("rc_rdma_read_bw", "bw")];
     qperf(&stage, &tests, "")?;
-    qperf(&stage, &tests, "-cm1")
+    qperf(&stage, &tests, "-cm1")?;
+    qperf(&stage, &[("uc_bw", "send_bw"), ("uc_lat", "latency")], "")
 }

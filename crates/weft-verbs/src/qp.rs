@@ -19,8 +19,9 @@ use crate::abi::{
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_RC, ibv_context, ibv_pd,
-    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, zeroed,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, zeroed,
 };
 use crate::acks::Acks;
 use crate::ah;
@@ -111,9 +112,11 @@ fn c_cap_of(cap: QpCap) -> ibv_qp_cap {
 /// # Safety
 /// The queues that it names must be live or NULL.
 unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
-    if init.qp_type != IBV_QPT_RC {
-        return Err(Errno::OPNOTSUPP);
-    }
+    let qp_type = match init.qp_type {
+        IBV_QPT_RC => QpType::Rc,
+        IBV_QPT_UC => QpType::Uc,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Errno::INVAL);
     }
@@ -132,14 +135,14 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
         cap.max_recv_sge = 0;
     }
     let sq_sig_all = init.sq_sig_all != 0;
-    Ok(QpInit { qp_type: QpType::Rc, send_cq, recv_cq, srq, cap, sq_sig_all })
+    Ok(QpInit { qp_type, send_cq, recv_cq, srq, cap, sq_sig_all })
 }
 
 /// Makes a queue pair, and tells the program the sizes that it got.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for a type other than RC; `EINVAL` for sizes beyond the device's, or without
-/// completion queues; `ENOMEM` without numbers or keys left.
+/// `EOPNOTSUPP` for a type that does not exist here; `EINVAL` for sizes beyond the device's, or
+/// without completion queues; `ENOMEM` without numbers or keys left.
 ///
 /// # Safety
 /// The objects that are named must be live.
@@ -206,7 +209,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     // SAFETY: the program's structure.
     let ex = unsafe { *init };
     // Types that need something else than a protection domain do not exist here.
-    if ex.qp_type != IBV_QPT_RC {
+    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC) {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
     if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {

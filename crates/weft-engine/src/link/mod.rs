@@ -19,6 +19,7 @@ mod place;
 mod pool;
 mod rx;
 mod tx;
+mod uc;
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,7 @@ use crate::access::Access;
 use crate::log::{self, Level};
 use crate::mr::{Asker, Finder};
 use crate::qp::rq::RecvWork;
-use crate::qp::{Qp, QpAttr, QpState};
+use crate::qp::{Qp, QpAttr, QpState, QpType};
 use crate::wc::{Completion, Opcode, Status};
 use crate::wr::Sge;
 
@@ -59,7 +60,7 @@ pub(crate) struct Notices {
     pub(crate) established: bool,
     /// The peer is gone, or must be left.
     pub(crate) disconnected: bool,
-    /// The peer waits for our Sends to find a receive: start, or (`None`) stop, the timer.
+    /// A Send waits for a receive: start, or (`None`) stop, the timer.
     pub(crate) rnr: Option<Option<RnrWait>>,
     /// Requests wait for a peer: start the timer after which they fail.
     pub(crate) in_vain: Option<InVain>,
@@ -74,7 +75,7 @@ pub(crate) enum InVain {
     NotYetThere,
 }
 
-/// The peer has no receive for our Send.
+/// The peer has no receive for our Send, or we have none for its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RnrWait {
     /// The peer's timer, in the verbs encoding.
@@ -178,6 +179,7 @@ pub(crate) struct Link {
     pub(crate) notices: Notices,
     agreement: Option<Agreement>,
     own_ack_stag: u32,
+    qp_type: QpType,
 
     // Bytes.
     pub(crate) rx: Vec<u8>,
@@ -225,11 +227,12 @@ pub(crate) struct Link {
     placed: u64,
     placed_told: u64,
     rnr_told: Option<u64>,
+    loss: uc::Loss,
 }
 
 impl Link {
     /// A queue pair without a connection. The peer will acknowledge to `own_ack_stag`.
-    pub(crate) fn new(own_ack_stag: u32) -> Self {
+    pub(crate) fn new(own_ack_stag: u32, qp_type: QpType) -> Self {
         Self {
             rules: Rules {
                 state: QpState::Reset,
@@ -242,6 +245,7 @@ impl Link {
             notices: Notices::default(),
             agreement: None,
             own_ack_stag,
+            qp_type,
             rx: Vec::new(),
             rx_at: 0,
             tx: Vec::new(),
@@ -283,6 +287,7 @@ impl Link {
             placed: 0,
             placed_told: 0,
             rnr_told: None,
+            loss: uc::Loss::default(),
         }
     }
 
@@ -312,9 +317,14 @@ impl Link {
         }
     }
 
-    /// Whether the peer acknowledges.
+    /// Whether the peer is one of ours.
     pub(crate) fn is_weft_peer(&self) -> bool {
         self.peer_ack_stag().is_some()
+    }
+
+    /// Whether each side tells the other what it has placed.
+    fn is_acknowledged(&self) -> bool {
+        self.is_weft_peer() && !self.is_unreliable()
     }
 
     fn peer_ack_stag(&self) -> Option<u32> {
@@ -341,7 +351,7 @@ impl Link {
     //= rfc5040#section-5.5
     //% Requests complete in the order in which they were posted.
     pub(crate) fn complete_sends(&mut self, qp: &Qp) {
-        let count = if self.is_weft_peer() { self.peer_placed } else { self.taken };
+        let count = if self.is_acknowledged() { self.peer_placed } else { self.taken };
         let mut sq = qp.sq.lock();
         while let Some(work) = sq.pop_complete(count) {
             if work.flags.contains(crate::wr::SendFlags::SIGNALED) {
@@ -440,6 +450,7 @@ impl Link {
     /// yet gets more time.
     pub(crate) fn wait_in_vain(&mut self, qp: &Qp) {
         let why = match (self.phase, self.rules.state) {
+            (Phase::Closed, _) if self.is_unreliable() => return self.send_to_nobody(qp),
             (Phase::Closed, _) => InVain::Gone,
             (Phase::Idle, QpState::Rts) => InVain::NotYetThere,
             _ => return,
@@ -475,12 +486,15 @@ impl Link {
     /// There is no peer, and none will come: requests fail as if a card's retries were exhausted.
     pub(crate) fn unreachable(&mut self, qp: &Qp, errno: u32) {
         self.phase = Phase::Closed;
-        if qp.sq.lock().len() != 0 {
+        if self.is_unreliable() {
+            self.send_to_nobody(qp);
+        } else if qp.sq.lock().len() != 0 {
             self.fail(qp, Some(Status::RetryExcErr), errno);
         }
     }
 
-    /// The peer had no receive for long enough, or has been gone for as long as retries take.
+    /// Whoever had no receive has had none for long enough, or the peer has been gone for as long
+    /// as retries take.
     pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
         if std::mem::take(&mut self.waits_in_vain) {
             if self.phase == Phase::Idle {
@@ -490,6 +504,8 @@ impl Link {
         } else if self.rnr_waiting {
             self.notices.disconnected = true;
             self.fail(qp, Some(Status::RnrRetryExcErr), 0);
+        } else if self.is_starved() {
+            self.stop_waiting_for_receive();
         }
     }
 

@@ -31,6 +31,7 @@ impl Link {
     /// A buffer with room for bytes from the peer; `None` while the peer must wait.
     pub(crate) fn rx_room(&mut self) -> Option<&mut Vec<u8>> {
         if self.parked_bytes > PARKED_BYTES_MAX
+            || self.is_starved()
             || !(self.receives() || self.phase == Phase::Closing)
         {
             return None;
@@ -79,6 +80,9 @@ impl Link {
         while self.receives() && self.parked_bytes <= PARKED_BYTES_MAX {
             match fpdu::decode(&rx[self.rx_at..], crc)? {
                 Decoded::Fpdu { ulpdu, consumed } => {
+                    if self.is_unreliable() && self.waits_for_receive(ulpdu, qp) {
+                        break;
+                    }
                     self.take_segment(ulpdu, qp)?;
                     self.rx_at += consumed;
                 }
@@ -125,6 +129,9 @@ impl Link {
             _ => EventKind::QpReqErr,
         };
         let error = fault.error;
+        if self.is_unreliable() {
+            return self.leave_stream(Some(error), qp);
+        }
         log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", qp.number()));
         //= rfc5040#section-6.2.1
         //% A stream in error sends one Terminate, takes no more messages, and closes the
@@ -262,18 +269,12 @@ impl Link {
         if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
             return self.control(to, qp);
         }
-        if !payload.is_empty() {
-            if !self.rules.access.contains(Access::REMOTE_WRITE) {
-                return Err(ProtocolError::AccessRights { stag }.into());
-            }
-            let len = payload.len() as u64;
-            to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
-            let asker = self.asker(qp);
-            self.rx_finder
-                .access(asker, stag, to, len, Access::REMOTE_WRITE)
-                .map_err(|error| fault::tagged(error, stag))?
-                .region()
-                .copy_in(payload);
+        let has_place = !payload.is_empty() && !self.drops_write();
+        let placed = if has_place { self.place_written(stag, to, payload, qp) } else { Ok(()) };
+        if self.is_unreliable() {
+            self.keep_or_drop(placed.is_ok(), last);
+        } else {
+            placed?;
         }
         self.written = self.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
         //= rfc5040#section-5.1
@@ -286,6 +287,21 @@ impl Link {
             // An Immediate Data behind this Write reports its length.
             self.last_written();
         }
+        Ok(())
+    }
+
+    fn place_written(&mut self, stag: u32, to: u64, payload: &[u8], qp: &Qp) -> Handled {
+        if !self.rules.access.contains(Access::REMOTE_WRITE) {
+            return Err(ProtocolError::AccessRights { stag }.into());
+        }
+        let len = payload.len() as u64;
+        to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
+        let asker = self.asker(qp);
+        self.rx_finder
+            .access(asker, stag, to, len, Access::REMOTE_WRITE)
+            .map_err(|error| fault::tagged(error, stag))?
+            .region()
+            .copy_in(payload);
         Ok(())
     }
 
@@ -325,7 +341,7 @@ impl Link {
     fn send_limit(&self, opcode: Opcode) -> u64 {
         match opcode {
             Opcode::Immediate | Opcode::ImmediateSe => Immediate::LEN as u64,
-            _ if self.receiving.active => self.receiving.capacity,
+            _ if self.receiving.active && !self.is_unreliable() => self.receiving.capacity,
             _ => u64::from(MESSAGE_MAX),
         }
     }
@@ -338,6 +354,9 @@ impl Link {
         payload: &[u8],
         qp: &Qp,
     ) -> Handled {
+        if self.is_unreliable() {
+            return self.send_or_drop(opcode, invalidate, placement, payload, qp);
+        }
         if placement.first && !self.start_receive(qp) {
             let imm = self.send_imm.take();
             self.start_parking(opcode, invalidate, imm, None);
@@ -360,11 +379,12 @@ impl Link {
         Ok(())
     }
 
-    /// Takes a posted receive, unless older messages still wait for theirs.
+    /// Takes a posted receive, unless older messages still wait for theirs; or the one that a
+    /// dropped message has left.
     //= rfc5040#section-5.5
     //% Sends are delivered in the order in which the peer sent them.
-    fn start_receive(&mut self, qp: &Qp) -> bool {
-        self.parked.is_empty() && self.take_receive(qp)
+    pub(super) fn start_receive(&mut self, qp: &Qp) -> bool {
+        self.receiving.active || self.parked.is_empty() && self.take_receive(qp)
     }
 
     fn take_receive(&mut self, qp: &Qp) -> bool {
@@ -386,7 +406,7 @@ impl Link {
         })
     }
 
-    fn finish_receive(
+    pub(super) fn finish_receive(
         &mut self,
         opcode: Opcode,
         byte_len: u32,
@@ -426,7 +446,7 @@ impl Link {
         Ok(())
     }
 
-    fn fail_receive(&mut self, status: Status, qp: &Qp) {
+    pub(super) fn fail_receive(&mut self, status: Status, qp: &Qp) {
         if std::mem::take(&mut self.receiving.active) {
             let wr_id = self.receiving.work.wr_id;
             let completion = Completion::new(wr_id, status, wc::Opcode::Recv, qp.number());
@@ -466,8 +486,14 @@ impl Link {
         //= rfc7306#section-6.4
         //% Immediate Data is delivered after the RDMA Write before it has been placed.
         let written = std::mem::take(&mut self.last_write_len);
+        if self.dropped_last_write() {
+            return Ok(());
+        }
         if self.start_receive(qp) {
             return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
+        }
+        if self.is_unreliable() {
+            return Ok(());
         }
         self.start_parking(opcode, None, Some(imm), Some(written));
         self.park(true, &[])
@@ -500,7 +526,7 @@ impl Link {
     /// Hands parked messages to receives that have been posted since. One of which the end has not
     /// come yet goes on straight into its receive: it may be longer than what may be parked.
     pub(crate) fn unpark(&mut self, qp: &Qp) {
-        while self.wants_receive() && self.take_receive(qp) {
+        while self.has_parked() && self.receives() && self.take_receive(qp) {
             let Some(parked) = self.parked.pop_front() else { return };
             self.parked_bytes -= parked.cost();
             if let Err(fault) = self.receive_parked(&parked, qp) {
@@ -535,7 +561,7 @@ impl Link {
 
     /// Whether a message would be handed to a receive if one were posted.
     pub(crate) fn wants_receive(&self) -> bool {
-        self.has_parked() && self.receives()
+        (self.has_parked() || self.is_starved()) && self.receives()
     }
 
     // ---- RDMA Read and atomics, as responder ----
@@ -681,6 +707,10 @@ impl Link {
 
     fn terminated(&mut self, payload: &[u8], qp: &Qp) -> Handled {
         let terminate = Terminate::parse(payload)?;
+        if self.is_unreliable() {
+            self.leave_stream(None, qp);
+            return Ok(());
+        }
         let (status, code) = fault::status_of(&terminate);
         log::write(
             Level::Warn,

@@ -73,7 +73,7 @@ impl Link {
             self.tx_at = 0;
             pool::give_back(&mut self.tx);
         }
-        if !self.is_weft_peer() && self.phase == Phase::Open {
+        if !self.is_acknowledged() && self.phase == Phase::Open {
             self.complete_sends(qp);
         }
     }
@@ -92,7 +92,7 @@ impl Link {
 
     /// How many messages have been placed or parked that a Weft peer does not know of.
     pub(crate) fn acks_due(&self) -> u64 {
-        if !self.is_weft_peer() {
+        if !self.is_acknowledged() {
             return 0;
         }
         let untold = self.has_parked() && self.rnr_told != Some(self.placed);
@@ -152,7 +152,9 @@ impl Link {
 
     /// Tells a Weft peer how many of its messages have been placed, if it does not know.
     fn tell_placed(&mut self) -> bool {
-        let Some(stag) = self.peer_ack_stag() else { return false };
+        let Some(stag) = self.peer_ack_stag().filter(|_| !self.is_unreliable()) else {
+            return false;
+        };
         let waiting = self.has_parked() && self.rnr_told != Some(self.placed);
         if self.placed == self.placed_told && !waiting {
             return false;
@@ -389,7 +391,7 @@ impl Link {
     }
 
     /// Requests that need no peer. They run in their turn.
-    fn run_locally(&mut self, operation: &Operation, qp: &Qp) -> bool {
+    pub(super) fn run_locally(&mut self, operation: &Operation, qp: &Qp) -> bool {
         use crate::keys::{Keyed, find};
         let done = match operation {
             Operation::BindWindow { window, rkey, bind } => {
@@ -424,6 +426,9 @@ impl Link {
     /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
     /// is told.
     fn fail_request(&mut self, status: Status, qp: &Qp) {
+        if self.is_unreliable() {
+            return self.enter_send_error(status, qp);
+        }
         self.notices.disconnected = true;
         //= rfc7306#section-8.1
         //% For an error found while a request is made, the Local Peer sends a Terminate instead.
@@ -497,7 +502,7 @@ impl Link {
             self.immediate_message(opcode, imm, [0; 4]);
             self.messages_sent += 1;
         }
-        let complete_at = if self.is_weft_peer() { self.messages_sent } else { self.appended };
+        let complete_at = if self.is_acknowledged() { self.messages_sent } else { self.appended };
         sq.advance(Progress::Sent(complete_at));
     }
 

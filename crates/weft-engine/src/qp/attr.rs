@@ -15,6 +15,8 @@ use crate::srq::Srq;
 pub enum QpType {
     /// Reliable connection.
     Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
 }
 
 /// `enum ibv_qp_state`.

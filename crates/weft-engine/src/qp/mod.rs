@@ -8,6 +8,7 @@ mod attr;
 pub mod conn;
 pub mod pending;
 pub(crate) mod rq;
+mod service;
 pub(crate) mod sq;
 mod transition;
 
@@ -153,7 +154,7 @@ impl Qp {
             state: AtomicU32::new(QpState::Reset as u32),
             sq: Lock::new(SendQueue::new(limits)),
             rq: Lock::new(RecvQueue::new(own_receives, cap.max_recv_sge)),
-            conn: Lock::new(Conn::new(Link::new(ack_stag))),
+            conn: Lock::new(Conn::new(Link::new(ack_stag, init.qp_type))),
             kick: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
             posts_bursts: AtomicBool::new(false),
@@ -230,7 +231,7 @@ impl Qp {
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != from {
             return Err(Errno::INVAL);
         }
-        transition::check(from, to, mask)?;
+        transition::check(self.init.qp_type, from, to, mask)?;
         self.check_values(attr, mask)?;
         self.store(attr, mask);
         match to {
@@ -287,7 +288,7 @@ impl Qp {
             None => {
                 // Posting puts a receive into the queue before it looks at this.
                 self.parked.store(true, Ordering::SeqCst);
-                self.rq.lock().len() != 0
+                self.has_receive()
             }
         }
     }
@@ -413,6 +414,14 @@ impl Qp {
         match &self.init.srq {
             Some(srq) => srq.pop(work),
             None => self.rq.lock().pop(work),
+        }
+    }
+
+    /// Whether a receive is posted.
+    pub(crate) fn has_receive(&self) -> bool {
+        match &self.init.srq {
+            Some(srq) => srq.has_receive(),
+            None => self.rq.lock().len() != 0,
         }
     }
 
@@ -546,8 +555,12 @@ impl Qp {
         *self.attr.lock() = QpAttr::default();
     }
 
+    fn fresh_conn(&self) -> Conn {
+        Conn::new(Link::new(self.ack_stag, self.init.qp_type))
+    }
+
     fn drop_connection(&self) {
-        let old = std::mem::replace(&mut *self.conn.lock(), Conn::new(Link::new(self.ack_stag)));
+        let old = std::mem::replace(&mut *self.conn.lock(), self.fresh_conn());
         old.linger(self);
     }
 
@@ -692,7 +705,7 @@ impl Source for Qp {
     fn expired(&self) {
         *self.retry_timer.lock() = None;
         self.conn.lock().link.give_up_waiting(self);
-        self.drive(KICK_SEND);
+        self.drive(KICK_SEND | KICK_RECEIVE | KICK_DRAIN);
     }
 }
 
@@ -710,9 +723,12 @@ impl Poster<'_> {
     /// Posts one work request.
     ///
     /// # Errors
-    /// `EINVAL` before RTS or for a malformed request, `ENOMEM` when the queue is full.
+    /// `EINVAL` before RTS, for an operation that the type does not have, or for a malformed
+    /// request; `ENOMEM` when the queue is full.
     pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
-        if matches!(self.qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
+        if matches!(self.qp.state(), QpState::Reset | QpState::Init | QpState::Rtr)
+            || !self.qp.init.qp_type.has(&request.operation)
+        {
             return Err(Errno::INVAL);
         }
         let Some(sq) = &mut self.sq else { return Err(Errno::INVAL) };
@@ -740,7 +756,7 @@ impl Drop for Poster<'_> {
         if self.posted == 0 {
             return;
         }
-        if self.qp.state() == QpState::Err {
+        if matches!(self.qp.state(), QpState::Err | QpState::Sqe) {
             self.qp.conn.lock().link.flush_sends(self.qp, None, 0);
             self.qp.drive(0);
         } else {

@@ -1,7 +1,7 @@
 //! Which attributes each change of state needs and takes: the table of the verbs specification
-//! (InfiniBand Architecture vol. 1, table 96; ibv_modify_qp(3)), for reliable connections.
+//! (InfiniBand Architecture vol. 1, table 96; ibv_modify_qp(3)).
 
-use super::attr::{AttrMask, QpState};
+use super::attr::{AttrMask, QpState, QpType};
 use crate::{Errno, Result};
 
 struct Rule {
@@ -17,23 +17,20 @@ const fn rule(from: QpState, to: QpState, required: AttrMask, optional: AttrMask
 
 const NONE: AttrMask = AttrMask::empty();
 const KEYS: AttrMask = AttrMask::PKEY_INDEX.union(AttrMask::PORT).union(AttrMask::ACCESS_FLAGS);
-const TO_RTR: AttrMask = AttrMask::AV
-    .union(AttrMask::PATH_MTU)
-    .union(AttrMask::DEST_QPN)
-    .union(AttrMask::RQ_PSN)
-    .union(AttrMask::MAX_DEST_RD_ATOMIC)
-    .union(AttrMask::MIN_RNR_TIMER);
+const PEER: AttrMask =
+    AttrMask::AV.union(AttrMask::PATH_MTU).union(AttrMask::DEST_QPN).union(AttrMask::RQ_PSN);
+const TO_RTR: AttrMask = PEER.union(AttrMask::MAX_DEST_RD_ATOMIC).union(AttrMask::MIN_RNR_TIMER);
+const MORE_AT_RTR: AttrMask =
+    AttrMask::ALT_PATH.union(AttrMask::ACCESS_FLAGS).union(AttrMask::PKEY_INDEX);
 const TO_RTS: AttrMask = AttrMask::TIMEOUT
     .union(AttrMask::RETRY_CNT)
     .union(AttrMask::RNR_RETRY)
     .union(AttrMask::SQ_PSN)
     .union(AttrMask::MAX_QP_RD_ATOMIC);
 const PATH: AttrMask = AttrMask::ALT_PATH.union(AttrMask::PATH_MIG_STATE);
-const IN_RTS: AttrMask = PATH
-    .union(AttrMask::CUR_STATE)
-    .union(AttrMask::ACCESS_FLAGS)
-    .union(AttrMask::MIN_RNR_TIMER)
-    .union(AttrMask::RATE_LIMIT);
+const UC_IN_RTS: AttrMask = PATH.union(AttrMask::CUR_STATE).union(AttrMask::ACCESS_FLAGS);
+const UC_IN_SQD: AttrMask = UC_IN_RTS.union(AttrMask::AV).union(AttrMask::PKEY_INDEX);
+const IN_RTS: AttrMask = UC_IN_RTS.union(AttrMask::MIN_RNR_TIMER).union(AttrMask::RATE_LIMIT);
 const IN_SQD: AttrMask = IN_RTS
     .union(AttrMask::AV)
     .union(AttrMask::TIMEOUT)
@@ -44,34 +41,50 @@ const IN_SQD: AttrMask = IN_RTS
     .union(AttrMask::PKEY_INDEX)
     .union(AttrMask::PORT);
 
-const RULES: &[Rule] = &[
+const RC: &[Rule] = &[
     rule(QpState::Reset, QpState::Init, KEYS, NONE),
     rule(QpState::Init, QpState::Init, NONE, KEYS),
-    rule(
-        QpState::Init,
-        QpState::Rtr,
-        TO_RTR,
-        AttrMask::ALT_PATH.union(AttrMask::ACCESS_FLAGS).union(AttrMask::PKEY_INDEX),
-    ),
+    rule(QpState::Init, QpState::Rtr, TO_RTR, MORE_AT_RTR),
     rule(QpState::Rtr, QpState::Rts, TO_RTS, IN_RTS),
     rule(QpState::Rts, QpState::Rts, NONE, IN_RTS),
     rule(QpState::Rts, QpState::Sqd, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
     rule(QpState::Sqd, QpState::Rts, NONE, IN_RTS),
     rule(QpState::Sqd, QpState::Sqd, NONE, IN_SQD),
-    rule(QpState::Sqe, QpState::Rts, NONE, IN_RTS),
 ];
 
-/// Checks that a queue pair in state `from` may be modified to `to` with the attributes of `mask`.
+/// Nothing is acknowledged or read, so that there are no retries and no depths.
+const UC: &[Rule] = &[
+    rule(QpState::Reset, QpState::Init, KEYS, NONE),
+    rule(QpState::Init, QpState::Init, NONE, KEYS),
+    rule(QpState::Init, QpState::Rtr, PEER, MORE_AT_RTR),
+    rule(QpState::Rtr, QpState::Rts, AttrMask::SQ_PSN, UC_IN_RTS),
+    rule(QpState::Rts, QpState::Rts, NONE, UC_IN_RTS),
+    rule(QpState::Rts, QpState::Sqd, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+    rule(QpState::Sqd, QpState::Rts, NONE, UC_IN_RTS),
+    rule(QpState::Sqd, QpState::Sqd, NONE, UC_IN_SQD),
+    rule(QpState::Sqe, QpState::Rts, NONE, AttrMask::CUR_STATE.union(AttrMask::ACCESS_FLAGS)),
+];
+
+fn rules_of(qp_type: QpType) -> &'static [Rule] {
+    match qp_type {
+        QpType::Rc => RC,
+        QpType::Uc => UC,
+    }
+}
+
+/// Checks that a queue pair of type `qp_type` in state `from` may be modified to `to` with the
+/// attributes of `mask`.
 ///
 /// # Errors
 /// `EINVAL` for a transition that does not exist, a missing attribute, or one that does not belong.
-pub(super) fn check(from: QpState, to: QpState, mask: AttrMask) -> Result<()> {
+pub(super) fn check(qp_type: QpType, from: QpState, to: QpState, mask: AttrMask) -> Result<()> {
     let given = mask - AttrMask::STATE - AttrMask::CUR_STATE;
     // Every state may be left for RESET and ERR, which take no attributes.
     if matches!(to, QpState::Reset | QpState::Err) {
         return if given.is_empty() { Ok(()) } else { Err(Errno::INVAL) };
     }
-    let rule = RULES.iter().find(|rule| rule.from == from && rule.to == to).ok_or(Errno::INVAL)?;
+    let mut rules = rules_of(qp_type).iter();
+    let rule = rules.find(|rule| rule.from == from && rule.to == to).ok_or(Errno::INVAL)?;
     let allowed = rule.required | rule.optional | AttrMask::STATE | AttrMask::CUR_STATE;
     if mask.contains(rule.required) && allowed.contains(mask) { Ok(()) } else { Err(Errno::INVAL) }
 }
@@ -90,46 +103,73 @@ mod tests {
         QpState::Err,
     ];
 
-    #[test]
-    fn the_way_up() {
-        assert_eq!(check(QpState::Reset, QpState::Init, AttrMask::STATE | KEYS), Ok(()));
-        assert_eq!(check(QpState::Init, QpState::Rtr, AttrMask::STATE | TO_RTR), Ok(()));
-        assert_eq!(check(QpState::Rtr, QpState::Rts, AttrMask::STATE | TO_RTS), Ok(()));
+    const TYPES: [QpType; 2] = [QpType::Rc, QpType::Uc];
+
+    /// The way up of a type, each step with the attributes that it must have.
+    fn way_up(qp_type: QpType) -> [(QpState, QpState, AttrMask); 3] {
+        let (to_rtr, to_rts) = match qp_type {
+            QpType::Rc => (TO_RTR, TO_RTS),
+            QpType::Uc => (PEER, AttrMask::SQ_PSN),
+        };
+        [
+            (QpState::Reset, QpState::Init, KEYS),
+            (QpState::Init, QpState::Rtr, to_rtr),
+            (QpState::Rtr, QpState::Rts, to_rts),
+        ]
     }
 
     #[test]
     fn every_required_attribute_is_missed() {
-        for (from, to, required) in [
-            (QpState::Reset, QpState::Init, KEYS),
-            (QpState::Init, QpState::Rtr, TO_RTR),
-            (QpState::Rtr, QpState::Rts, TO_RTS),
-        ] {
-            for bit in required.iter() {
-                assert_eq!(check(from, to, AttrMask::STATE | (required - bit)), Err(Errno::INVAL));
+        for qp_type in TYPES {
+            for (from, to, required) in way_up(qp_type) {
+                assert_eq!(check(qp_type, from, to, AttrMask::STATE | required), Ok(()));
+                for bit in required.iter() {
+                    let mask = AttrMask::STATE | (required - bit);
+                    assert_eq!(check(qp_type, from, to, mask), Err(Errno::INVAL));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_a_reliable_service_has_is_refused_by_others() {
+        for (from, to, mask) in way_up(QpType::Rc) {
+            if mask != KEYS {
+                let checked = check(QpType::Uc, from, to, AttrMask::STATE | mask);
+                assert_eq!(checked, Err(Errno::INVAL));
             }
         }
     }
 
     #[test]
     fn err_and_reset_from_anywhere_and_nothing_else_from_err() {
-        for from in STATES {
-            assert_eq!(check(from, QpState::Err, AttrMask::STATE), Ok(()));
-            assert_eq!(check(from, QpState::Reset, AttrMask::STATE), Ok(()));
-            assert_eq!(
-                check(from, QpState::Err, AttrMask::STATE | AttrMask::PORT),
-                Err(Errno::INVAL)
-            );
+        for (qp_type, from) in TYPES.into_iter().flat_map(|t| STATES.map(|state| (t, state))) {
+            assert_eq!(check(qp_type, from, QpState::Err, AttrMask::STATE), Ok(()));
+            assert_eq!(check(qp_type, from, QpState::Reset, AttrMask::STATE), Ok(()));
+            let with_more = AttrMask::STATE | AttrMask::PORT;
+            assert_eq!(check(qp_type, from, QpState::Err, with_more), Err(Errno::INVAL));
         }
         for to in [QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd] {
-            assert_eq!(check(QpState::Err, to, AttrMask::all()), Err(Errno::INVAL));
+            assert_eq!(check(QpType::Rc, QpState::Err, to, AttrMask::all()), Err(Errno::INVAL));
         }
     }
 
     #[test]
     fn no_short_cuts() {
-        let all = AttrMask::all();
-        assert_eq!(check(QpState::Reset, QpState::Rtr, all), Err(Errno::INVAL));
-        assert_eq!(check(QpState::Reset, QpState::Rts, all), Err(Errno::INVAL));
-        assert_eq!(check(QpState::Init, QpState::Rts, all), Err(Errno::INVAL));
+        let short = [
+            (QpState::Reset, QpState::Rtr),
+            (QpState::Reset, QpState::Rts),
+            (QpState::Init, QpState::Rts),
+        ];
+        for (from, to) in short {
+            assert_eq!(check(QpType::Rc, from, to, AttrMask::all()), Err(Errno::INVAL));
+        }
+    }
+
+    #[test]
+    fn an_error_while_sending_is_left_by_a_service_that_has_it() {
+        let back = |qp_type| check(qp_type, QpState::Sqe, QpState::Rts, AttrMask::STATE);
+        assert_eq!(back(QpType::Uc), Ok(()));
+        assert_eq!(back(QpType::Rc), Err(Errno::INVAL));
     }
 }
