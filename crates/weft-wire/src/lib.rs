@@ -1,10 +1,11 @@
-//! Sans-I/O iWARP: the formats and state machines of RDMA over TCP.
+//! Sans-I/O iWARP: the formats and state machines of RDMA over TCP, and over datagrams.
 //!
 //! | layer | RFC | module |
 //! | --- | --- | --- |
 //! | MPA, framing and connection setup | 5044, 6581 | [`mpa`] |
 //! | DDP, placement | 5041 | [`ddp`] |
 //! | RDMAP, operations | 5040, 7306 | [`rdmap`] |
+//! | reliable datagrams, in place of MPA | none | [`rd`] |
 //! | which Terminate answers which misbehaviour | all | [`error`] |
 //!
 //! There is no socket, clock, random source or thread in this crate. Bytes come in as slices cut
@@ -35,4 +36,5 @@ pub mod crc;
 pub mod ddp;
 pub mod error;
 pub mod mpa;
+pub mod rd;
 pub mod rdmap;

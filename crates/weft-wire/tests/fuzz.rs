@@ -11,12 +11,13 @@ use std::path::Path;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("wire_frame", wire::frame),
     ("wire_fpdu", wire::fpdu),
     ("wire_headers", wire::headers),
     ("wire_negotiate", wire::negotiate),
     ("wire_marker", wire::marker),
+    ("wire_rd", wire::rd),
 ];
 
 #[test]
