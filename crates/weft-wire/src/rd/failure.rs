@@ -3,8 +3,8 @@
 use super::{RdError, Reason};
 use crate::bytes::{be32, head, put32};
 
-/// The payload of a message on the queue that iWARP keeps for Terminates. Datagram-iWARP has none of
-/// those, for there is no connection to end: an error concerns one message.
+/// The payload of a message on the queue that iWARP keeps for Terminates. Datagram-iWARP has none
+/// of those, for there is no connection to end: an error concerns one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadFailure {
     /// The read's number, which is the upper half of its sink offset.
