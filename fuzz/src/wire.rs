@@ -1,5 +1,6 @@
 //! Bodies of the targets for `weft-wire`. Each takes any bytes; a panic is a finding.
 
+use weft_wire::datagram;
 use weft_wire::ddp::{Header, Segments, UntaggedQueue};
 use weft_wire::error::ProtocolError;
 use weft_wire::mpa::fpdu::{self, Decoded};
@@ -37,6 +38,21 @@ pub fn frame(data: &[u8]) {
                 }
             }
         }
+    }
+}
+
+/// A datagram that parses emits to one that parses to the same.
+pub fn datagram(data: &[u8]) {
+    let Ok((header, payload)) = datagram::Header::parse(data) else { return };
+    for has_crc in [false, true] {
+        let mut bytes = vec![0; datagram::HEADER_LEN];
+        header.emit(has_crc, &mut bytes);
+        bytes.extend_from_slice(payload);
+        if has_crc {
+            let crc = datagram::check_value(&bytes);
+            bytes.extend_from_slice(&crc);
+        }
+        assert_eq!(datagram::Header::parse(&bytes), Ok((header, payload)));
     }
 }
 

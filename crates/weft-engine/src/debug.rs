@@ -16,7 +16,7 @@ use weft_sys::{Forkable, Lock};
 
 use crate::qp::{self, Qp};
 use crate::reactor::{Reactor, Source, Token};
-use crate::{Errno, Result, device};
+use crate::{Errno, Result, device, ud};
 
 const BACKLOG: i32 = 4;
 
@@ -123,6 +123,7 @@ fn describe(qp: &Qp) -> String {
         bytes_parked,
         bytes_in,
         bytes_out,
+        datagrams,
     } = qp.snapshot();
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -133,14 +134,39 @@ fn describe(qp: &Qp) -> String {
          \"sends_waiting\":{sends_waiting},\"receives_posted\":{receives_posted},\
          \"messages_sent\":{messages_sent},\"placed_at_peer\":{messages_placed_there},\
          \"placed_here\":{messages_placed_here},\"bytes_parked\":{bytes_parked},\
-         \"bytes_in\":{bytes_in},\"bytes_out\":{bytes_out}}}",
+         \"bytes_in\":{bytes_in},\"bytes_out\":{bytes_out}",
         qp.number(),
         quoted(&qp.context().device().name),
         quoted(&format!("{:?}", qp.state()).to_uppercase()),
         quoted(transport),
         peer.map_or_else(|| "null".into(), |peer| quoted(&peer.to_string())),
     );
+    if let Some(counted) = datagrams {
+        describe_datagrams(&counted, &mut text);
+    }
+    text.push('}');
     text
+}
+
+fn describe_datagrams(counted: &ud::Counted, text: &mut String) {
+    let ud::Counted {
+        sent,
+        refused_by_network,
+        received,
+        wrong_qkey,
+        no_receive,
+        receive_too_small,
+        port_unknown,
+        port_malformed,
+    } = counted;
+    // Writing to a String cannot fail.
+    let _ = write!(
+        text,
+        ",\"datagrams\":{{\"sent\":{sent},\"refused_by_network\":{refused_by_network},\
+         \"received\":{received},\"wrong_qkey\":{wrong_qkey},\"no_receive\":{no_receive},\
+         \"receive_too_small\":{receive_too_small},\"port_unknown\":{port_unknown},\
+         \"port_malformed\":{port_malformed}}}"
+    );
 }
 
 /// A JSON string. Interface names may hold any byte but `/` and white space.

@@ -30,6 +30,8 @@ mod sim;
 mod spin;
 pub mod srq;
 mod tcp;
+pub mod ud;
+mod udp;
 pub mod wc;
 pub mod wr;
 

@@ -13,6 +13,8 @@ pub const INLINE_MIN: u32 = 64;
 pub const CQE_MAX: u32 = 1 << 20;
 /// Bytes of one message, the verbs limit.
 pub const MESSAGE_MAX: u32 = 1 << 31;
+/// Bytes of one datagram, without headers: what UDP over IPv4 takes. More than the port's MTU says.
+pub const DATAGRAM_MAX: u32 = weft_wire::datagram::PAYLOAD_MAX as u32;
 /// RDMA reads and atomics outstanding in one direction of a queue pair (IRD and ORD).
 pub const READ_DEPTH_MAX: u8 = 128;
 /// Queue pairs, completion queues and shared receive queues of one context.

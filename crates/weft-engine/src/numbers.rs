@@ -1,5 +1,6 @@
 //! Queue pair numbers. A number must lead a stranger to the right process: its upper 16 bits are a
-//! TCP port on which this process listens, its lower 8 bits say which of the port's queue pairs.
+//! TCP port on which this process listens, its lower 8 bits say which of the port's queue pairs. A
+//! queue pair for datagrams has the UDP port of the same number.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
@@ -10,8 +11,10 @@ use crate::limits::{OBJECTS_MAX, QPS_PER_PORT};
 use crate::qp::Qp;
 use crate::reactor::Reactor;
 use crate::rendezvous::Listener;
-use crate::tcp;
-use crate::{Errno, Result};
+use crate::{Errno, Result, tcp, ud};
+
+/// Fresh ports to try until one is free for UDP, too.
+const PORT_ATTEMPTS_MAX: u32 = 8;
 
 #[derive(Debug, Clone, Default)]
 enum Slot {
@@ -26,38 +29,85 @@ struct Port {
     number: u16,
     slots: Vec<Slot>,
     used: u32,
+    /// The UDP port, once a queue pair has needed it.
+    datagrams: Option<Arc<ud::Port>>,
     /// Numbers are given out in turn, so that a number of the past is not soon reused.
     next: usize,
 }
 
 static PORTS: Forkable<Lock<Vec<Port>>> = Forkable::new(|| Lock::new(Vec::new()));
 
+impl Port {
+    fn open() -> Result<Self> {
+        let (socket, number) = tcp::listen_everywhere(0)?;
+        let listener = Arc::new(Listener::new(socket));
+        Reactor::get().watch(listener.socket().as_fd(), listener.clone())?;
+        let slots = vec![Slot::Free; QPS_PER_PORT as usize];
+        Ok(Self { number, slots, used: 0, datagrams: None, next: 0 })
+    }
+
+    /// The UDP port of this number.
+    fn datagrams(&mut self) -> Result<Arc<ud::Port>> {
+        if let Some(port) = &self.datagrams {
+            return Ok(Arc::clone(port));
+        }
+        Ok(Arc::clone(self.datagrams.insert(ud::Port::open(self.number)?)))
+    }
+
+    /// Reserves one of the port's numbers, of which there is a free one.
+    fn reserve(&mut self) -> Result<u32> {
+        let count = self.slots.len();
+        let index = (0..count)
+            .map(|step| (self.next + step) % count)
+            .find(|&index| matches!(self.slots[index], Slot::Free))
+            .ok_or(Errno::NOMEM)?;
+        self.slots[index] = Slot::Reserved;
+        self.used += 1;
+        self.next = (index + 1) % count;
+        Ok(u32::from(self.number) << 8 | u32::try_from(index).map_err(|_| Errno::NOMEM)?)
+    }
+}
+
 /// Reserves a number, opening another port when those that are open are full.
 ///
 /// # Errors
 /// `ENOMEM` when there are too many queue pairs; what `socket(2)` and its kin report.
 pub(crate) fn allocate() -> Result<u32> {
+    reserve(|_| Ok(())).map(|(number, ())| number)
+}
+
+/// Reserves a number whose UDP port is ours, too.
+///
+/// # Errors
+/// As for [`allocate`].
+pub(crate) fn allocate_for_datagrams() -> Result<(u32, Arc<ud::Port>)> {
+    reserve(Port::datagrams)
+}
+
+/// Reserves a number of a port that gives what is asked of it.
+fn reserve<T>(mut ask: impl FnMut(&mut Port) -> Result<T>) -> Result<(u32, T)> {
     let mut ports = PORTS.get().lock();
-    if ports.iter().all(|port| port.used == QPS_PER_PORT) {
+    for port in ports.iter_mut().filter(|port| port.used < QPS_PER_PORT) {
+        // Another program may have the UDP port of this number.
+        if let Ok(given) = ask(port) {
+            return Ok((port.reserve()?, given));
+        }
+    }
+    let mut failure = Errno::NOMEM;
+    for _ in 0..PORT_ATTEMPTS_MAX {
         if ports.len() >= (OBJECTS_MAX / QPS_PER_PORT) as usize {
             return Err(Errno::NOMEM);
         }
-        let (socket, number) = tcp::listen_everywhere(0)?;
-        let listener = Arc::new(Listener::new(socket));
-        Reactor::get().watch(listener.socket().as_fd(), listener.clone())?;
-        let slots = vec![Slot::Free; QPS_PER_PORT as usize];
-        ports.push(Port { number, slots, used: 0, next: 0 });
+        let mut port = Port::open()?;
+        let given = ask(&mut port);
+        let reserved = given.and_then(|given| Ok((port.reserve()?, given)));
+        ports.push(port);
+        match reserved {
+            Err(error) => failure = error,
+            Ok(reserved) => return Ok(reserved),
+        }
     }
-    let port = ports.iter_mut().find(|port| port.used < QPS_PER_PORT).ok_or(Errno::NOMEM)?;
-    let count = port.slots.len();
-    let index = (0..count)
-        .map(|step| (port.next + step) % count)
-        .find(|&index| matches!(port.slots[index], Slot::Free))
-        .ok_or(Errno::NOMEM)?;
-    port.slots[index] = Slot::Reserved;
-    port.used += 1;
-    port.next = (index + 1) % count;
-    Ok(u32::from(port.number) << 8 | u32::try_from(index).map_err(|_| Errno::NOMEM)?)
+    Err(failure)
 }
 
 /// The number now stands for this queue pair.
@@ -96,7 +146,7 @@ pub(crate) fn all() -> Vec<Arc<Qp>> {
         .collect()
 }
 
-/// The TCP port that a queue pair number leads to.
+/// The port, of TCP or UDP, that a queue pair number leads to.
 pub(crate) fn port_of(number: u32) -> u16 {
     u16::try_from(number >> 8 & 0xffff).unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use crate::event::{AsyncEvent, Element, EventKind};
 use crate::limits::{QP_WR_MAX, SGE_MAX};
 use crate::pd::{Pd, PdUser};
 use crate::qp::Qp;
-use crate::qp::rq::{RecvQueue, RecvWork};
+use crate::qp::rq::{Fit, RecvQueue, RecvWork};
 use crate::wr::RecvRequest;
 use crate::{Errno, Result};
 
@@ -165,6 +165,14 @@ impl Srq {
         let found = shared.queue.pop(work);
         self.check_limit(&mut shared);
         found
+    }
+
+    /// Takes the oldest receive if it has room for `length` bytes.
+    pub(crate) fn pop_for(self: &Arc<Self>, length: u64, work: &mut RecvWork) -> Fit {
+        let mut shared = self.shared.lock();
+        let fit = shared.queue.pop_for(length, work);
+        self.check_limit(&mut shared);
+        fit
     }
 
     pub(crate) fn user(self: &Arc<Self>) -> SrqUser {

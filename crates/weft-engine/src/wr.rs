@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::access::Access;
 use crate::mr::Mr;
 use crate::mw::Mw;
+use crate::ud::AddressHandle;
 
 /// One piece of registered memory; laid out as `struct ibv_sge`.
 #[repr(C)]
@@ -43,6 +44,13 @@ pub enum Operation {
         imm: Option<u32>,
         /// Remote key that the peer's completion reports as invalidated.
         invalidate: Option<u32>,
+    },
+    /// Datagram into the next receive of the queue pair that it goes to, with immediate data.
+    Datagram {
+        /// To whom.
+        to: Destination,
+        /// Immediate data for the peer's completion.
+        imm: Option<u32>,
     },
     /// RDMA Write; with immediate data it also consumes a receive of the peer.
     Write {
@@ -94,6 +102,17 @@ pub enum Operation {
         /// What to bind it to; `None` with length 0 unbinds.
         bind: WindowBind,
     },
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// To which host.
+    pub ah: Arc<AddressHandle>,
+    /// To which of its queue pairs, or, for a group, 0xFFFFFF.
+    pub qp_num: u32,
+    /// The Q_Key of that queue pair; with the highest bit set, the sender's own is sent instead.
+    pub qkey: u32,
 }
 
 /// The memory behind a window (`struct ibv_mw_bind_info`).

@@ -8,6 +8,7 @@ mod lock;
 mod region;
 mod socket;
 mod thread;
+mod udp;
 mod wait;
 
 pub use forkable::{Forkable, in_forked_child, neutralise};
@@ -16,6 +17,7 @@ pub use lock::{Lock, LockGuard};
 pub use region::Region;
 pub use socket::{recv, send, tcp_maxseg};
 pub use thread::spawn_quiet;
+pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use wait::wait_readable;
 
 use std::os::fd::OwnedFd;

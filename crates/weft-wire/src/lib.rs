@@ -6,6 +6,7 @@
 //! | DDP, placement | 5041 | [`ddp`] |
 //! | RDMAP, operations | 5040, 7306 | [`rdmap`] |
 //! | reliable datagrams, in place of MPA | none | [`rd`] |
+//! | UD queue pairs, RDMAP over UDP | none | [`datagram`] |
 //! | which Terminate answers which misbehaviour | all | [`error`] |
 //!
 //! There is no socket, clock, random source or thread in this crate. Bytes come in as slices cut
@@ -33,6 +34,7 @@
 
 mod bytes;
 pub mod crc;
+pub mod datagram;
 pub mod ddp;
 pub mod error;
 pub mod mpa;

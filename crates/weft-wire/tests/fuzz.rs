@@ -11,8 +11,9 @@ use std::path::Path;
 
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 7] = [
     ("wire_frame", wire::frame),
+    ("wire_datagram", wire::datagram),
     ("wire_fpdu", wire::fpdu),
     ("wire_headers", wire::headers),
     ("wire_negotiate", wire::negotiate),

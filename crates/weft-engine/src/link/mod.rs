@@ -15,8 +15,8 @@
 
 pub(crate) mod control;
 mod fault;
-mod place;
-mod pool;
+pub(crate) mod place;
+pub(crate) mod pool;
 mod rx;
 mod tx;
 mod uc;

@@ -35,7 +35,7 @@ pub(super) fn check(
 }
 
 /// Appends `len` bytes of the list, from `offset` on, to `out`.
-pub(super) fn gather(
+pub(crate) fn gather(
     finder: &mut Finder,
     asker: Asker<'_>,
     sges: &[Sge],
@@ -50,7 +50,7 @@ pub(super) fn gather(
 }
 
 /// Copies `bytes` to the memory of the list, from `offset` on. The list is long enough.
-pub(super) fn scatter(
+pub(crate) fn scatter(
     finder: &mut Finder,
     asker: Asker<'_>,
     sges: &[Sge],

@@ -10,14 +10,14 @@ const IDLE_MAX: usize = 16;
 static IDLE: Forkable<Lock<Vec<Vec<u8>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
 /// Makes sure that `buffer` has memory.
-pub(super) fn borrow(buffer: &mut Vec<u8>) {
+pub(crate) fn borrow(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         *buffer = IDLE.get().lock().pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_LEN));
     }
 }
 
 /// Gives the memory of an empty buffer back.
-pub(super) fn give_back(buffer: &mut Vec<u8>) {
+pub(crate) fn give_back(buffer: &mut Vec<u8>) {
     debug_assert!(buffer.is_empty());
     // A buffer that had to grow for a foreign peer's FPDUs is not worth keeping.
     if buffer.capacity() != BUFFER_LEN {

@@ -382,6 +382,8 @@ impl Link {
                 let op = AtomicOp::CmpSwap { swap, swap_mask, compare, compare_mask };
                 self.atomic_message(number, rkey, remote_addr, op);
             }
+            // Not taken by the send queue of a connection.
+            Operation::Datagram { .. } => return false,
             Operation::LocalInvalidate { .. } | Operation::BindWindow { .. } => {
                 drop(sq);
                 return self.run_locally(&operation, qp);

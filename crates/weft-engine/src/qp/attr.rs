@@ -17,6 +17,8 @@ pub enum QpType {
     Rc = 2,
     /// Unreliable connection.
     Uc = 3,
+    /// Unreliable datagrams.
+    Ud = 4,
 }
 
 /// `enum ibv_qp_state`.

@@ -25,20 +25,23 @@ use crate::device::{Gid, address_of, gid_of};
 use crate::event::{AsyncEvent, Element, EventKind};
 use crate::hello::Identity;
 use crate::keys::{self, Keyed};
-use crate::limits::{INLINE_MAX, INLINE_MIN, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX};
+use crate::limits::{
+    DATAGRAM_MAX, INLINE_MAX, INLINE_MIN, MESSAGE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX,
+};
 use crate::link::{InVain, Link, Phase};
 use crate::numbers;
 use crate::pd::{Pd, PdUser};
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::rendezvous;
 use crate::srq::{Srq, SrqUser};
+use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
 use crate::{Errno, Result};
 
 pub use attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpInit, QpState, QpType};
 use conn::Conn;
 pub use conn::Connection;
-use rq::{RecvQueue, RecvWork};
+use rq::{Fit, RecvQueue, RecvWork};
 use sq::{SendLimits, SendQueue};
 
 /// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
@@ -96,6 +99,8 @@ pub struct Qp {
     pub(crate) sq: Lock<SendQueue>,
     pub(crate) rq: Lock<RecvQueue>,
     conn: Lock<Conn>,
+    /// In the place of a connection, which then stays idle.
+    datagram: Option<Datagram>,
     kick: AtomicU32,
     deferred: AtomicBool,
     /// The last deferred requests were several: one to an idle connection will not be the only one.
@@ -128,7 +133,13 @@ impl Qp {
             recv_cq: init.recv_cq.user(),
             srq: init.srq.as_ref().map(Srq::user),
         };
-        let number = numbers::allocate()?;
+        let (number, datagram) = match init.qp_type {
+            QpType::Rc | QpType::Uc => (numbers::allocate()?, None),
+            QpType::Ud => {
+                let (number, port) = numbers::allocate_for_datagrams()?;
+                (number, Some(Datagram::new(port)))
+            }
+        };
         let ack_stag = match keys::insert(|_| Keyed::Reserved) {
             Ok(key) => key,
             Err(error) => {
@@ -140,6 +151,7 @@ impl Qp {
             max_wr: cap.max_send_wr,
             max_sge: cap.max_send_sge,
             max_inline: cap.max_inline_data,
+            max_message: if datagram.is_some() { DATAGRAM_MAX } else { MESSAGE_MAX },
             sq_sig_all: init.sq_sig_all,
         };
         let own_receives = if init.srq.is_some() { 0 } else { cap.max_recv_wr };
@@ -155,6 +167,7 @@ impl Qp {
             sq: Lock::new(SendQueue::new(limits)),
             rq: Lock::new(RecvQueue::new(own_receives, cap.max_recv_sge)),
             conn: Lock::new(Conn::new(Link::new(ack_stag, init.qp_type))),
+            datagram,
             kick: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
             posts_bursts: AtomicBool::new(false),
@@ -262,7 +275,10 @@ impl Qp {
         self.rq.lock().push(request)?;
         // Looked at again, for an error that came meanwhile has flushed what was there before.
         if self.state() == QpState::Err {
-            self.conn.lock().link.flush_receives(self);
+            match &self.datagram {
+                Some(datagram) => datagram.flush_receives(self),
+                None => self.conn.lock().link.flush_receives(self),
+            }
             self.drive(0);
         } else if self.parked.load(Ordering::SeqCst) {
             self.receive_posted();
@@ -321,8 +337,12 @@ impl Qp {
     /// Gives the queue pair its connection; data flows as soon as the state allows.
     ///
     /// # Errors
-    /// `EISCONN` when it has one; what registration of the socket reports.
+    /// `EISCONN` when it has one; `EINVAL` for a queue pair that has none by its kind; what
+    /// registration of the socket reports.
     pub fn attach(&self, connection: Connection) -> Result<()> {
+        if self.datagram.is_some() {
+            return Err(Errno::INVAL);
+        }
         let opened = self.conn.lock().open(self, connection);
         // Refused or not: who posted meanwhile has left that to this thread, which held the lock.
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
@@ -395,7 +415,7 @@ impl Qp {
             (sq.len(), sq.unsent())
         };
         Snapshot {
-            transport: conn.transport(),
+            transport: if self.datagram.is_some() { "udp" } else { conn.transport() },
             peer: conn.peer(),
             peer_is_weft: conn.link.is_weft_peer(),
             sends_posted,
@@ -407,6 +427,7 @@ impl Qp {
             bytes_parked,
             bytes_in,
             bytes_out,
+            datagrams: self.datagram.as_ref().map(Datagram::counted),
         }
     }
 
@@ -423,6 +444,24 @@ impl Qp {
             Some(srq) => srq.has_receive(),
             None => self.rq.lock().len() != 0,
         }
+    }
+
+    /// Takes the oldest receive if it has room for `length` bytes.
+    pub(crate) fn pop_receive_for(&self, length: u64, work: &mut RecvWork) -> Fit {
+        match &self.init.srq {
+            Some(srq) => srq.pop_for(length, work),
+            None => self.rq.lock().pop_for(length, work),
+        }
+    }
+
+    /// The half that sends and receives datagrams, if this queue pair is of that kind.
+    pub(crate) fn datagram(&self) -> Option<&Datagram> {
+        self.datagram.as_ref()
+    }
+
+    /// The Q_Key.
+    pub(crate) fn qkey(&self) -> u32 {
+        self.attr.lock().qkey
     }
 
     pub(crate) fn unsent(&self) -> u64 {
@@ -457,7 +496,7 @@ impl Qp {
         look(&mut self.conn.lock().link)
     }
 
-    fn me(&self) -> Arc<Self> {
+    pub(crate) fn me(&self) -> Arc<Self> {
         // `&self` comes from an `Arc` (see `new`), so there is one.
         self.me.upgrade().expect("a queue pair lives in an Arc")
     }
@@ -494,6 +533,7 @@ impl Qp {
         set(AttrMask::ACCESS_FLAGS, &mut |own| own.qp_access_flags = attr.qp_access_flags);
         set(AttrMask::PKEY_INDEX, &mut |own| own.pkey_index = attr.pkey_index);
         set(AttrMask::PORT, &mut |own| own.port_num = attr.port_num);
+        set(AttrMask::QKEY, &mut |own| own.qkey = attr.qkey);
         set(AttrMask::AV, &mut |own| own.ah_attr = attr.ah_attr);
         set(AttrMask::PATH_MTU, &mut |own| own.path_mtu = attr.path_mtu);
         set(AttrMask::TIMEOUT, &mut |own| own.timeout = attr.timeout);
@@ -516,6 +556,9 @@ impl Qp {
     /// A change between INIT, RTR, RTS and SQD.
     fn enter(&self, from: QpState, to: QpState) {
         let attr = *self.attr.lock();
+        if let Some(datagram) = &self.datagram {
+            return datagram.enter(self, to, attr.qkey);
+        }
         let is_connected = {
             let mut conn = self.conn.lock();
             // An error may have come between; it wins.
@@ -534,7 +577,11 @@ impl Qp {
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
     }
 
-    fn enter_error(&self) {
+    pub(crate) fn enter_error(&self) {
+        if let Some(datagram) = &self.datagram {
+            self.publish_state(QpState::Err);
+            return datagram.fail(self);
+        }
         rendezvous::forget(self);
         self.publish_state(QpState::Err);
         self.conn.lock().link.fail(self, None, 0);
@@ -560,6 +607,9 @@ impl Qp {
     }
 
     fn drop_connection(&self) {
+        if let Some(datagram) = &self.datagram {
+            return datagram.stop();
+        }
         let old = std::mem::replace(&mut *self.conn.lock(), self.fresh_conn());
         old.linger(self);
     }
@@ -586,6 +636,9 @@ impl Qp {
 
     /// Does what `what` asks for, or leaves it to the thread that is at it.
     fn drive(&self, what: u32) {
+        if let Some(datagram) = &self.datagram {
+            return datagram.drive(self);
+        }
         self.kick.fetch_or(what, Ordering::SeqCst);
         while self.kick.load(Ordering::SeqCst) != 0 {
             let Some(mut conn) = self.conn.try_lock() else { return };
@@ -756,7 +809,8 @@ impl Drop for Poster<'_> {
         if self.posted == 0 {
             return;
         }
-        if matches!(self.qp.state(), QpState::Err | QpState::Sqe) {
+        let failed = matches!(self.qp.state(), QpState::Err | QpState::Sqe);
+        if failed && self.qp.datagram.is_none() {
             self.qp.conn.lock().link.flush_sends(self.qp, None, 0);
             self.qp.drive(0);
         } else {
@@ -790,6 +844,7 @@ pub(crate) struct Snapshot {
     pub(crate) bytes_parked: usize,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    pub(crate) datagrams: Option<ud::Counted>,
 }
 
 /// Finds a queue pair of this process by its number.

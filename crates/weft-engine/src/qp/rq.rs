@@ -14,6 +14,15 @@ pub(crate) struct RecvWork {
     pub(crate) sges: SmallVec<[Sge; 2]>,
 }
 
+/// Whether there was a receive for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Taken,
+    Empty,
+    /// The oldest is too small for the message, and stays.
+    TooSmall,
+}
+
 /// Posted receives. Grows up to its capacity as they are posted, and then allocates no more.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
@@ -55,6 +64,17 @@ impl RecvQueue {
         self.work.push_back((request.wr_id, count));
         self.sges.extend(request.sges);
         Ok(())
+    }
+
+    /// Moves the oldest receive to `work` if it has room for `length` bytes.
+    pub(crate) fn pop_for(&mut self, length: u64, work: &mut RecvWork) -> Fit {
+        let Some(&(_, count)) = self.work.front() else { return Fit::Empty };
+        let room: u64 = self.sges.range(..count as usize).map(|sge| u64::from(sge.length)).sum();
+        if room < length {
+            return Fit::TooSmall;
+        }
+        self.pop(work);
+        Fit::Taken
     }
 
     /// Moves the oldest receive to `work`; false when there is none.

@@ -10,9 +10,11 @@ impl QpType {
             operation,
             Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. }
         );
+        let is_datagram = matches!(operation, Operation::Datagram { .. });
         match self {
-            Self::Rc => true,
-            Self::Uc => !takes_answer,
+            Self::Rc => !is_datagram,
+            Self::Uc => !is_datagram && !takes_answer,
+            Self::Ud => is_datagram,
         }
     }
 }

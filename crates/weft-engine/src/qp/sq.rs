@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use crate::limits::MESSAGE_MAX;
 use crate::wc::{Completion, Opcode, Status};
 use crate::wr::{Data, Operation, SendFlags, SendRequest, Sge};
 use crate::{Errno, Result};
@@ -35,7 +34,7 @@ pub(crate) struct SendWork {
 impl SendWork {
     fn opcode(&self) -> Opcode {
         match self.operation {
-            Operation::Send { .. } => Opcode::Send,
+            Operation::Send { .. } | Operation::Datagram { .. } => Opcode::Send,
             Operation::Write { .. } => Opcode::RdmaWrite,
             Operation::Read { .. } => Opcode::RdmaRead,
             Operation::FetchAdd { .. } => Opcode::FetchAdd,
@@ -58,6 +57,8 @@ pub(crate) struct SendLimits {
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
     pub(crate) max_inline: u32,
+    /// Bytes of one message.
+    pub(crate) max_message: u32,
     pub(crate) sq_sig_all: bool,
 }
 
@@ -142,7 +143,7 @@ impl SendQueue {
                 (u64::from(inline_len), 0, inline_len)
             }
         };
-        if length > u64::from(MESSAGE_MAX)
+        if length > u64::from(self.limits.max_message)
             || sge_count > self.limits.max_sge
             || inline_len > self.limits.max_inline
         {
@@ -268,7 +269,7 @@ mod tests {
     use super::*;
 
     const LIMITS: SendLimits =
-        SendLimits { max_wr: 4, max_sge: 2, max_inline: 16, sq_sig_all: false };
+        SendLimits { max_wr: 4, max_sge: 2, max_inline: 16, max_message: 64, sq_sig_all: false };
 
     fn send(wr_id: u64, data: Data<'_>) -> SendRequest<'_> {
         let operation = Operation::Send { imm: None, invalidate: None };
@@ -328,6 +329,8 @@ mod tests {
         let sge = Sge::default();
         assert_eq!(queue.push(&send(1, Data::Gather(&[sge; 3]))), Err(Errno::INVAL));
         assert_eq!(queue.push(&send(1, Data::Inline(&[&[0; 17]]))), Err(Errno::INVAL));
+        let long = Sge { length: 65, ..sge };
+        assert_eq!(queue.push(&send(1, Data::Gather(&[long]))), Err(Errno::INVAL));
         for wr_id in 0..4 {
             queue.push(&send(wr_id, Data::Gather(&[]))).expect("room");
         }

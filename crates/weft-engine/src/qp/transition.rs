@@ -65,10 +65,26 @@ const UC: &[Rule] = &[
     rule(QpState::Sqe, QpState::Rts, NONE, AttrMask::CUR_STATE.union(AttrMask::ACCESS_FLAGS)),
 ];
 
+const UD_KEYS: AttrMask = AttrMask::PKEY_INDEX.union(AttrMask::PORT).union(AttrMask::QKEY);
+const UD_IN_RTS: AttrMask = AttrMask::CUR_STATE.union(AttrMask::QKEY).union(AttrMask::RATE_LIMIT);
+
+const UD: &[Rule] = &[
+    rule(QpState::Reset, QpState::Init, UD_KEYS, NONE),
+    rule(QpState::Init, QpState::Init, NONE, UD_KEYS),
+    rule(QpState::Init, QpState::Rtr, NONE, AttrMask::PKEY_INDEX.union(AttrMask::QKEY)),
+    rule(QpState::Rtr, QpState::Rts, AttrMask::SQ_PSN, UD_IN_RTS),
+    rule(QpState::Rts, QpState::Rts, NONE, UD_IN_RTS),
+    rule(QpState::Rts, QpState::Sqd, NONE, AttrMask::EN_SQD_ASYNC_NOTIFY),
+    rule(QpState::Sqd, QpState::Rts, NONE, UD_IN_RTS),
+    rule(QpState::Sqd, QpState::Sqd, NONE, AttrMask::PKEY_INDEX.union(AttrMask::QKEY)),
+    rule(QpState::Sqe, QpState::Rts, NONE, UD_IN_RTS),
+];
+
 fn rules_of(qp_type: QpType) -> &'static [Rule] {
     match qp_type {
         QpType::Rc => RC,
         QpType::Uc => UC,
+        QpType::Ud => UD,
     }
 }
 
@@ -103,16 +119,17 @@ mod tests {
         QpState::Err,
     ];
 
-    const TYPES: [QpType; 2] = [QpType::Rc, QpType::Uc];
+    const TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
     /// The way up of a type, each step with the attributes that it must have.
     fn way_up(qp_type: QpType) -> [(QpState, QpState, AttrMask); 3] {
-        let (to_rtr, to_rts) = match qp_type {
-            QpType::Rc => (TO_RTR, TO_RTS),
-            QpType::Uc => (PEER, AttrMask::SQ_PSN),
+        let (to_init, to_rtr, to_rts) = match qp_type {
+            QpType::Rc => (KEYS, TO_RTR, TO_RTS),
+            QpType::Uc => (KEYS, PEER, AttrMask::SQ_PSN),
+            QpType::Ud => (UD_KEYS, NONE, AttrMask::SQ_PSN),
         };
         [
-            (QpState::Reset, QpState::Init, KEYS),
+            (QpState::Reset, QpState::Init, to_init),
             (QpState::Init, QpState::Rtr, to_rtr),
             (QpState::Rtr, QpState::Rts, to_rts),
         ]
@@ -135,8 +152,10 @@ mod tests {
     fn what_only_a_reliable_service_has_is_refused_by_others() {
         for (from, to, mask) in way_up(QpType::Rc) {
             if mask != KEYS {
-                let checked = check(QpType::Uc, from, to, AttrMask::STATE | mask);
-                assert_eq!(checked, Err(Errno::INVAL));
+                for other in [QpType::Uc, QpType::Ud] {
+                    let checked = check(other, from, to, AttrMask::STATE | mask);
+                    assert_eq!(checked, Err(Errno::INVAL));
+                }
             }
         }
     }
@@ -170,6 +189,7 @@ mod tests {
     fn an_error_while_sending_is_left_by_a_service_that_has_it() {
         let back = |qp_type| check(qp_type, QpState::Sqe, QpState::Rts, AttrMask::STATE);
         assert_eq!(back(QpType::Uc), Ok(()));
+        assert_eq!(back(QpType::Ud), Ok(()));
         assert_eq!(back(QpType::Rc), Err(Errno::INVAL));
     }
 }

@@ -1,0 +1,363 @@
+//! Unreliable datagrams: what a queue pair of type UD has in the place of a connection.
+//!
+//! One message is one UDP datagram ([`weft_wire::datagram`]). The UDP socket belongs to the port
+//! ([`port`]) that the queue pair's number leads to; address handles ([`ah`]) say where messages
+//! go. A send is complete once the kernel has taken the datagram. A message is dropped, and
+//! counted, when its Q_Key is wrong, when no receive is posted, or when that is too small (IBTA
+//! 9.8.3, 9.9.3).
+//!
+//! Two locks, never held together: `tx` for sending, before the send queue's, and `rx` for
+//! receiving, before the receive queue's.
+
+mod ah;
+mod grh;
+mod port;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use weft_sys::{Arrival, Lock};
+use weft_wire::datagram::{self, CRC_LEN, HEADER_LEN, Header};
+use weft_wire::ddp::FIRST_MSN;
+
+use crate::device::gid_of;
+use crate::link::place::{gather, scatter};
+use crate::mr::{AccessError, Asker, Finder};
+use crate::qp::rq::{Fit, RecvWork};
+use crate::qp::sq::Progress;
+use crate::qp::{Qp, QpState};
+use crate::reactor::Reactor;
+use crate::udp::Outbox;
+use crate::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, Opcode, Status};
+use crate::wr::{Destination, Operation, SendFlags, Sge};
+
+pub use ah::AddressHandle;
+use grh::GRH_LEN;
+pub(crate) use port::Port;
+
+/// Outboxes that one pass hands to a socket before others have their turn.
+const OUTBOXES_MAX: usize = 8;
+/// A Q_Key with this bit is not meant: the queue pair's own counts (IBTA 10.2.5).
+const OWN_QKEY: u32 = 1 << 31;
+
+/// The half of a queue pair that sends and receives datagrams.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    port: Arc<Port>,
+    qkey: AtomicU32,
+    /// There may be something to send.
+    kick: AtomicBool,
+    tx: Lock<Tx>,
+    rx: Lock<Rx>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Tx {
+    outbox: Outbox,
+    finder: Finder,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// Messages that have been put into the outbox.
+    handed: u64,
+    /// What is wrong with the next request, once all before it are out.
+    fault: Option<Status>,
+    drained_told: bool,
+}
+
+#[derive(Debug, Default)]
+struct Rx {
+    finder: Finder,
+    work: RecvWork,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    received: AtomicU64,
+    wrong_qkey: AtomicU64,
+    no_receive: AtomicU64,
+    receive_too_small: AtomicU64,
+}
+
+/// How many datagrams went which way, for the debug dump.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    pub(crate) sent: u64,
+    pub(crate) refused_by_network: u64,
+    pub(crate) received: u64,
+    pub(crate) wrong_qkey: u64,
+    pub(crate) no_receive: u64,
+    pub(crate) receive_too_small: u64,
+    /// Of all queue pairs of the same port: no queue pair that takes them, or no datagrams of ours.
+    pub(crate) port_unknown: u64,
+    pub(crate) port_malformed: u64,
+}
+
+impl Datagram {
+    pub(crate) fn new(port: Arc<Port>) -> Self {
+        let tx = Tx {
+            outbox: Outbox::new(port.socket().can_segment()),
+            finder: Finder::default(),
+            sges: Vec::new(),
+            inline: Vec::new(),
+            handed: 0,
+            fault: None,
+            drained_told: false,
+        };
+        Self {
+            port,
+            qkey: AtomicU32::new(0),
+            kick: AtomicBool::new(false),
+            tx: Lock::new(tx),
+            rx: Lock::new(Rx::default()),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A change to INIT, RTR, RTS or SQD, with the Q_Key that holds from now on.
+    pub(crate) fn enter(&self, qp: &Qp, to: QpState, qkey: u32) {
+        self.qkey.store(qkey, Ordering::Relaxed);
+        {
+            let mut tx = self.tx.lock();
+            // An error may have come between; it wins.
+            if qp.state() == QpState::Err {
+                return;
+            }
+            tx.drained_told = false;
+            qp.publish_state(to);
+        }
+        self.drive(qp);
+    }
+
+    /// The queue pair has gone to RESET, or is being destroyed: on return nothing is under way.
+    pub(crate) fn stop(&self) {
+        {
+            let mut tx = self.tx.lock();
+            tx.outbox.clear();
+            tx.fault = None;
+            tx.handed = tx.outbox.done();
+        }
+        // Who receives has seen the new state, or is done.
+        drop(self.rx.lock());
+    }
+
+    /// Flushes all work: the queue pair is in the error state.
+    pub(crate) fn fail(&self, qp: &Qp) {
+        self.drive(qp);
+        self.flush_receives(qp);
+    }
+
+    /// Flushes the queue pair's own receives; those of a shared queue stay (IBTA 10.2.9.3).
+    pub(crate) fn flush_receives(&self, qp: &Qp) {
+        let mut rx = self.rx.lock();
+        if qp.srq().is_some() {
+            return qp.report_last_wqe();
+        }
+        while qp.rq.lock().pop(&mut rx.work) {
+            let wr_id = rx.work.wr_id;
+            let flushed = Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, qp.number());
+            qp.recv_cq().push(flushed, false);
+        }
+    }
+
+    /// Sends what is posted, or leaves it to the thread that is at it.
+    pub(crate) fn drive(&self, qp: &Qp) {
+        self.kick.store(true, Ordering::SeqCst);
+        while self.kick.load(Ordering::SeqCst) {
+            let Some(mut tx) = self.tx.try_lock() else { return };
+            self.kick.store(false, Ordering::SeqCst);
+            self.transmit(qp, &mut tx);
+        }
+    }
+
+    fn transmit(&self, qp: &Qp, tx: &mut Tx) {
+        for _ in 0..OUTBOXES_MAX {
+            match qp.state() {
+                QpState::Err | QpState::Sqe => return flush_sends(qp, tx, None),
+                QpState::Reset => return,
+                _ => {}
+            }
+            fill(qp, tx);
+            if tx.outbox.is_empty() && tx.fault.is_none() {
+                return report_drained(qp, tx);
+            }
+            let mut all = tx.outbox.send(self.port.socket());
+            if !all {
+                self.port.await_room(qp);
+                // Room that came before this was known is told to nobody.
+                all = tx.outbox.send(self.port.socket());
+            }
+            complete(qp, tx);
+            if !all {
+                return;
+            }
+            if let Some(fault) = tx.fault.take() {
+                // Of the two halves only the sending one fails (IBTA 10.3.1.6).
+                qp.publish_state(QpState::Sqe);
+                return flush_sends(qp, tx, Some(fault));
+            }
+        }
+        Reactor::get().requeue(qp.me());
+    }
+
+    /// A datagram for this queue pair has come.
+    pub(crate) fn receive(&self, qp: &Qp, header: &Header, arrival: &Arrival, payload: &[u8]) {
+        let count = |counter: &AtomicU64| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        if header.qkey != self.qkey.load(Ordering::Relaxed) {
+            return count(&self.counters.wrong_qkey);
+        }
+        let mut rx = self.rx.lock();
+        let Rx { finder, work } = &mut *rx;
+        if !matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            return;
+        }
+        let length = GRH_LEN + payload.len();
+        match qp.pop_receive_for(length as u64, work) {
+            Fit::Taken => count(&self.counters.received),
+            Fit::Empty => return count(&self.counters.no_receive),
+            Fit::TooSmall => return count(&self.counters.receive_too_small),
+        }
+        let asker = Asker { pd: qp.pd(), qp_num: qp.number() };
+        let grh = grh::of(arrival.from.ip(), arrival.to, payload.len());
+        let placed = scatter(finder, asker, &work.sges, 0, &grh)
+            .and_then(|()| scatter(finder, asker, &work.sges, GRH_LEN as u64, payload));
+        let wr_id = work.wr_id;
+        if placed.is_err() {
+            let failed = Completion::new(wr_id, Status::LocProtErr, Opcode::Recv, qp.number());
+            qp.recv_cq().push(failed, false);
+            drop(rx);
+            return qp.enter_error();
+        }
+        let completion = Completion {
+            // At most what one datagram carries.
+            byte_len: length as u32,
+            imm_data: u32::from_ne_bytes(header.imm.unwrap_or_default()),
+            src_qp: header.from,
+            slid: lid_of(&arrival.from),
+            wc_flags: FLAG_GRH | if header.imm.is_some() { FLAG_WITH_IMM } else { 0 },
+            ..Completion::new(wr_id, Status::Success, Opcode::Recv, qp.number())
+        };
+        qp.recv_cq().push(completion, header.solicited);
+    }
+
+    /// How many datagrams went which way.
+    pub(crate) fn counted(&self) -> Counted {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (sent, refused_by_network) = {
+            let tx = self.tx.lock();
+            (tx.outbox.done(), tx.outbox.dropped())
+        };
+        let (port_unknown, port_malformed) = self.port.dropped();
+        Counted {
+            sent,
+            refused_by_network,
+            received: load(&self.counters.received),
+            wrong_qkey: load(&self.counters.wrong_qkey),
+            no_receive: load(&self.counters.no_receive),
+            receive_too_small: load(&self.counters.receive_too_small),
+            port_unknown,
+            port_malformed,
+        }
+    }
+}
+
+/// Puts posted messages into the outbox, as many as there is room for.
+fn fill(qp: &Qp, tx: &mut Tx) {
+    while tx.fault.is_none() && qp.state() == QpState::Rts {
+        let (to, imm, solicited) = {
+            let sq = qp.sq.lock();
+            let Some((_, work)) = sq.peek_next() else { return };
+            if !tx.outbox.has_room(HEADER_LEN + work.length as usize + CRC_LEN) {
+                return;
+            }
+            let Operation::Datagram { to, imm } = &work.operation else { return };
+            let found = (to.clone(), *imm, work.flags.contains(SendFlags::SOLICITED));
+            sq.copy_next(&mut tx.sges, &mut tx.inline);
+            found
+        };
+        if let Err(fault) = put(qp, tx, &to, imm, solicited) {
+            tx.fault = Some(fault);
+            return;
+        }
+        tx.handed += 1;
+        qp.sq.lock().advance(Progress::Sent(tx.handed));
+    }
+}
+
+/// Puts the message whose gather list and inline data are in `tx` into the outbox.
+fn put(
+    qp: &Qp,
+    tx: &mut Tx,
+    to: &Destination,
+    imm: Option<u32>,
+    solicited: bool,
+) -> Result<(), Status> {
+    if !Arc::ptr_eq(to.ah.pd(), qp.pd()) {
+        return Err(Status::LocQpOpErr);
+    }
+    let qkey = if to.qkey & OWN_QKEY == 0 { to.qkey } else { qp.qkey() };
+    let header = Header {
+        to: to.qp_num,
+        from: qp.number(),
+        qkey,
+        msn: FIRST_MSN.wrapping_add(tx.handed as u32),
+        imm: imm.map(u32::to_ne_bytes),
+        solicited,
+    };
+    let has_crc = to.ah.has_crc();
+    let asker = Asker { pd: qp.pd(), qp_num: qp.number() };
+    let Tx { outbox, finder, sges, inline, .. } = tx;
+    let written = outbox.push(to.ah.address_of(to.qp_num), to.ah.source(), |bytes| {
+        let start = bytes.len();
+        bytes.resize(start + HEADER_LEN, 0);
+        header.emit(has_crc, &mut bytes[start..]);
+        bytes.extend_from_slice(inline);
+        let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        gather(finder, asker, sges, 0, length, bytes)?;
+        if has_crc {
+            let crc = datagram::check_value(&bytes[start..]);
+            bytes.extend_from_slice(&crc);
+        }
+        Ok::<(), AccessError>(())
+    });
+    written.map_err(|_| Status::LocProtErr)
+}
+
+/// Completes the sends whose datagrams are out.
+fn complete(qp: &Qp, tx: &Tx) {
+    let mut sq = qp.sq.lock();
+    while let Some(work) = sq.pop_complete(tx.outbox.done()) {
+        if work.flags.contains(SendFlags::SIGNALED) {
+            qp.send_cq().push(work.completion(Status::Success, qp.number()), false);
+        }
+    }
+}
+
+/// Ends all sends: the oldest with `first`, everything else as flushed.
+fn flush_sends(qp: &Qp, tx: &mut Tx, first: Option<Status>) {
+    tx.outbox.clear();
+    tx.fault = None;
+    tx.handed = tx.outbox.done();
+    let mut status = first;
+    let mut sq = qp.sq.lock();
+    while let Some(work) = sq.pop() {
+        let status = status.take().unwrap_or(Status::WrFlushErr);
+        qp.send_cq().push(work.completion(status, qp.number()), false);
+    }
+}
+
+/// The program has stopped the send queue, and everything begun is out.
+fn report_drained(qp: &Qp, tx: &mut Tx) {
+    if qp.state() == QpState::Sqd && !std::mem::replace(&mut tx.drained_told, true) {
+        qp.report_drained();
+    }
+}
+
+/// The sender's LID, as far as an address has one: see [`crate::device::Device::lid`].
+fn lid_of(from: &SocketAddr) -> u16 {
+    let gid = gid_of(from.ip());
+    if from.is_ipv4() { u16::from_be_bytes([gid[14], gid[15]]) } else { 0 }
+}

@@ -1,0 +1,137 @@
+//! The UDP socket that the datagram queue pairs of one port share.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use weft_sys::{Arrival, Lock, RecvBatch, UdpSocket};
+use weft_wire::datagram::Header;
+
+use crate::qp::Qp;
+use crate::reactor::{Reactor, Source};
+use crate::{Errno, Result, numbers, udp};
+
+/// Batches that one pass takes from a socket before others have their turn.
+const BATCHES_MAX: usize = 8;
+
+/// A UDP socket with what comes in on it.
+#[derive(Debug)]
+pub(crate) struct Port {
+    me: Weak<Self>,
+    socket: UdpSocket,
+    /// There may be something to receive.
+    kick: AtomicBool,
+    rx: Lock<RecvBatch>,
+    /// Queue pairs that found the socket full.
+    waiting: Lock<Vec<Weak<Qp>>>,
+    unknown: AtomicU64,
+    malformed: AtomicU64,
+}
+
+impl Port {
+    /// Binds the UDP port and receives from now on.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
+    pub(crate) fn open(number: u16) -> Result<Arc<Self>> {
+        let socket = udp::bind(number, false)?;
+        let port = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            socket,
+            kick: AtomicBool::new(false),
+            rx: Lock::new(RecvBatch::default()),
+            waiting: Lock::new(Vec::new()),
+            unknown: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
+        });
+        Reactor::get().watch(port.socket.as_fd(), Arc::clone(&port) as Arc<dyn Source>)?;
+        Ok(port)
+    }
+
+    pub(super) fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Lets the queue pair go on once the socket has room again.
+    pub(super) fn await_room(&self, qp: &Qp) {
+        let qp = Arc::downgrade(&qp.me());
+        let mut waiting = self.waiting.lock();
+        if !waiting.iter().any(|other| other.ptr_eq(&qp)) {
+            waiting.push(qp);
+        }
+    }
+
+    /// Datagrams for no queue pair, and such as are none of ours.
+    pub(super) fn dropped(&self) -> (u64, u64) {
+        (self.unknown.load(Ordering::Relaxed), self.malformed.load(Ordering::Relaxed))
+    }
+
+    fn drive(&self) {
+        self.kick.store(true, Ordering::SeqCst);
+        while self.kick.load(Ordering::SeqCst) {
+            let Some(mut batch) = self.rx.try_lock() else { return };
+            self.kick.store(false, Ordering::SeqCst);
+            if self.receive(&mut batch)
+                && let Some(me) = self.me.upgrade()
+            {
+                Reactor::get().requeue(me);
+            }
+        }
+    }
+
+    /// Takes what the socket has, up to a bound. Returns whether there may be more.
+    fn receive(&self, batch: &mut RecvBatch) -> bool {
+        for _ in 0..BATCHES_MAX {
+            match self.socket.receive(batch) {
+                Ok(more) => {
+                    self.deliver(batch);
+                    if !more {
+                        return false;
+                    }
+                }
+                Err(Errno::AGAIN) => return false,
+                // Interrupted, or the fate of a datagram sent earlier: no matter.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    fn deliver(&self, batch: &RecvBatch) {
+        // Most datagrams of a batch are for one queue pair.
+        let mut last: Option<Arc<Qp>> = None;
+        for (arrival, datagram) in batch.datagrams() {
+            let Ok((header, payload)) = Header::parse(datagram) else {
+                self.malformed.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            if last.as_ref().is_none_or(|qp| qp.number() != header.to) {
+                last = numbers::find(header.to);
+            }
+            self.deliver_to(last.as_deref(), &header, &arrival, payload);
+        }
+    }
+
+    fn deliver_to(&self, qp: Option<&Qp>, header: &Header, arrival: &Arrival, payload: &[u8]) {
+        match qp.and_then(|qp| Some((qp, qp.datagram()?))) {
+            Some((qp, datagram)) => datagram.receive(qp, header, arrival, payload),
+            None => {
+                self.unknown.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Source for Port {
+    fn ready(&self) {
+        self.drive();
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for qp in waiting.iter().filter_map(Weak::upgrade) {
+            qp.flush();
+        }
+    }
+
+    fn requeued(&self) {
+        self.drive();
+    }
+}

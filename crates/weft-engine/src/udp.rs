@@ -1,0 +1,150 @@
+//! Datagrams on their way to a UDP socket, as few system calls as possible.
+
+use std::net::{IpAddr, SocketAddr};
+
+use weft_sys::{Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
+
+use crate::link::pool;
+use crate::{Errno, Result};
+
+/// Bytes that the kernel takes as one run.
+const RUN_BYTES_MAX: usize = 65_000;
+/// Bytes of room that a socket asks for in either direction: nothing slows a sender of datagrams
+/// down, so the receiver's kernel must hold what the program has not taken yet.
+const SOCKET_ROOM: i32 = 8 << 20;
+
+/// Binds a UDP socket of every address of the host.
+///
+/// # Errors
+/// `EADDRINUSE` and the like.
+pub(crate) fn bind(port: u16, shared: bool) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(port, shared)?;
+    socket.set_room(SOCKET_ROOM);
+    Ok(socket)
+}
+
+/// Datagrams that a socket is to take: written one by one, sent together. Equal ones to one
+/// destination make a run, which the kernel cuts (`UDP_SEGMENT`).
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    runs: Vec<Run>,
+    /// The first run that has not been sent.
+    next: usize,
+    /// Longest datagram that the path takes in a run; longer ones go one by one, in IP fragments.
+    segment_max: usize,
+    /// Datagrams that are out: taken by the kernel, or dropped.
+    done: u64,
+    /// Of those, the ones that the network did not take.
+    dropped: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(can_segment: bool) -> Self {
+        let segment_max = if can_segment { RUN_BYTES_MAX } else { 0 };
+        Self { bytes: Vec::new(), runs: Vec::new(), next: 0, segment_max, done: 0, dropped: 0 }
+    }
+
+    /// Whether there is room for one more datagram of `len` bytes.
+    pub(crate) fn has_room(&mut self, len: usize) -> bool {
+        pool::borrow(&mut self.bytes);
+        self.runs.len() < SEND_RUNS_MAX && self.bytes.len() + len <= self.bytes.capacity()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Adds the datagram that `write` appends to the buffer; nothing if it fails.
+    pub(crate) fn push<E>(
+        &mut self,
+        to: SocketAddr,
+        from: (IpAddr, u32),
+        write: impl FnOnce(&mut Vec<u8>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let start = self.bytes.len();
+        if let Err(error) = write(&mut self.bytes) {
+            self.bytes.truncate(start);
+            return Err(error);
+        }
+        let end = self.bytes.len();
+        let segment = end - start;
+        match self.runs.last_mut() {
+            Some(run)
+                if run.to == to
+                    && run.from == from
+                    && segment <= run.segment
+                    && run.segment <= self.segment_max
+                    && run.bytes.len() % run.segment == 0
+                    && run.bytes.len() / run.segment < SEGMENTS_MAX
+                    && end - run.bytes.start <= RUN_BYTES_MAX =>
+            {
+                run.bytes.end = end;
+            }
+            _ => self.runs.push(Run { bytes: start..end, segment, to, from }),
+        }
+        Ok(())
+    }
+
+    /// Sends. Returns false when the socket had no room for all.
+    pub(crate) fn send(&mut self, socket: &UdpSocket) -> bool {
+        while let Some(first) = self.runs.get(self.next) {
+            match socket.send(&self.bytes, &self.runs[self.next..]) {
+                Ok(count) => {
+                    let sent = &self.runs[self.next..self.next + count];
+                    self.done += sent.iter().map(datagrams_of).sum::<u64>();
+                    self.next += count;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return false,
+                // Too long for the path as a part of a run, or the interface cannot cut.
+                Err(Errno::INVAL | Errno::MSGSIZE | Errno::IO) if datagrams_of(first) > 1 => {
+                    self.segment_max = self.segment_max.min(first.segment - 1);
+                    self.split(self.next);
+                }
+                // Datagrams are not reliable; the next one may get through.
+                Err(_) => {
+                    let lost = datagrams_of(first);
+                    self.done += lost;
+                    self.dropped += lost;
+                    self.next += 1;
+                }
+            }
+        }
+        self.clear();
+        true
+    }
+
+    /// Makes a run of each datagram of the run at `index`.
+    fn split(&mut self, index: usize) {
+        let Run { bytes, segment, to, from } = self.runs[index].clone();
+        let singles = bytes.clone().step_by(segment).map(|start| {
+            let end = bytes.end.min(start + segment);
+            Run { bytes: start..end, segment: end - start, to, from }
+        });
+        self.runs.splice(index..=index, singles);
+    }
+
+    /// Forgets what has not been sent.
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+        self.next = 0;
+        self.bytes.clear();
+        if self.bytes.capacity() != 0 {
+            pool::give_back(&mut self.bytes);
+        }
+    }
+
+    /// Datagrams of this outbox that are out, from its beginning.
+    pub(crate) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Of those, the ones that the network did not take.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+fn datagrams_of(run: &Run) -> u64 {
+    run.bytes.len().div_ceil(run.segment) as u64
+}
