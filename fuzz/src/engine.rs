@@ -105,7 +105,7 @@ fn connected(pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, UnixStream) {
     };
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
     let qp_type = QpType::Rc;
-    let init = QpInit { qp_type, send_cq, recv_cq, srq: None, cap, sq_sig_all: true };
+    let init = QpInit { qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
     let qp = Qp::new(pd, init).expect("a queue pair");
     let gid = gid_of(Ipv4Addr::LOCALHOST.into());
     let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });

@@ -34,6 +34,7 @@ pub mod ud;
 mod udp;
 pub mod wc;
 pub mod wr;
+pub mod xrc;
 
 pub use context::Context;
 pub use weft_sys::Errno;

@@ -9,6 +9,7 @@ use crate::access::Access;
 use crate::keys::{self, Keyed};
 use crate::limits::MR_SIZE_MAX;
 use crate::pd::{Pd, PdUser};
+use crate::xrc::Xrcd;
 use crate::{Errno, Result};
 
 /// Why an access to registered memory is refused.
@@ -204,8 +205,17 @@ impl Drop for Pin<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
     pub(crate) pd: &'a Arc<Pd>,
+    /// Whose protection domains count as well, for the target of an extended connection.
+    pub(crate) xrcd: Option<&'a Xrcd>,
     /// The queue pair, for windows of type 2, which belong to one.
     pub(crate) qp_num: u32,
+}
+
+impl Asker<'_> {
+    /// Whether memory of a protection domain is open to it.
+    pub(crate) fn belongs_to(&self, pd: &Arc<Pd>) -> bool {
+        Arc::ptr_eq(pd, self.pd) || self.xrcd.is_some_and(|xrcd| xrcd.serves(pd))
+    }
 }
 
 /// Finds the memory that keys name, and remembers the last, so that a stream of messages to one
@@ -242,7 +252,7 @@ impl Finder {
         //% A stream of one protection domain cannot use an STag of another.
         //= rfc5041#section-8.2
         //% A segment whose STag is not associated with the stream is not placed.
-        if !Arc::ptr_eq(mr.pd(), asker.pd) {
+        if !asker.belongs_to(mr.pd()) {
             return Err(AccessError::Domain);
         }
         //= rfc5040#section-8.1.1

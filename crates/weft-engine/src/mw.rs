@@ -165,7 +165,7 @@ impl Mw {
         //= rfc5041#section-8.2
         //% An STag is associated with a protection domain, or with one stream.
         let own = match self.kind {
-            WindowType::One => Arc::ptr_eq(self.pd(), asker.pd),
+            WindowType::One => asker.belongs_to(self.pd()),
             WindowType::Two => bound.qp_num == asker.qp_num,
         };
         if !own {

@@ -7,12 +7,14 @@ use std::sync::{Arc, Weak};
 use weft_sys::Lock;
 
 use crate::context::Context;
+use crate::cq::{Cq, CqUser};
 use crate::event::{AsyncEvent, Element, EventKind};
 use crate::limits::{QP_WR_MAX, SGE_MAX};
 use crate::pd::{Pd, PdUser};
 use crate::qp::Qp;
 use crate::qp::rq::{Fit, RecvQueue, RecvWork};
 use crate::wr::RecvRequest;
+use crate::xrc::Xrcd;
 use crate::{Errno, Result};
 
 /// `struct ibv_srq_attr`.
@@ -47,6 +49,16 @@ impl Shared {
     }
 }
 
+/// What a shared receive queue of an XRC domain has besides.
+#[derive(Debug)]
+struct Xrc {
+    domain: Arc<Xrcd>,
+    number: u32,
+    cq: Arc<Cq>,
+    /// Keeps the completion queue in use until this one is destroyed.
+    hold: Lock<Option<CqUser>>,
+}
+
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
@@ -56,6 +68,7 @@ pub struct Srq {
     pub cookie: AtomicUsize,
     shared: Lock<Shared>,
     users: AtomicUsize,
+    xrc: Option<Xrc>,
 }
 
 impl Srq {
@@ -64,10 +77,30 @@ impl Srq {
     /// # Errors
     /// `EINVAL` for sizes beyond the device's.
     pub fn new(pd: &Arc<Pd>, attr: SrqAttr) -> Result<Arc<Self>> {
-        if attr.max_wr == 0 || attr.max_wr > QP_WR_MAX || attr.max_sge > SGE_MAX {
-            return Err(Errno::INVAL);
-        }
-        Ok(Arc::new(Self {
+        check(attr)?;
+        Ok(Self::make(pd, attr, None))
+    }
+
+    /// `ibv_create_srq_ex` in an XRC domain: receives complete to `cq`.
+    ///
+    /// # Errors
+    /// As [`Srq::new`]; `ENOMEM` when the domain has too many.
+    pub fn new_xrc(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        domain: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Self>> {
+        check(attr)?;
+        domain.add(|number| {
+            let hold = Lock::new(Some(cq.user()));
+            let (domain, cq) = (Arc::clone(domain), Arc::clone(cq));
+            Self::make(pd, attr, Some(Xrc { domain, number, cq, hold }))
+        })
+    }
+
+    fn make(pd: &Arc<Pd>, attr: SrqAttr, xrc: Option<Xrc>) -> Arc<Self> {
+        Arc::new(Self {
             context: Arc::clone(pd.context()),
             pd: pd.user(),
             cookie: AtomicUsize::new(0),
@@ -77,7 +110,19 @@ impl Srq {
                 waiting: VecDeque::new(),
             }),
             users: AtomicUsize::new(0),
-        }))
+            xrc,
+        })
+    }
+
+    /// `ibv_get_srq_num`: the number by which a peer names it; only one of an XRC domain has one.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|xrc| xrc.number)
+    }
+
+    /// Where receives complete, if not to the completion queue of their queue pair.
+    pub(crate) fn cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
     /// The context it belongs to.
@@ -122,6 +167,18 @@ impl Srq {
         false
     }
 
+    /// The same for a queue pair that may be on the lists of several.
+    pub(crate) fn await_receive_among_others(&self, qp: &Weak<Qp>) -> bool {
+        let mut shared = self.shared.lock();
+        if shared.queue.len() != 0 {
+            return true;
+        }
+        if !shared.waiting.iter().any(|other| other.ptr_eq(qp)) {
+            shared.waiting.push_back(Weak::clone(qp));
+        }
+        false
+    }
+
     /// `ibv_modify_srq`: `limit` arms the limit event, `max_wr` resizes.
     ///
     /// # Errors
@@ -147,12 +204,19 @@ impl Srq {
         SrqAttr { max_wr: queue.capacity(), max_sge: queue.max_sge(), srq_limit: shared.limit }
     }
 
-    /// Checks that it may be destroyed.
+    /// `ibv_destroy_srq`: no peer reaches it any more.
     ///
     /// # Errors
     /// `EBUSY` while a queue pair uses it.
-    pub fn check_unused(&self) -> Result<()> {
-        if self.users.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
+    pub fn destroy(&self) -> Result<()> {
+        if self.users.load(Ordering::Acquire) != 0 {
+            return Err(Errno::BUSY);
+        }
+        if let Some(xrc) = &self.xrc {
+            xrc.domain.remove(xrc.number);
+            *xrc.hold.lock() = None;
+        }
+        Ok(())
     }
 
     /// Whether a receive is posted.
@@ -188,6 +252,11 @@ impl Srq {
             self.context.post_event(AsyncEvent { kind: EventKind::SrqLimitReached, element });
         }
     }
+}
+
+fn check(attr: SrqAttr) -> Result<()> {
+    let fits = attr.max_wr != 0 && attr.max_wr <= QP_WR_MAX && attr.max_sge <= SGE_MAX;
+    if fits { Ok(()) } else { Err(Errno::INVAL) }
 }
 
 /// The hold that a queue pair has on its shared receive queue.

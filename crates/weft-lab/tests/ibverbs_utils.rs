@@ -126,6 +126,31 @@ fn srq_pingpong_with_events() -> Result<()> {
     pingpong(&Stage::loopback(), "ibv_srq_pingpong", 4096, 1000, "-c -e -g 0 -q 8")
 }
 
+/// Runs the ping-pong of extended reliable connections. It verifies nothing but the number of
+/// messages; each side ends with this word.
+fn xsrq_pingpong(stage: &Stage, options: &str) -> Result<()> {
+    let port = ports::next();
+    let server = Program::weft("ibv_xsrq_pingpong").args(["-p", &port.to_string()]).line(options);
+    let client = server.clone().arg(stage.server_address().to_string());
+    let (server, client) = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT)?;
+    server.said("success")?;
+    client.said("success")?;
+    Ok(())
+}
+
+#[test]
+fn xsrq_pingpong_by_lid_by_gid_and_with_events() -> Result<()> {
+    let options = ["", "-g 0 -n 100", "-e -n 100", "-s 1000000 -n 20"];
+    options.iter().try_for_each(|options| xsrq_pingpong(&Stage::loopback(), options))
+}
+
+#[test]
+fn xsrq_pingpong_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    ["-n 100", "-g 0 -n 100"].iter().try_for_each(|options| xsrq_pingpong(&stage, options))
+}
+
 #[test]
 fn rc_pingpong_across_namespaces() -> Result<()> {
     skip_without_namespaces!();

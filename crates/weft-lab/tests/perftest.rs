@@ -178,29 +178,48 @@ family!(ib_atomic_lat, eight_bytes,
     events: "-e",
 );
 
-/// Unreliable connections, which perftest does not connect by `rdma_cm`, nor wait for with events.
+/// Connection types that perftest does not connect by `rdma_cm`.
+macro_rules! tests_of_type {
+    ($type:literal, $($program:ident: $($options:literal)*;)*) => { $(
+        #[test]
+        fn $program() -> Result<()> {
+            let (stage, program) = (Stage::loopback(), stringify!($program));
+            let size = if program.contains("atomic") { 8 } else { 64 };
+            $( one_size(&stage, program, size, 1000, concat!("-c ", $type, " ", $options))?; )*
+            if size == 8 {
+                return Ok(());
+            }
+            for size in [4096, 1 << 20] {
+                one_size(&stage, program, size, 50, concat!("-c ", $type))?;
+            }
+            Ok(())
+        }
+    )* };
+}
+
 mod unreliable_connection {
     use super::*;
 
-    macro_rules! tests {
-        ($($program:ident: $($options:literal)*;)*) => { $(
-            #[test]
-            fn $program() -> Result<()> {
-                let (stage, program) = (Stage::loopback(), stringify!($program));
-                $( one_size(&stage, program, 64, 1000, concat!("-c UC ", $options))?; )*
-                for size in [4096, 1 << 20] {
-                    one_size(&stage, program, size, 50, "-c UC")?;
-                }
-                Ok(())
-            }
-        )* };
-    }
-
-    tests! {
+    tests_of_type! { "UC",
         ib_send_bw: "" "-q 4" "-b" "-I 64" "-l 8" "-e";
         ib_send_lat: "" "-I 0";
         ib_write_bw: "" "-q 4" "-b" "-I 64" "-l 8";
         ib_write_lat: "" "-I 0";
+    }
+}
+
+mod extended_reliable_connection {
+    use super::*;
+
+    tests_of_type! { "XRC",
+        ib_send_bw: "" "--use-srq" "-q 4" "-b" "-l 8" "-e";
+        ib_send_lat: "" "-e";
+        ib_write_bw: "" "-q 4" "-b" "-l 8";
+        ib_write_lat: "";
+        ib_read_bw: "" "-q 4" "-b" "-e";
+        ib_read_lat: "" "-e";
+        ib_atomic_bw: "-A CMP_AND_SWAP" "-A FETCH_AND_ADD" "-q 4";
+        ib_atomic_lat: "-A CMP_AND_SWAP" "-A FETCH_AND_ADD";
     }
 }
 
@@ -234,6 +253,7 @@ fn across_namespaces() -> Result<()> {
     }
     for program in ["ib_send_bw", "ib_write_bw", "ib_send_lat", "ib_write_lat"] {
         one_size(&stage, program, 65_536, 1000, "-x 0 -c UC")?;
+        one_size(&stage, program, 65_536, 1000, "-x 0 -c XRC")?;
     }
     all_sizes(&stage, "ib_send_bw", "-b")?;
     some_sizes(&stage, "ib_write_bw", "-R -b")

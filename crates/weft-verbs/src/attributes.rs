@@ -16,8 +16,8 @@ use crate::abi::{
     _compat_ibv_port_attr, IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD,
     IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
     IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
-    IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE,
-    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, fill, ibv_context, ibv_device_attr,
+    IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096,
+    IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, fill, ibv_context, ibv_device_attr,
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_port_attr,
     ibv_query_device_ex_input, zeroed,
 };
@@ -62,6 +62,7 @@ fn device_attributes(device: &Device) -> ibv_device_attr {
             | IBV_DEVICE_SYS_IMAGE_GUID
             | IBV_DEVICE_RC_RNR_NAK_GEN
             | IBV_DEVICE_SRQ_RESIZE
+            | IBV_DEVICE_XRC
             | IBV_DEVICE_UD_AV_PORT_ENFORCE
             | IBV_DEVICE_MEM_WINDOW
             | IBV_DEVICE_MEM_WINDOW_TYPE_2B

@@ -24,6 +24,8 @@ use crate::object::{self, Behind, Object};
 use crate::pd;
 use crate::post;
 use crate::qp;
+use crate::srq;
+use crate::xrc;
 
 /// What is behind an `ibv_context`.
 #[derive(Debug)]
@@ -82,6 +84,11 @@ pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         create_qp_ex: Some(qp::create_qp_ex),
+        open_qp: Some(qp::open_qp),
+        create_srq_ex: Some(srq::create_srq_ex),
+        get_srq_num: Some(srq::get_srq_num),
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
         // What is left out does not exist here: the inline functions answer EOPNOTSUPP.
         ..zeroed()
     };

@@ -20,6 +20,7 @@ use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc, zeroe
 use crate::acks::Acks;
 use crate::context::Context;
 use crate::errno;
+use crate::event;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Use, Users};
 
@@ -170,21 +171,18 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     let state = unsafe { Cq::of(cq) };
     // SAFETY: an open context, as long as there is a queue in it.
     let context = unsafe { Context::of(state.context) };
-    {
-        let _delivery = context.delivery();
-        if let Err(error) = state.engine.check_unused() {
-            return errno::returned(Err(error));
-        }
-        state.engine.cookie.store(0, Ordering::Release);
-    }
-    context.engine().forget_events(
-        |event| matches!(&event.element, Element::Cq(other) if Arc::ptr_eq(other, &state.engine)),
+    let retired = event::retire(
+        context,
+        &state.engine.cookie,
+        || state.engine.check_unused(),
+        |element| matches!(element, Element::Cq(other) if Arc::ptr_eq(other, &state.engine)),
+        &[&state.completion_acks, &state.async_acks],
     );
-    state.completion_acks.wait();
-    state.async_acks.wait();
-    // SAFETY: the program gives it up, has acknowledged its events, and no queue pair uses it.
-    unsafe { object::destroy::<Cq>(cq.cast()) };
-    0
+    if retired.is_ok() {
+        // SAFETY: the program gives it up, has acknowledged its events, and no queue uses it.
+        unsafe { object::destroy::<Cq>(cq.cast()) };
+    }
+    errno::returned(retired)
 }
 
 /// `ibv_poll_cq`: the number of completions, or a negative number.

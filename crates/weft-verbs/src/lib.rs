@@ -32,5 +32,6 @@ mod srq;
 mod strings;
 mod sysfs;
 mod unsupported;
+mod xrc;
 
 pub mod abi;

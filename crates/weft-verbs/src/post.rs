@@ -127,7 +127,9 @@ unsafe fn post(poster: &mut Poster<'_>, wr: &ibv_send_wr) -> Result<()> {
     } else {
         Data::Gather(sges)
     };
-    poster.push(&SendRequest { wr_id: wr.wr_id, operation, flags, data })
+    // SAFETY: the only variant of the union; the engine looks at it where it means something.
+    let srqn = unsafe { wr.qp_type.xrc.remote_srqn };
+    poster.push_to(&SendRequest { wr_id: wr.wr_id, operation, flags, data }, srqn)
 }
 
 /// `ibv_post_send`.

@@ -7,6 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,9 +20,10 @@ use crate::abi::{
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC,
-    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, zeroed,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT,
+    IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QP_STATE, IBV_QPT_RC,
+    IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, zeroed,
 };
 use crate::acks::Acks;
 use crate::ah;
@@ -32,6 +34,7 @@ use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
 use crate::qp_ex::{self, Stage};
 use crate::srq::Srq;
+use crate::xrc::Xrcd;
 
 /// What the builders of `ibv_qp_ex` can build.
 const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -61,7 +64,8 @@ pub(crate) struct Qp {
     /// Whether the program asked for the builders.
     has_builders: bool,
     async_acks: Acks,
-    _pd: Use,
+    /// The protection domain or XRC domain that it was made in.
+    _held: Use,
 }
 
 impl Behind for Qp {
@@ -115,27 +119,33 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
     let qp_type = match init.qp_type {
         IBV_QPT_RC => QpType::Rc,
         IBV_QPT_UC => QpType::Uc,
+        IBV_QPT_XRC_SEND => QpType::XrcSend,
         _ => return Err(Errno::OPNOTSUPP),
     };
-    if init.send_cq.is_null() || init.recv_cq.is_null() {
+    let receives = qp_type != QpType::XrcSend;
+    if init.send_cq.is_null() || (receives && init.recv_cq.is_null()) {
         return Err(Errno::INVAL);
     }
     // SAFETY: a live queue, by the caller's promise.
     let send_cq = Arc::clone(unsafe { Cq::of(init.send_cq) }.engine());
-    // SAFETY: as above.
-    let recv_cq = Arc::clone(unsafe { Cq::of(init.recv_cq) }.engine());
+    let recv_cq = if receives {
+        // SAFETY: as above.
+        Arc::clone(unsafe { Cq::of(init.recv_cq) }.engine())
+    } else {
+        Arc::clone(&send_cq)
+    };
     let srq = (!init.srq.is_null()).then(|| {
         // SAFETY: as above.
         Arc::clone(unsafe { Srq::of(init.srq) }.engine())
     });
     let mut cap = cap_of(&init.cap);
-    if srq.is_some() {
-        // ibv_create_qp(3): ignored for a queue pair with a shared receive queue.
+    if srq.is_some() || !receives {
+        // ibv_create_qp(3): ignored for a queue pair without a receive queue of its own.
         cap.max_recv_wr = 0;
         cap.max_recv_sge = 0;
     }
     let sq_sig_all = init.sq_sig_all != 0;
-    Ok(QpInit { qp_type, send_cq, recv_cq, srq, cap, sq_sig_all })
+    Ok(QpInit { qp_type, send_cq, recv_cq, srq, xrcd: None, cap, sq_sig_all })
 }
 
 /// Makes a queue pair, and tells the program the sizes that it got.
@@ -156,16 +166,84 @@ unsafe fn create(
     // SAFETY: as above.
     let engine = EngineQp::new(domain.engine(), unsafe { init_of(init) }?)?;
     init.cap = c_cap_of(engine.query().1);
+    let home = Home { context: domain.context(), pd, held: domain.hold() };
+    Ok(give(engine, home, init, has_builders))
+}
+
+/// Makes a queue pair that peers of an XRC domain send to.
+///
+/// # Errors
+/// `EINVAL` without a domain; `ENOMEM` without numbers or keys left.
+///
+/// # Safety
+/// The domain must be NULL or live.
+unsafe fn create_target(
+    context: *mut ibv_context,
+    ex: &ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp> {
+    if ex.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || ex.xrcd.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: live, by the caller's promise.
+    let xrcd = unsafe { Xrcd::of(ex.xrcd) };
+    let engine = EngineQp::new_target(xrcd.engine())?;
+    let init =
+        ibv_qp_init_attr { qp_context: ex.qp_context, qp_type: IBV_QPT_XRC_RECV, ..zeroed() };
+    let home = Home { context, pd: ptr::null_mut(), held: xrcd.hold() };
+    Ok(give(engine, home, &init, false))
+}
+
+/// Opens a queue pair that peers of an XRC domain send to. Its asynchronous events go to who made
+/// it.
+///
+/// # Errors
+/// `EINVAL` when the domain has no such queue pair.
+///
+/// # Safety
+/// The domain must be NULL or live.
+unsafe fn open(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp> {
+    let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    let is_complete = attr.comp_mask & needed == needed && !attr.xrcd.is_null();
+    if !is_complete || attr.qp_type != IBV_QPT_XRC_RECV {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: live, by the caller's promise.
+    let xrcd = unsafe { Xrcd::of(attr.xrcd) };
+    let engine = EngineQp::open_target(xrcd.engine(), attr.qp_num).ok_or(Errno::INVAL)?;
+    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+    let init = ibv_qp_init_attr {
+        qp_context: if has_context { attr.qp_context } else { ptr::null_mut() },
+        qp_type: IBV_QPT_XRC_RECV,
+        ..zeroed()
+    };
+    let home = Home { context, pd: ptr::null_mut(), held: xrcd.hold() };
+    Ok(give(engine, home, &init, false))
+}
+
+/// Where a queue pair belongs.
+struct Home {
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    held: Use,
+}
+
+/// Gives a queue pair to the program.
+fn give(
+    engine: Arc<EngineQp>,
+    home: Home,
+    init: &ibv_qp_init_attr,
+    has_builders: bool,
+) -> *mut ibv_qp {
     let qp_base = ibv_qp {
-        context: domain.context(),
+        context: home.context,
         qp_context: init.qp_context,
-        pd,
+        pd: home.pd,
         send_cq: init.send_cq,
         recv_cq: init.recv_cq,
         srq: init.srq,
         handle: engine.number(),
         qp_num: engine.number(),
-        state: IBV_QPS_RESET,
+        state: engine.state() as u32,
         qp_type: init.qp_type,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
@@ -178,16 +256,18 @@ unsafe fn create(
     let cookie = Arc::clone(&engine);
     let state = Qp {
         engine,
-        context: domain.context(),
+        context: home.context,
         init: *init,
         stage: UnsafeCell::new(Stage::default()),
         has_builders,
         async_acks: Acks::default(),
-        _pd: domain.hold(),
+        _held: home.held,
     };
     let qp = object::create(c, state);
-    cookie.cookie.store(qp.expose_provenance(), Ordering::Release);
-    Ok(qp.cast())
+    // One that is opened has had its name since it was made.
+    let address = qp.expose_provenance();
+    let _ = cookie.cookie.compare_exchange(0, address, Ordering::AcqRel, Ordering::Acquire);
+    qp.cast()
 }
 
 #[unsafe(no_mangle)]
@@ -203,13 +283,16 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 
 /// `ibv_create_qp_ex`.
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: the program's structure.
     let ex = unsafe { *init };
-    // Types that need something else than a protection domain do not exist here.
-    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC) {
+    if ex.qp_type == IBV_QPT_XRC_RECV {
+        // SAFETY: the caller's promise is ours.
+        return errno::pointer(unsafe { create_target(context, &ex) });
+    }
+    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND) {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
     if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {
@@ -229,12 +312,23 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     errno::pointer(unsafe { create(ex.pd, init, has_builders) })
 }
 
+/// `ibv_open_qp`.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the program's structure.
+    let attr = unsafe { &*attr };
+    // SAFETY: the caller's promise is ours.
+    errno::pointer(unsafe { open(context, attr) })
+}
+
 /// The extended form of a queue pair, if it was made with builders.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: a live queue pair.
     let state = unsafe { Qp::of(qp) };
-    if state.has_builders { qp.cast() } else { std::ptr::null_mut() }
+    if state.has_builders { qp.cast() } else { ptr::null_mut() }
 }
 
 #[unsafe(no_mangle)]
@@ -244,7 +338,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     {
         // SAFETY: an open context, as long as there is a queue pair in it.
         let _delivery = unsafe { Context::of(state.context) }.delivery();
-        state.engine.cookie.store(0, Ordering::Release);
+        let (own, cookie) = (qp.addr(), &state.engine.cookie);
+        let _ = cookie.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire);
     }
     state.engine.destroy();
     state.async_acks.wait();

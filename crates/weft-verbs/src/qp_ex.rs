@@ -35,6 +35,8 @@ struct Work {
     flags: SendFlags,
     operation: Operation,
     data: Collected,
+    /// The peer's shared receive queue, on an extended connection.
+    srqn: u32,
 }
 
 /// Where a request's data stands in its stage.
@@ -62,7 +64,7 @@ impl Stage {
             Ok((flags, operation)) => {
                 let flags = flags - SendFlags::INLINE; // The setter says that, not the flag.
                 let data = Collected::Gather(0..0);
-                self.work.push(Work { wr_id, flags, operation, data });
+                self.work.push(Work { wr_id, flags, operation, data, srqn: 0 });
             }
             Err(error) => self.fail(error),
         }
@@ -72,6 +74,14 @@ impl Stage {
     fn set(&mut self, data: Collected) {
         match self.work.last_mut() {
             Some(work) => work.data = data,
+            None => self.fail(Errno::INVAL),
+        }
+    }
+
+    /// Says which shared receive queue the last request is for.
+    fn aim(&mut self, srqn: u32) {
+        match self.work.last_mut() {
+            Some(work) => work.srqn = srqn,
             None => self.fail(Errno::INVAL),
         }
     }
@@ -99,7 +109,7 @@ impl Stage {
             };
             let (wr_id, flags) = (work.wr_id, work.flags);
             let operation = work.operation.clone();
-            poster.push(&SendRequest { wr_id, operation, flags, data })
+            poster.push_to(&SendRequest { wr_id, operation, flags, data }, work.srqn)
         });
         if posted.is_err() {
             poster.cancel();
@@ -282,8 +292,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _ah: *mut ibv_ah, _qpn: 
     unsafe { stage(qp) }.fail(Errno::OPNOTSUPP);
 }
 
-/// For extended reliable connections, which there are none of: spoils the batch.
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _srqn: u32) {
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: the program is between `wr_start` and `wr_complete`.
-    unsafe { stage(qp) }.fail(Errno::OPNOTSUPP);
+    unsafe { stage(qp) }.aim(srqn);
 }

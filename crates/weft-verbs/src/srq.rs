@@ -13,14 +13,18 @@ use weft_engine::srq::{Srq as EngineSrq, SrqAttr};
 use weft_engine::{Errno, Result};
 
 use crate::abi::{
-    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
-    zeroed,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_cq, ibv_pd,
+    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd, zeroed,
 };
 use crate::acks::Acks;
 use crate::context::Context;
+use crate::cq::Cq;
 use crate::errno;
+use crate::event;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
+use crate::xrc::Xrcd;
 
 /// What is behind an `ibv_srq`.
 #[derive(Debug)]
@@ -28,7 +32,8 @@ pub(crate) struct Srq {
     engine: Arc<EngineSrq>,
     context: *mut ibv_context,
     async_acks: Acks,
-    _pd: Use,
+    /// Its protection domain, and its XRC domain if it is in one.
+    _held: (Use, Option<Use>),
 }
 
 impl Behind for Srq {
@@ -56,12 +61,34 @@ impl Srq {
     }
 }
 
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq> {
+/// Makes a queue, in an XRC domain and with a completion queue of its own if they are named, and
+/// tells the program the sizes that it got.
+///
+/// # Errors
+/// `EINVAL` for sizes beyond the device's; `ENOMEM` when the domain has too many.
+///
+/// # Safety
+/// The objects must be live.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
+    init: &mut ibv_srq_init_attr,
+) -> Result<*mut ibv_srq> {
     // SAFETY: a live domain.
     let domain = unsafe { Pd::of(pd) };
     let attr = init.attr;
     let wanted = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit };
-    let engine = EngineSrq::new(domain.engine(), wanted)?;
+    let (engine, held) = match xrc {
+        None => (EngineSrq::new(domain.engine(), wanted)?, None),
+        Some((xrcd, cq)) => {
+            // SAFETY: live, by the caller's promise.
+            let xrcd = unsafe { Xrcd::of(xrcd) };
+            // SAFETY: as above.
+            let cq = unsafe { Cq::of(cq) };
+            let engine = EngineSrq::new_xrc(domain.engine(), wanted, xrcd.engine(), cq.engine())?;
+            (engine, Some(xrcd.hold()))
+        }
+    };
     let actual = engine.query();
     init.attr.max_wr = actual.max_wr;
     init.attr.max_sge = actual.max_sge;
@@ -75,7 +102,8 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut i
     };
     let cookie = Arc::clone(&engine);
     let context = domain.context();
-    let state = Srq { engine, context, async_acks: Acks::default(), _pd: domain.hold() };
+    let _held = (domain.hold(), held);
+    let state = Srq { engine, context, async_acks: Acks::default(), _held };
     let srq = object::create(c, state);
     cookie.cookie.store(srq.expose_provenance(), Ordering::Release);
     Ok(srq)
@@ -89,7 +117,57 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     // SAFETY: the program's structure.
     let init = unsafe { &mut *init };
     // SAFETY: the caller's promise is ours.
-    errno::pointer(unsafe { create(pd, init) })
+    errno::pointer(unsafe { create(pd, None, init) })
+}
+
+/// What a program describes by `ibv_srq_init_attr_ex`: a plain queue, or one of an XRC domain.
+///
+/// # Errors
+/// `EINVAL` for a domain or queue that is missing; `EOPNOTSUPP` for tag matching.
+///
+/// # Safety
+/// The objects that are named must be live.
+unsafe fn create_described(init: &mut ibv_srq_init_attr_ex) -> Result<*mut ibv_srq> {
+    let has = |bit| init.comp_mask & bit != 0;
+    let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { IBV_SRQT_BASIC };
+    let xrc = match srq_type {
+        IBV_SRQT_BASIC => None,
+        IBV_SRQT_XRC if !has(IBV_SRQ_INIT_ATTR_XRCD) || !has(IBV_SRQ_INIT_ATTR_CQ) => {
+            return Err(Errno::INVAL);
+        }
+        IBV_SRQT_XRC if init.xrcd.is_null() || init.cq.is_null() => return Err(Errno::INVAL),
+        IBV_SRQT_XRC => Some((init.xrcd, init.cq)),
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    if !has(IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let mut plain = ibv_srq_init_attr { srq_context: init.srq_context, attr: init.attr };
+    // SAFETY: live, by the caller's promise.
+    let created = unsafe { create(init.pd, xrc, &mut plain) };
+    init.attr = plain.attr;
+    created
+}
+
+/// `ibv_create_srq_ex`.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the program's structure.
+    let init = unsafe { &mut *init };
+    // SAFETY: the caller's promise is ours.
+    errno::pointer(unsafe { create_described(init) })
+}
+
+/// `ibv_get_srq_num`: `EINVAL` for a queue that is in no XRC domain.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: a live queue.
+    let found = unsafe { Srq::of(srq) }.engine.number().ok_or(Errno::INVAL);
+    errno::returned(found.map(|found| {
+        // SAFETY: the program's place for the result.
+        unsafe { number.write(found) }
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -125,18 +203,16 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     let state = unsafe { Srq::of(srq) };
     // SAFETY: an open context, as long as there is a queue in it.
     let context = unsafe { Context::of(state.context) };
-    {
-        let _delivery = context.delivery();
-        if let Err(error) = state.engine.check_unused() {
-            return errno::returned(Err(error));
-        }
-        state.engine.cookie.store(0, Ordering::Release);
-    }
-    context.engine().forget_events(
-        |event| matches!(&event.element, Element::Srq(other) if Arc::ptr_eq(other, &state.engine)),
+    let retired = event::retire(
+        context,
+        &state.engine.cookie,
+        || state.engine.destroy(),
+        |element| matches!(element, Element::Srq(other) if Arc::ptr_eq(other, &state.engine)),
+        &[&state.async_acks],
     );
-    state.async_acks.wait();
-    // SAFETY: the program gives it up, has acknowledged its events, and no queue pair uses it.
-    unsafe { object::destroy::<Srq>(srq) };
-    0
+    if retired.is_ok() {
+        // SAFETY: the program gives it up, has acknowledged its events, and no queue pair uses it.
+        unsafe { object::destroy::<Srq>(srq) };
+    }
+    errno::returned(retired)
 }

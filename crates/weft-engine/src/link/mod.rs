@@ -12,6 +12,7 @@
 //!   tells the sender, which gives up after its own RNR retries.
 //! * **Send with immediate data** is an Immediate Data message (RFC 7306) that says that it belongs
 //!   to the Send behind it.
+//! * **Shared receive queues by number** ([`xrc`]), for extended reliable connections.
 
 pub(crate) mod control;
 mod fault;
@@ -20,8 +21,10 @@ pub(crate) mod pool;
 mod rx;
 mod tx;
 mod uc;
+mod xrc;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weft_wire::ddp::UntaggedQueue;
@@ -34,6 +37,7 @@ use crate::log::{self, Level};
 use crate::mr::{Asker, Finder};
 use crate::qp::rq::RecvWork;
 use crate::qp::{Qp, QpAttr, QpState, QpType};
+use crate::srq::Srq;
 use crate::wc::{Completion, Opcode, Status};
 use crate::wr::Sge;
 
@@ -131,6 +135,8 @@ struct Receiving {
     active: bool,
     work: RecvWork,
     capacity: u64,
+    /// Where the receive is from, on the target of an extended connection.
+    srq: Option<Arc<Srq>>,
 }
 
 /// A Send or an Immediate that found no receive.
@@ -142,6 +148,8 @@ struct Parked {
     imm: Option<u32>,
     /// Immediate data of a Write: length of the Write.
     written: Option<u32>,
+    /// The shared receive queue that it is for, on the target of an extended connection.
+    srqn: u32,
     complete: bool,
     /// Writes placed behind it. They count as placed only with it: the peer is told of a number of
     /// messages, which are complete in order.
@@ -408,7 +416,8 @@ impl Link {
     pub(crate) fn flush_receives(&mut self, qp: &Qp) {
         let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, qp.number());
         if std::mem::take(&mut self.receiving.active) {
-            qp.recv_cq().push(flushed(self.receiving.work.wr_id), false);
+            let cq = self.receiving.cq(qp);
+            cq.push(flushed(self.receiving.work.wr_id), false);
         }
         if qp.srq().is_some() {
             qp.report_last_wqe();
@@ -510,7 +519,7 @@ impl Link {
     }
 
     fn asker<'a>(&self, qp: &'a Qp) -> Asker<'a> {
-        Asker { pd: qp.pd(), qp_num: qp.number() }
+        Asker { pd: qp.pd(), xrcd: qp.xrcd().map(|domain| &**domain), qp_num: qp.number() }
     }
 
     /// Bytes from and to the peer since the connection began.

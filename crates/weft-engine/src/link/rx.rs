@@ -25,7 +25,7 @@ use crate::wc::{self, Completion, Status};
 /// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
 pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
 
-type Handled = Result<(), Fault>;
+pub(super) type Handled = Result<(), Fault>;
 
 impl Link {
     /// A buffer with room for bytes from the peer; `None` while the peer must wait.
@@ -250,10 +250,11 @@ impl Link {
             Opcode::AtomicRequest => self.atomic_request(payload, qp),
             Opcode::AtomicResponse => self.atomic_response(payload, qp),
             Opcode::Terminate => self.terminated(payload, qp),
-            Opcode::Immediate | Opcode::ImmediateSe => self.immediate(opcode, payload, qp),
+            Opcode::Immediate | Opcode::ImmediateSe => {
+                self.immediate(opcode, ulp_word, payload, qp)
+            }
             Opcode::Send | Opcode::SendInv | Opcode::SendSe | Opcode::SendSeInv => {
-                let invalidate = opcode.invalidates(ulp_word);
-                self.send(opcode, invalidate, placement, payload, qp)
+                self.send(opcode, ulp_word, placement, payload, qp)
             }
             Opcode::Write | Opcode::ReadResponse => {
                 Err(rdmap::RdmapError::Misplaced(opcode).into())
@@ -349,17 +350,18 @@ impl Link {
     fn send(
         &mut self,
         opcode: Opcode,
-        invalidate: Option<u32>,
+        ulp_word: u32,
         placement: Placement,
         payload: &[u8],
         qp: &Qp,
     ) -> Handled {
+        let invalidate = opcode.invalidates(ulp_word);
         if self.is_unreliable() {
             return self.send_or_drop(opcode, invalidate, placement, payload, qp);
         }
-        if placement.first && !self.start_receive(qp) {
+        if placement.first && !self.start_receive(ulp_word, qp)? {
             let imm = self.send_imm.take();
-            self.start_parking(opcode, invalidate, imm, None);
+            self.start_parking(opcode, ulp_word, invalidate, imm, None);
         }
         if !self.receiving.active {
             return self.park(placement.last, payload);
@@ -383,12 +385,16 @@ impl Link {
     /// dropped message has left.
     //= rfc5040#section-5.5
     //% Sends are delivered in the order in which the peer sent them.
-    pub(super) fn start_receive(&mut self, qp: &Qp) -> bool {
-        self.receiving.active || self.parked.is_empty() && self.take_receive(qp)
+    pub(super) fn start_receive(&mut self, srqn: u32, qp: &Qp) -> Result<bool, Fault> {
+        if self.receiving.active {
+            return Ok(true);
+        }
+        self.aim(srqn, qp)?;
+        Ok(self.parked.is_empty() && self.take_receive(qp))
     }
 
     fn take_receive(&mut self, qp: &Qp) -> bool {
-        if !qp.pop_receive(&mut self.receiving.work) {
+        if !self.receiving.take(qp) {
             return false;
         }
         self.receiving.capacity = place::total(&self.receiving.work.sges);
@@ -397,7 +403,7 @@ impl Link {
     }
 
     fn fill_receive(&mut self, offset: u64, payload: &[u8], qp: &Qp) -> Handled {
-        let asker = self.asker(qp);
+        let asker = self.receiving.asker(qp);
         let placed =
             place::scatter(&mut self.rx_finder, asker, &self.receiving.work.sges, offset, payload);
         placed.map_err(|_| {
@@ -440,8 +446,9 @@ impl Link {
         //% Solicited Event wakes a program that waits for it.
         //= rfc5041#section-5.4
         //% A message is delivered once, when all of its bytes are in place.
-        let completion = Completion { byte_len, imm_data, wc_flags: flags, ..completion };
-        qp.recv_cq().push(completion, opcode.is_solicited());
+        let src_qp = qp.xrc_source();
+        let completion = Completion { byte_len, imm_data, src_qp, wc_flags: flags, ..completion };
+        self.receiving.cq(qp).push(completion, opcode.is_solicited());
         self.placed += 1;
         Ok(())
     }
@@ -450,7 +457,7 @@ impl Link {
         if std::mem::take(&mut self.receiving.active) {
             let wr_id = self.receiving.work.wr_id;
             let completion = Completion::new(wr_id, status, wc::Opcode::Recv, qp.number());
-            qp.recv_cq().push(completion, false);
+            self.receiving.cq(qp).push(completion, false);
         }
     }
 
@@ -474,7 +481,7 @@ impl Link {
 
     // ---- Immediate Data ----
 
-    fn immediate(&mut self, opcode: Opcode, payload: &[u8], qp: &Qp) -> Handled {
+    fn immediate(&mut self, opcode: Opcode, srqn: u32, payload: &[u8], qp: &Qp) -> Handled {
         let Immediate([a, b, c, d, kind @ ..]) = Immediate::parse(payload)?;
         let imm = u32::from_ne_bytes([a, b, c, d]);
         if kind == IMMEDIATE_OF_SEND && self.is_weft_peer() {
@@ -489,13 +496,13 @@ impl Link {
         if self.dropped_last_write() {
             return Ok(());
         }
-        if self.start_receive(qp) {
+        if self.start_receive(srqn, qp)? {
             return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
         }
         if self.is_unreliable() {
             return Ok(());
         }
-        self.start_parking(opcode, None, Some(imm), Some(written));
+        self.start_parking(opcode, srqn, None, Some(imm), Some(written));
         self.park(true, &[])
     }
 
@@ -504,12 +511,21 @@ impl Link {
     fn start_parking(
         &mut self,
         opcode: Opcode,
+        srqn: u32,
         invalidate: Option<u32>,
         imm: Option<u32>,
         written: Option<u32>,
     ) {
-        let (bytes, complete, behind) = (Vec::new(), false, 0);
-        self.parked.push_back(Parked { opcode, bytes, invalidate, imm, written, complete, behind });
+        self.parked.push_back(Parked {
+            opcode,
+            bytes: Vec::new(),
+            invalidate,
+            imm,
+            written,
+            srqn,
+            complete: false,
+            behind: 0,
+        });
     }
 
     fn park(&mut self, last: bool, payload: &[u8]) -> Handled {
@@ -526,7 +542,15 @@ impl Link {
     /// Hands parked messages to receives that have been posted since. One of which the end has not
     /// come yet goes on straight into its receive: it may be longer than what may be parked.
     pub(crate) fn unpark(&mut self, qp: &Qp) {
-        while self.has_parked() && self.receives() && self.take_receive(qp) {
+        while let Some(front) = self.parked.front()
+            && self.receives()
+        {
+            if let Err(fault) = self.aim(front.srqn, qp) {
+                return self.refuse(qp, &fault);
+            }
+            if !self.take_receive(qp) {
+                return;
+            }
             let Some(parked) = self.parked.pop_front() else { return };
             self.parked_bytes -= parked.cost();
             if let Err(fault) = self.receive_parked(&parked, qp) {

@@ -280,7 +280,7 @@ impl Link {
         if takes_answer && self.outstanding.len() >= self.ord() && self.ord() > 0 {
             return false;
         }
-        let (length, flags) = (work.length, work.flags);
+        let (length, flags, srqn) = (work.length, work.flags, work.srqn);
         let mut sges = std::mem::take(&mut self.outgoing.sges);
         let mut bytes = std::mem::take(&mut self.outgoing.inline);
         sq.copy_next(&mut sges, &mut bytes);
@@ -294,7 +294,7 @@ impl Link {
             self.fail_request(status, qp);
             return false;
         }
-        self.start_request(operation, number, length, flags, sq, qp)
+        self.start_request(operation, number, length, flags, srqn, sq, qp)
     }
 
     fn ord(&self) -> usize {
@@ -338,6 +338,7 @@ impl Link {
         number: u64,
         length: u32,
         flags: SendFlags,
+        srqn: u32,
         mut sq: weft_sys::LockGuard<'_, SendQueue>,
         qp: &Qp,
     ) -> bool {
@@ -345,7 +346,7 @@ impl Link {
         match operation {
             Operation::Send { imm, invalidate } => {
                 if let Some(imm) = imm {
-                    self.immediate_message(Opcode::Immediate, imm, rx::IMMEDIATE_OF_SEND);
+                    self.immediate_message(Opcode::Immediate, srqn, imm, rx::IMMEDIATE_OF_SEND);
                 }
                 let opcode = match (invalidate.is_some(), solicited) {
                     (false, false) => Opcode::Send,
@@ -353,7 +354,7 @@ impl Link {
                     (true, false) => Opcode::SendInv,
                     (true, true) => Opcode::SendSeInv,
                 };
-                let header = self.send_header(opcode, invalidate.unwrap_or(0));
+                let header = self.send_header(opcode, invalidate.unwrap_or(srqn));
                 self.start_message(header, number, length);
             }
             Operation::Write { remote_addr, rkey, .. } => {
@@ -493,15 +494,15 @@ impl Link {
         let imm = match sq.peek_next() {
             Some((_, work)) => match work.operation {
                 Operation::Write { imm, .. } => {
-                    imm.map(|imm| (imm, work.flags.contains(SendFlags::SOLICITED)))
+                    imm.map(|imm| (imm, work.srqn, work.flags.contains(SendFlags::SOLICITED)))
                 }
                 _ => None,
             },
             None => None,
         };
-        if let Some((imm, solicited)) = imm {
+        if let Some((imm, srqn, solicited)) = imm {
             let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
-            self.immediate_message(opcode, imm, [0; 4]);
+            self.immediate_message(opcode, srqn, imm, [0; 4]);
             self.messages_sent += 1;
         }
         let complete_at = if self.is_acknowledged() { self.messages_sent } else { self.appended };
@@ -517,11 +518,11 @@ impl Link {
         MessageHeader::Untagged { opcode, ulp_word, qn: rdmap::queue::SEND, msn }
     }
 
-    fn immediate_message(&mut self, opcode: Opcode, imm: u32, kind: [u8; 4]) {
+    fn immediate_message(&mut self, opcode: Opcode, srqn: u32, imm: u32, kind: [u8; 4]) {
         let mut data = [0; Immediate::LEN];
         data[..4].copy_from_slice(&imm.to_ne_bytes());
         data[4..].copy_from_slice(&kind);
-        let header = self.send_header(opcode, 0);
+        let header = self.send_header(opcode, srqn);
         self.whole(header, &data);
     }
 

@@ -123,7 +123,8 @@ impl Link {
     ) -> Result<(), Fault> {
         let Placement { first, last, offset, .. } = placement;
         if first {
-            self.loss.send = !self.start_receive(qp);
+            // Its receive queue has no number.
+            self.loss.send = !self.start_receive(0, qp)?;
         }
         let end = u64::from(offset) + payload.len() as u64;
         // The receive of a message that does not fit is left to the next one.
@@ -134,7 +135,7 @@ impl Link {
             }
             return Ok(());
         }
-        let asker = self.asker(qp);
+        let asker = self.receiving.asker(qp);
         let sges = &self.receiving.work.sges;
         if place::scatter(&mut self.rx_finder, asker, sges, offset.into(), payload).is_err() {
             // The program's own mistake, of which the peer need not know.

@@ -8,6 +8,7 @@ use crate::access::Access;
 use crate::cq::Cq;
 use crate::device::Gid;
 use crate::srq::Srq;
+use crate::xrc::Xrcd;
 
 /// `enum ibv_qp_type`.
 #[repr(u32)]
@@ -19,6 +20,10 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagrams.
     Ud = 4,
+    /// Extended reliable connection, the side that sends.
+    XrcSend = 9,
+    /// Extended reliable connection, the side that is sent to.
+    XrcRecv = 10,
 }
 
 /// `enum ibv_qp_state`.
@@ -64,6 +69,8 @@ pub struct QpInit {
     pub recv_cq: Arc<Cq>,
     /// Where receives come from, instead of a receive queue of its own.
     pub srq: Option<Arc<Srq>>,
+    /// Whose shared receive queues a peer may send to, for [`QpType::XrcRecv`].
+    pub xrcd: Option<Arc<Xrcd>>,
     /// Sizes.
     pub cap: QpCap,
     /// Every send work request is signalled.

@@ -36,6 +36,7 @@ use crate::rendezvous;
 use crate::srq::{Srq, SrqUser};
 use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
+use crate::xrc::Xrcd;
 use crate::{Errno, Result};
 
 pub use attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpInit, QpState, QpType};
@@ -109,6 +110,8 @@ pub struct Qp {
     retry_timer: Lock<Option<TimerId>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
     last_wqe_told: AtomicBool,
+    /// Who has it open, each of whom destroys it once.
+    users: AtomicUsize,
 }
 
 impl Qp {
@@ -127,6 +130,10 @@ impl Qp {
         if !fits {
             return Err(Errno::INVAL);
         }
+        let is_target = init.qp_type == QpType::XrcRecv;
+        if is_target != init.xrcd.is_some() || (init.srq.is_some() && !init.qp_type.receives()) {
+            return Err(Errno::INVAL);
+        }
         let holds = Holds {
             pd: pd.user(),
             send_cq: init.send_cq.user(),
@@ -134,11 +141,11 @@ impl Qp {
             srq: init.srq.as_ref().map(Srq::user),
         };
         let (number, datagram) = match init.qp_type {
-            QpType::Rc | QpType::Uc => (numbers::allocate()?, None),
             QpType::Ud => {
                 let (number, port) = numbers::allocate_for_datagrams()?;
                 (number, Some(Datagram::new(port)))
             }
+            _ => (numbers::allocate()?, None),
         };
         let ack_stag = match keys::insert(|_| Keyed::Reserved) {
             Ok(key) => key,
@@ -175,10 +182,44 @@ impl Qp {
             retry_timer: Lock::new(None),
             monitor: Lock::new(None),
             last_wqe_told: AtomicBool::new(false),
+            users: AtomicUsize::new(1),
             init,
         });
         numbers::bind(&qp);
         Ok(qp)
+    }
+
+    /// `ibv_create_qp_ex` with an XRC domain: a queue pair that peers send to. Its queues and
+    /// protection domain are those of the shared receive queues of the domain; what every queue
+    /// pair has stays empty.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are no numbers or keys left.
+    pub fn new_target(xrcd: &Arc<Xrcd>) -> Result<Arc<Self>> {
+        let pd = Pd::new(xrcd.context());
+        let cq = Cq::new(xrcd.context(), 1, None)?;
+        let init = QpInit {
+            qp_type: QpType::XrcRecv,
+            send_cq: Arc::clone(&cq),
+            recv_cq: cq,
+            srq: None,
+            xrcd: Some(Arc::clone(xrcd)),
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        Self::new(&pd, init)
+    }
+
+    /// `ibv_open_qp`: the queue pair of this process with this number that peers of the domain send
+    /// to. It is destroyed by the last [`Qp::destroy`].
+    #[must_use]
+    pub fn open_target(xrcd: &Arc<Xrcd>, number: u32) -> Option<Arc<Self>> {
+        let qp = numbers::find(number)?;
+        let is_of_domain = qp.xrcd().is_some_and(|own| Arc::ptr_eq(own, xrcd));
+        let share = |users: usize| (users != 0).then_some(users + 1);
+        let is_shared = is_of_domain
+            && qp.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, share).is_ok();
+        is_shared.then_some(qp)
     }
 
     /// The queue pair number, 24 bits.
@@ -217,6 +258,16 @@ impl Qp {
         self.init.srq.as_ref()
     }
 
+    /// Whose shared receive queues peers send to, on the target of an extended connection.
+    pub(crate) fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.init.xrcd.as_ref()
+    }
+
+    /// The sender's number, which completions of an extended connection report; otherwise 0.
+    pub(crate) fn xrc_source(&self) -> u32 {
+        self.xrcd().map_or(0, |_| self.attr.lock().dest_qp_num)
+    }
+
     /// The state, which an error may have changed since the last `modify`.
     #[must_use]
     pub fn state(&self) -> QpState {
@@ -239,6 +290,7 @@ impl Qp {
     /// `EINVAL` for a transition that does not exist, and for attributes that are missing, do not
     /// belong to it, or have a value out of range.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<()> {
+        let mask = transition::relevant(self.init.qp_type, mask);
         let from = self.state();
         let to = if mask.contains(AttrMask::STATE) { attr.qp_state } else { from };
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != from {
@@ -265,11 +317,11 @@ impl Qp {
     /// `ibv_post_recv`.
     ///
     /// # Errors
-    /// `EINVAL` in the RESET state, with a shared receive queue, or for too many scatter entries;
-    /// `ENOMEM` when the queue is full.
+    /// `EINVAL` in the RESET state, without a receive queue of its own, or for too many scatter
+    /// entries; `ENOMEM` when the queue is full.
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
         let state = self.state();
-        if state == QpState::Reset || self.init.srq.is_some() {
+        if state == QpState::Reset || self.init.srq.is_some() || !self.init.qp_type.receives() {
             return Err(Errno::INVAL);
         }
         self.rq.lock().push(request)?;
@@ -298,7 +350,11 @@ impl Qp {
 
     /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
     /// whether there is one already.
-    fn await_receive(&self) -> bool {
+    fn await_receive(&self, link: &Link) -> bool {
+        if self.xrcd().is_some() {
+            // A queue that is gone brings nothing: looking again finds that out.
+            return link.awaited(self).is_none_or(|srq| srq.await_receive_among_others(&self.me));
+        }
         match &self.init.srq {
             Some(srq) => srq.await_receive(&self.me, &self.parked),
             None => {
@@ -309,8 +365,12 @@ impl Qp {
         }
     }
 
-    /// `ibv_destroy_qp`. Afterwards no completion and no event of it appears any more.
+    /// `ibv_destroy_qp`. Afterwards no completion and no event of it appears any more. One that is
+    /// shared is destroyed by the last of its users.
     pub fn destroy(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
         rendezvous::forget(self);
         self.publish_state(QpState::Reset);
         self.drop_connection();
@@ -659,7 +719,7 @@ impl Qp {
                 if self.init.srq.is_none() {
                     self.parked.store(false, Ordering::SeqCst);
                 }
-            } else if self.await_receive() {
+            } else if self.await_receive(&conn.link) {
                 self.kick.fetch_or(KICK_UNPARK, Ordering::SeqCst);
             }
             let wants_ack_only = what & KICK_SEND == 0 && conn.link.only_acks_due(self);
@@ -779,6 +839,15 @@ impl Poster<'_> {
     /// `EINVAL` before RTS, for an operation that the type does not have, or for a malformed
     /// request; `ENOMEM` when the queue is full.
     pub fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
+        self.push_to(request, 0)
+    }
+
+    /// Posts one work request for a shared receive queue of the peer's, on an extended connection;
+    /// on others the number is not looked at.
+    ///
+    /// # Errors
+    /// As [`Poster::push`].
+    pub fn push_to(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<()> {
         if matches!(self.qp.state(), QpState::Reset | QpState::Init | QpState::Rtr)
             || !self.qp.init.qp_type.has(&request.operation)
         {
@@ -788,7 +857,8 @@ impl Poster<'_> {
         if self.posted == 0 {
             self.was_idle = sq.len() == 0;
         }
-        sq.push(request)?;
+        let srqn = if self.qp.init.qp_type == QpType::XrcSend { srqn } else { 0 };
+        sq.push(request, srqn)?;
         self.posted += 1;
         Ok(())
     }

@@ -15,6 +15,16 @@ impl QpType {
             Self::Rc => !is_datagram,
             Self::Uc => !is_datagram && !takes_answer,
             Self::Ud => is_datagram,
+            // The place of the key to invalidate is taken by the number of the queue.
+            Self::XrcSend => {
+                !is_datagram && !matches!(operation, Operation::Send { invalidate: Some(_), .. })
+            }
+            Self::XrcRecv => false,
         }
+    }
+
+    /// Whether there is a receive queue.
+    pub(super) fn receives(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc | Self::Ud)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct SendWork {
     pub(crate) flags: SendFlags,
     pub(crate) length: u32,
     pub(crate) progress: Progress,
+    /// The peer's shared receive queue, on an extended connection; otherwise 0.
+    pub(crate) srqn: u32,
     sge_count: u32,
     inline_len: u32,
 }
@@ -96,7 +98,8 @@ impl SendQueue {
         }
     }
 
-    pub(crate) fn push(&mut self, request: &SendRequest<'_>) -> Result<()> {
+    /// Adds a request; `srqn` is the peer's shared receive queue, or 0.
+    pub(crate) fn push(&mut self, request: &SendRequest<'_>, srqn: u32) -> Result<()> {
         if self.work.len() >= self.limits.max_wr as usize {
             return Err(Errno::NOMEM);
         }
@@ -124,6 +127,7 @@ impl SendQueue {
             flags,
             length,
             progress: Progress::Queued,
+            srqn,
             sge_count,
             inline_len,
         });
@@ -280,9 +284,9 @@ mod tests {
     fn lists_follow_their_requests() {
         let mut queue = SendQueue::new(LIMITS);
         let sge = |addr| Sge { addr, length: 8, lkey: 1 };
-        queue.push(&send(1, Data::Gather(&[sge(10), sge(20)]))).expect("room");
-        queue.push(&send(2, Data::Inline(&[b"ab", b"c"]))).expect("room");
-        queue.push(&send(3, Data::Gather(&[sge(30)]))).expect("room");
+        queue.push(&send(1, Data::Gather(&[sge(10), sge(20)])), 0).expect("room");
+        queue.push(&send(2, Data::Inline(&[b"ab", b"c"])), 0).expect("room");
+        queue.push(&send(3, Data::Gather(&[sge(30)])), 0).expect("room");
         let (mut sges, mut inline) = (Vec::new(), Vec::new());
         for (wr_id, addrs, bytes) in [(1, vec![10, 20], ""), (2, vec![], "abc"), (3, vec![30], "")]
         {
@@ -307,14 +311,14 @@ mod tests {
     fn what_was_posted_last_can_be_taken_back() {
         let mut queue = SendQueue::new(LIMITS);
         let sge = |addr| Sge { addr, length: 8, lkey: 1 };
-        queue.push(&send(1, Data::Gather(&[sge(10)]))).expect("room");
+        queue.push(&send(1, Data::Gather(&[sge(10)])), 0).expect("room");
         queue.advance(Progress::Awaiting);
-        queue.push(&send(2, Data::Inline(&[b"stays"]))).expect("room");
-        queue.push(&send(3, Data::Gather(&[sge(20), sge(30)]))).expect("room");
-        queue.push(&send(4, Data::Inline(&[b"goes"]))).expect("room");
+        queue.push(&send(2, Data::Inline(&[b"stays"])), 0).expect("room");
+        queue.push(&send(3, Data::Gather(&[sge(20), sge(30)])), 0).expect("room");
+        queue.push(&send(4, Data::Inline(&[b"goes"])), 0).expect("room");
         queue.take_back(2);
         assert_eq!((queue.len(), queue.unsent(), queue.unsent_bytes()), (2, 1, 5));
-        queue.push(&send(5, Data::Gather(&[sge(40)]))).expect("room again");
+        queue.push(&send(5, Data::Gather(&[sge(40)])), 0).expect("room again");
         let (mut sges, mut inline) = (Vec::new(), Vec::new());
         queue.copy_next(&mut sges, &mut inline);
         assert_eq!((sges.len(), inline.as_slice()), (0, b"stays".as_slice()));
@@ -327,14 +331,14 @@ mod tests {
     fn limits_are_kept() {
         let mut queue = SendQueue::new(LIMITS);
         let sge = Sge::default();
-        assert_eq!(queue.push(&send(1, Data::Gather(&[sge; 3]))), Err(Errno::INVAL));
-        assert_eq!(queue.push(&send(1, Data::Inline(&[&[0; 17]]))), Err(Errno::INVAL));
+        assert_eq!(queue.push(&send(1, Data::Gather(&[sge; 3])), 0), Err(Errno::INVAL));
+        assert_eq!(queue.push(&send(1, Data::Inline(&[&[0; 17]])), 0), Err(Errno::INVAL));
         let long = Sge { length: 65, ..sge };
-        assert_eq!(queue.push(&send(1, Data::Gather(&[long]))), Err(Errno::INVAL));
+        assert_eq!(queue.push(&send(1, Data::Gather(&[long])), 0), Err(Errno::INVAL));
         for wr_id in 0..4 {
-            queue.push(&send(wr_id, Data::Gather(&[]))).expect("room");
+            queue.push(&send(wr_id, Data::Gather(&[])), 0).expect("room");
         }
-        assert_eq!(queue.push(&send(5, Data::Gather(&[]))), Err(Errno::NOMEM));
+        assert_eq!(queue.push(&send(5, Data::Gather(&[])), 0), Err(Errno::NOMEM));
         queue.pop().expect("unsent work");
         assert_eq!(queue.unsent(), 3);
     }

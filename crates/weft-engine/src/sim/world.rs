@@ -157,6 +157,7 @@ impl World {
                 send_cq: Arc::clone(&send_cq),
                 recv_cq: Arc::clone(&recv_cq),
                 srq: srq.clone(),
+                xrcd: None,
                 cap,
                 sq_sig_all: self.rng.u8(..4) == 0,
             };

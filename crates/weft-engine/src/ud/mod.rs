@@ -220,7 +220,7 @@ impl Datagram {
             Fit::Empty => return count(&self.counters.no_receive),
             Fit::TooSmall => return count(&self.counters.receive_too_small),
         }
-        let asker = Asker { pd: qp.pd(), qp_num: qp.number() };
+        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
         let grh = grh::of(arrival.from.ip(), arrival.to, payload.len());
         let placed = scatter(finder, asker, &work.sges, 0, &grh)
             .and_then(|()| scatter(finder, asker, &work.sges, GRH_LEN as u64, payload));
@@ -308,7 +308,7 @@ fn put(
         solicited,
     };
     let has_crc = to.ah.has_crc();
-    let asker = Asker { pd: qp.pd(), qp_num: qp.number() };
+    let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
     let Tx { outbox, finder, sges, inline, .. } = tx;
     let written = outbox.push(to.ah.address_of(to.qp_num), to.ah.source(), |bytes| {
         let start = bytes.len();

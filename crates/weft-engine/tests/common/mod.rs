@@ -58,6 +58,7 @@ impl Host {
             send_cq: cq(),
             recv_cq: cq(),
             srq: None,
+            xrcd: None,
             cap,
             sq_sig_all: false,
         };
