@@ -52,6 +52,11 @@ pub const FLAG_WITH_IMM: u32 = 1 << 1;
 /// `IBV_WC_WITH_INV`: `imm_data` is the key that the peer invalidated.
 pub const FLAG_WITH_INV: u32 = 1 << 3;
 
+/// In the place of a service level: the datagram came over UDP and IPv4. UCX looks at it.
+pub const HEADER_IPV4: u8 = 8 | 2;
+/// The same for IPv6.
+pub const HEADER_IPV6: u8 = 8 | 1;
+
 /// A completion; laid out as `struct ibv_wc`, so that polling copies it as it is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +83,8 @@ pub struct Completion {
     pub pkey_index: u16,
     /// Sender's LID (datagrams).
     pub slid: u16,
-    /// Service level, always 0 here.
+    /// Of datagrams the kind of the routing header in front of them, as network cards tell it
+    /// (InfiniBand annex A17.4.5.1): [`HEADER_IPV4`] or [`HEADER_IPV6`]; otherwise 0.
     pub sl: u8,
     /// Always 0 here.
     pub dlid_path_bits: u8,

@@ -11,8 +11,11 @@ const ITERATIONS: &str = "50";
 /// The sizes that it goes through by itself, as it prints them.
 const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];
 
-/// Runs fi_pingpong over all its sizes, with its check of the data.
-fn pingpong(stage: &Stage, provider: &str, options: &str) -> Result<()> {
+/// Of those, what fits the port's MTU.
+const OF_DATAGRAMS: &[&str] = &["64", "256", "1k"];
+
+/// Runs fi_pingpong over its sizes, with its check of the data, and expects the results of `sizes`.
+fn pingpong(stage: &Stage, provider: &str, options: &str, sizes: &[&str]) -> Result<()> {
     let port = ports::next().to_string();
     let program =
         Program::weft("fi_pingpong").args(["-p", provider, "-c", "-I", ITERATIONS]).line(options);
@@ -20,7 +23,7 @@ fn pingpong(stage: &Stage, provider: &str, options: &str) -> Result<()> {
     let client = program.args(["-P", &port, &stage.server_address().to_string()]);
     let ends = stage.converse(&server, Port::Tcp(port.parse()?), &client, TIMEOUT);
     let (_, client) = ends.with_context(|| format!("{provider} {options}"))?;
-    for size in SIZES {
+    for &size in sizes {
         let row = client.stdout.lines().any(|line| {
             let mut columns = line.split_whitespace();
             columns.next() == Some(size) && columns.next() == Some(ITERATIONS)
@@ -32,19 +35,32 @@ fn pingpong(stage: &Stage, provider: &str, options: &str) -> Result<()> {
 
 #[test]
 fn verbs_messages() -> Result<()> {
-    pingpong(&Stage::loopback(), "verbs", "-e msg")
+    pingpong(&Stage::loopback(), "verbs", "-e msg", &SIZES)
 }
 
 #[test]
 fn verbs_reliable_datagrams() -> Result<()> {
-    pingpong(&Stage::loopback(), "verbs;ofi_rxm", "-e rdm")?;
-    pingpong(&Stage::loopback(), "verbs;ofi_rxm", "-e rdm -m tagged")
+    pingpong(&Stage::loopback(), "verbs;ofi_rxm", "-e rdm", &SIZES)?;
+    pingpong(&Stage::loopback(), "verbs;ofi_rxm", "-e rdm -m tagged", &SIZES)
+}
+
+#[test]
+fn verbs_datagrams() -> Result<()> {
+    pingpong(&Stage::loopback(), "verbs", "-e dgram", OF_DATAGRAMS)
+}
+
+/// `ofi_rxd` makes unreliable datagrams reliable.
+#[test]
+fn verbs_datagrams_made_reliable() -> Result<()> {
+    pingpong(&Stage::loopback(), "verbs;ofi_rxd", "-e rdm", &SIZES)
 }
 
 #[test]
 fn across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    pingpong(&stage, "verbs", "-e msg")?;
-    pingpong(&stage, "verbs;ofi_rxm", "-e rdm")
+    pingpong(&stage, "verbs", "-e msg", &SIZES)?;
+    pingpong(&stage, "verbs;ofi_rxm", "-e rdm", &SIZES)?;
+    pingpong(&stage, "verbs", "-e dgram", OF_DATAGRAMS)?;
+    pingpong(&stage, "verbs;ofi_rxd", "-e rdm", &SIZES)
 }

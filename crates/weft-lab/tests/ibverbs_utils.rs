@@ -117,6 +117,21 @@ fn uc_pingpong_of_a_large_message() -> Result<()> {
 }
 
 #[test]
+fn ud_pingpong_by_lid() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_ud_pingpong", 1024, 1000, "")
+}
+
+#[test]
+fn ud_pingpong_by_gid() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_ud_pingpong", 4096, 1000, "-g 0")
+}
+
+#[test]
+fn ud_pingpong_with_events() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_ud_pingpong", 1, 1000, "-e -g 0")
+}
+
+#[test]
 fn srq_pingpong_by_lid() -> Result<()> {
     pingpong(&Stage::loopback(), "ibv_srq_pingpong", 4096, 1000, "-c")
 }
@@ -167,6 +182,17 @@ fn uc_pingpong_across_namespaces() -> Result<()> {
     let stage = Stage::namespaces()?;
     for options in ["-c", "-c -g 0", "-c -e"] {
         pingpong(&stage, "ibv_uc_pingpong", 4096, 1000, options)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ud_pingpong_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    // The largest goes in IP fragments.
+    for (size, options) in [(1024, ""), (1024, "-g 0"), (4096, "-e"), (4096, "-e -g 0")] {
+        pingpong(&stage, "ibv_ud_pingpong", size, 1000, options)?;
     }
     Ok(())
 }

@@ -223,6 +223,31 @@ mod extended_reliable_connection {
     }
 }
 
+/// Datagrams, of which none may be lost on one host: perftest waits for each. No more than the
+/// port's MTU.
+mod datagrams {
+    use super::*;
+
+    macro_rules! tests {
+        ($($program:ident: $($options:literal)*;)*) => { $(
+            #[test]
+            fn $program() -> Result<()> {
+                let (stage, program) = (Stage::loopback(), stringify!($program));
+                for size in [1, 64, 4096] {
+                    one_size(&stage, program, size, 1000, "-c UD")?;
+                }
+                $( one_size(&stage, program, 64, 1000, concat!("-c UD ", $options))?; )*
+                Ok(())
+            }
+        )* };
+    }
+
+    tests! {
+        ib_send_bw: "-q 4" "-b" "-I 64" "-l 8" "-e" "-x 0" "--use-srq";
+        ib_send_lat: "-I 0" "-e" "-x 0";
+    }
+}
+
 #[test]
 fn without_crc() -> Result<()> {
     let port = ports::next();
@@ -254,6 +279,9 @@ fn across_namespaces() -> Result<()> {
     for program in ["ib_send_bw", "ib_write_bw", "ib_send_lat", "ib_write_lat"] {
         one_size(&stage, program, 65_536, 1000, "-x 0 -c UC")?;
         one_size(&stage, program, 65_536, 1000, "-x 0 -c XRC")?;
+    }
+    for program in ["ib_send_bw", "ib_send_lat"] {
+        one_size(&stage, program, 1024, 1000, "-x 0 -c UD")?;
     }
     all_sizes(&stage, "ib_send_bw", "-b")?;
     some_sizes(&stage, "ib_write_bw", "-R -b")

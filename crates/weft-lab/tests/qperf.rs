@@ -1,5 +1,5 @@
 //! qperf's tests of reliable connections, connected by LID and by `rdma_cm`, and of unreliable
-//! ones, by LID.
+//! ones and datagrams, by LID.
 
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ const UNRELIABLE: [(&str, &str); 6] = [
     ("uc_rdma_write_lat", "latency"),
     ("uc_rdma_write_poll_lat", "latency"),
 ];
+
+/// Tests of datagrams.
+const DATAGRAMS: [(&str, &str); 3] =
+    [("ud_lat", "latency"), ("ud_bw", "recv_bw"), ("ud_bi_bw", "recv_bw")];
 
 /// Tests that check the value after each operation, and fail on a wrong one.
 const VERIFICATIONS: [&str; 2] = ["ver_rc_compare_swap", "ver_rc_fetch_add"];
@@ -78,6 +82,11 @@ fn unreliable_connections() -> Result<()> {
 }
 
 #[test]
+fn datagrams() -> Result<()> {
+    qperf(&Stage::loopback(), &DATAGRAMS, "")
+}
+
+#[test]
 fn connected_by_rdma_cm() -> Result<()> {
     qperf(&Stage::loopback(), &TESTS, "-cm1")
 }
@@ -100,5 +109,6 @@ fn across_namespaces_by_lid_and_by_rdma_cm() -> Result<()> {
     let tests = [("rc_bw", "bw"), ("rc_lat", "latency"), ("rc_rdma_read_bw", "bw")];
     qperf(&stage, &tests, "")?;
     qperf(&stage, &tests, "-cm1")?;
+    qperf(&stage, &DATAGRAMS, "")?;
     qperf(&stage, &[("uc_bw", "send_bw"), ("uc_lat", "latency")], "")
 }

@@ -5,16 +5,18 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use weft_engine::device::Gid;
 use weft_engine::qp::{AddressVector, GlobalRoute};
+use weft_engine::ud::AddressHandle;
+use weft_engine::wr::Destination;
 use weft_engine::{Errno, Result};
 
 use crate::abi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd,
     ibv_wc, zeroed,
 };
-use crate::attributes::PORT;
 use crate::context::Context;
 use crate::device::Device;
 use crate::errno;
@@ -24,11 +26,28 @@ use crate::pd::{Pd, Use};
 /// What is behind an `ibv_ah`.
 #[derive(Debug)]
 pub(crate) struct Ah {
+    engine: Arc<AddressHandle>,
     _pd: Use,
 }
 
 impl Behind for Ah {
     type C = ibv_ah;
+}
+
+/// Where a datagram goes that a program addresses.
+///
+/// # Errors
+/// `EINVAL` without an address handle.
+///
+/// # Safety
+/// `ah` must be live or NULL.
+pub(crate) unsafe fn destination(ah: *mut ibv_ah, qp_num: u32, qkey: u32) -> Result<Destination> {
+    if ah.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: live, by the caller's promise.
+    let engine = Arc::clone(&unsafe { object::object::<Ah>(ah) }.engine);
+    Ok(Destination { ah: engine, qp_num, qkey })
 }
 
 /// The bytes of a GID.
@@ -68,27 +87,13 @@ pub(crate) fn attr_of(vector: &AddressVector) -> ibv_ah_attr {
     attr
 }
 
-/// # Errors
-/// `EINVAL` for another port, a source GID that is not in the table, or no destination.
-fn check(device: &Device, vector: &AddressVector) -> Result<()> {
-    let known = match vector.global {
-        Some(route) => {
-            let sources = device.engine().addresses.len();
-            usize::from(route.sgid_index) < sources && route.dgid != [0; 16]
-        }
-        None => vector.dlid != 0,
-    };
-    if known && vector.port_num == PORT { Ok(()) } else { Err(Errno::INVAL) }
-}
-
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: a live domain.
     let domain = unsafe { Pd::of(pd) };
     let context = domain.context();
-    // SAFETY: an open context, as long as there is a domain in it.
-    check(unsafe { Context::of(context) }.device(), &vector_of(attr))?;
+    let engine = AddressHandle::new(domain.engine(), &vector_of(attr))?;
     let c = ibv_ah { context, pd, handle: 0 };
-    Ok(object::create(c, Ah { _pd: domain.hold() }))
+    Ok(object::create(c, Ah { engine, _pd: domain.hold() }))
 }
 
 #[unsafe(no_mangle)]
@@ -114,10 +119,12 @@ unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
 fn answer_to(device: &Device, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr> {
     let mut attr: ibv_ah_attr = zeroed();
     attr.dlid = wc.slid;
-    attr.sl = wc.sl;
     attr.src_path_bits = wc.dlid_path_bits;
     attr.port_num = port;
-    if wc.wc_flags & IBV_WC_GRH != 0 {
+    // With a routing header `sl` says of which kind that is; priorities are the network's affair.
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        attr.sl = wc.sl;
+    } else {
         let route = Route::of(grh)?;
         let own = device.engine().gids().iter().position(|&gid| gid == route.to);
         let index = own.and_then(|index| u8::try_from(index).ok()).ok_or(Errno::INVAL)?;

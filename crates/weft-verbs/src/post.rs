@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::slice;
 
 use weft_engine::limits::SGE_MAX;
-use weft_engine::qp::Poster;
+use weft_engine::qp::{Poster, QpType};
 use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
 
@@ -19,6 +19,7 @@ use crate::abi::{
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
+use crate::ah;
 use crate::errno;
 use crate::mw;
 use crate::qp::Qp;
@@ -102,6 +103,29 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation> {
     })
 }
 
+/// What a request to a queue pair for datagrams is to do.
+///
+/// # Errors
+/// `EINVAL` for another operation than a Send, or without an address handle.
+///
+/// # Safety
+/// The address handle must be live.
+unsafe fn datagram(wr: &ibv_send_wr) -> Result<Operation> {
+    // SAFETY: the program of such a queue pair has filled in this variant, of plain numbers and a
+    // pointer.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: both variants are the same 32 bits.
+    let word = unsafe { wr.__bindgen_anon_1.imm_data };
+    let imm = match wr.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(word),
+        _ => return Err(Errno::INVAL),
+    };
+    // SAFETY: live, by the caller's promise.
+    let to = unsafe { ah::destination(ud.ah, ud.remote_qpn, ud.remote_qkey) }?;
+    Ok(Operation::Datagram { to, imm })
+}
+
 /// Posts one request.
 ///
 /// # Errors
@@ -109,10 +133,14 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation> {
 ///
 /// # Safety
 /// As for the functions above.
-unsafe fn post(poster: &mut Poster<'_>, wr: &ibv_send_wr) -> Result<()> {
+unsafe fn post(poster: &mut Poster<'_>, qp_type: QpType, wr: &ibv_send_wr) -> Result<()> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVAL)?;
-    // SAFETY: the caller's promise.
-    let operation = unsafe { operation(wr) }?;
+    let operation = match qp_type {
+        // SAFETY: the caller's promise.
+        QpType::Ud => unsafe { datagram(wr) },
+        // SAFETY: as above.
+        _ => unsafe { operation(wr) },
+    }?;
     // The list of an operation without data is not looked at.
     let has_data =
         !matches!(operation, Operation::LocalInvalidate { .. } | Operation::BindWindow { .. });
@@ -139,11 +167,13 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: a live queue pair.
-    let mut poster = unsafe { Qp::of(qp) }.engine().start_post();
+    let engine = unsafe { Qp::of(qp) }.engine();
+    let qp_type = engine.qp_type();
+    let mut poster = engine.start_post();
     // SAFETY: NULL or the program's next request.
     while let Some(next) = unsafe { wr.as_ref() } {
         // SAFETY: the program's request, with lists and objects as it says.
-        if let Err(error) = unsafe { post(&mut poster, next) } {
+        if let Err(error) = unsafe { post(&mut poster, qp_type, next) } {
             // SAFETY: the program's place for the result.
             unsafe { *bad_wr = wr };
             return errno::returned(Err(error));

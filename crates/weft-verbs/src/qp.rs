@@ -22,8 +22,9 @@ use crate::abi::{
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT,
     IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QP_STATE, IBV_QPT_RC,
-    IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, zeroed,
+    IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    ibv_qp_type, zeroed,
 };
 use crate::acks::Acks;
 use crate::ah;
@@ -47,6 +48,11 @@ const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_LOCAL_INV
     | IBV_QP_EX_WITH_BIND_MW
     | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+fn send_ops(qp_type: ibv_qp_type) -> u32 {
+    const DATAGRAM_OPS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    if qp_type == IBV_QPT_UD { DATAGRAM_OPS } else { SEND_OPS }
+}
 
 /// The parts of `ibv_qp_init_attr_ex` that mean something here.
 const KNOWN_ATTRIBUTES: u32 =
@@ -119,6 +125,7 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
     let qp_type = match init.qp_type {
         IBV_QPT_RC => QpType::Rc,
         IBV_QPT_UC => QpType::Uc,
+        IBV_QPT_UD => QpType::Ud,
         IBV_QPT_XRC_SEND => QpType::XrcSend,
         _ => return Err(Errno::OPNOTSUPP),
     };
@@ -292,7 +299,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         // SAFETY: the caller's promise is ours.
         return errno::pointer(unsafe { create_target(context, &ex) });
     }
-    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_XRC_SEND) {
+    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
         return errno::pointer(Err(Errno::OPNOTSUPP));
     }
     if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {
@@ -301,7 +308,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let has_builders = ex.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     let has_flags = ex.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
     if ex.comp_mask & !KNOWN_ATTRIBUTES != 0
-        || (has_builders && ex.send_ops_flags & !u64::from(SEND_OPS) != 0)
+        || (has_builders && ex.send_ops_flags & !u64::from(send_ops(ex.qp_type)) != 0)
         || (has_flags && ex.create_flags != 0)
     {
         return errno::pointer(Err(Errno::OPNOTSUPP));

@@ -9,10 +9,11 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::slice;
 
-use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, Sge};
+use weft_engine::wr::{Data, Destination, Operation, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
 
 use crate::abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use crate::ah;
 use crate::errno;
 use crate::mutex;
 use crate::mw;
@@ -67,6 +68,19 @@ impl Stage {
                 self.work.push(Work { wr_id, flags, operation, data, srqn: 0 });
             }
             Err(error) => self.fail(error),
+        }
+    }
+
+    /// Makes the last request a datagram.
+    fn address(&mut self, to: Result<Destination>) {
+        match (to, self.work.last_mut().map(|work| &mut work.operation)) {
+            (Ok(to), Some(operation)) => {
+                // What is no Send stays as it is, and the queue pair refuses it.
+                if let Operation::Send { imm, invalidate: None } = *operation {
+                    *operation = Operation::Datagram { to, imm };
+                }
+            }
+            (to, _) => self.fail(to.err().unwrap_or(Errno::INVAL)),
         }
     }
 
@@ -286,10 +300,11 @@ unsafe extern "C" fn wr_set_inline_data_list(
     stage.set(Collected::Inline(start..stage.inline.len()));
 }
 
-/// For datagrams, which there are none of: spoils the batch.
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _ah: *mut ibv_ah, _qpn: u32, _qkey: u32) {
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: NULL or a live handle.
+    let to = unsafe { ah::destination(ah, qpn, qkey) };
     // SAFETY: the program is between `wr_start` and `wr_complete`.
-    unsafe { stage(qp) }.fail(Errno::OPNOTSUPP);
+    unsafe { stage(qp) }.address(to);
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {

@@ -228,6 +228,12 @@ impl Qp {
         self.number
     }
 
+    /// What kind of queue pair it is.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.init.qp_type
+    }
+
     /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> &Arc<Pd> {

@@ -29,7 +29,7 @@ use crate::qp::sq::Progress;
 use crate::qp::{Qp, QpState};
 use crate::reactor::Reactor;
 use crate::udp::Outbox;
-use crate::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, Opcode, Status};
+use crate::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, HEADER_IPV4, HEADER_IPV6, Opcode, Status};
 use crate::wr::{Destination, Operation, SendFlags, Sge};
 
 pub use ah::AddressHandle;
@@ -237,6 +237,7 @@ impl Datagram {
             imm_data: u32::from_ne_bytes(header.imm.unwrap_or_default()),
             src_qp: header.from,
             slid: lid_of(&arrival.from),
+            sl: if arrival.from.is_ipv4() { HEADER_IPV4 } else { HEADER_IPV6 },
             wc_flags: FLAG_GRH | if header.imm.is_some() { FLAG_WITH_IMM } else { 0 },
             ..Completion::new(wr_id, Status::Success, Opcode::Recv, qp.number())
         };

@@ -1,0 +1,51 @@
+//! UCX on unreliable datagrams, which it makes reliable itself.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::{Program, Stage, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Message sizes, in bytes: within one datagram, and cut into several by UCX.
+const SIZES: [u32; 3] = [8, 3_000, 100_000];
+const ITERATIONS: &str = "500";
+/// Of UCP, the layer that MPI programs use.
+const TESTS: [&str; 5] = ["tag_lat", "tag_bw", "ucp_put_bw", "ucp_get", "ucp_am_bw"];
+
+/// Runs a test of every size over the transports that `tls` names.
+fn perftest(stage: &Stage, tls: &str, tests: &[&str]) -> Result<()> {
+    for (test, size) in tests.iter().flat_map(|test| SIZES.map(|size| (test, size))) {
+        let port = ports::next();
+        let program =
+            Program::weft("ucx_perftest").env("UCX_TLS", tls).args(["-p", &port.to_string()]);
+        let client = program
+            .clone()
+            .args(["-t", test, "-s", &size.to_string(), "-n", ITERATIONS, "-w", "20"])
+            .arg(stage.server_address().to_string());
+        let ends = stage.converse(&program, Port::Tcp(port), &client, TIMEOUT);
+        let (_, client) = ends.with_context(|| format!("{tls} {test} {size}"))?;
+        let last = client.stdout.lines().find(|line| line.starts_with("Final:"));
+        let count = last.and_then(|line| line.split_whitespace().nth(1));
+        ensure!(count == Some(ITERATIONS), client.complaint("not all iterations"));
+    }
+    Ok(())
+}
+
+#[test]
+fn datagrams() -> Result<()> {
+    perftest(&Stage::loopback(), "ud_v", &TESTS)
+}
+
+/// UCX finds its reliable connections by way of datagrams.
+#[test]
+fn reliable_connections() -> Result<()> {
+    perftest(&Stage::loopback(), "rc_v,ud_v", &["tag_lat", "ucp_put_bw"])
+}
+
+#[test]
+fn across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    perftest(&stage, "ud_v", &TESTS)
+}
