@@ -290,6 +290,111 @@ static void address_handles(void)
 	FAILS(ibv_create_ah(pd, &attr), EINVAL);
 }
 
+/* Brings a fresh queue pair for datagrams to RTS. */
+static void to_rts(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7 };
+
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT) == EINVAL);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					       IBV_QP_QKEY) == 0);
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN) == 0);
+}
+
+static void post_datagram_receive(struct ibv_qp *qp, struct ibv_mr *mr)
+{
+	struct ibv_sge sge = { (uintptr_t)mr->addr, 128, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = 5, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+}
+
+/* Waits for a datagram; what comes with it leads back to the sender. */
+static void receive_one(struct ibv_qp *qp, struct ibv_mr *mr, const char *text)
+{
+	struct ibv_ah_attr attr;
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+	time_t start = time(NULL);
+	int found;
+
+	while ((found = ibv_poll_cq(qp->recv_cq, 1, &wc)) == 0)
+		CHECK(time(NULL) < start + 10);
+	CHECK(found == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == 5);
+	CHECK(wc.byte_len == 40 + strlen(text) && wc.src_qp == qp->qp_num);
+	CHECK(wc.wc_flags & IBV_WC_GRH);
+	CHECK(memcmp((char *)mr->addr + 40, text, strlen(text)) == 0);
+	CHECK(ibv_init_ah_from_wc(ctx, 1, &wc, mr->addr, &attr) == 0);
+	CHECK(attr.is_global && attr.port_num == 1 && attr.grh.sgid_index == 0);
+	ah = ibv_create_ah_from_wc(pd, &wc, mr->addr, 1);
+	CHECK(ah && ibv_destroy_ah(ah) == 0);
+}
+
+static void datagrams(void)
+{
+	static char buffer[128];
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
+	struct ibv_qp_init_attr_ex ex = {
+		.send_cq = cq,
+		.recv_cq = ibv_create_cq(ctx, 16, NULL, NULL, 0),
+		.cap = { 8, 8, 2, 2, 64 },
+		.qp_type = IBV_QPT_UD,
+		.pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	struct ibv_ah_attr attr = { .port_num = 1, .is_global = 1 };
+	struct ibv_sge sge = { (uintptr_t) "plain", 5, 0 };
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE
+	}, *bad = NULL;
+	struct ibv_qp_ex *qpx;
+	struct ibv_qp *qp;
+	struct ibv_ah *ah;
+
+	FAILS(ibv_create_qp_ex(ctx, &ex), EOPNOTSUPP);
+	ex.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	qp = ibv_create_qp_ex(ctx, &ex);
+	CHECK(mr && qp && qp->qp_type == IBV_QPT_UD);
+	to_rts(qp);
+	CHECK(ibv_query_gid(ctx, 1, 0, &attr.grh.dgid) == 0);
+	ah = ibv_create_ah(pd, &attr);
+	CHECK(ah);
+
+	CHECK(ibv_post_send(qp, &wr, &bad) == EINVAL && bad == &wr);
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = qp->qp_num;
+	wr.wr.ud.remote_qkey = 7;
+	wr.opcode = IBV_WR_RDMA_WRITE;
+	CHECK(ibv_post_send(qp, &wr, &bad) == EINVAL);
+	wr.opcode = IBV_WR_SEND;
+	post_datagram_receive(qp, mr);
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+	receive_one(qp, mr, "plain");
+
+	qpx = ibv_qp_to_qp_ex(qp);
+	ibv_wr_start(qpx);
+	qpx->wr_id = 1;
+	qpx->wr_flags = 0;
+	ibv_wr_send(qpx);
+	ibv_wr_set_inline_data(qpx, "built", 5);
+	CHECK(ibv_wr_complete(qpx) == EINVAL);
+	post_datagram_receive(qp, mr);
+	ibv_wr_start(qpx);
+	ibv_wr_send(qpx);
+	ibv_wr_set_ud_addr(qpx, ah, qp->qp_num, 7);
+	ibv_wr_set_inline_data(qpx, "built", 5);
+	CHECK(ibv_wr_complete(qpx) == 0);
+	receive_one(qp, mr, "built");
+
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(mr) == 0);
+	CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_cq(ex.recv_cq) == 0);
+}
+
 static void queue_pairs(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 16, NULL, NULL, 0);
@@ -297,7 +402,7 @@ static void queue_pairs(void)
 		.send_cq = cq,
 		.recv_cq = cq,
 		.cap = { 8, 8, 2, 2, 64 },
-		.qp_type = IBV_QPT_UD,
+		.qp_type = IBV_QPT_RAW_PACKET,
 	};
 	struct ibv_qp_init_attr_ex ex = {
 		.send_cq = cq,
@@ -359,9 +464,9 @@ static void queue_pairs(void)
 	CHECK(qp && ibv_qp_to_qp_ex(qp) && ibv_destroy_qp(qp) == 0);
 	ex.comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	FAILS(ibv_create_qp_ex(ctx, &ex), EINVAL);
-	ex.qp_type = IBV_QPT_XRC_RECV; /* which has no protection domain */
+	ex.qp_type = IBV_QPT_XRC_RECV; /* which has another domain, here none */
 	ex.comp_mask = IBV_QP_INIT_ATTR_XRCD;
-	FAILS(ibv_create_qp_ex(ctx, &ex), EOPNOTSUPP);
+	FAILS(ibv_create_qp_ex(ctx, &ex), EINVAL);
 	CHECK(ibv_destroy_cq(cq) == 0);
 }
 
@@ -371,7 +476,7 @@ static void not_offered(void)
 	struct ibv_values_ex values = { 0 };
 	struct ibv_xrcd_init_attr xrcd = { 0 };
 
-	FAILS(ibv_open_xrcd(ctx, &xrcd), EOPNOTSUPP);
+	FAILS(ibv_open_xrcd(ctx, &xrcd), EINVAL); /* without what it must name */
 	FAILS(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
 	FAILS(ibv_alloc_null_mr(pd), EOPNOTSUPP);
 	FAILS(ibv_import_device(-1), EOPNOTSUPP);
@@ -792,6 +897,7 @@ int main(void)
 	regions();
 	completion_queues();
 	address_handles();
+	datagrams();
 	queue_pairs();
 	not_offered();
 	make_pair(NULL, 0);
