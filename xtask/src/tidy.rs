@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 /// Crates whose code runs inside somebody else's process: they print nothing.
 const SILENT: &[&str] = &["weft-wire", "weft-sys", "weft-engine", "weft-verbs", "weft-preload"];
-/// Crates that may opt in to unsafe code, file by file: the system's edge and the C faces. Tests
-/// may, too.
-const UNSAFE: &[&str] = &["weft-sys", "weft-verbs", "weft-preload"];
+/// Crates that may opt in to unsafe code, file by file: the system's edge, the C faces, and who
+/// owns the memory that peers write to. Tests may, too.
+const UNSAFE: &[&str] = &["weft-sys", "weft-verbs", "weft-preload", "weft-bench"];
 /// What a crate may depend on within the workspace: each floor only on those below it.
 const LAYERS: &[(&str, &[&str])] = &[
     ("weft-wire", &[]),
@@ -15,7 +15,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-engine", &["weft-wire", "weft-sys"]),
     ("weft-verbs", &["weft-engine", "weft-sys"]),
     ("weft-preload", &[]),
-    ("weft-cli", &["weft-engine"]),
+    ("weft-bench", &["weft-engine", "weft-sys"]),
+    ("weft-cli", &["weft-bench", "weft-engine"]),
     ("weft-lab", &[]),
 ];
 const LINE_LEN_MAX: usize = 100;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use weft_bench::BenchArgs;
 
 /// Run unmodified RDMA programs on a machine with no RDMA hardware.
 #[derive(Debug, Parser)]
@@ -22,7 +23,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
         weft run -d eth0 -- rping -s -a 0.0.0.0  only the device of eth0\n  \
         eval \"$(weft env)\"                       set up this shell instead of one program\n  \
         weft info                                devices, addresses, limits, transports\n  \
-        weft ps; weft dump PID                   what running programs do with the device"
+        weft ps; weft dump PID                   what running programs do with the device\n  \
+        weft bench latency                       how fast it is here, beside plain sockets"
 )]
 pub(crate) struct Weft {
     #[command(subcommand)]
@@ -41,6 +43,8 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Show the state and the counters of every queue pair of a running process
     Dump(DumpArgs),
+    /// Measure the fabric, beside plain sockets in the same run
+    Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::print(args.json),
         Command::Ps(args) => debug::ps(args.json),
         Command::Dump(args) => debug::dump(args.pid, args.json),
+        Command::Bench(args) => weft_bench::run(&args).and_then(|text| output::print(&text)),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(&args.directory),
     };

@@ -134,7 +134,15 @@ fn inside(socket: OwnedFd, read_from: Option<OwnedFd>, peer: &Qp) -> Connection 
 fn params(qp: &Qp, crc: bool) -> Params {
     let (ird, ord) = qp.depths();
     let rtr = RtrKinds { send: false, write: true, read: false };
-    Params { crc, markers_wanted: false, ird, ord, enhanced: true, peer_to_peer: true, rtr }
+    Params {
+        crc,
+        markers_wanted: tcp::markers_wanted(),
+        ird,
+        ord,
+        enhanced: true,
+        peer_to_peer: true,
+        rtr,
+    }
 }
 
 #[derive(Debug)]

@@ -107,7 +107,18 @@ pub(crate) fn tune(socket: &OwnedFd) -> Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    match congestion_wanted() {
+        Some(name) => sockopt::set_tcp_congestion(socket, name),
+        None => Ok(()),
+    }
+}
+
+/// TCP's congestion control, if not the system's choice: `WEFT_CONGESTION` names one.
+fn congestion_wanted() -> Option<&'static str> {
+    static CHOICE: OnceLock<Option<String>> = OnceLock::new();
+    let choice = CHOICE.get_or_init(|| std::env::var("WEFT_CONGESTION").ok());
+    choice.as_deref().filter(|name| !name.is_empty())
 }
 
 /// Our end of a connection, an IPv4 address in its plain form.
@@ -147,6 +158,13 @@ pub(crate) fn crc_wanted(local: IpAddr, peer: IpAddr) -> bool {
         _ => None,
     });
     choice.unwrap_or_else(|| !is_local(local, peer))
+}
+
+/// Whether we want markers in what we receive: only with `WEFT_MARKERS` 1, because a stream that is
+/// read in order needs none.
+pub(crate) fn markers_wanted() -> bool {
+    static CHOICE: OnceLock<bool> = OnceLock::new();
+    *CHOICE.get_or_init(|| std::env::var("WEFT_MARKERS").is_ok_and(|value| value == "1"))
 }
 
 /// Whether `peer`, connected from `local`, is on this host.

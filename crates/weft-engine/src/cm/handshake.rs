@@ -67,7 +67,7 @@ pub(super) const RTR_OFFERED: RtrKinds = RtrKinds { send: false, write: true, re
 pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8, rtr: RtrKinds) -> Params {
     Params {
         crc: tcp::crc_wanted(local, peer),
-        markers_wanted: false,
+        markers_wanted: tcp::markers_wanted(),
         ird: ird.into(),
         ord: ord.into(),
         enhanced: true,

@@ -470,6 +470,12 @@ impl Qp {
         self.drive(KICK_SEND);
     }
 
+    /// The transport of its connection, as `weft dump` names it.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.conn.lock().transport()
+    }
+
     /// How far it is.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let conn = self.conn.lock();

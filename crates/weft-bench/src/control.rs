@@ -1,0 +1,187 @@
+//! The control connection: what a measurement's two ends and the command that compares them tell
+//! each other, one JSON document a frame, behind its length in four bytes, big endian.
+//!
+//! ```text
+//! command                                   worker
+//!    Hello        ──────────────────────▶      (read by `serve`, which starts the worker)
+//!    Prepare      ──────────────────────▶   makes its queue pairs and sockets
+//!                 ◀──────────────────────   Prepared
+//!    Connect      ──────────────────────▶   connects them
+//!                 ◀──────────────────────   Connected
+//!    Start        ──────────────────────▶   plays its role
+//!    Stop         ──────────────────────▶   (roles without an end of their own)
+//!                 ◀──────────────────────   Done
+//!    end of the stream                      ends
+//! ```
+//! Instead of any answer: `Failed`, which says why.
+
+use std::io::{ErrorKind, Read, Write};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::FRAME_MAX;
+use crate::plan::{Address, Job};
+
+/// Changes with the messages, so that two versions part at once.
+pub(crate) const VERSION: u32 = 1;
+
+/// The variables of the engine that the command may set for a worker.
+pub(crate) const VARIABLES: [&str; 5] =
+    ["WEFT_TRANSPORT", "WEFT_WAIT", "WEFT_CRC", "WEFT_MARKERS", "WEFT_CONGESTION"];
+
+/// From the command.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Order {
+    Hello { version: u32, environment: Vec<(String, String)> },
+    Prepare(Job),
+    Connect(Vec<Address>),
+    Start,
+    Stop,
+}
+
+/// From a worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Answer {
+    Prepared(Vec<Address>),
+    Connected,
+    Done(Box<Report>),
+    Failed(String),
+}
+
+/// What a worker has measured. Times in nanoseconds, sizes in bytes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Report {
+    /// Transport that the connections use, as the engine or the socket names it.
+    pub(crate) transport: String,
+    /// TCP's congestion control, where there is TCP of our own.
+    pub(crate) congestion: Option<String>,
+    /// Time and processor time from `Start` to the end.
+    pub(crate) elapsed_ns: u64,
+    pub(crate) cpu_ns: u64,
+    /// Private memory before the connections were made, and at the end.
+    pub(crate) memory_before: u64,
+    pub(crate) memory_after: u64,
+    /// Messages that this side started, and operations that it lost.
+    pub(crate) started: u64,
+    pub(crate) lost: u64,
+    /// Messages, or one-sided operations, that came to their end here: all of them, and those in
+    /// the measured time.
+    pub(crate) ended: u64,
+    pub(crate) measured: u64,
+    pub(crate) measured_bytes: u64,
+    pub(crate) measured_ns: u64,
+    /// How often each latency came; for `Register` the time to register.
+    pub(crate) latencies: Vec<(u64, u64)>,
+    /// For `Register` the time to deregister; for `Compute` what was left after the computation.
+    pub(crate) after: Vec<(u64, u64)>,
+    /// For `Overlap`: the operation's time alone, the longest computation that did not show, and
+    /// the operation's time with it, in microseconds.
+    pub(crate) overlap_us: Option<[f64; 3]>,
+}
+
+/// Sends one message.
+///
+/// # Errors
+/// If the connection breaks or the message is too long.
+pub(crate) fn send(mut to: impl Write, message: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec(message)?;
+    ensure!(text.len() <= FRAME_MAX, "a frame of {} bytes is too long", text.len());
+    let mut frame = u32::try_from(text.len())?.to_be_bytes().to_vec();
+    frame.extend(text);
+    to.write_all(&frame).context("the control connection broke")
+}
+
+/// Receives one message; `None` at the end of the stream.
+///
+/// # Errors
+/// If the connection breaks, is silent for its time limit, or brings what is no message.
+pub(crate) fn receive<T: DeserializeOwned>(mut from: impl Read) -> Result<Option<T>> {
+    let mut length = [0; 4];
+    match from.read(&mut length[..1]) {
+        Ok(0) => return Ok(None),
+        Ok(_) => from.read_exact(&mut length[1..])?,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            bail!("no answer in time")
+        }
+        Err(error) => return Err(error).context("the control connection broke"),
+    }
+    let length = u32::from_be_bytes(length) as usize;
+    ensure!(length <= FRAME_MAX, "a frame of {length} bytes is too long");
+    // Memory grows with what comes, not with what the length promises.
+    let mut text = Vec::new();
+    from.take(length as u64).read_to_end(&mut text)?;
+    ensure!(text.len() == length, "the control connection ended within a frame");
+    serde_json::from_slice(&text).map(Some).context("no message of `weft bench`")
+}
+
+/// Checks a first message, and returns the variables that it asks for.
+///
+/// # Errors
+/// If it is none, comes from another version, or asks for variables that are not the engine's.
+pub(crate) fn check_hello(order: Option<Order>) -> Result<Vec<(String, String)>> {
+    let Some(Order::Hello { version, environment }) = order else {
+        bail!("the first message is no greeting");
+    };
+    ensure!(version == VERSION, "the peer speaks version {version}, this is {VERSION}");
+    for (name, value) in &environment {
+        ensure!(VARIABLES.contains(&name.as_str()), "variable {name:?} is not for peers to set");
+        let plain = value.len() <= 32 && value.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        ensure!(plain, "{value:?} is no value of {name}");
+    }
+    Ok(environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(length: u32, text: &[u8]) -> Vec<u8> {
+        [&length.to_be_bytes(), text].concat()
+    }
+
+    #[test]
+    fn messages_survive() {
+        let mut wire = Vec::new();
+        send(&mut wire, &Order::Start).expect("sent");
+        send(&mut wire, &Order::Stop).expect("sent");
+        let mut wire = &wire[..];
+        assert!(matches!(receive(&mut wire), Ok(Some(Order::Start))));
+        assert!(matches!(receive(&mut wire), Ok(Some(Order::Stop))));
+        assert!(matches!(receive::<Order>(&mut wire), Ok(None)));
+    }
+
+    #[test]
+    fn strange_frames_are_refused() {
+        let long = u32::try_from(FRAME_MAX).expect("fits") + 1;
+        for bad in [
+            frame(long, b""),
+            frame(u32::MAX, b"{}"),
+            frame(7, b"\"sta"),
+            frame(2, b"{}"),
+            frame(3, b"\xff\xff\xff"),
+            vec![0, 0],
+            frame(21, br#"{"prepare":{"lane":1}}"#),
+        ] {
+            assert!(receive::<Order>(&bad[..]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn greetings_set_the_engines_variables_only() {
+        let hello = |version, name: &str, value: &str| {
+            let environment = vec![(name.to_owned(), value.to_owned())];
+            check_hello(Some(Order::Hello { version, environment }))
+        };
+        assert_eq!(hello(VERSION, "WEFT_WAIT", "cpu").expect("sound").len(), 1);
+        hello(VERSION + 1, "WEFT_WAIT", "cpu").expect_err("another version");
+        hello(VERSION, "LD_PRELOAD", "x").expect_err("not the engine's");
+        hello(VERSION, "WEFT_WAIT", "../x").expect_err("not plain");
+        check_hello(Some(Order::Start)).expect_err("no greeting");
+        check_hello(None).expect_err("nothing");
+    }
+}

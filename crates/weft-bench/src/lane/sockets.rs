@@ -1,0 +1,314 @@
+//! Plain sockets as a program would use them well: one `send` a message, as much as there is by one
+//! `recv`, epoll where there are several, and blocking calls where the lane may block.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+
+use super::dial::timespec;
+use super::{Arrival, Deadline, Lane, Patience, Rotation};
+use crate::plan::{LaneSpec, Operation, Over};
+
+/// What one `recv` asks a stream for at least, so that small messages share the call.
+const CHUNK_MIN: usize = 64 << 10;
+/// First byte of a stream's last message. Of all others it is 0.
+const LAST: u8 = 1;
+const EVENTS_MAX: usize = 64;
+
+#[derive(Debug)]
+struct Connection {
+    fd: OwnedFd,
+    /// The message that is not sent whole yet.
+    rest: Option<Rest>,
+    /// Bytes that have come of a message that is not here whole yet.
+    arrived: usize,
+    /// That message is the last one.
+    ending: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    slot: usize,
+    sent: usize,
+    last: bool,
+}
+
+/// Connected sockets.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    over: Over,
+    poll: bool,
+    connections: Vec<Connection>,
+    receive_size: usize,
+    outgoing: Buffers,
+    last_message: Vec<u8>,
+    incoming: Buffers,
+    epoll: OwnedFd,
+    /// Connections that have something, from the last look.
+    ready: Vec<usize>,
+}
+
+/// Buffers of one size, used in turn.
+#[derive(Debug)]
+struct Buffers {
+    slots: Vec<Vec<u8>>,
+    rotation: Rotation,
+}
+
+impl Buffers {
+    fn new(spec: &LaneSpec, size: usize) -> Self {
+        let slots = (0..spec.slots).map(|_| vec![0; size]).collect();
+        Self { slots, rotation: Rotation::new(spec.reuse, spec.slots) }
+    }
+}
+
+impl Sockets {
+    pub(super) fn new(spec: &LaneSpec, sockets: Vec<OwnedFd>) -> Result<Self> {
+        let fresh = |fd| Connection { fd, rest: None, arrived: 0, ending: false };
+        let connections: Vec<_> = sockets.into_iter().map(fresh).collect();
+        let chunk = if spec.over != Over::UdpSockets && spec.slots == 1 {
+            spec.receive_size.max(CHUNK_MIN)
+        } else {
+            spec.receive_size
+        };
+        let mut last_message = vec![0; spec.send_size];
+        last_message[0] = LAST;
+        let lane = Self {
+            over: spec.over,
+            poll: spec.poll,
+            connections,
+            receive_size: spec.receive_size,
+            outgoing: Buffers::new(spec, spec.send_size),
+            last_message,
+            incoming: Buffers::new(spec, chunk),
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            ready: Vec::new(),
+        };
+        for (index, connection) in lane.connections.iter().enumerate() {
+            let data = EventData::new_u64(index as u64);
+            epoll::add(&lane.epoll, &connection.fd, data, EventFlags::IN)?;
+            let limit = Some(lane.silence());
+            for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+                sockopt::set_socket_timeout(&connection.fd, direction, limit)?;
+            }
+        }
+        Ok(lane)
+    }
+
+    /// Sends on of the message under way; `false` if some of it is still left.
+    fn push(&mut self, index: usize, may_block: bool) -> Result<bool> {
+        let connection = &mut self.connections[index];
+        let Some(rest) = &mut connection.rest else { return Ok(true) };
+        let message = match rest.last {
+            true if self.over == Over::UdpSockets => &[][..],
+            true => &self.last_message[..],
+            false => &self.outgoing.slots[rest.slot][..],
+        };
+        let flags = if may_block { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        match send(&connection.fd, &message[rest.sent..], flags | SendFlags::NOSIGNAL) {
+            Ok(count) => rest.sent += count,
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
+            // A datagram that nobody was there for is lost like any other.
+            Err(Errno::CONNREFUSED) if self.over == Over::UdpSockets => rest.sent = message.len(),
+            Err(error) => return Err(error).context("cannot send"),
+        }
+        let done = rest.sent == message.len();
+        if done {
+            connection.rest = None;
+        }
+        Ok(done)
+    }
+
+    fn push_patiently(&mut self, index: usize) -> Result<()> {
+        let mut deadline = Deadline::new(self.silence());
+        while !self.push(index, !self.poll)? {
+            ensure!(!deadline.is_over(), "the peer takes nothing");
+        }
+        Ok(())
+    }
+
+    /// Takes what one `recv` brings; `Err` of `AGAIN` when nothing is there (in time).
+    fn pull(&mut self, index: usize, may_block: bool) -> Result<Result<Arrival, Errno>> {
+        let slot = self.incoming.rotation.next();
+        let buffer = &mut self.incoming.slots[slot][..];
+        let connection = &mut self.connections[index];
+        let flags = if may_block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let count = match recv(&connection.fd, &mut *buffer, flags) {
+            Ok((count, _)) => count,
+            Err(error @ (Errno::AGAIN | Errno::INTR)) => return Ok(Err(error)),
+            Err(Errno::CONNREFUSED) if self.over == Over::UdpSockets => {
+                return Ok(Err(Errno::AGAIN));
+            }
+            Err(error) => return Err(error).context("cannot receive"),
+        };
+        if self.over == Over::UdpSockets {
+            return Ok(Ok(Arrival { connection: index, messages: 1, last: count == 0 }));
+        }
+        if count == 0 {
+            bail!("the peer has closed the connection");
+        }
+        let messages = connection.advance(&buffer[..count], self.receive_size);
+        let last = connection.ending && connection.arrived == 0;
+        Ok(Ok(Arrival { connection: index, messages, last }))
+    }
+
+    /// Which connections have something, without or with waiting.
+    fn look(&mut self, patience: Patience) -> Result<()> {
+        let none = timespec(std::time::Duration::ZERO);
+        let limit = timespec(self.silence());
+        let may_block = patience == Patience::Wait && !self.poll;
+        let timeout = if may_block { limit } else { none };
+        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let events = match epoll::wait(&self.epoll, &mut space[..], Some(&timeout)) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let found = events.iter().filter_map(|event| usize::try_from(event.data.u64()).ok());
+        self.ready.extend(found);
+        Ok(())
+    }
+
+    fn receive_from_one(&mut self, patience: Patience) -> Result<Option<Arrival>> {
+        let may_block = patience == Patience::Wait && !self.poll;
+        let mut deadline = Deadline::new(self.silence());
+        loop {
+            match self.pull(0, may_block)? {
+                Ok(arrival) if arrival.messages != 0 => return Ok(Some(arrival)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) if patience == Patience::Now || may_block => return Ok(None),
+                Err(_) if deadline.is_over() => return Ok(None),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Takes note of a stream's next bytes and returns how many messages are whole by them.
+    fn advance(&mut self, bytes: &[u8], size: usize) -> u64 {
+        let first = (size - self.arrived) % size;
+        self.ending |= bytes.iter().skip(first).step_by(size).any(|&byte| byte == LAST);
+        let all = self.arrived + bytes.len();
+        self.arrived = all % size;
+        (all / size) as u64
+    }
+}
+
+impl Lane for Sockets {
+    fn send(
+        &mut self,
+        connection: usize,
+        operation: Operation,
+        last: bool,
+        patience: Patience,
+    ) -> Result<bool> {
+        ensure!(operation == Operation::Send, "sockets can only send");
+        if patience == Patience::Wait {
+            self.push_patiently(connection)?;
+        } else if !self.push(connection, false)? {
+            return Ok(false);
+        }
+        let slot = self.outgoing.rotation.next();
+        self.connections[connection].rest = Some(Rest { slot, sent: 0, last });
+        if patience == Patience::Wait {
+            self.push_patiently(connection)?;
+        } else {
+            self.push(connection, false)?;
+        }
+        Ok(true)
+    }
+
+    fn receive(&mut self, patience: Patience) -> Result<Option<Arrival>> {
+        if self.connections.len() == 1 {
+            return self.receive_from_one(patience);
+        }
+        let mut deadline = Deadline::new(self.silence());
+        loop {
+            while let Some(index) = self.ready.pop() {
+                if let Ok(arrival) = self.pull(index, false)?
+                    && arrival.messages != 0
+                {
+                    return Ok(Some(arrival));
+                }
+            }
+            self.look(patience)?;
+            let gives_up = patience == Patience::Now || !self.poll || deadline.is_over();
+            if self.ready.is_empty() && gives_up {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        (0..self.connections.len()).try_for_each(|index| self.push_patiently(index))
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        if self.poll {
+            return Ok(());
+        }
+        let pending = self.connections.iter().filter(|connection| connection.rest.is_some());
+        let out = pending.map(|connection| PollFd::new(&connection.fd, PollFlags::OUT));
+        let mut all: Vec<_> = out.collect();
+        all.push(PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN));
+        match poll(&mut all, Some(&timespec(self.silence()))) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn ended(&self) -> u64 {
+        0
+    }
+
+    fn transport(&self) -> (String, Option<String>) {
+        let name = match self.over {
+            Over::TcpSockets => {
+                let congestion = sockopt::tcp_congestion(&self.connections[0].fd).ok();
+                return ("tcp".into(), congestion);
+            }
+            Over::UdpSockets => "udp",
+            _ => "unix",
+        };
+        (name.into(), None)
+    }
+
+    fn is_lossy(&self) -> bool {
+        self.over == Over::UdpSockets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn connection() -> Connection {
+        let fd = File::open("/dev/null").expect("a file").into();
+        Connection { fd, rest: None, arrived: 0, ending: false }
+    }
+
+    #[test]
+    fn messages_are_counted_however_the_stream_is_cut() {
+        let mut stream = [0; 40];
+        stream[30] = LAST;
+        stream[5] = LAST; // Not the first byte of a message of ten bytes.
+        for cut in 1..=40 {
+            let mut connection = connection();
+            let mut messages = 0;
+            for part in stream.chunks(cut) {
+                assert!(!connection.ending || connection.arrived != 0);
+                messages += connection.advance(part, 10);
+            }
+            assert_eq!(messages, 4, "cut at {cut}");
+            assert!(connection.ending && connection.arrived == 0, "cut at {cut}");
+        }
+    }
+}

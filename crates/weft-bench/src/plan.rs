@@ -1,0 +1,371 @@
+//! What is measured: the two ends of one measurement, in a form that goes over the control
+//! connection. [`Job::check`] holds what comes from there to its bounds.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{CONNECTIONS_MAX, DURATION_MAX, LANES_MAX, MESSAGE_MAX, SLOTS_MAX, WINDOW_MAX};
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Over {
+    /// Reliable connected queue pairs, over the transport that the engine chooses
+    Rc,
+    /// The same, over TCP (WEFT_TRANSPORT=tcp)
+    RcTcp,
+    /// The same, over shared memory (WEFT_TRANSPORT=shm)
+    RcShm,
+    /// A plain TCP socket with TCP_NODELAY
+    #[value(alias = "tcp")]
+    TcpSockets,
+    /// A plain UDP socket: messages that get lost are counted
+    #[value(alias = "udp")]
+    UdpSockets,
+    /// A Unix stream socket, on one host only
+    #[value(alias = "unix")]
+    UnixSockets,
+}
+
+impl Over {
+    /// Whether these are queue pairs, not sockets.
+    pub(crate) fn is_verbs(self) -> bool {
+        matches!(self, Self::Rc | Self::RcTcp | Self::RcShm)
+    }
+
+    /// Whether both ends must be on one host.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Self::RcShm | Self::UnixSockets)
+    }
+
+    /// Longest message in bytes.
+    pub(crate) fn message_max(self) -> usize {
+        // 65,535 less the headers of IPv4 and UDP.
+        if self == Self::UdpSockets { 65_507 } else { MESSAGE_MAX }
+    }
+
+    /// The transport that the engine is told to take.
+    pub(crate) fn forced(self) -> Option<&'static str> {
+        match self {
+            Self::RcTcp => Some("tcp"),
+            Self::RcShm => Some("shm"),
+            _ => None,
+        }
+    }
+
+    /// The name in `--over` and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "rc",
+            Self::RcTcp => "rc-tcp",
+            Self::RcShm => "rc-shm",
+            Self::TcpSockets => "tcp-sockets",
+            Self::UdpSockets => "udp-sockets",
+            Self::UnixSockets => "unix-sockets",
+        }
+    }
+}
+
+/// What is done with a message. Sockets can only send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Into a receive of the peer's
+    Send,
+    /// RDMA Write: the peer takes no part
+    Write,
+    /// RDMA Read: the peer takes no part
+    Read,
+    /// Atomic addition to eight bytes at the peer, which takes no part
+    Atomic,
+}
+
+impl Operation {
+    /// Whether the peer's program has nothing to do.
+    pub(crate) fn is_one_sided(self) -> bool {
+        self != Self::Send
+    }
+
+    /// The name in `--op` and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
+/// How an end waits for what is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// Looks without pause: ibv_poll_cq, recv with MSG_DONTWAIT
+    Poll,
+    /// Blocks: completion channel, recv
+    Events,
+    /// Blocks, with WEFT_WAIT=latency
+    Latency,
+    /// Blocks, with WEFT_WAIT=balanced
+    Balanced,
+    /// Blocks, with WEFT_WAIT=cpu
+    Cpu,
+}
+
+impl Wait {
+    /// The engine's policy, where it is told one.
+    pub(crate) fn policy(self) -> Option<&'static str> {
+        match self {
+            Self::Poll | Self::Events => None,
+            Self::Latency | Self::Balanced | Self::Cpu => Some(self.name()),
+        }
+    }
+
+    /// The name in `--wait` and in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Events => "events",
+            Self::Latency => "latency",
+            Self::Balanced => "balanced",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// When memory is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Registration {
+    /// All of it, before the measurement.
+    Before,
+    /// Each buffer for each message.
+    EachTime,
+    /// Each buffer when it is first used; deregistered lazily.
+    Cached,
+}
+
+/// How often a buffer is used again at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reuse {
+    /// One buffer for all messages.
+    Always,
+    /// The last one and another, in turns.
+    Half,
+    /// Another one each time.
+    Never,
+}
+
+/// One side's connections that one thread serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LaneSpec {
+    pub(crate) over: Over,
+    pub(crate) poll: bool,
+    /// Where sockets are bound and queue pairs live.
+    pub(crate) address: IpAddr,
+    /// This side is dialled, where it makes a difference.
+    pub(crate) listens: bool,
+    pub(crate) connections: usize,
+    /// Bytes of the messages that this side sends, and of those that it receives.
+    pub(crate) send_size: usize,
+    pub(crate) receive_size: usize,
+    /// Operations of one connection under way at once.
+    pub(crate) window: usize,
+    pub(crate) registration: Registration,
+    pub(crate) reuse: Reuse,
+    /// Buffers among which `reuse` chooses.
+    pub(crate) slots: usize,
+    /// TCP's congestion control, if not the system's.
+    pub(crate) congestion: Option<String>,
+}
+
+/// The way of messages on one connection, seen from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Way {
+    Out,
+    In,
+    Both,
+}
+
+impl Way {
+    pub(crate) fn sends(self) -> bool {
+        self != Self::In
+    }
+
+    pub(crate) fn receives(self) -> bool {
+        self != Self::Out
+    }
+
+    /// The same connection, seen from the other side.
+    pub(crate) fn opposite(self) -> Self {
+        match self {
+            Self::Out => Self::In,
+            Self::In => Self::Out,
+            Self::Both => Self::Both,
+        }
+    }
+}
+
+/// What one worker does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Role {
+    /// Sends a message on each connection, and the next when the answer has come and `gap_us` are
+    /// over; of a one-sided operation its completion is the answer.
+    Ask { operation: Operation, gap_us: u64 },
+    /// Answers each message with one.
+    Answer,
+    /// Sends or receives without pause, by connection.
+    Stream { operation: Operation, ways: Vec<Way> },
+    /// Waits until it is told to stop: what peers do to its memory needs no program.
+    Target,
+    /// Keeps its core busy until it is told to stop.
+    Burn,
+    /// As `Ask`, with a computation of `work_ns` before the answer is waited for.
+    Compute { work_ns: u64 },
+    /// As `Compute`, with ever longer computations until they show. The operation ends with the
+    /// answer (`receives`) or with its own completion.
+    Overlap { receives: bool },
+    /// Registers and deregisters `size` bytes.
+    Register { size: usize },
+    /// Connects anew for each message.
+    Dial,
+    /// Accepts what `Dial` connects.
+    Accept,
+}
+
+/// All that a worker has to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Job {
+    pub(crate) lane: Option<LaneSpec>,
+    /// Threads, each with a lane of its own.
+    pub(crate) lanes: usize,
+    pub(crate) role: Role,
+    pub(crate) duration_ms: u64,
+    /// The core to run on; any if there is none.
+    pub(crate) core: Option<usize>,
+}
+
+impl Job {
+    pub(crate) fn duration(&self) -> Duration {
+        Duration::from_millis(self.duration_ms)
+    }
+
+    /// The connections to make.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub(crate) fn spec(&self) -> Result<&LaneSpec> {
+        self.lane.as_ref().context("no connections to make")
+    }
+
+    /// Whether it has no end of its own.
+    pub(crate) fn is_passive(&self) -> bool {
+        matches!(self.role, Role::Target | Role::Burn | Role::Accept)
+    }
+
+    /// # Errors
+    /// Says which value is beyond its bound.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!((1..=LANES_MAX).contains(&self.lanes), "{} threads", self.lanes);
+        ensure!(self.duration() <= DURATION_MAX, "a duration of {:?}", self.duration());
+        if let Role::Register { size } = self.role {
+            ensure!((1..=MESSAGE_MAX).contains(&size), "a region of {size} bytes");
+        }
+        if let Role::Compute { work_ns } = self.role {
+            ensure!(Duration::from_nanos(work_ns) <= DURATION_MAX, "{work_ns} ns of computation");
+        }
+        let Some(lane) = &self.lane else { return Ok(()) };
+        ensure!(
+            (1..=CONNECTIONS_MAX).contains(&lane.connections),
+            "{} connections",
+            lane.connections
+        );
+        for size in [lane.send_size, lane.receive_size] {
+            ensure!((1..=lane.over.message_max()).contains(&size), "messages of {size} bytes");
+        }
+        ensure!((1..=WINDOW_MAX).contains(&lane.window), "a window of {}", lane.window);
+        ensure!((1..=SLOTS_MAX).contains(&lane.slots), "{} buffers", lane.slots);
+        if let Role::Stream { ways, .. } = &self.role {
+            ensure!(ways.len() == lane.connections, "{} ways", ways.len());
+        }
+        Ok(())
+    }
+}
+
+/// Where one end of a connection can be reached.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Address {
+    /// A socket; with a listener, `ticket` says which connection the dialling side means.
+    Inet { address: SocketAddr, ticket: u64 },
+    /// An abstract Unix socket.
+    Unix { name: String, ticket: u64 },
+    /// A queue pair, and memory that its peer may use.
+    Qp { number: u32, gid: [u8; 16], memory: u64, key: u32 },
+    /// Nothing: this side dials.
+    Dials,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        let lane = LaneSpec {
+            over: Over::Rc,
+            poll: true,
+            address: [127, 0, 0, 1].into(),
+            listens: true,
+            connections: 1,
+            send_size: 8,
+            receive_size: 8,
+            window: 1,
+            registration: Registration::Before,
+            reuse: Reuse::Always,
+            slots: 1,
+            congestion: None,
+        };
+        Job { lane: Some(lane), lanes: 1, role: Role::Answer, duration_ms: 100, core: None }
+    }
+
+    #[test]
+    fn sound_jobs_pass_and_survive_json() {
+        let text = serde_json::to_string(&job()).expect("JSON");
+        let again: Job = serde_json::from_str(&text).expect("the same");
+        again.check().expect("sound");
+    }
+
+    #[test]
+    fn values_beyond_their_bounds_are_refused() {
+        let refused = |change: fn(&mut Job, &mut LaneSpec)| {
+            let mut job = job();
+            let mut lane = job.lane.take().expect("a lane");
+            change(&mut job, &mut lane);
+            job.lane = Some(lane);
+            job.check().is_err()
+        };
+        assert!(refused(|job, _| job.lanes = 0));
+        assert!(refused(|job, _| job.lanes = LANES_MAX + 1));
+        assert!(refused(|job, _| job.duration_ms = u64::MAX / 1000));
+        assert!(refused(|job, _| job.role = Role::Register { size: usize::MAX }));
+        assert!(refused(|job, _| job.role = Role::Compute { work_ns: u64::MAX }));
+        assert!(refused(|_, lane| lane.connections = usize::MAX));
+        assert!(refused(|_, lane| lane.send_size = 0));
+        assert!(refused(|_, lane| lane.receive_size = MESSAGE_MAX + 1));
+        assert!(refused(|_, lane| lane.window = WINDOW_MAX + 1));
+        assert!(refused(|_, lane| lane.slots = SLOTS_MAX + 1));
+        assert!(refused(|job, _| {
+            job.role = Role::Stream { operation: Operation::Send, ways: Vec::new() };
+        }));
+    }
+}

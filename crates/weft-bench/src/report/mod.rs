@@ -1,0 +1,213 @@
+//! Reports: one document, and the forms in which it is shown.
+
+mod csv;
+mod html;
+mod plot;
+mod text;
+
+use serde::Serialize;
+
+pub(crate) use csv::csv;
+pub(crate) use html::html;
+pub(crate) use text::text;
+
+use crate::machine::Machine;
+
+/// All that a run has given; its JSON is what `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Document {
+    /// Weft's version.
+    pub(crate) version: String,
+    pub(crate) machine: Machine,
+    pub(crate) settings: Settings,
+    pub(crate) benchmarks: Vec<Table>,
+}
+
+/// How it was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Settings {
+    pub(crate) rounds: usize,
+    /// The server's core, then the clients'; empty if the kernel chose.
+    pub(crate) cores: Vec<usize>,
+    /// Where the server's end ran.
+    pub(crate) server: String,
+    /// TCP's congestion control, if one was chosen.
+    pub(crate) congestion: Option<String>,
+}
+
+/// The results of one benchmark.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    /// What `Row::x` is, and its unit.
+    pub(crate) axis: String,
+    pub(crate) axis_unit: String,
+    /// The value that is compared and plotted.
+    pub(crate) primary: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The results of one case.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// What was asked for.
+    pub(crate) over: String,
+    /// What the connections really used.
+    pub(crate) transport: String,
+    pub(crate) congestion: Option<String>,
+    pub(crate) operation: String,
+    pub(crate) wait: String,
+    pub(crate) variant: String,
+    pub(crate) x: u64,
+    pub(crate) values: Vec<Measured>,
+    /// The primary value as a multiple of the plain sockets', median over the rounds.
+    pub(crate) ratio: Option<f64>,
+}
+
+/// A value and its rounds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    pub(crate) unit: String,
+    pub(crate) median: f64,
+    pub(crate) rounds: Vec<f64>,
+}
+
+impl Document {
+    /// The machine and the settings, in lines.
+    fn heading(&self) -> Vec<String> {
+        let Settings { rounds, cores, server, congestion } = &self.settings;
+        let cores = match &cores[..] {
+            [] => "chosen by the kernel".to_owned(),
+            [only] => format!("{only} for both ends"),
+            [server, clients @ ..] => {
+                let clients: Vec<_> = clients.iter().map(ToString::to_string).collect();
+                format!("server {server}, clients {}", clients.join(","))
+            }
+        };
+        let congestion = congestion.as_ref().unwrap_or(&self.machine.congestion);
+        vec![
+            format!(
+                "weft {}, {} cores of {}, Linux {}",
+                self.version, self.machine.cores, self.machine.cpu, self.machine.kernel
+            ),
+            format!(
+                "server on {server}; cores: {cores}; congestion control {congestion}; medians of \
+                 {rounds} rounds"
+            ),
+        ]
+    }
+}
+
+impl Table {
+    /// The names of all values, in the order of their first coming.
+    fn columns(&self) -> Vec<(&str, &str)> {
+        let mut columns: Vec<(&str, &str)> = Vec::new();
+        for value in self.rows.iter().flat_map(|row| &row.values) {
+            if !columns.iter().any(|(name, _)| *name == value.name) {
+                columns.push((&value.name, &value.unit));
+            }
+        }
+        columns
+    }
+
+    /// Whether there are plain sockets to compare with.
+    fn compares(&self) -> bool {
+        self.rows.iter().any(|row| row.ratio.is_some())
+    }
+}
+
+impl Row {
+    fn median(&self, name: &str) -> Option<f64> {
+        self.values.iter().find(|value| value.name == name).map(|value| value.median)
+    }
+
+    fn ratio_text(&self) -> String {
+        self.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
+    }
+
+    /// What tells its line from others in a plot.
+    fn series(&self) -> String {
+        let parts = [&self.over, &self.operation, &self.wait, &self.variant];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A number with about three significant digits.
+fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size == 0.0 || size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn document() -> Document {
+        let machine = Machine {
+            cpu: "a <fast> CPU".into(),
+            cores: 2,
+            kernel: "6.1".into(),
+            congestion: "cubic".into(),
+        };
+        let row = |over: &str, x, median, ratio| Row {
+            over: over.into(),
+            transport: "tcp".into(),
+            congestion: None,
+            operation: "send".into(),
+            wait: "poll".into(),
+            variant: String::new(),
+            x,
+            values: vec![Measured {
+                name: "p50".into(),
+                unit: "us".into(),
+                median,
+                rounds: vec![median],
+            }],
+            ratio,
+        };
+        let rows = vec![
+            row("rc", 8, 5.25, Some(0.5)),
+            row("tcp-sockets", 8, 10.5, None),
+            row("rc", 64, 6.0, Some(0.5)),
+            row("tcp-sockets", 64, 1234.5, None),
+        ];
+        Document {
+            version: "1.2.3".into(),
+            machine,
+            settings: Settings {
+                rounds: 3,
+                cores: vec![0, 1],
+                server: "this host".into(),
+                congestion: None,
+            },
+            benchmarks: vec![Table {
+                name: "latency".into(),
+                about: "About.".into(),
+                axis: "size".into(),
+                axis_unit: "B".into(),
+                primary: "p50".into(),
+                rows,
+            }],
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!([0.0, 1.234, 12.34, 1234.5].map(short), ["0", "1.23", "12.3", "1234"]);
+    }
+
+    #[test]
+    fn the_heading_says_where_and_how() {
+        let heading = document().heading().join("\n");
+        for part in ["1.2.3", "Linux 6.1", "server 0, clients 1", "cubic", "3 rounds"] {
+            assert!(heading.contains(part), "{part} in {heading}");
+        }
+    }
+}

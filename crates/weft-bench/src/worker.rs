@@ -1,0 +1,217 @@
+//! One end of a measurement: a process that does what its control connection, which is its standard
+//! input, asks for, once, and ends with it.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
+
+use crate::control::{self, Answer, Order, Report};
+use crate::lane::{self, Lane, Opening};
+use crate::pattern::{self, Door, Sizes, Tally};
+use crate::plan::{Address, Job, LaneSpec, Role};
+use crate::process;
+
+/// Serves the control connection on standard input.
+///
+/// # Errors
+/// If standard input is no connection, or it breaks; what goes wrong with the measurement is told
+/// through it.
+pub(crate) fn run() -> Result<()> {
+    // Who started this process is the only one who can end it in order.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let control = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let control = Control(File::from(control));
+    match serve(&control) {
+        Ok(()) => Ok(()),
+        Err(error) => control.answer(&Answer::Failed(format!("{error:#}"))),
+    }
+}
+
+struct Control(File);
+
+impl Control {
+    fn order(&self) -> Result<Option<Order>> {
+        control::receive(&self.0)
+    }
+
+    fn answer(&self, answer: &Answer) -> Result<()> {
+        control::send(&self.0, answer)
+    }
+
+    /// Exchanges addresses with the peers, of which there is one for each.
+    fn exchange(&self, own: Vec<Address>) -> Result<Vec<Address>> {
+        let count = own.len();
+        self.answer(&Answer::Prepared(own))?;
+        let Some(Order::Connect(peers)) = self.order()? else { bail!("not told whom to connect") };
+        ensure!(peers.len() == count, "{} peers for {count} connections", peers.len());
+        Ok(peers)
+    }
+
+    fn await_start(&self) -> Result<()> {
+        self.answer(&Answer::Connected)?;
+        match self.order()? {
+            Some(Order::Start) => Ok(()),
+            _ => bail!("not told to start"),
+        }
+    }
+
+    /// All that comes before the role of one who has nothing to connect beforehand.
+    fn meet(&self, own: impl FnOnce() -> Vec<Address>) -> Result<Vec<Address>> {
+        let peers = self.exchange(own())?;
+        self.await_start()?;
+        Ok(peers)
+    }
+
+    fn expect_stop(&self) -> Result<()> {
+        match self.order()? {
+            Some(Order::Stop) | None => Ok(()),
+            Some(_) => bail!("told something else than to stop"),
+        }
+    }
+}
+
+fn serve(control: &Control) -> Result<()> {
+    let Some(Order::Prepare(job)) = control.order()? else { bail!("not told what to prepare") };
+    job.check()?;
+    raise_descriptor_limit()?;
+    pattern::sleep_precisely();
+    if let Some(core) = job.core {
+        process::pin(core)?;
+    }
+    let memory_before = process::private_memory()?;
+    // The lanes stay until the other ends have what is on its way to them.
+    let (mut report, _lanes) = play(control, &job)?;
+    report.memory_before = memory_before;
+    control.answer(&Answer::Done(Box::new(report)))?;
+    control.expect_stop()
+}
+
+/// Brings the role to its end. Returns what was measured and what it was measured with.
+fn play(control: &Control, job: &Job) -> Result<(Report, Vec<Box<dyn Lane>>)> {
+    let report = match &job.role {
+        Role::Burn => {
+            control.meet(Vec::new)?;
+            let stop = Arc::new(AtomicBool::new(false));
+            let seen = Arc::clone(&stop);
+            let burner = std::thread::spawn(move || pattern::burn(&seen));
+            control.expect_stop()?;
+            stop.store(true, Ordering::Relaxed);
+            burner.join().map_err(|_| anyhow!("the computation failed"))?;
+            Report::default()
+        }
+        Role::Register { size } => {
+            let address = job.spec()?.address;
+            control.meet(Vec::new)?;
+            measured(|| pattern::register(address, *size, job.duration()))?
+        }
+        Role::Dial => {
+            let peers = control.meet(|| vec![Address::Dials])?;
+            measured(|| pattern::dial(job.spec()?, &peers[0], job.duration()))?
+        }
+        Role::Accept => {
+            let door = Door::open(job.spec()?)?;
+            let address = door.address()?;
+            control.meet(|| vec![address])?;
+            // It ends with the process.
+            std::thread::spawn(move || door.keep());
+            measured(|| control.expect_stop().map(|()| Tally::new()))?
+        }
+        _ => return with_lanes(control, job, job.spec()?),
+    };
+    Ok((report, Vec::new()))
+}
+
+fn with_lanes(
+    control: &Control,
+    job: &Job,
+    spec: &LaneSpec,
+) -> Result<(Report, Vec<Box<dyn Lane>>)> {
+    let openings = (0..job.lanes).map(|_| lane::open(spec)).collect::<Result<Vec<_>>>()?;
+    let addresses = openings.iter().flat_map(|opening| opening.addresses()).collect();
+    let peers = control.exchange(addresses)?;
+    let ends = openings.into_iter().zip(peers.chunks(spec.connections));
+    let connect = |(opening, peers): (Box<dyn Opening>, &[Address])| opening.connect(peers);
+    let mut lanes = ends.map(connect).collect::<Result<Vec<_>>>()?;
+    control.await_start()?;
+    let mut report = measured(|| match job.role {
+        Role::Target => control.expect_stop().map(|()| Tally::new()),
+        _ => run_all(&mut lanes, job, spec),
+    })?;
+    (report.transport, report.congestion) = lanes[0].transport();
+    Ok((report, lanes))
+}
+
+/// Runs the role on each lane, the first on this thread, and adds up what they count.
+fn run_all(lanes: &mut [Box<dyn Lane>], job: &Job, spec: &LaneSpec) -> Result<Tally> {
+    let Some((first, others)) = lanes.split_first_mut() else { bail!("no lane") };
+    std::thread::scope(|scope| {
+        let run = |lane: &mut dyn Lane| run_one(lane, job, spec);
+        let others: Vec<_> =
+            others.iter_mut().map(|lane| scope.spawn(move || run(lane.as_mut()))).collect();
+        let mut all = run(first.as_mut())?;
+        for other in others {
+            all.add(&other.join().map_err(|_| anyhow!("a thread failed"))??);
+        }
+        Ok(all)
+    })
+}
+
+fn run_one(lane: &mut dyn Lane, job: &Job, spec: &LaneSpec) -> Result<Tally> {
+    let duration = job.duration();
+    match &job.role {
+        Role::Ask { operation, gap_us } => {
+            let gap = Duration::from_micros(*gap_us);
+            pattern::ask(lane, spec.connections, *operation, gap, duration)
+        }
+        Role::Answer => pattern::answer(lane, spec.connections),
+        Role::Stream { operation, ways } => {
+            let sizes = Sizes { send: spec.send_size, receive: spec.receive_size };
+            pattern::stream(lane, ways, *operation, sizes, duration)
+        }
+        Role::Compute { work_ns } => {
+            pattern::compute(lane, Duration::from_nanos(*work_ns), duration)
+        }
+        Role::Overlap { receives } => pattern::overlap(lane, *receives, duration),
+        Role::Target | Role::Burn | Role::Register { .. } | Role::Dial | Role::Accept => {
+            bail!("a role that has no lanes")
+        }
+    }
+}
+
+/// Runs it, and reports what it counted and what it cost.
+fn measured(run: impl FnOnce() -> Result<Tally>) -> Result<Report> {
+    let (cpu, started) = (process::cpu_time(), Instant::now());
+    let tally = run()?;
+    let elapsed = started.elapsed();
+    let cpu = process::cpu_time().saturating_sub(cpu);
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Report {
+        elapsed_ns: ns(elapsed),
+        cpu_ns: ns(cpu),
+        memory_after: process::private_memory()?,
+        started: tally.started,
+        lost: tally.lost,
+        ended: tally.ended,
+        measured: tally.measured,
+        measured_bytes: tally.measured_bytes,
+        measured_ns: ns(tally.measured_time),
+        latencies: tally.latencies.to_counts(),
+        after: tally.after.to_counts(),
+        overlap_us: tally.overlap_us,
+        ..Report::default()
+    })
+}
+
+/// Many connections need more descriptors than the usual 1,024.
+fn raise_descriptor_limit() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).context("cannot raise the limit of descriptors")
+}

@@ -1,0 +1,256 @@
+//! Every benchmark of `weft bench` runs, between processes of its own and between two sides that
+//! meet by `weft bench serve`, and reports all that it should. What is fast is not the question.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+
+/// Runs a benchmark as briefly as it goes and returns what it prints.
+fn run(arguments: &[&str]) -> String {
+    let brief = ["--duration", "0.02", "--rounds", "1", "--no-pin"];
+    let output = Command::new(WEFT).arg("bench").args(arguments).args(brief).output();
+    let output = output.expect("weft starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Runs a benchmark, checks what every report has to have, and returns the tables.
+fn measure(arguments: &[&str]) -> Vec<Value> {
+    let text = run(&[arguments, &["--json"]].concat());
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    assert!(report["machine"]["kernel"].is_string() && report["settings"]["rounds"] == 1);
+    let tables = report["benchmarks"].as_array().expect("tables").clone();
+    assert!(!tables.is_empty(), "{arguments:?}");
+    tables.iter().for_each(check);
+    tables
+}
+
+fn check(table: &Value) {
+    let rows = table["rows"].as_array().expect("rows");
+    assert!(!rows.is_empty(), "{}", table["name"]);
+    let primary = table["primary"].as_str().expect("a name");
+    for row in rows {
+        for label in ["over", "transport", "operation", "wait", "variant"] {
+            assert!(row[label].is_string(), "{label} in {row}");
+        }
+        let values = row["values"].as_array().expect("values");
+        assert!(values.iter().any(|value| value["name"] == primary), "{primary} in {row}");
+        for value in values {
+            let median = value["median"].as_f64().expect("a number");
+            assert!(median.is_finite() && median >= 0.0, "{row}");
+            assert_eq!(value["rounds"].as_array().map(Vec::len), Some(1), "{row}");
+        }
+    }
+}
+
+fn rows(table: &Value) -> &Vec<Value> {
+    table["rows"].as_array().expect("rows")
+}
+
+fn value(row: &Value, name: &str) -> f64 {
+    let values = row["values"].as_array().expect("values");
+    let found = values.iter().find(|value| value["name"] == name);
+    found.and_then(|value| value["median"].as_f64()).unwrap_or_else(|| panic!("{name} in {row}"))
+}
+
+/// All of the transports that lose nothing, and those that were asked for only.
+fn transports(table: &Value) -> Vec<&str> {
+    rows(table).iter().filter_map(|row| row["over"].as_str()).collect()
+}
+
+#[test]
+fn latency_has_percentiles_in_order_for_each_operation() {
+    let tables = measure(&["latency", "--sizes", "8,4k"]);
+    for operation in ["send", "write", "read", "atomic"] {
+        let found = |row: &&Value| row["operation"] == operation && row["over"] == "rc";
+        assert!(rows(&tables[0]).iter().any(|row| found(&row)), "{operation}");
+    }
+    for row in rows(&tables[0]) {
+        let at = ["p50", "p90", "p99", "p99.9", "max"].map(|name| value(row, name));
+        assert!(at[0] > 0.0 && at.is_sorted(), "{row}");
+        assert!(value(row, "CPU") > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn throughput_is_rate_times_size() {
+    for name in ["bandwidth", "bibandwidth", "rate"] {
+        let over = "rc,tcp-sockets,unix-sockets,udp-sockets";
+        let tables = measure(&[name, "--sizes", "64,8k", "--over", over]);
+        assert_eq!(rows(&tables[0]).len(), 8, "{name}");
+        for row in rows(&tables[0]) {
+            let bytes = value(row, "bandwidth") * 1e6;
+            let messages = value(row, "rate") * 1e3;
+            let size = row["x"].as_f64().expect("a size");
+            assert!((bytes - messages * size).abs() <= 1e-6 * bytes, "{name}: {row}");
+        }
+    }
+    let tables = measure(&["bandwidth", "--sizes", "64k", "--op", "write,read", "--over", "rc"]);
+    assert_eq!(rows(&tables[0]).len(), 2);
+}
+
+#[test]
+fn many_clients_and_connections() {
+    for name in ["hotspot", "fanin", "fanout", "dual", "connections", "streams"] {
+        for table in measure(&[name, "--counts", "2,3", "--sizes", "1k"]) {
+            assert_eq!(
+                transports(&table),
+                ["rc", "tcp-sockets", "unix-sockets"].repeat(2),
+                "{}",
+                table["name"]
+            );
+        }
+    }
+}
+
+#[test]
+fn memory_and_buffers() {
+    let tables = measure(&["registration", "--sizes", "4k,1M"]);
+    assert!(rows(&tables[0]).iter().all(|row| value(row, "deregister") > 0.0));
+    for table in measure(&["regcache", "--sizes", "4k"]) {
+        let kinds: Vec<_> = rows(&table).iter().map(|row| &row["variant"]).collect();
+        assert_eq!(kinds, ["cache off", "cache on"]);
+    }
+    let tables = measure(&["reuse", "--sizes", "4k", "--over", "rc,tcp-sockets"]);
+    assert_eq!(rows(&tables[0]).len(), 6);
+    let tables = measure(&["memory", "--counts", "32"]);
+    assert_eq!(rows(&tables[0]).len(), 3);
+}
+
+#[test]
+fn computation_beside_messages() {
+    for name in ["overlap", "progress"] {
+        let tables = measure(&[name, "--sizes", "8k"]);
+        for row in rows(&tables[0]) {
+            assert!((0.0..=100.0).contains(&value(row, name)), "{row}");
+        }
+    }
+    let tables = measure(&["cpuload", "--counts", "1"]);
+    let programs: Vec<_> = rows(&tables[0]).iter().filter_map(|row| row["x"].as_u64()).collect();
+    assert_eq!(programs, [0, 0, 0, 0, 1, 1, 1, 1], "send and read, and two kinds of sockets");
+}
+
+#[test]
+fn connections_and_the_stream_below() {
+    let tables = measure(&["setup"]);
+    assert!(rows(&tables[0]).iter().all(|row| value(row, "p50") > 0.0));
+    let tables = measure(&["markers", "--sizes", "4k"]);
+    let kinds: Vec<_> = rows(&tables[0]).iter().map(|row| &row["variant"]).collect();
+    assert_eq!(kinds, ["plain", "CRC", "markers", "markers and CRC"]);
+    assert!(rows(&tables[0]).iter().all(|row| row["transport"] == "tcp"));
+}
+
+#[test]
+fn waiting_by_policy() {
+    let tables = measure(&["waiting", "--gaps", "1,200"]);
+    let waits: Vec<_> = rows(&tables[0]).iter().map(|row| &row["wait"]).collect();
+    assert_eq!(waits, ["poll", "latency", "balanced", "cpu", "poll", "events"].repeat(2));
+    assert!(rows(&tables[0]).iter().all(|row| value(row, "server CPU") > 0.0));
+}
+
+#[test]
+fn a_ratio_compares_with_the_sockets_of_the_run() {
+    let tables = measure(&["latency", "--sizes", "8", "--op", "send", "--over", "rc,tcp-sockets"]);
+    let [own, rival] = &rows(&tables[0])[..] else { panic!("two rows: {tables:?}") };
+    let ratio = own["ratio"].as_f64().expect("a ratio");
+    assert!((ratio - value(own, "p50") / value(rival, "p50")).abs() < 1e-9);
+    assert!(rival["ratio"].is_null());
+    assert_eq!(rival["congestion"].as_str().map(str::is_empty), Some(false));
+}
+
+#[test]
+fn forms_of_the_report() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("report.html");
+    let page = page.to_str().expect("text");
+    let few = ["latency", "--sizes", "8,64", "--over", "rc", "--op", "send"];
+    let text = run(&[&few[..], &["--html", page]].concat());
+    assert!(text.contains("p99.9 us") && text.contains("congestion control"));
+    let html = std::fs::read_to_string(page).expect("written");
+    assert!(html.contains("<svg") && html.ends_with("</html>\n"));
+    let csv = run(&[&few[..], &["--csv"]].concat());
+    assert!(csv.lines().all(|line| line.split(',').count() == 12), "{csv}");
+}
+
+/// `weft bench serve` on a port of the system's choice; ends with this value.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(WEFT)
+            .args(["bench", "serve", "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("weft starts");
+        let mut line = String::new();
+        let errors = child.stderr.as_mut().expect("piped");
+        BufReader::new(errors).read_line(&mut line).expect("a line");
+        let address = line.trim().rsplit(' ').next().expect("an address").to_owned();
+        Self { child, address }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("ends");
+    }
+}
+
+#[test]
+fn two_sides_meet_by_serve() {
+    let server = Server::start();
+    let there = ["--connect", &server.address, "--over", "rc,tcp-sockets,udp-sockets"];
+    let tables = measure(&[&["latency", "--sizes", "64", "--op", "send"], &there[..]].concat());
+    assert_eq!(transports(&tables[0]), ["rc", "tcp-sockets", "udp-sockets"]);
+    measure(&[&["fanin", "--counts", "2"], &there[..4]].concat());
+    // What must be on one host is left out.
+    let local = ["latency", "--over", "unix-sockets", "--connect", &server.address];
+    let output = Command::new(WEFT).arg("bench").args(local).output().expect("weft starts");
+    assert!(!output.status.success());
+}
+
+#[test]
+fn strangers_do_not_stop_the_server() {
+    use std::io::Write as _;
+    let server = Server::start();
+    let bad: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\x02{}",
+        b"\0\0\0\x3b{\"hello\":{\"version\":1,\"environment\":[[\"LD_PRELOAD\",\"x\"]]}}",
+        b"\0",
+    ];
+    for bytes in bad {
+        let mut stranger = std::net::TcpStream::connect(&server.address).expect("it listens");
+        // It may close while we still write.
+        let _ = stranger.write_all(bytes);
+    }
+    let there = ["latency", "--sizes", "8", "--op", "send", "--over", "rc"];
+    measure(&[&there[..], &["--connect", &server.address]].concat());
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for bad in [
+        &["latency", "--sizes", "0"][..],
+        &["latency", "--sizes", "1T"],
+        &["latency", "--duration", "-1"],
+        &["latency", "--rounds", "0"],
+        &["latency", "--over", "carrier-pigeon"],
+        &["latency", "--json", "--csv"],
+        &["hotspot", "--counts", "0"],
+        &["latency", "--cores", "4095", "--duration", "0.01"],
+        &["latency", "--congestion", "../x"],
+    ] {
+        let output = Command::new(WEFT).arg("bench").args(bad).output().expect("weft starts");
+        assert!(!output.status.success(), "{bad:?}");
+        assert!(!output.stderr.is_empty(), "{bad:?}");
+    }
+}
