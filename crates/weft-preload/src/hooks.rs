@@ -12,7 +12,7 @@ use std::mem::transmute;
 use libc::mode_t;
 
 use crate::next::Next;
-use crate::path::{Ours, ours};
+use crate::path::ours;
 use crate::reply;
 
 /// Defines hooks: an answer where there is one, and the next library's function otherwise.
@@ -49,35 +49,34 @@ const fn c_name(text: &'static str) -> &'static CStr {
 /// `path` is NULL or a C string, and `to` the program's place for the result.
 unsafe fn stat_of(path: *const c_char, to: *mut libc::stat) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let node = unsafe { ours(path) } == Some(Ours::Node);
+    let found = unsafe { ours(path) }?;
     // SAFETY: the caller's promise.
-    node.then(|| unsafe { reply::stat(to) })
+    unsafe { reply::stat(found, to) }
 }
 
 /// # Safety
 /// As for [`stat_of`].
 unsafe fn statx_of(path: *const c_char, to: *mut libc::statx) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let node = unsafe { ours(path) } == Some(Ours::Node);
+    let found = unsafe { ours(path) }?;
     // SAFETY: the caller's promise.
-    node.then(|| unsafe { reply::statx(to) })
+    unsafe { reply::statx(found, to) }
 }
 
 /// # Safety
 /// `path` is NULL or a C string.
 unsafe fn access_of(path: *const c_char, mode: c_int) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let node = unsafe { ours(path) } == Some(Ours::Node);
-    node.then(|| reply::access(mode))
+    reply::access(unsafe { ours(path) }?, mode)
 }
 
 /// # Safety
 /// `path` is NULL or a C string.
 unsafe fn open_of(path: *const c_char, flags: c_int) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let attribute = unsafe { ours(path) }.filter(|&found| found != Ours::Node)?;
+    let found = unsafe { ours(path) }?;
     // SAFETY: found in the path just now.
-    Some(unsafe { reply::open(attribute, flags) })
+    unsafe { reply::open(found, flags) }
 }
 
 // On 64-bit systems the types of `stat64` are those of `stat`.

@@ -2,7 +2,8 @@
 //!
 //! UCX uses a device only if `/dev/infiniband/<device>` is a character device that may be read and
 //! written, and it and NCCL read a GID's type and network interface from
-//! `/sys/class/infiniband/<device>/ports/1/gid_attrs`. A device of Weft has no such files; these
+//! `/sys/class/infiniband/<device>/ports/1/gid_attrs`; pyverbs lists the interface in
+//! `/sys/class/infiniband/<device>/device/net`. A device of Weft has no such files; these
 //! hooks say what they would. Everything else falls through to the C library.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
@@ -10,6 +11,8 @@
 //! locks, logs or uses the standard library's input and output; `errno` changes only as the call
 //! says.
 
+#[cfg(not(test))]
+mod directory;
 #[cfg(not(test))] // A test program keeps its own `open`.
 mod hooks;
 #[cfg(not(test))]

@@ -9,9 +9,10 @@ use std::ffi::c_char;
 const NODE: &[u8] = b"/dev/infiniband/weft_";
 const ATTRIBUTES: &[u8] = b"/sys/class/infiniband/weft_";
 const TYPES: &[u8] = b"/ports/1/gid_attrs/types/";
+const NET: &[u8] = b"/device/net";
 const INTERFACES: &[u8] = b"/ports/1/gid_attrs/ndevs/";
 /// Longest name of a network interface (`IFNAMSIZ` less the NUL), which names a device.
-const NAME_MAX: usize = 15;
+pub(crate) const NAME_MAX: usize = 15;
 /// Longest index in a GID table.
 const DIGITS_MAX: usize = 3;
 
@@ -24,6 +25,8 @@ pub(crate) enum Ours {
     GidType,
     /// The network interface of a GID: so many bytes at this place in the path.
     GidInterface(*const c_char, usize),
+    /// The directory with the network interface in it: its name.
+    NetDirectory(*const c_char, usize),
 }
 
 /// What `path` stands for, if it is ours.
@@ -47,6 +50,14 @@ pub(crate) unsafe fn ours(path: *const c_char) -> Option<Ours> {
     // SAFETY: a tail of the C string.
     let end = unsafe { skip(name, NAME_MAX, is_name) };
     let length = end.addr() - name.addr();
+    // SAFETY: as above.
+    if let Some(rest) = unsafe { after(end, NET) } {
+        // SAFETY: as above.
+        let end = unsafe { skip(rest, 1, |byte| byte == b'/') };
+        // SAFETY: as above.
+        let whole = length != 0 && unsafe { *end } == 0;
+        return whole.then_some(Ours::NetDirectory(name, length));
+    }
     // SAFETY: as above.
     let (kind, index) = match unsafe { after(end, TYPES) } {
         Some(index) => (Ours::GidType, index),
@@ -120,6 +131,24 @@ mod tests {
         }
         // SAFETY: NULL is allowed.
         assert_eq!(unsafe { ours(std::ptr::null()) }, None);
+    }
+
+    #[test]
+    fn the_directory_of_the_interface_is_ours() {
+        for path in [
+            c"/sys/class/infiniband/weft_lo/device/net",
+            c"/sys/class/infiniband/weft_lo/device/net/",
+        ] {
+            assert!(matches!(check(path), Some(Ours::NetDirectory(_, 2))), "{path:?}");
+        }
+        for other in [
+            c"/sys/class/infiniband/weft_/device/net",
+            c"/sys/class/infiniband/weft_lo/device/net/lo",
+            c"/sys/class/infiniband/weft_lo/device/network",
+            c"/sys/class/infiniband/weft_lo/device",
+        ] {
+            assert_eq!(check(other), None, "{other:?}");
+        }
     }
 
     #[test]

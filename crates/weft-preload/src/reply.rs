@@ -13,6 +13,7 @@ use crate::path::Ours;
 const MAJOR: c_uint = 231;
 const MINOR: c_uint = 192;
 const NODE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
+const DIRECTORY_MODE: libc::mode_t = libc::S_IFDIR | 0o755;
 const BLOCK: c_int = 4096;
 
 fn fail(code: c_int) -> c_int {
@@ -23,62 +24,79 @@ fn fail(code: c_int) -> c_int {
     -1
 }
 
-/// `stat(2)` of a device node.
+/// The mode and device of what can be asked about; `None` for attributes, which are only read.
+fn described(ours: Ours) -> Option<(libc::mode_t, (c_uint, c_uint))> {
+    match ours {
+        Ours::Node => Some((NODE_MODE, (MAJOR, MINOR))),
+        Ours::NetDirectory(..) => Some((DIRECTORY_MODE, (0, 0))),
+        Ours::GidType | Ours::GidInterface(..) => None,
+    }
+}
+
+/// `stat(2)`.
 ///
 /// # Safety
 /// `to` is the program's place for the result.
-pub(crate) unsafe fn stat(to: *mut libc::stat) -> c_int {
+pub(crate) unsafe fn stat(ours: Ours, to: *mut libc::stat) -> Option<c_int> {
+    let (mode, (major, minor)) = described(ours)?;
     // SAFETY: a structure of integers, for which zero is valid.
     let mut answer: libc::stat = unsafe { MaybeUninit::zeroed().assume_init() };
-    answer.st_mode = NODE_MODE;
+    answer.st_mode = mode;
     answer.st_nlink = 1;
-    answer.st_rdev = libc::makedev(MAJOR, MINOR);
+    answer.st_rdev = libc::makedev(major, minor);
     answer.st_blksize = BLOCK.into();
     // SAFETY: the program's place.
     unsafe { to.write(answer) };
-    0
+    Some(0)
 }
 
-/// `statx(2)` of a device node.
+/// `statx(2)`.
 ///
 /// # Safety
 /// `to` is the program's place for the result.
-pub(crate) unsafe fn statx(to: *mut libc::statx) -> c_int {
+pub(crate) unsafe fn statx(ours: Ours, to: *mut libc::statx) -> Option<c_int> {
+    let (mode, (major, minor)) = described(ours)?;
     // SAFETY: a structure of integers, for which zero is valid.
     let mut answer: libc::statx = unsafe { MaybeUninit::zeroed().assume_init() };
     answer.stx_mask = libc::STATX_BASIC_STATS;
-    answer.stx_mode = NODE_MODE as u16;
+    answer.stx_mode = mode as u16;
     answer.stx_nlink = 1;
-    answer.stx_rdev_major = MAJOR;
-    answer.stx_rdev_minor = MINOR;
+    answer.stx_rdev_major = major;
+    answer.stx_rdev_minor = minor;
     answer.stx_blksize = BLOCK.cast_unsigned();
     // SAFETY: the program's place.
     unsafe { to.write(answer) };
-    0
+    Some(0)
 }
 
-/// `access(2)` of a device node: it may be read and written.
-pub(crate) fn access(mode: c_int) -> c_int {
-    if mode & libc::X_OK == 0 { 0 } else { fail(libc::EACCES) }
+/// `access(2)`: a node may be read and written, a directory read and searched.
+pub(crate) fn access(ours: Ours, mode: c_int) -> Option<c_int> {
+    let denied = match ours {
+        Ours::Node => libc::X_OK,
+        Ours::NetDirectory(..) => libc::W_OK,
+        Ours::GidType | Ours::GidInterface(..) => return None,
+    };
+    Some(if mode & denied == 0 { 0 } else { fail(libc::EACCES) })
 }
 
 /// `open(2)` of an attribute: a file in memory with its text.
 ///
 /// # Safety
 /// The name that `ours` points to is still there.
-pub(crate) unsafe fn open(ours: Ours, flags: c_int) -> c_int {
+pub(crate) unsafe fn open(ours: Ours, flags: c_int) -> Option<c_int> {
+    let (text, length) = match ours {
+        Ours::GidInterface(name, length) => (name, length),
+        Ours::GidType => gid_type(),
+        Ours::Node | Ours::NetDirectory(..) => return None,
+    };
     if flags & libc::O_ACCMODE != libc::O_RDONLY {
-        return fail(libc::EACCES);
+        return Some(fail(libc::EACCES));
     }
     // SAFETY: the name is a C string.
     let fd = unsafe { libc::memfd_create(c"weft".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
-        return -1;
+        return Some(-1);
     }
-    let (text, length) = match ours {
-        Ours::GidInterface(name, length) => (name, length),
-        Ours::GidType | Ours::Node => gid_type(),
-    };
     // A few bytes to a fresh file in memory: there is nothing to handle if they do not fit.
     // SAFETY: `length` readable bytes.
     unsafe { libc::write(fd, text.cast(), length) };
@@ -86,7 +104,7 @@ pub(crate) unsafe fn open(ours: Ours, flags: c_int) -> c_int {
     unsafe { libc::write(fd, c"\n".as_ptr().cast(), 1) };
     // SAFETY: our own descriptor.
     unsafe { libc::lseek(fd, 0, libc::SEEK_SET) };
-    fd
+    Some(fd)
 }
 
 fn gid_type() -> (*const c_char, usize) {

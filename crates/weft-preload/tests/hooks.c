@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #undef _FORTIFY_SOURCE
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #define NODE "/dev/infiniband/weft_eth0"
 #define TYPE "/sys/class/infiniband/weft_eth0/ports/1/gid_attrs/types/0"
 #define NDEV "/sys/class/infiniband/weft_eth0/ports/1/gid_attrs/ndevs/0"
+#define NET "/sys/class/infiniband/weft_eth0/device/net"
 #define MISSING "/dev/infiniband/weft_none/missing"
 
 /* Exported by glibc for programs that were built before 2.33, and for fortified ones. */
@@ -76,6 +78,24 @@ static void reads(int fd, const char *text)
 		assert((call_rw) == -1 && (errno == ENOENT || errno == ENOTDIR));      \
 	} while (0)
 
+/* A directory of one entry, and one of the system's. */
+#define LISTS(type, call)                                                              \
+	do {                                                                           \
+		DIR *dir = opendir(NET "/");                                           \
+		DIR *other = opendir("/proc/self");                                    \
+		type *entry;                                                           \
+		int found = 0;                                                         \
+		assert(dir && other);                                                  \
+		entry = call(dir);                                                     \
+		assert(entry && strcmp(entry->d_name, "eth0") == 0);                   \
+		errno = 4242;                                                          \
+		assert(!call(dir) && errno == 4242);                                   \
+		while ((entry = call(other)))                                          \
+			found |= strcmp(entry->d_name, "status") == 0;                 \
+		assert(found && closedir(dir) == 0 && closedir(other) == 0);           \
+		assert(!opendir(MISSING));                                             \
+	} while (0)
+
 int main(void)
 {
 	char made[] = "/tmp/weft-hooks-XXXXXX";
@@ -100,6 +120,13 @@ int main(void)
 	assert(S_ISCHR(stx.stx_mode) && stx.stx_rdev_major == 231);
 	assert(statx(AT_FDCWD, "/proc", 0, STATX_BASIC_STATS, &stx) == 0);
 	assert(S_ISDIR(stx.stx_mode));
+
+	assert(stat(NET, &st) == 0 && S_ISDIR(st.st_mode));
+	assert(access(NET, R_OK | X_OK) == 0 && access(NET, W_OK) == -1 && errno == EACCES);
+	for (fd = 0; fd < 100; fd++) {
+		LISTS(struct dirent, readdir);
+		LISTS(struct dirent64, readdir64);
+	}
 
 	ACCESSES(access(path, R_OK | W_OK), access(path, X_OK));
 	ACCESSES(faccessat(AT_FDCWD, path, R_OK | W_OK, 0), faccessat(AT_FDCWD, path, X_OK, 0));
