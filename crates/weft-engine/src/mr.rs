@@ -105,6 +105,15 @@ impl Mr {
         Ok(())
     }
 
+    /// The region that is registered under this key.
+    #[must_use]
+    pub fn find(key: u32) -> Option<Arc<Self>> {
+        match keys::find(key)? {
+            Keyed::Region(mr) => Some(mr),
+            _ => None,
+        }
+    }
+
     fn check_unbound(&self) -> Result<()> {
         if self.windows.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
     }

@@ -1,4 +1,5 @@
-//! The directory that names a device's network interface, `/sys/class/infiniband/<device>/device/net`.
+//! The directory that names a device's network interface:
+//! `/sys/class/infiniband/<device>/device/net`.
 //!
 //! A program that lists it (pyverbs by `ls`) is given a stream of the C library's on another
 //! directory, whose entries are never read: those of our streams are answered here.

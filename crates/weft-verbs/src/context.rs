@@ -7,6 +7,7 @@
 
 use std::ffi::c_int;
 use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::attributes;
 use crate::cq;
 use crate::cq_ex;
 use crate::device::Device;
+use crate::import;
 use crate::mr;
 use crate::mw;
 use crate::object::{self, Behind, Object};
@@ -34,6 +36,8 @@ pub(crate) struct Context {
     device: &'static Device,
     /// Held while an event is given to the program, so that its object is not destroyed meanwhile.
     delivery: Lock<()>,
+    /// By which a program names the context when it imports it; nothing goes through it.
+    _command: OwnedFd,
 }
 
 impl Behind for Context {
@@ -73,7 +77,18 @@ impl Context {
 /// # Errors
 /// `EMFILE` and the like when there is no descriptor left.
 pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
-    let engine = EngineContext::open(device.engine())?;
+    give(EngineContext::open(device.engine())?, device)
+}
+
+/// Gives the program a name for a context of the engine's.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn give(
+    engine: Arc<EngineContext>,
+    device: &'static Device,
+) -> Result<*mut ibv_context> {
+    let command = import::descriptor(&engine, device)?;
     let mut c = verbs_context {
         sz: size_of::<verbs_context>(),
         query_port: Some(attributes::query_port),
@@ -95,14 +110,14 @@ pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
     c.context = ibv_context {
         device: device.c(),
         ops: operations(),
-        // Nothing of ours goes through a kernel device.
-        cmd_fd: -1,
+        cmd_fd: command.as_raw_fd(),
         async_fd: engine.async_fd(),
         num_comp_vectors: 1,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
     };
-    let whole = object::create(c, Context { engine, device, delivery: Lock::new(()) });
+    let whole =
+        object::create(c, Context { engine, device, delivery: Lock::new(()), _command: command });
     // SAFETY: the field is inside the object that was just made.
     Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) }.cast())
 }

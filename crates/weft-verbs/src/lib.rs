@@ -15,6 +15,7 @@ mod cq_ex;
 mod device;
 mod errno;
 mod event;
+mod import;
 mod layout;
 mod mr;
 mod mutex;

@@ -104,9 +104,32 @@ unsafe fn create(
     let engine = EngineMr::register(state.engine(), region, iova, rights)?;
     let key = engine.key();
     let context = state.context();
-    let c = ibv_mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key };
+    let c = ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key };
     let registered = Registered { engine, iova, access, _pd: state.hold() };
     Ok(object::create(c, Mr { registered: Lock::new(registered) }))
+}
+
+/// Gives the program another name for a region of the domain. Its address is not known by it.
+///
+/// # Safety
+/// `pd` must be live.
+pub(crate) unsafe fn give_imported(pd: *mut ibv_pd, engine: Arc<EngineMr>) -> *mut ibv_mr {
+    // SAFETY: live, by the caller's promise.
+    let state = unsafe { Pd::of(pd) };
+    let (context, key) = (state.context(), engine.key());
+    let (addr, length) = (std::ptr::null_mut(), 0);
+    let c = ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key };
+    let registered = Registered { engine, iova: 0, access: 0, _pd: state.hold() };
+    object::create(c, Mr { registered: Lock::new(registered) })
+}
+
+/// Forgets a name of a region, which stays registered.
+///
+/// # Safety
+/// `mr` must be live and not used any more.
+pub(crate) unsafe fn drop_name(mr: *mut ibv_mr) {
+    // SAFETY: the caller's promise.
+    unsafe { object::destroy::<Mr>(mr) };
 }
 
 #[unsafe(no_mangle)]

@@ -16,6 +16,7 @@ use crate::abi::{
 };
 use crate::context::Context;
 use crate::errno;
+use crate::import;
 use crate::object::{self, Behind, Object};
 
 /// What is behind an `ibv_pd`.
@@ -85,15 +86,21 @@ fn create(
     engine: Arc<EnginePd>,
     parts: Option<(Use, Option<Use>)>,
 ) -> *mut ibv_pd {
+    let handle = import::handle(&engine);
     let state = Pd { engine, context, users: Users::default(), _parts: parts };
-    object::create(ibv_pd { context, handle: 0 }, state)
+    object::create(ibv_pd { context, handle }, state)
+}
+
+/// Gives the program a name for a domain of the engine's.
+pub(crate) fn give(context: *mut ibv_context, engine: Arc<EnginePd>) -> *mut ibv_pd {
+    create(context, engine, None)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: an open context.
     let engine = EnginePd::new(unsafe { Context::of(context) }.engine());
-    create(context, engine, None)
+    give(context, engine)
 }
 
 #[unsafe(no_mangle)]

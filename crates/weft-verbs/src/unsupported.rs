@@ -45,34 +45,12 @@ extern "C" fn ibv_reg_dmabuf_mr(
     none()
 }
 
-/// Importing needs objects of a kernel device, shared through its descriptor.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    none()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    none()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
-    none()
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut ibv_dm {
     none()
 }
 
 /// Nothing was imported, so there is nothing to give back.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
-
 #[unsafe(no_mangle)]
 extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 

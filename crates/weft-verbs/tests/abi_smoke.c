@@ -470,6 +470,98 @@ static void queue_pairs(void)
 	CHECK(ibv_destroy_cq(cq) == 0);
 }
 
+/* One domain, its receive queue with a number, and a queue pair that is opened twice. */
+static void extended_connections(void)
+{
+	struct ibv_xrcd_init_attr domain = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+		.fd = -1,
+		.oflags = O_CREAT,
+	};
+	struct ibv_srq_init_attr_ex srq_attr = {
+		.attr = { .max_wr = 4, .max_sge = 1 },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ |
+			     IBV_SRQ_INIT_ATTR_XRCD,
+		.srq_type = IBV_SRQT_XRC,
+		.pd = pd,
+	};
+	struct ibv_qp_init_attr_ex qp_attr = {
+		.qp_type = IBV_QPT_XRC_RECV,
+		.comp_mask = IBV_QP_INIT_ATTR_XRCD,
+	};
+	struct ibv_qp_open_attr open_attr = {
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+			     IBV_QP_OPEN_ATTR_TYPE | IBV_QP_OPEN_ATTR_CONTEXT,
+		.qp_context = &open_attr,
+		.qp_type = IBV_QPT_XRC_RECV,
+	};
+	struct ibv_cq *cq = ibv_create_cq(ctx, 4, NULL, NULL, 0);
+	struct ibv_srq_init_attr plain_attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq, *plain;
+	struct ibv_xrcd *xrcd;
+	struct ibv_qp *qp, *again;
+	uint32_t number = 0;
+
+	xrcd = ibv_open_xrcd(ctx, &domain);
+	CHECK(cq && xrcd && xrcd->context == ctx);
+	domain.fd = 12345;
+	FAILS(ibv_open_xrcd(ctx, &domain), EBADF);
+
+	FAILS(ibv_create_srq_ex(ctx, &srq_attr), EINVAL);
+	srq_attr.xrcd = xrcd;
+	srq_attr.cq = cq;
+	srq = ibv_create_srq_ex(ctx, &srq_attr);
+	CHECK(srq && ibv_get_srq_num(srq, &number) == 0 && number != 0);
+	plain = ibv_create_srq(pd, &plain_attr);
+	CHECK(plain && ibv_get_srq_num(plain, &number) == EINVAL && ibv_destroy_srq(plain) == 0);
+	srq_attr.srq_type = IBV_SRQT_TM;
+	FAILS(ibv_create_srq_ex(ctx, &srq_attr), EOPNOTSUPP);
+
+	qp_attr.xrcd = xrcd;
+	qp = ibv_create_qp_ex(ctx, &qp_attr);
+	CHECK(qp && !qp->pd && !qp->send_cq && !qp->srq && qp->qp_type == IBV_QPT_XRC_RECV);
+	open_attr.xrcd = xrcd;
+	open_attr.qp_num = qp->qp_num ^ 1;
+	FAILS(ibv_open_qp(ctx, &open_attr), EINVAL);
+	open_attr.qp_num = qp->qp_num;
+	again = ibv_open_qp(ctx, &open_attr);
+	CHECK(again && again != qp && again->qp_num == qp->qp_num);
+	CHECK(again->qp_context == &open_attr);
+	CHECK(ibv_close_xrcd(xrcd) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
+	CHECK(ibv_destroy_qp(qp) == 0);
+	qp = ibv_open_qp(ctx, &open_attr);
+	CHECK(qp && ibv_destroy_qp(qp) == 0 && ibv_destroy_qp(again) == 0);
+	FAILS(ibv_open_qp(ctx, &open_attr), EINVAL);
+	CHECK(ibv_close_xrcd(xrcd) == EBUSY && ibv_destroy_srq(srq) == 0);
+	CHECK(ibv_close_xrcd(xrcd) == 0 && ibv_destroy_cq(cq) == 0);
+}
+
+/* Other names of this process's own objects, found by descriptor and handle. */
+static void importing(void)
+{
+	static char memory[64];
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_context *other;
+	struct ibv_pd *same_pd;
+	struct ibv_mr *same_mr;
+	int fd = dup(ctx->cmd_fd);
+
+	CHECK(mr && fd >= 0);
+	FAILS(ibv_import_device(-1), EBADF);
+	FAILS(ibv_import_device(STDOUT_FILENO), EOPNOTSUPP);
+	other = ibv_import_device(fd);
+	CHECK(other && other != ctx && other->device == ctx->device && close(fd) == 0);
+	FAILS(ibv_import_pd(other, ~0U), EINVAL);
+	same_pd = ibv_import_pd(other, pd->handle);
+	CHECK(same_pd && same_pd != pd && same_pd->context == other);
+	FAILS(ibv_import_mr(same_pd, mr->handle ^ 1), EINVAL);
+	same_mr = ibv_import_mr(same_pd, mr->handle);
+	CHECK(same_mr && same_mr->lkey == mr->lkey && same_mr->rkey == mr->rkey);
+	ibv_unimport_mr(same_mr);
+	ibv_unimport_pd(same_pd);
+	CHECK(ibv_close_device(other) == 0 && ibv_dereg_mr(mr) == 0);
+}
+
 static void not_offered(void)
 {
 	struct ibv_alloc_dm_attr dm = { .length = 64 };
@@ -479,8 +571,6 @@ static void not_offered(void)
 	FAILS(ibv_open_xrcd(ctx, &xrcd), EINVAL); /* without what it must name */
 	FAILS(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
 	FAILS(ibv_alloc_null_mr(pd), EOPNOTSUPP);
-	FAILS(ibv_import_device(-1), EOPNOTSUPP);
-	FAILS(ibv_import_pd(ctx, 1), EOPNOTSUPP);
 	CHECK(ibv_query_rt_values_ex(ctx, &values) == EOPNOTSUPP);
 }
 
@@ -899,6 +989,8 @@ int main(void)
 	address_handles();
 	datagrams();
 	queue_pairs();
+	extended_connections();
+	importing();
 	not_offered();
 	make_pair(NULL, 0);
 	posted_work();
