@@ -138,7 +138,12 @@ fn connected(pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, UnixStream) {
         peer: None,
         initiator: true,
         negotiated,
-        peer_identity: Some(Identity { qp_num: PEER, ack_stag: PEER_ACK_STAG, gid }),
+        peer_identity: Some(Identity {
+            qp_num: PEER,
+            ack_stag: PEER_ACK_STAG,
+            gid,
+            process: [0; 16],
+        }),
         early: Vec::new(),
     };
     let to = |qp_state, mask: AttrMask| {

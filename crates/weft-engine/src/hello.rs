@@ -3,6 +3,7 @@
 //! ```text
 //! | program's private data | magic, 8 | version, 1 | flags, 1 | length of the program's, 2 |
 //! | QP number, 4 | wanted QP number, 4 | STag of the acknowledgements, 4 | GID, 16 |
+//! | process, 16 |
 //! ```
 //!
 //! All fields are big-endian. A foreign iWARP peer takes the trailer for padding, which programs of
@@ -12,10 +13,10 @@
 use crate::device::Gid;
 
 /// Bytes of the trailer.
-pub const TRAILER_LEN: usize = 40;
+pub const TRAILER_LEN: usize = 56;
 
 const MAGIC: [u8; 8] = *b"\xf7WeftQP\x1a";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const VERSION_AT: usize = 8;
 const FLAGS_AT: usize = 9;
 const LENGTH_AT: usize = 10;
@@ -23,7 +24,13 @@ const QP_NUM_AT: usize = 12;
 const WANTED_QP_AT: usize = 16;
 const ACK_STAG_AT: usize = 20;
 const GID_AT: usize = 24;
-const _: () = assert!(GID_AT + size_of::<Gid>() == TRAILER_LEN);
+const PROCESS_AT: usize = 40;
+const _: () = assert!(GID_AT + size_of::<Gid>() == PROCESS_AT);
+const _: () = assert!(PROCESS_AT + size_of::<ProcessId>() == TRAILER_LEN);
+
+/// By what name a process can be found on its host to share memory with it; all zero when it cannot
+/// be. Random, so that no other process on any host has it.
+pub type ProcessId = [u8; 16];
 
 /// What a Weft peer must know of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +41,8 @@ pub struct Identity {
     pub ack_stag: u32,
     /// GID of the queue pair's address.
     pub gid: Gid,
+    /// The process that the queue pair belongs to.
+    pub process: ProcessId,
 }
 
 /// A trailer.
@@ -62,6 +71,7 @@ pub fn append(private_data: &[u8], identity: &Identity, wanted_qp: u32) -> Vec<u
         out.extend_from_slice(&word.to_be_bytes());
     }
     out.extend_from_slice(&identity.gid);
+    out.extend_from_slice(&identity.process);
     out
 }
 
@@ -84,8 +94,10 @@ pub fn split(private_data: &[u8]) -> (&[u8], Option<Hello>) {
         u32::from_be_bytes([trailer[at], trailer[at + 1], trailer[at + 2], trailer[at + 3]])
     };
     let mut gid = Gid::default();
-    gid.copy_from_slice(&trailer[GID_AT..]);
-    let identity = Identity { qp_num: word(QP_NUM_AT), ack_stag: word(ACK_STAG_AT), gid };
+    gid.copy_from_slice(&trailer[GID_AT..PROCESS_AT]);
+    let mut process = ProcessId::default();
+    process.copy_from_slice(&trailer[PROCESS_AT..]);
+    let identity = Identity { qp_num: word(QP_NUM_AT), ack_stag: word(ACK_STAG_AT), gid, process };
     (programs, Some(Hello { identity, wanted_qp: word(WANTED_QP_AT) }))
 }
 
@@ -94,7 +106,7 @@ mod tests {
     use super::*;
 
     const IDENTITY: Identity =
-        Identity { qp_num: 0x1234_5607, ack_stag: 0xaabb_ccdd, gid: [7; 16] };
+        Identity { qp_num: 0x1234_5607, ack_stag: 0xaabb_ccdd, gid: [7; 16], process: [9; 16] };
 
     #[test]
     fn what_is_appended_is_split() {

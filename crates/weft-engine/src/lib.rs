@@ -25,6 +25,7 @@ pub mod pd;
 pub mod qp;
 pub mod reactor;
 mod rendezvous;
+mod shm;
 #[cfg(test)]
 mod sim;
 mod spin;

@@ -10,7 +10,7 @@ use crate::keys::{self, Keyed};
 use crate::limits::MR_SIZE_MAX;
 use crate::pd::{Pd, PdUser};
 use crate::xrc::Xrcd;
-use crate::{Errno, Result};
+use crate::{Errno, Result, shm};
 
 /// Why an access to registered memory is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Mr {
     valid: AtomicBool,
     /// Accesses in progress: deregistration waits for them.
     pins: AtomicU32,
+    /// A peer may use the key directly: deregistration takes that back.
+    pub(crate) granted: AtomicBool,
     /// Windows bound here: deregistration fails while there are any.
     pub(crate) windows: AtomicUsize,
 }
@@ -70,6 +72,7 @@ impl Mr {
             key: AtomicU32::new(0),
             valid: AtomicBool::new(true),
             pins: AtomicU32::new(0),
+            granted: AtomicBool::new(false),
             windows: AtomicUsize::new(0),
         }))
     }
@@ -133,6 +136,9 @@ impl Mr {
     //% Once the program has revoked access, the network does not change the memory any more.
     fn end_access(&self) {
         self.valid.store(false, Ordering::SeqCst);
+        if self.granted.load(Ordering::SeqCst) {
+            shm::revoke(self.key());
+        }
         self.settle();
     }
 
@@ -161,8 +167,14 @@ impl Mr {
         self.access
     }
 
-    fn is_valid(&self) -> bool {
-        self.valid.load(Ordering::Acquire)
+    /// Whether the keys work.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.valid.load(Ordering::SeqCst)
+    }
+
+    /// Address and length in bytes.
+    pub(crate) fn place(&self) -> (u64, u64) {
+        (self.region.addr() as u64, self.region.len() as u64)
     }
 
     /// Name of the first byte.

@@ -38,7 +38,7 @@ use weft_sys::{
 };
 
 use crate::spin::Spin;
-use crate::{Errno, Result};
+use crate::{Errno, Result, shm};
 
 /// How long a parked service thread stays away from the sockets.
 const PARK: Duration = Duration::from_micros(500);
@@ -64,6 +64,8 @@ const EMPTY_PASSES_CROWDED: u32 = 32;
 const EMPTY_PASSES_ALONE: u32 = 1024;
 /// An offer that took this long, in nanoseconds, was taken up.
 const TAKEN_UP_NS: u64 = 20_000;
+/// Looks at the rings, which cost no system call, for each look at the sockets.
+const SOCKETS_EVERY: u32 = 16;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
@@ -88,6 +90,15 @@ pub trait Source: Send + Sync + fmt::Debug {
 
     /// A timer of this source has expired.
     fn expired(&self) {}
+}
+
+/// Something in memory that the reactor looks at when it polls.
+pub trait Polled: Send + Sync + fmt::Debug {
+    /// Whether there is something to do. Looked at all the time, by any thread.
+    fn is_ready(&self) -> bool;
+
+    /// Does it. May be called without a reason.
+    fn run(&self);
 }
 
 /// A registered source.
@@ -127,6 +138,11 @@ struct Ready {
 struct Driver {
     batch: Vec<Ready>,
     dirty: Vec<(Dirty, Arc<dyn Source>)>,
+    /// A copy of the reactor's, of this version.
+    rings: Vec<Arc<dyn Polled>>,
+    rings_version: u32,
+    /// Polls since the sockets were last looked at.
+    without_sockets: u32,
     /// Polls on end that found nothing since a core was last offered.
     empty_passes: u32,
 }
@@ -136,6 +152,8 @@ pub struct Reactor {
     epoll: OwnedFd,
     wake: OwnedFd,
     sources: Lock<Sources>,
+    rings: Lock<Vec<Arc<dyn Polled>>>,
+    rings_version: AtomicU32,
     driver: Lock<Driver>,
     dirty: Lock<Vec<(Dirty, Arc<dyn Source>)>>,
     dirty_len: AtomicUsize,
@@ -200,6 +218,8 @@ impl Reactor {
             epoll,
             wake,
             sources: Lock::new(Sources::default()),
+            rings: Lock::new(Vec::new()),
+            rings_version: AtomicU32::new(0),
             driver: Lock::new(Driver::default()),
             dirty: Lock::new(Vec::new()),
             dirty_len: AtomicUsize::new(0),
@@ -253,6 +273,38 @@ impl Reactor {
         self.forget(token);
     }
 
+    /// Looks at a ring at each pass from now on.
+    pub fn add_ring(&self, ring: Arc<dyn Polled>) {
+        self.rings.lock().push(ring);
+        self.rings_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Looks at it no more. It may still be run once by a thread that is at it now.
+    pub fn remove_ring(&self, ring: &Arc<dyn Polled>) {
+        self.rings.lock().retain(|other| !Arc::ptr_eq(other, ring));
+        self.rings_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Runs the rings that have something. Returns whether any had.
+    fn scan_rings(&self, driver: &mut Driver) -> bool {
+        let version = self.rings_version.load(Ordering::Acquire);
+        if version != driver.rings_version {
+            driver.rings_version = version;
+            driver.rings.clone_from(&self.rings.lock());
+        }
+        let mut worked = false;
+        for ring in driver.rings.iter().filter(|ring| ring.is_ready()) {
+            ring.run();
+            worked = true;
+        }
+        worked
+    }
+
+    /// Whether a ring has something; asked by a thread that is about to sleep.
+    fn rings_are_ready(&self) -> bool {
+        self.rings.lock().iter().any(|ring| ring.is_ready())
+    }
+
     /// Calls [`Source::expired`] at `deadline` (or up to [`PARK`] later).
     pub fn start_timer(&self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
         let id = TimerId(deadline, self.timer_serial.fetch_add(1, Ordering::Relaxed));
@@ -281,12 +333,22 @@ impl Reactor {
         let busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
         self.flush_dirty(&mut driver);
-        // An epoll that finds nothing takes no socket's lock: asking all the time does not disturb
-        // the packets that come in meanwhile.
-        self.take_events(&mut driver.batch);
-        if !driver.batch.is_empty() {
-            driver.empty_passes = 0;
-            return run_batch(&mut driver.batch);
+        let found = self.scan_rings(&mut driver);
+        if !driver.rings.is_empty() && driver.without_sockets < SOCKETS_EVERY {
+            driver.without_sockets += 1;
+            if found {
+                driver.empty_passes = 0;
+                return;
+            }
+        } else {
+            driver.without_sockets = 0;
+            // An epoll that finds nothing takes no socket's lock: asking all the time does not
+            // disturb the packets that come in meanwhile.
+            self.take_events(&mut driver.batch);
+            if found || !driver.batch.is_empty() {
+                driver.empty_passes = 0;
+                return run_batch(&mut driver.batch);
+            }
         }
         driver.empty_passes += 1;
         if driver.empty_passes >= self.patience.load(Ordering::Relaxed) {
@@ -337,7 +399,10 @@ impl Reactor {
             }
             if waited >= spin {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
-                wait_readable([fd, self.epoll.as_fd()], limit)?;
+                let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+                if !self.rings_are_ready() {
+                    wait_readable([fd, self.epoll.as_fd()], limit)?;
+                }
             }
         }
         self.wait_spin.learn(WAIT_DRIVE_NS);
@@ -508,6 +573,10 @@ impl Reactor {
             let first = timers.first_key_value();
             first.map(|(id, _)| timespec(id.0.saturating_duration_since(Instant::now())))
         };
+        let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+        if self.rings_are_ready() {
+            return;
+        }
         let mut fds =
             [PollFd::new(&self.epoll, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
         // Interrupted or failed: as if there were something; the pass finds out.
@@ -544,8 +613,9 @@ impl Reactor {
     fn pass(&self) -> bool {
         let mut driver = self.driver.lock();
         let flushed = self.flush_dirty(&mut driver);
+        let found = self.scan_rings(&mut driver);
         self.take_events(&mut driver.batch);
-        let worked = flushed || !driver.batch.is_empty();
+        let worked = flushed || found || !driver.batch.is_empty();
         run_batch(&mut driver.batch);
         worked
     }

@@ -754,8 +754,12 @@ fn garbage_instead_of_a_request() {
 fn a_request_from_a_stranger() {
     let victim = Victim::new();
     let number = victim.end.qp.number();
-    let identity =
-        weft_engine::hello::Identity { qp_num: 2, ack_stag: peer::ACK_STAG, gid: peer::gid() };
+    let identity = weft_engine::hello::Identity {
+        qp_num: 2,
+        ack_stag: peer::ACK_STAG,
+        gid: peer::gid(),
+        process: [0; 16],
+    };
     let private_data = weft_engine::hello::append(&[], &identity, number);
     let initiator =
         weft_wire::mpa::negotiate::Initiator::new(peer::params(true), &private_data).expect("fits");

@@ -1,11 +1,17 @@
 //! The island of unsafe: memory that a program registered and a peer may touch, and the system
 //! calls that the standard library lacks. Everything above this crate is safe Rust.
 
+mod atomic;
 mod forkable;
 mod futex;
 mod interfaces;
 mod lock;
+mod presence;
+mod process_vm;
 mod region;
+mod ring;
+#[cfg(not(loom))]
+mod shared;
 mod socket;
 mod thread;
 mod udp;
@@ -14,8 +20,16 @@ mod wait;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use lock::{Lock, LockGuard};
+#[cfg(not(loom))]
+pub use presence::{OwnPresence, PeerPresence, Sleeping};
+pub use process_vm::{PIECES_MAX, Piece, peek_process, poke_process, read_process, write_process};
 pub use region::Region;
-pub use socket::{recv, send, tcp_maxseg};
+#[cfg(not(loom))]
+pub use ring::SharedSlots;
+pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, Slots};
+#[cfg(not(loom))]
+pub use shared::SharedMemory;
+pub use socket::{peer_credentials, recv, send, tcp_maxseg};
 pub use thread::spawn_quiet;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use wait::wait_readable;

@@ -1,7 +1,7 @@
 //! Stream sockets without blocking.
 //!
 //! # Safety
-//! One option that rustix lacks is read into a local variable.
+//! Options that rustix lacks, or misreads, are read into local variables.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Pid;
 
 /// Appends to `buffer` what the socket holds, at most up to its capacity. Returns the number of
 /// bytes, 0 at the end of the stream.
@@ -26,6 +27,30 @@ pub fn recv(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno
 /// `EAGAIN` when it takes none; `EPIPE`, `ECONNRESET` and the like when the connection has died.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// Who is at the other end of a Unix socket: the process, `None` when it is outside of our PID
+/// namespace, and the user.
+///
+/// # Errors
+/// What `getsockopt(2)` reports.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> Result<(Option<Pid>, u32), Errno> {
+    let mut value = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
+    // SAFETY: `value` and `len` are valid for writing, and `len` says how large `value` is.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if code != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    Ok((Pid::from_raw(value.pid), value.uid))
 }
 
 /// The largest segment that a TCP connection sends now, in bytes (`TCP_MAXSEG`).

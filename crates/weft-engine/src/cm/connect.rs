@@ -20,7 +20,7 @@ use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
 use crate::reactor::Reactor;
-use crate::{Errno, Result};
+use crate::{Errno, Result, shm};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
 const DEPTH_ANY: u8 = 0xff;
@@ -460,7 +460,7 @@ impl Inner {
             Via::Own(qp) => End { endpoint: Arc::new(QpEndpoint::new(qp)), managed: true },
             Via::External(qp_num) => {
                 let gid = self.local.map_or_else(Default::default, |local| gid_of(local.ip()));
-                external(Identity { qp_num: *qp_num, ack_stag: 0, gid })
+                external(Identity { qp_num: *qp_num, ack_stag: 0, gid, process: *shm::own_id() })
             }
         }
     }

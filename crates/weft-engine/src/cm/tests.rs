@@ -37,7 +37,7 @@ struct Seen {
 
 impl Fake {
     fn new(qp_num: u32) -> Arc<Self> {
-        let identity = Identity { qp_num, ack_stag: qp_num + 1, gid: [9; 16] };
+        let identity = Identity { qp_num, ack_stag: qp_num + 1, gid: [9; 16], process: [0; 16] };
         Arc::new(Self { identity, seen: Lock::new(Seen::default()) })
     }
 
@@ -449,9 +449,9 @@ fn odd_listeners() {
         let client = resolved(&active, at);
         client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
         let (mut peer, _) = own.accept().expect("a connection");
-        let mut request = [0; 64];
+        let mut request = [0; 80];
         peer.read_exact(&mut request).expect("a request");
-        assert_eq!(request[16..24], [0x10, 2, 0, 44, 0x80, 4, 0xc0, 7], "S; A, IRD 4; C, D, ORD 7");
+        assert_eq!(request[16..24], [0x10, 2, 0, 60, 0x80, 4, 0xc0, 7], "S; A, IRD 4; C, D, ORD 7");
         (client, peer)
     };
     let (_client, peer) = dial();

@@ -19,12 +19,19 @@ pub(crate) enum Control {
         /// `min_rnr_timer` of the sender of this.
         timer: u8,
     },
+    /// A Write of so many bytes has been placed by its sender itself, through shared memory; the
+    /// Immediate Data behind this belongs to it.
+    Written {
+        /// In bytes.
+        length: u32,
+    },
 }
 
 const COUNT_BITS: u32 = 48;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 const PLACED: u8 = 0;
 const NOT_READY: u8 = 1;
+const WRITTEN: u8 = 2;
 
 impl Control {
     /// The offset that says this.
@@ -32,6 +39,7 @@ impl Control {
         let (kind, timer, placed) = match self {
             Self::Placed { placed } => (PLACED, 0, placed),
             Self::NotReady { placed, timer } => (NOT_READY, timer, placed),
+            Self::Written { length } => (WRITTEN, 0, length.into()),
         };
         u64::from(kind) << 56 | u64::from(timer) << COUNT_BITS | placed & COUNT_MASK
     }
@@ -43,6 +51,7 @@ impl Control {
         match kind {
             PLACED => Some(Self::Placed { placed }),
             NOT_READY => Some(Self::NotReady { placed, timer }),
+            WRITTEN => u32::try_from(placed).ok().map(|length| Self::Written { length }),
             _ => None,
         }
     }
@@ -58,6 +67,7 @@ mod tests {
             Control::Placed { placed: 0 },
             Control::Placed { placed: COUNT_MASK },
             Control::NotReady { placed: 77, timer: 31 },
+            Control::Written { length: u32::MAX },
         ] {
             assert_eq!(Control::from_offset(control.to_offset()), Some(control));
         }

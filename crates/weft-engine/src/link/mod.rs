@@ -16,9 +16,11 @@
 
 pub(crate) mod control;
 mod fault;
+pub(crate) mod payload;
 pub(crate) mod place;
 pub(crate) mod pool;
 mod rx;
+pub(crate) mod shared;
 mod tx;
 mod uc;
 mod xrc;
@@ -27,6 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use weft_sys::Piece;
 use weft_wire::ddp::UntaggedQueue;
 use weft_wire::mpa::marker::{Inserter, Remover};
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
@@ -37,11 +40,14 @@ use crate::log::{self, Level};
 use crate::mr::{Asker, Finder};
 use crate::qp::rq::RecvWork;
 use crate::qp::{Qp, QpAttr, QpState, QpType};
+use crate::shm::Peer;
 use crate::srq::Srq;
 use crate::wc::{Completion, Opcode, Status};
 use crate::wr::Sge;
 
 pub(crate) use fault::Fault;
+use payload::Payload;
+use shared::Shared;
 
 /// What the connection's rules are, set by `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +150,8 @@ struct Receiving {
 struct Parked {
     opcode: rdmap::Opcode,
     bytes: Vec<u8>,
+    /// Instead of bytes: where in the peer's memory they are.
+    pieces: Vec<Piece>,
     invalidate: Option<u32>,
     imm: Option<u32>,
     /// Immediate data of a Write: length of the Write.
@@ -161,6 +169,16 @@ impl Parked {
     /// only by its bytes, so that its room does not run out at its last segment.
     fn cost(&self) -> usize {
         self.bytes.len() + if self.complete { size_of::<Self>() } else { 0 }
+    }
+
+    fn payload<'a>(&'a self, peer: Option<&'a Peer>) -> Payload<'a> {
+        match peer {
+            Some(peer) if !self.pieces.is_empty() => {
+                let len = self.pieces.iter().map(|(_, len)| len).sum();
+                Payload::Remote { peer, pieces: &self.pieces, len }
+            }
+            _ => Payload::Bytes(&self.bytes),
+        }
     }
 }
 
@@ -188,6 +206,8 @@ pub(crate) struct Link {
     agreement: Option<Agreement>,
     own_ack_stag: u32,
     qp_type: QpType,
+    /// Instead of a stream of bytes.
+    shared: Option<Box<Shared>>,
 
     // Bytes.
     pub(crate) rx: Vec<u8>,
@@ -254,6 +274,7 @@ impl Link {
             agreement: None,
             own_ack_stag,
             qp_type,
+            shared: None,
             rx: Vec::new(),
             rx_at: 0,
             tx: Vec::new(),
@@ -385,6 +406,9 @@ impl Link {
     pub(crate) fn fail(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
         self.rules.state = QpState::Err;
         qp.publish_state(QpState::Err);
+        if let Some(shared) = &self.shared {
+            shared.withdraw_grants();
+        }
         self.outgoing.active = false;
         self.outstanding.clear();
         self.parked.clear();
@@ -473,6 +497,11 @@ impl Link {
     pub(crate) fn set_rules(&mut self, attr: &QpAttr, state: QpState) {
         if state == QpState::Sqd && self.rules.state != QpState::Sqd {
             self.drained_told = false;
+        }
+        if let Some(shared) = &self.shared
+            && self.rules.access != attr.qp_access_flags
+        {
+            shared.withdraw_grants();
         }
         self.rules = Rules {
             state,

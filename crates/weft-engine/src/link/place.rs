@@ -1,5 +1,6 @@
 //! Copying between messages and scatter/gather lists.
 
+use super::payload::{Misplaced, Payload};
 use crate::access::Access;
 use crate::mr::{AccessError, Asker, Finder};
 use crate::wr::Sge;
@@ -10,7 +11,7 @@ pub(super) fn total(sges: &[Sge]) -> u64 {
 }
 
 /// The pieces of a list that hold `len` bytes from `offset` on: key, address, length.
-fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item = (u32, u64, u64)> {
+pub(super) fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item = (u32, u64, u64)> {
     let end = offset + len;
     let mut start = 0;
     sges.iter().filter_map(move |sge| {
@@ -49,22 +50,22 @@ pub(crate) fn gather(
     Ok(())
 }
 
-/// Copies `bytes` to the memory of the list, from `offset` on. The list is long enough.
+/// Copies a payload to the memory of the list, from `offset` on. The list is long enough.
 pub(crate) fn scatter(
     finder: &mut Finder,
     asker: Asker<'_>,
     sges: &[Sge],
     offset: u64,
-    bytes: &[u8],
-) -> Result<(), AccessError> {
-    let mut rest = bytes;
-    for (lkey, addr, len) in pieces(sges, offset, bytes.len() as u64) {
-        let pin = finder.access(asker, lkey, addr, len, Access::LOCAL_WRITE)?;
-        let (now, later) = rest.split_at(pin.region().len());
-        pin.region().copy_in(now);
-        rest = later;
+    payload: Payload<'_>,
+) -> Result<(), Misplaced> {
+    let mut done = 0;
+    for (lkey, addr, len) in pieces(sges, offset, payload.len() as u64) {
+        let pin = finder.access(asker, lkey, addr, len, Access::LOCAL_WRITE);
+        let pin = pin.map_err(|_| Misplaced::Target)?;
+        payload.copy_to(done, pin.region()).map_err(Misplaced::Source)?;
+        done += pin.region().len();
     }
-    debug_assert!(rest.is_empty(), "the caller has compared the lengths");
+    debug_assert!(done == payload.len(), "the caller has compared the lengths");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use weft_wire::rdmap::{
 };
 
 use super::control::Control;
+use super::payload::{Misplaced, Payload};
 use super::{Fault, Link, Parked, Phase, Response, RnrWait, fault, place, pool};
 use crate::access::Access;
 use crate::event::EventKind;
@@ -146,18 +147,27 @@ impl Link {
 
     fn take_segment(&mut self, ulpdu: &[u8], qp: &Qp) -> Handled {
         let (header, header_len) = Header::parse(ulpdu)?;
-        let payload = &ulpdu[header_len..];
-        let handled = self.dispatch(&header, payload, qp);
-        handled.map_err(|fault| fault.in_segment(ulpdu.len(), header))
+        self.take_parsed(&header, Payload::Bytes(&ulpdu[header_len..]), qp)
     }
 
-    fn dispatch(&mut self, header: &Header, payload: &[u8], qp: &Qp) -> Handled {
+    /// A segment whose header has been taken apart.
+    pub(super) fn take_parsed(
+        &mut self,
+        header: &Header,
+        payload: Payload<'_>,
+        qp: &Qp,
+    ) -> Handled {
+        let handled = self.dispatch(header, payload, qp);
+        handled.map_err(|fault| fault.in_segment(header.len() + payload.len(), *header))
+    }
+
+    fn dispatch(&mut self, header: &Header, payload: Payload<'_>, qp: &Qp) -> Handled {
         let opcode = Opcode::of(header)?;
         if !std::mem::replace(&mut self.heard, true) {
             self.hold = false;
             if let Some(kind) = self.rtr_expected() {
                 self.notices.established = true;
-                return self.ready_to_receive(kind, opcode, header, payload);
+                return self.ready_to_receive(kind, opcode, header, payload.bytes());
             }
         }
         match (opcode, *header) {
@@ -232,7 +242,7 @@ impl Link {
         qn: u32,
         msn: u32,
         mo: u32,
-        payload: &[u8],
+        payload: Payload<'_>,
         qp: &Qp,
     ) -> Handled {
         let limit = match qn {
@@ -246,12 +256,12 @@ impl Link {
         }
         let placement = checked?;
         match opcode {
-            Opcode::ReadRequest => self.read_request(payload, qp),
-            Opcode::AtomicRequest => self.atomic_request(payload, qp),
-            Opcode::AtomicResponse => self.atomic_response(payload, qp),
-            Opcode::Terminate => self.terminated(payload, qp),
+            Opcode::ReadRequest => self.read_request(payload.bytes(), qp),
+            Opcode::AtomicRequest => self.atomic_request(payload.bytes(), qp),
+            Opcode::AtomicResponse => self.atomic_response(payload.bytes(), qp),
+            Opcode::Terminate => self.terminated(payload.bytes(), qp),
             Opcode::Immediate | Opcode::ImmediateSe => {
-                self.immediate(opcode, ulp_word, payload, qp)
+                self.immediate(opcode, ulp_word, payload.bytes(), qp)
             }
             Opcode::Send | Opcode::SendInv | Opcode::SendSe | Opcode::SendSeInv => {
                 self.send(opcode, ulp_word, placement, payload, qp)
@@ -266,7 +276,7 @@ impl Link {
 
     //= rfc5041#section-5.1.1
     //% Each segment of a tagged message is placed by the STag and offset in its own header.
-    fn write(&mut self, last: bool, stag: u32, to: u64, payload: &[u8], qp: &Qp) -> Handled {
+    fn write(&mut self, last: bool, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
         if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
             return self.control(to, qp);
         }
@@ -291,19 +301,18 @@ impl Link {
         Ok(())
     }
 
-    fn place_written(&mut self, stag: u32, to: u64, payload: &[u8], qp: &Qp) -> Handled {
+    fn place_written(&mut self, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
         if !self.rules.access.contains(Access::REMOTE_WRITE) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
         let len = payload.len() as u64;
         to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
         let asker = self.asker(qp);
-        self.rx_finder
+        let pin = self
+            .rx_finder
             .access(asker, stag, to, len, Access::REMOTE_WRITE)
-            .map_err(|error| fault::tagged(error, stag))?
-            .region()
-            .copy_in(payload);
-        Ok(())
+            .map_err(|error| fault::tagged(error, stag))?;
+        payload.copy_to(0, pin.region()).map_err(|_| ProtocolError::RdmapCatastrophic.into())
     }
 
     fn last_written(&mut self) {
@@ -313,25 +322,39 @@ impl Link {
     fn control(&mut self, offset: u64, qp: &Qp) -> Handled {
         // What a newer peer says is not for us.
         let Some(control) = Control::from_offset(offset) else { return Ok(()) };
-        let (Control::Placed { placed } | Control::NotReady { placed, .. }) = control;
-        if placed > self.messages_sent || placed < self.peer_placed {
-            return Err(ProtocolError::Operation.into());
+        let placed = match control {
+            Control::Placed { placed } | Control::NotReady { placed, .. } => placed,
+            Control::Written { length } => {
+                self.last_write_len = length;
+                return Ok(());
+            }
+        };
+        if self.is_shared() && placed < self.peer_placed {
+            // A count in shared memory has overtaken it in the ring.
+            return Ok(());
         }
-        let moved = placed != self.peer_placed;
-        self.peer_placed = placed;
-        if moved {
-            self.complete_sends(qp);
-        }
+        self.placed_there(placed, qp)?;
         match control {
             Control::NotReady { timer, .. } => {
                 self.rnr_waiting = true;
                 self.notices.rnr = Some(Some(RnrWait { timer }));
             }
-            Control::Placed { .. } if moved && self.rnr_waiting => {
-                self.rnr_waiting = false;
+            Control::Placed { .. } | Control::Written { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The peer has placed so many of our messages.
+    pub(super) fn placed_there(&mut self, placed: u64, qp: &Qp) -> Handled {
+        if placed > self.messages_sent || placed < self.peer_placed {
+            return Err(ProtocolError::Operation.into());
+        }
+        if placed != self.peer_placed {
+            self.peer_placed = placed;
+            self.complete_sends(qp);
+            if std::mem::take(&mut self.rnr_waiting) {
                 self.notices.rnr = Some(None);
             }
-            Control::Placed { .. } => {}
         }
         Ok(())
     }
@@ -352,7 +375,7 @@ impl Link {
         opcode: Opcode,
         ulp_word: u32,
         placement: Placement,
-        payload: &[u8],
+        payload: Payload<'_>,
         qp: &Qp,
     ) -> Handled {
         let invalidate = opcode.invalidates(ulp_word);
@@ -402,12 +425,14 @@ impl Link {
         true
     }
 
-    fn fill_receive(&mut self, offset: u64, payload: &[u8], qp: &Qp) -> Handled {
+    fn fill_receive(&mut self, offset: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
         let asker = self.receiving.asker(qp);
         let placed =
             place::scatter(&mut self.rx_finder, asker, &self.receiving.work.sges, offset, payload);
-        placed.map_err(|_| {
-            self.fail_receive(Status::LocProtErr, qp);
+        placed.map_err(|misplaced| {
+            if misplaced == Misplaced::Target {
+                self.fail_receive(Status::LocProtErr, qp);
+            }
             Fault::from(ProtocolError::RdmapCatastrophic)
         })
     }
@@ -503,7 +528,7 @@ impl Link {
             return Ok(());
         }
         self.start_parking(opcode, srqn, None, Some(imm), Some(written));
-        self.park(true, &[])
+        self.park(true, Payload::Bytes(&[]))
     }
 
     // ---- Messages without a receive ----
@@ -519,6 +544,7 @@ impl Link {
         self.parked.push_back(Parked {
             opcode,
             bytes: Vec::new(),
+            pieces: Vec::new(),
             invalidate,
             imm,
             written,
@@ -528,12 +554,13 @@ impl Link {
         });
     }
 
-    fn park(&mut self, last: bool, payload: &[u8]) -> Handled {
+    fn park(&mut self, last: bool, payload: Payload<'_>) -> Handled {
         let Some(parked) = self.parked.back_mut() else {
             return Err(ProtocolError::RdmapCatastrophic.into());
         };
         let before = parked.cost();
-        parked.bytes.extend_from_slice(payload);
+        payload.append_to(&mut parked.bytes);
+        parked.pieces.extend_from_slice(payload.pieces());
         parked.complete = last;
         self.parked_bytes += parked.cost() - before;
         Ok(())
@@ -560,13 +587,21 @@ impl Link {
     }
 
     fn receive_parked(&mut self, parked: &Parked, qp: &Qp) -> Handled {
-        let length = parked.bytes.len() as u64;
+        let view = self.take_view();
+        let payload = parked.payload(view.as_ref().map(|view| &view.peer));
+        let received = self.receive_payload(parked, payload, qp);
+        self.put_view(view);
+        received
+    }
+
+    fn receive_payload(&mut self, parked: &Parked, payload: Payload<'_>, qp: &Qp) -> Handled {
+        let length = payload.len() as u64;
         let limit = self.receiving.capacity;
         if length > limit {
             self.fail_receive(Status::LocLenErr, qp);
             return Err(DdpError::MessageTooLong { length, limit }.into());
         }
-        self.fill_receive(0, &parked.bytes, qp)?;
+        self.fill_receive(0, payload, qp)?;
         if !parked.complete {
             self.send_imm = parked.imm;
             return Ok(());
@@ -670,7 +705,7 @@ impl Link {
         last: bool,
         stag: u32,
         to: u64,
-        payload: &[u8],
+        payload: Payload<'_>,
         qp: &Qp,
     ) -> Handled {
         let asker = self.asker(qp);
@@ -709,7 +744,9 @@ impl Link {
             return Err(ProtocolError::UnexpectedAtomicResponse.into());
         };
         let value = response.original_value.to_ne_bytes();
-        if place::scatter(&mut self.rx_finder, asker, &atomic.sges, 0, &value).is_err() {
+        if place::scatter(&mut self.rx_finder, asker, &atomic.sges, 0, Payload::Bytes(&value))
+            .is_err()
+        {
             self.fail(qp, Some(Status::LocProtErr), 0);
             return Err(ProtocolError::RdmapCatastrophic.into());
         }

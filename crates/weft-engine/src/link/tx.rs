@@ -12,6 +12,7 @@ use weft_wire::rdmap::{
 };
 
 use super::control::Control;
+use super::shared::{CHUNK_MAX, Direct};
 use super::{Fault, Link, Outstanding, Phase, Response, fault, place, pool, rx};
 use crate::access::Access;
 use crate::limits::READ_DEPTH_MAX;
@@ -41,7 +42,7 @@ impl MessageHeader {
         }
     }
 
-    fn segment(&self, offset: u32, last: bool) -> Header {
+    pub(super) fn segment(&self, offset: u32, last: bool) -> Header {
         match *self {
             Self::Tagged { opcode, stag, to } => {
                 let to = to.wrapping_add(u64::from(offset));
@@ -87,7 +88,9 @@ impl Link {
 
     /// Everything that was due before the stream is closed has been sent.
     pub(crate) fn is_drained(&self) -> bool {
-        self.phase == Phase::Closing && self.tx.is_empty()
+        self.phase == Phase::Closing
+            && self.tx.is_empty()
+            && self.shared.as_ref().is_none_or(|shared| !shared.is_full())
     }
 
     /// How many messages have been placed or parked that a Weft peer does not know of.
@@ -110,7 +113,12 @@ impl Link {
     }
 
     /// One FPDU, or one step that needs none. False when nothing can be done now.
-    fn step(&mut self, qp: &Qp) -> bool {
+    pub(super) fn step(&mut self, qp: &Qp) -> bool {
+        if let Some(shared) = &mut self.shared
+            && !shared.has_room()
+        {
+            return false;
+        }
         if let Some(kind) = self.rtr_due.take() {
             self.ready_to_receive_message(kind);
             return true;
@@ -160,6 +168,13 @@ impl Link {
             return false;
         }
         let placed = self.placed;
+        if let Some(shared) = &mut self.shared {
+            shared.tell_placed(placed);
+            self.placed_told = placed;
+            if !waiting {
+                return true;
+            }
+        }
         let control = if waiting {
             self.rnr_told = Some(placed);
             Control::NotReady { placed, timer: self.rules.min_rnr_timer }
@@ -210,7 +225,8 @@ impl Link {
     //% Responses leave in the order of their requests.
     fn read_response_segment(&mut self, qp: &Qp) -> bool {
         let asker = self.asker(qp);
-        let room = self.payload_max(ddp::TAGGED_LEN);
+        let room = if self.is_shared() { CHUNK_MAX } else { self.payload_max(ddp::TAGGED_LEN) };
+        let shares = self.is_shared();
         let Some(Response::Read { sink_stag, sink_to, key, addr, length, sent }) =
             self.responses.front_mut()
         else {
@@ -223,6 +239,9 @@ impl Link {
         let (stag, to) = (*sink_stag, *sink_to);
         let source = (*key, addr.wrapping_add(u64::from(offset)), u64::from(count));
         let header = MessageHeader::Tagged { opcode: Opcode::ReadResponse, stag, to };
+        if shares {
+            return self.share_read_response(&header.segment(offset, last), source, qp);
+        }
         let start = self.begin(&header.segment(offset, last));
         if count > 0 {
             let (key, addr, len) = source;
@@ -231,7 +250,8 @@ impl Link {
             let copied = found.map(|pin| pin.region().copy_out(self.buffer()));
             self.tx_finder = finder;
             if let Err(error) = copied {
-                return self.break_off_response(start, fault::requested(error, key), qp);
+                self.buffer().truncate(start);
+                return self.break_off_response(fault::requested(error, key), qp);
             }
         }
         self.end(start);
@@ -243,16 +263,14 @@ impl Link {
 
     /// The memory of a read vanished before the read was over: the peer must not take the rest for
     /// data. It is the peer's request that fails, and none of ours.
-    fn break_off_response(&mut self, start: usize, error: ProtocolError, qp: &Qp) -> bool {
-        self.buffer().truncate(start);
+    pub(super) fn break_off_response(&mut self, error: ProtocolError, qp: &Qp) -> bool {
         self.responses.clear();
         self.refuse(qp, &Fault::from(error));
         true
     }
 
     /// Memory vanished in the middle of a message: the peer must not take the rest for data.
-    fn break_off(&mut self, start: usize, qp: &Qp) -> bool {
-        self.buffer().truncate(start);
+    pub(super) fn break_off(&mut self, qp: &Qp) -> bool {
         self.responses.clear();
         self.outgoing.active = false;
         self.notices.disconnected = true;
@@ -267,7 +285,7 @@ impl Link {
         if self.rules.state != QpState::Rts || self.phase != Phase::Open {
             return false;
         }
-        let sq = qp.sq.lock();
+        let mut sq = qp.sq.lock();
         let Some((number, work)) = sq.peek_next() else { return false };
         if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty() {
             return false;
@@ -293,6 +311,16 @@ impl Link {
             drop(sq);
             self.fail_request(status, qp);
             return false;
+        }
+        // Unreliable connections have no order that operations of two kinds could keep.
+        let may_be_direct = self.is_shared() && self.is_acknowledged();
+        if may_be_direct && !matches!(operation, Operation::Send { .. }) {
+            drop(sq);
+            match self.direct(&operation, length, flags, srqn, qp) {
+                Direct::Done => return true,
+                Direct::Wait => return false,
+                Direct::Ring => sq = qp.sq.lock(),
+            }
         }
         self.start_request(operation, number, length, flags, srqn, sq, qp)
     }
@@ -452,6 +480,9 @@ impl Link {
     fn next_segment(&mut self, qp: &Qp) -> bool {
         let asker = self.asker(qp);
         let Some(header) = self.outgoing.header else { return false };
+        if self.is_shared() {
+            return self.next_shared_segment(header, qp);
+        }
         let (offset, length) = (self.outgoing.offset, self.outgoing.length);
         let count = (length - offset).min(self.payload_max(header.len()));
         let last = offset + count == length;
@@ -472,11 +503,8 @@ impl Link {
         (self.outgoing.sges, self.outgoing.inline) = (sges, inline);
         if gathered.is_err() {
             // Those before it complete first, as long as there are any.
-            if qp.sq.lock().is_awaiting() {
-                self.buffer().truncate(start);
-                return false;
-            }
-            return self.break_off(start, qp);
+            self.buffer().truncate(start);
+            return !qp.sq.lock().is_awaiting() && self.break_off(qp);
         }
         self.end(start);
         self.outgoing.offset += count;
@@ -487,7 +515,7 @@ impl Link {
     }
 
     /// The message under way has been handed over.
-    fn finish_message(&mut self, qp: &Qp) {
+    pub(super) fn finish_message(&mut self, qp: &Qp) {
         self.outgoing.active = false;
         self.messages_sent += 1;
         let mut sq = qp.sq.lock();
@@ -518,7 +546,7 @@ impl Link {
         MessageHeader::Untagged { opcode, ulp_word, qn: rdmap::queue::SEND, msn }
     }
 
-    fn immediate_message(&mut self, opcode: Opcode, srqn: u32, imm: u32, kind: [u8; 4]) {
+    pub(super) fn immediate_message(&mut self, opcode: Opcode, srqn: u32, imm: u32, kind: [u8; 4]) {
         let mut data = [0; Immediate::LEN];
         data[..4].copy_from_slice(&imm.to_ne_bytes());
         data[4..].copy_from_slice(&kind);
@@ -581,11 +609,14 @@ impl Link {
     }
 
     /// A message of one segment.
-    fn whole(&mut self, header: MessageHeader, payload: &[u8]) {
+    pub(super) fn whole(&mut self, header: MessageHeader, payload: &[u8]) {
         self.fpdu(&header.segment(0, true), payload);
     }
 
     fn fpdu(&mut self, header: &Header, payload: &[u8]) {
+        if let Some(shared) = &mut self.shared {
+            return shared.push(header, payload, self.placed);
+        }
         let start = self.begin(header);
         self.buffer().extend_from_slice(payload);
         self.end(start);

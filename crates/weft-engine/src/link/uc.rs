@@ -13,6 +13,7 @@ use weft_wire::ddp::{Header, Placement};
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::{self, Opcode};
 
+use super::payload::Payload;
 use super::{Fault, Link, Phase, RnrWait, place};
 use crate::log::{self, Level};
 use crate::qp::sq::Progress;
@@ -118,7 +119,7 @@ impl Link {
         opcode: Opcode,
         invalidate: Option<u32>,
         placement: Placement,
-        payload: &[u8],
+        payload: Payload<'_>,
         qp: &Qp,
     ) -> Result<(), Fault> {
         let Placement { first, last, offset, .. } = placement;

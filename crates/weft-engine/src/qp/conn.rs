@@ -11,9 +11,11 @@ use weft_wire::mpa::negotiate::Negotiated;
 
 use super::Qp;
 use crate::hello::Identity;
+use crate::link::shared::Shared;
 use crate::link::{Agreement, Link, Phase};
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::shm::{self, Choice, Offer, Peer, Rings, Session};
 use crate::tcp;
 use crate::{Errno, Result};
 
@@ -52,6 +54,8 @@ struct Wire {
     token: Token,
     read_token: Option<Token>,
     peer: Option<SocketAddr>,
+    initiator: bool,
+    peer_identity: Option<Identity>,
     fin_sent: bool,
 }
 
@@ -61,11 +65,23 @@ pub(super) struct Conn {
     wire: Option<Wire>,
     /// The socket took no more; it will say when it does.
     blocked: bool,
+    sharing: Sharing,
+}
+
+/// How far the two sides are with sharing memory instead of using the socket.
+#[derive(Debug)]
+enum Sharing {
+    /// They do, or they will not.
+    Settled,
+    /// We have offered it, and nothing is sent before the answer.
+    Offered { session: Arc<Session> },
+    /// The peer has offered it for a connection that we do not know yet.
+    Early(Box<Offer>),
 }
 
 impl Conn {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, wire: None, blocked: false }
+        Self { link, wire: None, blocked: false, sharing: Sharing::Settled }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -100,13 +116,123 @@ impl Conn {
             Some(other) => Some(reactor.watch(other.as_fd(), qp.me())?),
             None => None,
         };
-        self.wire = Some(Wire { socket, read_from, token, read_token, peer, fin_sent: false });
+        self.wire = Some(Wire {
+            socket,
+            read_from,
+            token,
+            read_token,
+            peer,
+            initiator,
+            peer_identity,
+            fin_sent: false,
+        });
+        self.arrange_sharing(qp);
         Ok(())
+    }
+
+    /// The side that opened the connection looks whether memory can be shared; the other may have
+    /// been offered it already.
+    fn arrange_sharing(&mut self, qp: &Qp) {
+        let Some(wire) = &self.wire else { return };
+        let Some(identity) = wire.peer_identity.filter(|_| wire.peer.is_some()) else { return };
+        if !wire.initiator {
+            if let Sharing::Early(offer) = std::mem::replace(&mut self.sharing, Sharing::Settled) {
+                self.offered(qp, *offer);
+            }
+        } else if let Some(session) = Session::offer(qp, &identity) {
+            self.sharing = Sharing::Offered { session };
+        } else {
+            self.insist_on_sharing(qp);
+        }
+    }
+
+    /// The peer offers to share memory.
+    pub(super) fn offered(&mut self, qp: &Qp, offer: Offer) {
+        let Some(wire) = &self.wire else {
+            let early = Sharing::Early(Box::new(offer));
+            if let Sharing::Early(old) = std::mem::replace(&mut self.sharing, early) {
+                old.session.close();
+            }
+            return;
+        };
+        let suits = !wire.initiator
+            && self.link.may_share()
+            && wire.peer_identity.is_some_and(|identity| offer.from.is(&identity));
+        if suits && offer.session.accept_for(qp).is_ok() {
+            self.share(qp, Shared::new(qp, offer.rings, offer.peer, offer.session));
+        } else {
+            offer.session.close();
+        }
+    }
+
+    /// The peer has accepted our offer.
+    pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: Peer) {
+        if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Settled)
+        {
+            self.share(qp, Shared::new(qp, rings, peer, session));
+        }
+    }
+
+    /// The peer has not accepted our offer.
+    pub(super) fn offer_refused(&mut self, qp: &Qp) {
+        if matches!(self.sharing, Sharing::Offered { .. }) {
+            self.sharing = Sharing::Settled;
+            self.insist_on_sharing(qp);
+        }
+    }
+
+    fn share(&mut self, qp: &Qp, shared: Box<Shared>) {
+        self.link.share(shared);
+        log::write(
+            Level::Info,
+            format_args!(
+                "qp {:#08x}: shares memory, one-sided operations: {}",
+                qp.number(),
+                self.link.reach().unwrap_or("none"),
+            ),
+        );
+    }
+
+    /// Memory is not shared: the connection is of no use to a user who demands it.
+    fn insist_on_sharing(&mut self, qp: &Qp) {
+        if shm::choice() == Choice::Demanded {
+            log::write(
+                Level::Error,
+                format_args!("qp {:#08x}: the peer shares no memory (WEFT_TRANSPORT)", qp.number()),
+            );
+            self.link.lost(qp, Errno::HOSTUNREACH.raw_os_error().unsigned_abs());
+        }
+    }
+
+    /// Takes what is in shared memory.
+    pub(super) fn receive_shared(&mut self, qp: &Qp) {
+        self.link.input_shared(qp);
+    }
+
+    /// Nothing comes through the socket any more but its end; what was said before comes first.
+    fn receive_end(&mut self, qp: &Qp) {
+        let Some(wire) = &self.wire else { return };
+        let mut byte = Vec::with_capacity(1);
+        let errno = match weft_sys::recv(wire.socket.as_fd(), &mut byte) {
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(0) => 0,
+            Ok(_) => Errno::PROTO.raw_os_error().unsigned_abs(),
+            Err(error) => error.raw_os_error().unsigned_abs(),
+        };
+        while self.link.input_shared(qp) {}
+        self.link.lost(qp, errno);
     }
 
     /// Takes what the socket has, up to a bound. Unless told to `drain`, takes a read that leaves
     /// room in the buffer for the last. Returns whether there may be more.
     pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
+        if self.link.is_shared() {
+            self.link.input_shared(qp);
+            if drain {
+                self.receive_end(qp);
+            }
+            return false;
+        }
         // An event has come, perhaps that one.
         self.blocked = false;
         let Some(wire) = &self.wire else { return false };
@@ -154,8 +280,15 @@ impl Conn {
                 // A request on a queue pair whose connection is lost or never came about.
                 return self.link.wait_in_vain(qp);
             }
-            if self.blocked {
+            if self.blocked || matches!(self.sharing, Sharing::Offered { .. }) {
                 return;
+            }
+            if self.link.is_shared() {
+                if self.link.output_shared(qp) {
+                    Reactor::get().requeue(qp.me());
+                }
+                self.link.settle_shared(false);
+                break;
             }
             if !self.link.output(qp) {
                 break;
@@ -215,8 +348,17 @@ impl Conn {
 
     /// The queue pair goes away: what is on its way to the peer is still sent.
     pub(super) fn linger(mut self, qp: &Qp) {
-        if self.link.phase == Phase::Open {
-            self.link.close();
+        match &self.sharing {
+            Sharing::Settled => {}
+            // The peer hears through the socket that there was a connection.
+            Sharing::Offered { session } => session.close(),
+            Sharing::Early(offer) => offer.session.close(),
+        }
+        self.link.close();
+        if self.link.is_shared() {
+            self.link.output_shared(qp);
+            self.link.settle_shared(false);
+        } else {
             self.link.output(qp);
         }
         let Some(wire) = self.wire.take() else { return };
@@ -231,6 +373,7 @@ impl Conn {
     pub(super) fn transport(&self) -> &'static str {
         match &self.wire {
             None => "none",
+            Some(_) if self.link.is_shared() => "shm",
             Some(wire) if wire.peer.is_none() => "loopback",
             Some(_) => "tcp",
         }

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Lock, LockGuard};
 
+use crate::access::Access;
 use crate::context::Context;
 use crate::cq::{Cq, CqUser};
 use crate::device::{Gid, address_of, gid_of};
@@ -33,6 +34,7 @@ use crate::numbers;
 use crate::pd::{Pd, PdUser};
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::rendezvous;
+use crate::shm::{self, Granted, Offer, Rings};
 use crate::srq::{Srq, SrqUser};
 use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
@@ -65,6 +67,8 @@ const KICK_SEND: u32 = 1 << 1;
 const KICK_UNPARK: u32 = 1 << 2;
 /// Receive until the socket says that it is empty.
 const KICK_DRAIN: u32 = 1 << 3;
+/// Look at what is in shared memory.
+const KICK_RING: u32 = 1 << 4;
 
 /// Who is told about a queue pair's connection (the connection manager).
 pub trait Monitor: Send + Sync + std::fmt::Debug {
@@ -397,7 +401,12 @@ impl Qp {
     /// What a Weft peer must know to talk to this queue pair.
     #[must_use]
     pub fn identity(&self) -> Identity {
-        Identity { qp_num: self.number, ack_stag: self.ack_stag, gid: self.own_gid() }
+        Identity {
+            qp_num: self.number,
+            ack_stag: self.ack_stag,
+            gid: self.own_gid(),
+            process: *shm::own_id(),
+        }
     }
 
     /// Gives the queue pair its connection; data flows as soon as the state allows.
@@ -413,6 +422,51 @@ impl Qp {
         // Refused or not: who posted meanwhile has left that to this thread, which held the lock.
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
         opened
+    }
+
+    // ---- Shared memory ----
+
+    /// The peer offers to share memory.
+    pub(crate) fn offered(&self, offer: Offer) {
+        self.conn.lock().offered(self, offer);
+        self.drive(KICK_RING | KICK_SEND);
+    }
+
+    /// The peer has accepted our offer.
+    pub(crate) fn offer_accepted(&self, rings: Rings, peer: shm::Peer) {
+        self.conn.lock().offer_accepted(self, rings, peer);
+        self.drive(KICK_RING | KICK_SEND);
+    }
+
+    /// The peer has not accepted our offer.
+    pub(crate) fn offer_refused(&self) {
+        self.conn.lock().offer_refused(self);
+        self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
+    }
+
+    /// There may be something in shared memory.
+    pub(crate) fn ring_ready(&self) {
+        self.drive(KICK_RING);
+    }
+
+    /// The peer's answer to a question for a key.
+    pub(crate) fn learn_key(&self, key: u32, granted: Option<Granted>) {
+        self.conn.lock().link.learn_key(key, granted);
+        self.drive(KICK_SEND);
+    }
+
+    /// The peer asks for a key.
+    pub(crate) fn grant_key(&self, key: u32) -> Option<Granted> {
+        let grants = self.conn.lock().link.grants()?;
+        grants.grant(self, key)
+    }
+
+    /// What a peer may do to memory now.
+    pub(crate) fn remote_access(&self) -> Access {
+        match self.state() {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => self.attr.lock().qp_access_flags,
+            _ => Access::empty(),
+        }
     }
 
     /// Who is to be told of the connection's fate.
@@ -720,6 +774,9 @@ impl Qp {
                 conn.link.unpark(self);
                 again = true;
             }
+            if what & KICK_RING != 0 || again {
+                conn.receive_shared(self);
+            }
             if what & KICK_RECEIVE != 0 || again {
                 let drain = again || what & KICK_DRAIN != 0;
                 if conn.receive(self, drain) {
@@ -737,7 +794,9 @@ impl Qp {
             let wants_ack_only = what & KICK_SEND == 0 && conn.link.only_acks_due(self);
             let acks_due = conn.link.acks_due();
             if wants_ack_only && acks_due < DEFER_ACKS_MAX && Reactor::get().may_defer() {
-                if acks_due != 0 {
+                if conn.link.is_shared() {
+                    conn.link.settle_shared(true);
+                } else if acks_due != 0 {
                     self.defer(Reactor::get());
                 }
             } else {

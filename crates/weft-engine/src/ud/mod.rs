@@ -22,6 +22,7 @@ use weft_wire::datagram::{self, CRC_LEN, HEADER_LEN, Header};
 use weft_wire::ddp::FIRST_MSN;
 
 use crate::device::gid_of;
+use crate::link::payload::Payload;
 use crate::link::place::{gather, scatter};
 use crate::mr::{AccessError, Asker, Finder};
 use crate::qp::rq::{Fit, RecvWork};
@@ -222,8 +223,9 @@ impl Datagram {
         }
         let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
         let grh = grh::of(arrival.from.ip(), arrival.to, payload.len());
-        let placed = scatter(finder, asker, &work.sges, 0, &grh)
-            .and_then(|()| scatter(finder, asker, &work.sges, GRH_LEN as u64, payload));
+        let placed = scatter(finder, asker, &work.sges, 0, Payload::Bytes(&grh)).and_then(|()| {
+            scatter(finder, asker, &work.sges, GRH_LEN as u64, Payload::Bytes(payload))
+        });
         let wr_id = work.wr_id;
         if placed.is_err() {
             let failed = Completion::new(wr_id, Status::LocProtErr, Opcode::Recv, qp.number());

@@ -61,7 +61,7 @@ pub fn params(crc: bool) -> Params {
 
 /// The MPA request by which the peer asks for a queue pair.
 pub fn request(wanted: u32, crc: bool) -> Initiator {
-    let identity = Identity { qp_num: NUMBER, ack_stag: ACK_STAG, gid: gid() };
+    let identity = Identity { qp_num: NUMBER, ack_stag: ACK_STAG, gid: gid(), process: [0; 16] };
     let private_data = hello::append(&[], &identity, wanted);
     Initiator::new(params(crc), &private_data).expect("it fits a frame")
 }

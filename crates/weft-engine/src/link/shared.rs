@@ -1,0 +1,628 @@
+//! The same protocol over shared memory: DDP segments in the slots of a ring instead of FPDUs in a
+//! stream, and operations on memory that can be reached without the target.
+//!
+//! A slot holds the count of messages placed here (the acknowledgement), the segment's header, and
+//! then its payload, or where in the segment's bulk data the payload is, or where in the sender's
+//! own memory, from which the receiver fetches it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use weft_sys::{PIECES_MAX, Piece, SLOT_BODY_LEN, SharedMemory, SharedSlots};
+use weft_wire::ddp::{self, Header};
+use weft_wire::error::ProtocolError;
+use weft_wire::rdmap::Opcode;
+
+use super::control::Control;
+use super::payload::Payload;
+use super::tx::MessageHeader;
+use super::{Fault, Link, Phase, fault, place};
+use crate::access::Access;
+use crate::limits::PARKED_BYTES_MAX;
+use crate::qp::Qp;
+use crate::qp::sq;
+use crate::reactor::Reactor;
+use crate::shm::{
+    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
+};
+use crate::wr::{Operation, SendFlags};
+
+/// Payload of a segment that goes through bulk data: small enough for both sides to be at it at
+/// once, and for the second to find it in the cache.
+pub(super) const CHUNK_MAX: u32 = 32 << 10;
+/// Messages from this length on are fetched by the receiver: a system call costs less than the
+/// second copy.
+const PULL_MIN: u32 = 16 << 10;
+/// Slots that one step may take.
+const STEP_SLOTS: u32 = 4;
+/// Slots that one pass takes before others have their turn.
+const TAKE_MAX: u32 = 64;
+/// Bytes that one pass hands over before others have their turn.
+const GIVE_MAX: u64 = 1 << 20;
+
+const PLACED_LEN: usize = 4;
+/// Payload that fits a slot behind the longest header.
+const INLINE_MAX: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
+/// Pieces of a message that is fetched which fit a slot, 12 bytes each.
+const PULL_PIECES_MAX: usize = INLINE_MAX / PIECE_LEN;
+const PIECE_LEN: usize = 12;
+const _: () = assert!(PULL_PIECES_MAX <= PIECES_MAX);
+
+/// Where the payload of a slot is.
+const INLINE: u32 = 0;
+const BULK: u32 = 1;
+const PULL: u32 = 2;
+
+/// What became of an operation that may do without the target.
+pub(super) enum Direct {
+    Done,
+    /// It must wait for earlier Writes that went through the ring.
+    Wait,
+    /// It goes through the ring.
+    Ring,
+}
+
+/// What of the sharing the receiving side needs while it looks at a segment.
+#[derive(Debug)]
+pub(super) struct View {
+    memory: Arc<SharedMemory>,
+    rx: Arc<weft_sys::Consumer<SharedSlots>>,
+    pub(super) peer: Peer,
+    bulk_at: usize,
+}
+
+/// The shared memory of a connection.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    rings: Rings,
+    /// Taken out while segments are looked at.
+    view: Option<Box<View>>,
+    session: Arc<Session>,
+    keys: PeerKeys,
+    grants: Arc<Grants>,
+    port: Arc<RingPort>,
+
+    // Sending.
+    /// Bytes of bulk data used since the beginning, and where each slot's end.
+    bulk_used: u64,
+    bulk_ends: Box<[u64; SLOTS as usize]>,
+    scratch: Vec<u8>,
+    /// The ring or the bulk data had no room.
+    full: bool,
+    /// The peer's count of what it has emptied is impossible.
+    broken: bool,
+    /// The peer's progress as it was last taken in.
+    seen: Progress,
+    /// Count of messages with the last Write that went through the ring.
+    last_write: u64,
+    /// Something has been brought since the peer's sleep was last looked at.
+    brought: bool,
+
+    // Receiving.
+    unreleased: u32,
+    bulk_unreleased: usize,
+}
+
+impl Shared {
+    /// Starts to share memory with a peer.
+    pub(crate) fn new(qp: &Qp, rings: Rings, peer: Peer, session: Arc<Session>) -> Box<Self> {
+        if peer.is_reachable() {
+            rings.tell_pulls();
+        }
+        let port = Arc::new(rings.port(Arc::downgrade(&qp.me())));
+        let view = View {
+            memory: Arc::clone(rings.memory()),
+            rx: Arc::clone(&rings.rx),
+            peer,
+            bulk_at: rings.rx_bulk(),
+        };
+        Reactor::get().add_ring(Arc::clone(&port) as _);
+        Box::new(Self {
+            keys: PeerKeys::new(&rings),
+            grants: Grants::new(&rings, &session),
+            rings,
+            view: Some(Box::new(view)),
+            session,
+            port,
+            bulk_used: 0,
+            bulk_ends: Box::new([0; SLOTS as usize]),
+            scratch: Vec::with_capacity(SLOT_BODY_LEN),
+            full: false,
+            broken: false,
+            seen: Progress::default(),
+            last_write: 0,
+            brought: false,
+            unreleased: 0,
+            bulk_unreleased: 0,
+        })
+    }
+
+    /// Whether what is due to the peer waits for room.
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// Whether one more step may be made.
+    pub(super) fn has_room(&mut self) -> bool {
+        let has_room = self.has_slots(STEP_SLOTS) && self.has_bulk_room();
+        self.full = !has_room;
+        has_room
+    }
+
+    fn has_slots(&mut self, wanted: u32) -> bool {
+        let room = self.rings.tx.room(wanted);
+        self.broken |= room.is_err();
+        room.is_ok_and(|room| room >= wanted)
+    }
+
+    fn has_bulk_room(&mut self) -> bool {
+        let needed = self.next_chunk_at(CHUNK_MAX as usize).1 + u64::from(CHUNK_MAX);
+        if needed - self.bulk_freed() <= BULK_LEN as u64 {
+            return true;
+        }
+        // What has been emptied is known only from the last look; asking for all makes it look.
+        self.has_slots(SLOTS);
+        needed - self.bulk_freed() <= BULK_LEN as u64
+    }
+
+    /// Bulk bytes whose slots have been emptied.
+    fn bulk_freed(&self) -> u64 {
+        match self.rings.tx.emptied() {
+            0 if self.rings.tx.filled() < SLOTS => 0,
+            emptied => self.bulk_ends[(emptied.wrapping_sub(1) % SLOTS) as usize],
+        }
+    }
+
+    /// Where a chunk of `len` bytes would go: its place in the bulk data, and what would be used
+    /// before it. A chunk does not wrap around.
+    fn next_chunk_at(&self, len: usize) -> (usize, u64) {
+        let at = usize::try_from(self.bulk_used % BULK_LEN as u64).unwrap_or(0);
+        if at + len <= BULK_LEN {
+            (at, self.bulk_used)
+        } else {
+            (0, self.bulk_used + (BULK_LEN - at) as u64)
+        }
+    }
+
+    /// Tells the peer how many of its messages have been placed. Every slot does, too.
+    pub(super) fn tell_placed(&mut self, placed: u64) {
+        self.rings.tell_placed(low(placed));
+        self.brought = true;
+    }
+
+    /// A segment with its payload in the slot.
+    pub(super) fn push(&mut self, header: &Header, payload: &[u8], placed: u64) {
+        self.push_slot(INLINE, header, payload, placed);
+    }
+
+    /// A segment with its payload in bulk data: `fill` puts `len` bytes to the place it is given.
+    fn push_chunk<E>(
+        &mut self,
+        header: &Header,
+        len: usize,
+        placed: u64,
+        fill: impl FnOnce(&SharedMemory, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (at, used) = self.next_chunk_at(len);
+        fill(self.rings.memory(), self.rings.tx_bulk() + at)?;
+        self.bulk_used = used + len as u64;
+        let mut place = [0; 8];
+        place[..4].copy_from_slice(&low(at as u64).to_ne_bytes());
+        place[4..].copy_from_slice(&low(len as u64).to_ne_bytes());
+        self.push_slot(BULK, header, &place, placed);
+        Ok(())
+    }
+
+    fn push_slot(&mut self, kind: u32, header: &Header, rest: &[u8], placed: u64) {
+        let mut body = [0; SLOT_BODY_LEN];
+        body[..PLACED_LEN].copy_from_slice(&low(placed).to_ne_bytes());
+        let rest_at = PLACED_LEN + header.emit(&mut body[PLACED_LEN..]);
+        let len = rest_at + rest.len();
+        body[rest_at..len].copy_from_slice(rest);
+        let slot = self.rings.tx.filled() % SLOTS;
+        self.bulk_ends[slot as usize] = self.bulk_used;
+        self.rings.tx.push(kind << 8 | low(len as u64), &body[..len]);
+        self.brought = true;
+    }
+
+    /// Empties go back in groups: the producer, which has plenty, is not disturbed for each.
+    fn release(&mut self, view: &View, bulk: usize) {
+        view.rx.advance();
+        self.unreleased += 1;
+        self.bulk_unreleased += bulk;
+        if self.unreleased >= SLOTS / 4 || self.bulk_unreleased >= BULK_LEN / 4 {
+            view.rx.release();
+            (self.unreleased, self.bulk_unreleased) = (0, 0);
+            self.brought = true;
+        }
+    }
+
+    /// What the peer found out about our keys does not hold any more.
+    pub(super) fn withdraw_grants(&self) {
+        self.grants.withdraw_all();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let port: Arc<dyn crate::reactor::Polled> = Arc::clone(&self.port) as _;
+        Reactor::get().remove_ring(&port);
+        self.grants.withdraw_all();
+        self.session.close();
+    }
+}
+
+impl Link {
+    /// From now on everything goes through shared memory. Nothing has been said yet.
+    pub(crate) fn share(&mut self, shared: Box<Shared>) {
+        self.rtr_due = None;
+        self.hold = false;
+        if !std::mem::replace(&mut self.heard, true) && self.rtr_expected().is_some() {
+            self.notices.established = true;
+        }
+        self.shared = Some(shared);
+    }
+
+    /// Whether the peer, which opened the connection, may still choose shared memory.
+    pub(crate) fn may_share(&self) -> bool {
+        self.phase == Phase::Open && self.hold && !self.heard
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// How one-sided operations reach the peer's memory.
+    pub(crate) fn reach(&self) -> Option<&'static str> {
+        let view = self.shared.as_ref()?.view.as_ref()?;
+        Some(if view.peer.is_reachable() { "direct" } else { "ring" })
+    }
+
+    /// Takes the view out, so that it can be looked at while the rest changes.
+    pub(super) fn take_view(&mut self) -> Option<Box<View>> {
+        self.shared.as_mut().and_then(|shared| shared.view.take())
+    }
+
+    /// Puts it back.
+    pub(super) fn put_view(&mut self, view: Option<Box<View>>) {
+        if let Some(shared) = &mut self.shared {
+            shared.view = view;
+        }
+    }
+
+    /// The peer's answer to a question for a key.
+    pub(crate) fn learn_key(&mut self, key: u32, granted: Option<Granted>) {
+        if let Some(shared) = &mut self.shared {
+            shared.keys.learn(key, granted);
+        }
+    }
+
+    /// What the peer knows of our keys.
+    pub(crate) fn grants(&self) -> Option<Arc<Grants>> {
+        self.shared.as_ref().map(|shared| Arc::clone(&shared.grants))
+    }
+
+    // ---- Receiving ----
+
+    /// Deals with what is in the ring. Returns whether there was anything.
+    pub(crate) fn input_shared(&mut self, qp: &Qp) -> bool {
+        let Some(view) = self.take_view() else { return false };
+        let mut taken = 0;
+        let result = self.take_slots(&view, &mut taken, qp);
+        let result = result.and_then(|()| self.take_progress(qp));
+        self.put_view(Some(view));
+        if let Err(fault) = result {
+            self.refuse(qp, &fault);
+        }
+        taken != 0
+    }
+
+    fn take_slots(&mut self, view: &View, taken: &mut u32, qp: &Qp) -> Result<(), Fault> {
+        while *taken < TAKE_MAX && self.takes_slots() {
+            let Some(info) = view.rx.peek() else { break };
+            let Some(bulk) = self.take_slot(view, info, qp)? else { break };
+            *taken += 1;
+            if let Some(shared) = &mut self.shared {
+                shared.release(view, bulk);
+            }
+        }
+        Ok(())
+    }
+
+    fn takes_slots(&self) -> bool {
+        self.receives() && self.parked_bytes <= PARKED_BYTES_MAX && !self.is_starved()
+    }
+
+    /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
+    fn take_slot(&mut self, view: &View, info: u32, qp: &Qp) -> Result<Option<usize>, Fault> {
+        let broken = || Fault::from(ProtocolError::RdmapCatastrophic);
+        let [len, kind, ..] = info.to_le_bytes();
+        let mut body = [0; SLOT_BODY_LEN];
+        let body = body.get_mut(..usize::from(len)).ok_or_else(broken)?;
+        view.rx.read(body);
+        let (placed, segment) = body.split_first_chunk().ok_or_else(broken)?;
+        self.acknowledged(u32::from_ne_bytes(*placed), qp)?;
+        if self.is_unreliable() && self.waits_for_receive(segment, qp) {
+            return Ok(None);
+        }
+        let (header, header_len) = Header::parse(segment)?;
+        let rest = &segment[header_len..];
+        match u32::from(kind) {
+            INLINE => self.take_parsed(&header, Payload::Bytes(rest), qp).map(|()| Some(0)),
+            BULK => {
+                let (at, len) = bulk_place(rest).ok_or_else(broken)?;
+                let memory = &*view.memory;
+                let payload = Payload::Shared { memory, at: view.bulk_at + at, len };
+                self.take_parsed(&header, payload, qp).map(|()| Some(len))
+            }
+            PULL => {
+                let pieces = pull_pieces(rest);
+                let len = pieces.iter().map(|(_, len)| len).sum();
+                let payload = Payload::Remote { peer: &view.peer, pieces: &pieces, len };
+                self.take_parsed(&header, payload, qp).map(|()| Some(0))
+            }
+            _ => Err(broken()),
+        }
+    }
+
+    /// The peer has placed so many of our messages, modulo 2^32; perhaps an old count.
+    fn acknowledged(&mut self, placed: u32, qp: &Qp) -> Result<(), Fault> {
+        let ahead = placed.wrapping_sub(low(self.peer_placed));
+        if ahead == 0 || ahead > u32::MAX / 2 {
+            return Ok(());
+        }
+        self.placed_there(self.peer_placed + u64::from(ahead), qp)
+    }
+
+    /// Takes in how far the peer is.
+    fn take_progress(&mut self, qp: &Qp) -> Result<(), Fault> {
+        let Some(shared) = &mut self.shared else { return Ok(()) };
+        if shared.broken {
+            return Err(ProtocolError::RdmapCatastrophic.into());
+        }
+        shared.seen = shared.port.progress();
+        let placed = shared.seen.placed;
+        self.acknowledged(placed, qp)
+    }
+
+    // ---- Sending ----
+
+    /// Hands over what may be handed over now. Returns whether there is more.
+    pub(crate) fn output_shared(&mut self, qp: &Qp) -> bool {
+        let before = self.appended;
+        let mut has_more = true;
+        while has_more && self.appended - before < GIVE_MAX {
+            has_more = self.step(qp);
+        }
+        self.taken = self.appended;
+        if !self.is_acknowledged() {
+            self.complete_sends(qp);
+        }
+        has_more
+    }
+
+    /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
+    /// Acknowledgements may wait for the next pass if somebody `looks_soon`.
+    pub(crate) fn settle_shared(&mut self, looks_soon: bool) {
+        let takes_slots = self.takes_slots();
+        let is_awaiting = self.messages_sent != self.peer_placed;
+        let owes = looks_soon && self.acks_due() != 0;
+        let Some(shared) = &mut self.shared else { return };
+        let awaits = is_awaiting || shared.full;
+        shared.port.settle(takes_slots, awaits.then_some(shared.seen), owes);
+        if std::mem::take(&mut shared.brought)
+            && let Some(view) = &shared.view
+            && view.peer.is_asleep()
+        {
+            shared.session.ring_bell();
+        }
+    }
+
+    /// The next part of the message under way.
+    pub(super) fn next_shared_segment(&mut self, header: MessageHeader, qp: &Qp) -> bool {
+        let asker = self.asker(qp);
+        let (offset, length) = (self.outgoing.offset, self.outgoing.length);
+        let rest = length - offset;
+        let placed = self.placed;
+        // What is not acknowledged may change as soon as it has been handed over.
+        let reliable = self.is_acknowledged();
+        let Some(shared) = &mut self.shared else { return false };
+        let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
+        let finder = &mut self.tx_finder;
+        let pulled = offset == 0
+            && reliable
+            && rest >= PULL_MIN
+            && inline.is_empty()
+            && sges.len() <= PULL_PIECES_MAX
+            && shared.rings.peer_pulls();
+        let count = if pulled { rest } else { rest.min(CHUNK_MAX) };
+        let segment = header.segment(offset, count == rest);
+        let gathered = if pulled {
+            let mut list = SmallVec::<[u8; 96]>::new();
+            let gathered =
+                place::pieces(sges, 0, length.into()).try_for_each(|(key, addr, len)| {
+                    let pin = finder.access(asker, key, addr, len, Access::empty())?;
+                    list.extend_from_slice(&(pin.region().addr() as u64).to_ne_bytes());
+                    list.extend_from_slice(&low(len).to_ne_bytes());
+                    Ok(())
+                });
+            gathered.map(|()| shared.push_slot(PULL, &segment, &list, placed))
+        } else if !inline.is_empty() && count as usize <= INLINE_MAX {
+            shared.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
+            Ok(())
+        } else if count as usize <= INLINE_MAX {
+            let mut scratch = std::mem::take(&mut shared.scratch);
+            scratch.clear();
+            let (offset, count) = (offset.into(), count.into());
+            let gathered = place::gather(finder, asker, sges, offset, count, &mut scratch);
+            if gathered.is_ok() {
+                shared.push(&segment, &scratch, placed);
+            }
+            shared.scratch = scratch;
+            gathered
+        } else {
+            shared.push_chunk(&segment, count as usize, placed, |memory, mut at| {
+                if !inline.is_empty() {
+                    let (from, to) = (offset as usize, (offset + count) as usize);
+                    memory.copy_in(at, &inline[from..to]);
+                    return Ok(());
+                }
+                place::pieces(sges, offset.into(), count.into()).try_for_each(|(key, addr, len)| {
+                    let pin = finder.access(asker, key, addr, len, Access::empty())?;
+                    memory.copy_from(at, pin.region());
+                    at += pin.region().len();
+                    Ok(())
+                })
+            })
+        };
+        if gathered.is_err() {
+            // Those before it complete first, as long as there are any.
+            return !qp.sq.lock().is_awaiting() && self.break_off(qp);
+        }
+        self.placed_told = placed;
+        self.appended += u64::from(count);
+        self.outgoing.offset += count;
+        if count == rest {
+            let is_write = matches!(header, MessageHeader::Tagged { .. });
+            self.finish_message(qp);
+            if is_write && let Some(shared) = &mut self.shared {
+                shared.last_write = self.messages_sent;
+            }
+        }
+        true
+    }
+
+    /// A part of an answer to an RDMA Read: `len` bytes at `addr` of the region `key`.
+    pub(super) fn share_read_response(
+        &mut self,
+        header: &Header,
+        (key, addr, len): (u32, u64, u64),
+        qp: &Qp,
+    ) -> bool {
+        let asker = self.asker(qp);
+        let placed = self.placed;
+        let Some(shared) = &mut self.shared else { return false };
+        let finder = &mut self.tx_finder;
+        let size = usize::try_from(len).unwrap_or(0);
+        let copied = if size == 0 {
+            shared.push(header, &[], placed);
+            Ok(())
+        } else {
+            shared.push_chunk(header, size, placed, |memory, at| {
+                let pin = finder.access(asker, key, addr, len, Access::REMOTE_READ)?;
+                memory.copy_from(at, pin.region());
+                Ok(())
+            })
+        };
+        if let Err(error) = copied {
+            return self.break_off_response(fault::requested(error, key), qp);
+        }
+        self.placed_told = placed;
+        self.appended += len;
+        if header.is_last() {
+            self.responses.pop_front();
+        }
+        true
+    }
+
+    /// Carries an operation out on the peer's memory itself, if that can be reached.
+    pub(super) fn direct(
+        &mut self,
+        operation: &Operation,
+        length: u32,
+        flags: SendFlags,
+        srqn: u32,
+        qp: &Qp,
+    ) -> Direct {
+        let (key, at, needs) = match *operation {
+            Operation::Write { remote_addr, rkey, .. } => (rkey, remote_addr, Access::REMOTE_WRITE),
+            Operation::Read { remote_addr, rkey } => (rkey, remote_addr, Access::REMOTE_READ),
+            _ => return Direct::Ring,
+        };
+        let asker = self.asker(qp);
+        let Some(shared) = &mut self.shared else { return Direct::Ring };
+        let Some(view) = &shared.view else { return Direct::Ring };
+        if length != 0 {
+            if !view.peer.is_reachable() {
+                return Direct::Ring;
+            }
+            let found = shared.keys.find(&shared.session, key, at, length.into(), needs);
+            let Found::Direct(mut address, _in_use) = found else { return Direct::Ring };
+            if shared.last_write > self.peer_placed {
+                return Direct::Wait;
+            }
+            let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
+            let finder = &mut self.tx_finder;
+            let is_read = needs == Access::REMOTE_READ;
+            let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
+            let mut copy = |(key, addr, len)| {
+                let pin = finder.access(asker, key, addr, len, local).ok()?;
+                let copied = if is_read {
+                    view.peer.read(&[(address, pin.region().len())], pin.region())
+                } else {
+                    view.peer.write(address, pin.region())
+                };
+                address = address.wrapping_add(len);
+                copied.ok()
+            };
+            let copied = if inline.is_empty() {
+                place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
+            } else {
+                view.peer.write_bytes(address, inline).ok()
+            };
+            if copied.is_none() {
+                // The target knows what is wrong with it.
+                return Direct::Ring;
+            }
+        }
+        self.finish_direct(operation, length, flags, srqn, qp);
+        Direct::Done
+    }
+
+    fn finish_direct(
+        &mut self,
+        operation: &Operation,
+        length: u32,
+        flags: SendFlags,
+        srqn: u32,
+        qp: &Qp,
+    ) {
+        self.appended += u64::from(length);
+        let Operation::Write { imm: Some(imm), .. } = *operation else {
+            qp.sq.lock().advance(sq::Progress::Done);
+            return self.complete_sends(qp);
+        };
+        if let Some(stag) = self.peer_ack_stag() {
+            let to = Control::Written { length }.to_offset();
+            self.whole(MessageHeader::Tagged { opcode: Opcode::Write, stag, to }, &[]);
+        }
+        let solicited = flags.contains(SendFlags::SOLICITED);
+        let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
+        self.immediate_message(opcode, srqn, imm, [0; 4]);
+        self.messages_sent += 1;
+        qp.sq.lock().advance(sq::Progress::Sent(self.messages_sent));
+    }
+}
+
+/// The low half of a count.
+fn low(count: u64) -> u32 {
+    let [a, b, c, d, ..] = count.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Where a payload in bulk data is: offset and length, which lie inside.
+fn bulk_place(rest: &[u8]) -> Option<(usize, usize)> {
+    let (at, rest) = rest.split_first_chunk()?;
+    let (len, _) = rest.split_first_chunk()?;
+    let (at, len) = (u32::from_ne_bytes(*at) as usize, u32::from_ne_bytes(*len) as usize);
+    (at.checked_add(len)? <= BULK_LEN).then_some((at, len))
+}
+
+fn pull_pieces(rest: &[u8]) -> SmallVec<[Piece; PULL_PIECES_MAX]> {
+    let pieces = rest.chunks_exact(PIECE_LEN).filter_map(|piece| {
+        let (addr, len) = piece.split_first_chunk()?;
+        let len = len.first_chunk()?;
+        Some((u64::from_ne_bytes(*addr), u32::from_ne_bytes(*len) as usize))
+    });
+    pieces.collect()
+}

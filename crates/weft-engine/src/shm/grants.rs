@@ -1,0 +1,133 @@
+//! The target's side of one-sided operations: which of its keys peers may use directly.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use weft_sys::{Forkable, Lock};
+
+use super::keys::Granted;
+use super::segment::{GRANTS, GrantWords, Rings};
+use super::session::Session;
+use crate::access::Access;
+use crate::keys::{self, Keyed};
+use crate::log::{self, Level};
+use crate::qp::Qp;
+
+/// How long a peer may be at a key that is being revoked. An honest one is at it for one copy.
+const IN_USE_MAX: Duration = Duration::from_secs(2);
+
+/// The keys that the peer of one connection may use.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    words: GrantWords,
+    session: Weak<Session>,
+    slots: Lock<Granting>,
+}
+
+#[derive(Debug)]
+struct Granting {
+    keys: [Option<u32>; GRANTS],
+    next: usize,
+}
+
+/// Who may use a key.
+static GRANTED: Forkable<Lock<HashMap<u32, Vec<Weak<Grants>>>>> =
+    Forkable::new(|| Lock::new(HashMap::new()));
+
+impl Grants {
+    pub(crate) fn new(rings: &Rings, session: &Arc<Session>) -> Arc<Self> {
+        Arc::new(Self {
+            words: rings.own_grants(),
+            session: Arc::downgrade(session),
+            slots: Lock::new(Granting { keys: [None; GRANTS], next: 0 }),
+        })
+    }
+
+    /// Grants a key to the peer, if it names a region that the peer of `qp` could use at all.
+    /// Windows, which come and go, are left to the ring.
+    pub(crate) fn grant(self: &Arc<Self>, qp: &Qp, key: u32) -> Option<Granted> {
+        let Some(Keyed::Region(mr)) = keys::find(key) else { return None };
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let rights = mr.access() & qp.remote_access() & remote;
+        if !Arc::ptr_eq(mr.pd(), qp.pd()) || rights.is_empty() {
+            return None;
+        }
+        mr.granted.store(true, Ordering::SeqCst);
+        let holders = &mut *GRANTED.get().lock();
+        let holders = holders.entry(key).or_default();
+        holders.retain(|other| other.strong_count() != 0 && !other.ptr_eq(&Arc::downgrade(self)));
+        holders.push(Arc::downgrade(self));
+        let slot = self.take_slot(key);
+        // Deregistration first makes the region invalid and then looks for grants.
+        if !mr.is_valid() {
+            self.withdraw(key);
+            return None;
+        }
+        let (addr, len) = mr.place();
+        Some(Granted { slot, rights, iova: mr.iova(), len, addr })
+    }
+
+    fn take_slot(&self, key: u32) -> usize {
+        let mut slots = self.slots.lock();
+        let slot = match slots.keys.iter().position(|&held| held == Some(key)) {
+            Some(slot) => slot,
+            None => {
+                slots.next = (slots.next + 1) % GRANTS;
+                slots.next
+            }
+        };
+        slots.keys[slot] = Some(key);
+        self.words.set(slot, Some(key));
+        slot
+    }
+
+    /// Takes a key back; it is not in use any more on return.
+    fn withdraw(&self, key: u32) {
+        {
+            let mut slots = self.slots.lock();
+            for (slot, held) in slots.keys.iter_mut().enumerate() {
+                if *held == Some(key) {
+                    *held = None;
+                    self.words.set(slot, None);
+                }
+            }
+        }
+        self.wait_while(|in_use| in_use == key);
+    }
+
+    /// Takes every key back.
+    pub(crate) fn withdraw_all(&self) {
+        {
+            let mut slots = self.slots.lock();
+            slots.keys = [None; GRANTS];
+            (0..GRANTS).for_each(|slot| self.words.set(slot, None));
+        }
+        self.wait_while(|in_use| in_use != 0);
+    }
+
+    /// A peer that has died at it, or pretends to be at it for ever, is not waited for.
+    fn wait_while(&self, is_used: impl Fn(u32) -> bool) {
+        let start = Instant::now();
+        while is_used(self.words.in_use()) {
+            let alive = self.session.upgrade().is_some_and(|session| session.is_alive());
+            if !alive {
+                return;
+            }
+            if start.elapsed() > IN_USE_MAX {
+                log::write(Level::Error, format_args!("a peer does not let go of a key"));
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// No peer uses a key any more on return, nor will.
+pub(crate) fn revoke(key: u32) {
+    let holders = GRANTED.get().lock().remove(&key).unwrap_or_default();
+    for grants in holders.iter().filter_map(Weak::upgrade) {
+        grants.withdraw(key);
+    }
+}

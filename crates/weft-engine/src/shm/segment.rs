@@ -1,0 +1,242 @@
+//! The segment of a connection: for each direction a ring of slots, room for bulk data, and the
+//! words by which the two sides tell each other how far they are.
+//!
+//! ```text
+//! direction | of the consumer: emptied, 4 | placed, 4 | pulls, 4 |  in a line pair of its own
+//!           | of the producer: key in use, 4                     |  in another
+//!           | grants of the consumer: 64 words of 8              |
+//!           | 128 slots of 128                                   |
+//!           | bulk data                                          |
+//! ```
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots};
+
+use crate::Result;
+use crate::qp::Qp;
+use crate::reactor::Polled;
+
+/// Slots of a ring.
+pub(crate) const SLOTS: u32 = 128;
+/// Bytes of bulk data of a direction.
+pub(crate) const BULK_LEN: usize = 256 << 10;
+/// Keys of one side's that the other may use directly at a time.
+pub(super) const GRANTS: usize = 64;
+
+/// `emptied` and, behind it, `placed`, which are read as one.
+const EMPTIED_AT: usize = 0;
+const PLACED_AT: usize = 4;
+const PULLS_AT: usize = 8;
+const KEY_IN_USE_AT: usize = 128;
+const GRANTS_AT: usize = 256;
+const SLOTS_AT: usize = 4_096;
+const BULK_AT: usize = SLOTS_AT + SLOTS as usize * SLOT_LEN;
+const DIRECTION_LEN: usize = BULK_AT + BULK_LEN;
+const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
+const _: () = assert!(GRANTS_AT + GRANTS * 8 <= SLOTS_AT && DIRECTION_LEN.is_multiple_of(4_096));
+
+/// What a consumer says of itself in `pulls`.
+const PULLS: u32 = 1;
+
+/// One side's view of a segment.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    memory: Arc<SharedMemory>,
+    pub(crate) tx: Producer<SharedSlots>,
+    pub(crate) rx: Arc<Consumer<SharedSlots>>,
+    tx_base: usize,
+    rx_base: usize,
+}
+
+impl Rings {
+    /// A fresh segment, for the side that offers it.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM` and the like.
+    pub(super) fn create() -> Result<(Self, OwnedFd)> {
+        let (memory, fd) = SharedMemory::create(SEGMENT_LEN)?;
+        Ok((Self::new(memory, 0, DIRECTION_LEN), fd))
+    }
+
+    /// A segment that a peer offers.
+    ///
+    /// # Errors
+    /// `EINVAL` for a descriptor that is none.
+    pub(super) fn open(fd: BorrowedFd<'_>) -> Result<Self> {
+        let memory = SharedMemory::open(fd, SEGMENT_LEN, true)?;
+        Ok(Self::new(memory, DIRECTION_LEN, 0))
+    }
+
+    fn new(memory: SharedMemory, tx_base: usize, rx_base: usize) -> Self {
+        let memory = Arc::new(memory);
+        let slots = |base: usize| {
+            SharedSlots::new(Arc::clone(&memory), base + SLOTS_AT, base + EMPTIED_AT, SLOTS)
+        };
+        let (tx, rx) = (Producer::new(slots(tx_base)), Arc::new(Consumer::new(slots(rx_base))));
+        Self { tx, rx, tx_base, rx_base, memory }
+    }
+
+    /// The memory that both map.
+    pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
+        &self.memory
+    }
+
+    /// Where in the memory our bulk data goes.
+    pub(crate) fn tx_bulk(&self) -> usize {
+        self.tx_base + BULK_AT
+    }
+
+    /// Where in the memory the peer's bulk data is.
+    pub(crate) fn rx_bulk(&self) -> usize {
+        self.rx_base + BULK_AT
+    }
+
+    /// Tells the peer how many of its messages have been placed.
+    #[inline]
+    pub(crate) fn tell_placed(&self, placed: u32) {
+        self.memory.word32(self.rx_base + PLACED_AT).store(placed, Ordering::Release);
+    }
+
+    /// Whether the peer can read this process's memory.
+    pub(crate) fn peer_pulls(&self) -> bool {
+        self.memory.word32(self.tx_base + PULLS_AT).load(Ordering::Relaxed) == PULLS
+    }
+
+    /// Tells the peer that we can read its memory.
+    pub(crate) fn tell_pulls(&self) {
+        self.memory.word32(self.rx_base + PULLS_AT).store(PULLS, Ordering::Relaxed);
+    }
+
+    /// What the peer finds out about our keys, and we about its use of them.
+    pub(super) fn own_grants(&self) -> GrantWords {
+        GrantWords { memory: Arc::clone(&self.memory), base: self.rx_base }
+    }
+
+    /// The same for the peer's keys.
+    pub(super) fn peer_grants(&self) -> GrantWords {
+        GrantWords { memory: Arc::clone(&self.memory), base: self.tx_base }
+    }
+
+    /// What the reactor looks at.
+    pub(crate) fn port(&self, qp: Weak<Qp>) -> RingPort {
+        RingPort {
+            rx: Arc::clone(&self.rx),
+            memory: Arc::clone(&self.memory),
+            progress_at: self.tx_base + EMPTIED_AT,
+            listens: AtomicBool::new(true),
+            awaits: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
+            qp,
+        }
+    }
+}
+
+/// How far the peer is with what we have sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    word: u64,
+    /// Messages placed, modulo 2^32.
+    pub(crate) placed: u32,
+}
+
+/// The words that say which keys of a target's its peer may use directly, and which it uses now.
+#[derive(Debug)]
+pub(super) struct GrantWords {
+    memory: Arc<SharedMemory>,
+    base: usize,
+}
+
+impl GrantWords {
+    /// The target: the peer may (`Some`), or may not, use the key of a slot.
+    pub(super) fn set(&self, slot: usize, key: Option<u32>) {
+        let word = key.map_or(0, granted);
+        self.word(slot).store(word, Ordering::SeqCst);
+    }
+
+    /// The peer: whether a slot still grants this key.
+    #[inline]
+    pub(super) fn grants(&self, slot: usize, key: u32) -> bool {
+        self.word(slot).load(Ordering::SeqCst) == granted(key)
+    }
+
+    /// The peer: it uses a key now, or (0) none.
+    #[inline]
+    pub(super) fn set_in_use(&self, key: u32) {
+        self.memory.word32(self.base + KEY_IN_USE_AT).store(key, Ordering::SeqCst);
+    }
+
+    /// The target: the key that the peer uses now.
+    pub(super) fn in_use(&self) -> u32 {
+        self.memory.word32(self.base + KEY_IN_USE_AT).load(Ordering::SeqCst)
+    }
+
+    fn word(&self, slot: usize) -> &AtomicU64 {
+        self.memory.word64(self.base + GRANTS_AT + (slot % GRANTS) * 8)
+    }
+}
+
+fn granted(key: u32) -> u64 {
+    1 << 32 | u64::from(key)
+}
+
+/// What the reactor looks at to find out whether a connection has something to do.
+pub(crate) struct RingPort {
+    rx: Arc<Consumer<SharedSlots>>,
+    memory: Arc<SharedMemory>,
+    progress_at: usize,
+    /// Whether a message could be taken.
+    listens: AtomicBool,
+    /// Whether the peer's progress matters now: messages are on their way, or the ring was full.
+    awaits: AtomicBool,
+    /// Whether the peer is to be told something.
+    owes: AtomicBool,
+    /// The peer's progress as it was last taken in.
+    seen: AtomicU64,
+    qp: Weak<Qp>,
+}
+
+impl RingPort {
+    /// How far the peer is.
+    pub(crate) fn progress(&self) -> Progress {
+        let word = self.memory.word64(self.progress_at).load(Ordering::Acquire);
+        let [.., a, b, c, d] = word.to_ne_bytes();
+        Progress { word, placed: u32::from_ne_bytes([a, b, c, d]) }
+    }
+
+    /// What matters from now on.
+    pub(crate) fn settle(&self, listens: bool, awaits_behind: Option<Progress>, owes: bool) {
+        self.listens.store(listens, Ordering::Relaxed);
+        if let Some(seen) = awaits_behind {
+            self.seen.store(seen.word, Ordering::Relaxed);
+        }
+        self.awaits.store(awaits_behind.is_some(), Ordering::Relaxed);
+        self.owes.store(owes, Ordering::Relaxed);
+    }
+}
+
+impl Polled for RingPort {
+    #[inline]
+    fn is_ready(&self) -> bool {
+        self.listens.load(Ordering::Relaxed) && self.rx.peek().is_some()
+            || self.owes.load(Ordering::Relaxed)
+            || self.awaits.load(Ordering::Relaxed)
+                && self.progress().word != self.seen.load(Ordering::Relaxed)
+    }
+
+    fn run(&self) {
+        if let Some(qp) = self.qp.upgrade() {
+            qp.ring_ready();
+        }
+    }
+}
+
+impl fmt::Debug for RingPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingPort").field("awaits", &self.awaits).finish_non_exhaustive()
+    }
+}

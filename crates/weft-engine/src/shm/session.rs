@@ -1,0 +1,414 @@
+//! The Unix socket beside a connection: by it the two sides agree to share memory, wake each other
+//! and ask for keys.
+//!
+//! Each packet is a byte that says what it is, and fields in the CPU's byte order; both sides run on
+//! one host.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::Pid;
+use rustix::time::Timespec;
+use weft_sys::{Forkable, Lock, OwnPresence, PeerPresence, peer_credentials};
+
+use super::keys::Granted;
+use super::listener::{find, own_id, sweep_directory};
+use super::peer::Peer;
+use super::policy::admits;
+use super::segment::Rings;
+use crate::access::Access;
+use crate::hello::{Identity, ProcessId};
+use crate::qp::Qp;
+use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::{Errno, Result, numbers};
+
+/// How long a stranger may take to say what it wants.
+const OFFER_PATIENCE: Duration = Duration::from_secs(5);
+const PACKET_LEN_MAX: usize = 96;
+const FDS_MAX: usize = 2;
+/// The version of this protocol and of the segment's layout.
+const VERSION: u8 = 1;
+
+const OFFER: u8 = 1;
+const ACCEPT: u8 = 2;
+const BELL: u8 = 3;
+const ASK: u8 = 4;
+const GRANT: u8 = 5;
+const DENY: u8 = 6;
+
+/// This process's page of sleepers.
+pub(crate) fn own_presence() -> Option<&'static OwnPresence> {
+    static PRESENCE: Forkable<Option<OwnPresence>> = Forkable::new(|| OwnPresence::new().ok());
+    PRESENCE.get().as_ref()
+}
+
+/// A peer's offer to share memory for one connection.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    /// The queue pair that it comes from.
+    pub(crate) from: Offerer,
+    pub(crate) rings: Rings,
+    pub(crate) peer: Peer,
+    pub(crate) session: Arc<Session>,
+}
+
+/// What a peer says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offerer {
+    pub(crate) qp_num: u32,
+    pub(crate) ack_stag: u32,
+    pub(crate) process: ProcessId,
+}
+
+impl Offerer {
+    /// Whether this is the queue pair at the other end of the TCP connection.
+    pub(crate) fn is(&self, identity: &Identity) -> bool {
+        let Self { qp_num, ack_stag, process } = *self;
+        (qp_num, ack_stag, process) == (identity.qp_num, identity.ack_stag, identity.process)
+    }
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Accepted; the other side has not said what it wants.
+    Strange(Option<TimerId>),
+    /// We have made an offer.
+    Offering {
+        rings: Rings,
+        process: ProcessId,
+        qp: Weak<Qp>,
+    },
+    /// Memory is, or is about to be, shared.
+    Sharing {
+        qp: Weak<Qp>,
+    },
+    Over,
+}
+
+/// The socket beside one connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    me: Weak<Self>,
+    socket: OwnedFd,
+    peer_pid: Option<Pid>,
+    token: Lock<Option<Token>>,
+    stage: Lock<Stage>,
+}
+
+struct Packet {
+    bytes: [u8; PACKET_LEN_MAX],
+    len: usize,
+    fds: [Option<OwnedFd>; FDS_MAX],
+}
+
+impl Session {
+    /// Offers the process at the other end of a connection to share memory. `None` when it is not
+    /// on this host or there is something against it; then nothing has been said.
+    pub(crate) fn offer(qp: &Qp, to: &Identity) -> Option<Arc<Self>> {
+        let own = qp.identity();
+        if to.process == ProcessId::default() || own.process == ProcessId::default() {
+            return None;
+        }
+        let presence = own_presence()?;
+        let socket = find(&to.process)?;
+        let (rings, fd) = Rings::create().ok()?;
+        let mut bytes = vec![OFFER, VERSION];
+        for word in [to.qp_num, own.qp_num, own.ack_stag] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        bytes.extend_from_slice(&own.process);
+        bytes.extend_from_slice(&probe().to_ne_bytes());
+        let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(&qp.me()) };
+        let session = Self::new(socket, stage)?;
+        session.send(&bytes, &[fd.as_fd(), presence.fd()]).ok()?;
+        session.watch().ok()?;
+        Some(session)
+    }
+
+    /// A stranger has connected.
+    pub(super) fn accept(socket: OwnedFd) {
+        let Some(session) = Self::new(socket, Stage::Strange(None)) else { return };
+        if session.watch().is_err() {
+            return;
+        }
+        let source = Arc::clone(&session) as Arc<dyn Source>;
+        let timer = Reactor::get().start_timer(Instant::now() + OFFER_PATIENCE, source);
+        if let Stage::Strange(slot) = &mut *session.stage.lock() {
+            *slot = Some(timer);
+        }
+        session.ready();
+    }
+
+    /// Refuses those whom the user does not admit.
+    fn new(socket: OwnedFd, stage: Stage) -> Option<Arc<Self>> {
+        let (peer_pid, uid) = peer_credentials(socket.as_fd()).ok()?;
+        if !admits(uid) {
+            return None;
+        }
+        Some(Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            socket,
+            peer_pid,
+            token: Lock::new(None),
+            stage: Lock::new(stage),
+        }))
+    }
+
+    fn watch(&self) -> Result<()> {
+        let me = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
+        *self.token.lock() = Some(Reactor::get().watch(self.socket.as_fd(), me)?);
+        Ok(())
+    }
+
+    /// Accepts an offer for a queue pair.
+    ///
+    /// # Errors
+    /// `EPIPE` and the like when the peer is gone.
+    pub(crate) fn accept_for(&self, qp: &Qp) -> Result<()> {
+        let presence = own_presence().ok_or(Errno::NOMEM)?;
+        let mut bytes = vec![ACCEPT];
+        bytes.extend_from_slice(&probe().to_ne_bytes());
+        self.send(&bytes, &[presence.fd()])?;
+        *self.stage.lock() = Stage::Sharing { qp: Arc::downgrade(&qp.me()) };
+        Ok(())
+    }
+
+    /// Wakes the peer. A socket that is full is readable, too.
+    pub(crate) fn ring_bell(&self) {
+        let _ = self.send(&[BELL], &[]);
+    }
+
+    /// Asks for a key. Without an answer the operations go through the ring.
+    pub(super) fn ask_for_key(&self, key: u32) {
+        let [a, b, c, d] = key.to_ne_bytes();
+        let _ = self.send(&[ASK, a, b, c, d], &[]);
+    }
+
+    /// Whether the peer's end is open.
+    pub(super) fn is_alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut fds, Some(&at_once)), Ok(0))
+    }
+
+    /// Ends the session.
+    pub(crate) fn close(&self) {
+        let old = std::mem::replace(&mut *self.stage.lock(), Stage::Over);
+        if let Stage::Strange(Some(timer)) = old {
+            Reactor::get().stop_timer(timer);
+        }
+        if let Some(token) = self.token.lock().take() {
+            Reactor::get().unwatch(self.socket.as_fd(), token);
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+    }
+
+    fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
+    }
+
+    /// The next packet; `None` when the peer's end is closed.
+    fn receive(&self) -> Result<Option<Packet>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; PACKET_LEN_MAX];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        let message = recvmsg(&self.socket, &mut buffers, &mut control, flags)?;
+        let mut fds = [None, None];
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = part {
+                // What does not fit is closed.
+                fds.iter_mut().zip(received).for_each(|(slot, fd)| *slot = Some(fd));
+            }
+        }
+        if message.bytes == 0 {
+            return Ok(None);
+        }
+        let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+        if message.flags.intersects(cut) {
+            return Err(Errno::PROTO);
+        }
+        Ok(Some(Packet { bytes, len: message.bytes, fds }))
+    }
+
+    fn handle(&self, packet: Packet) -> Result<()> {
+        let Packet { bytes, len, fds } = packet;
+        let (kind, fields) = bytes[..len].split_first().ok_or(Errno::PROTO)?;
+        let mut fields = Fields(fields);
+        match *kind {
+            OFFER => self.handle_offer(&mut fields, fds),
+            ACCEPT => self.handle_accept(&mut fields, fds),
+            BELL => {
+                self.qp()?.ring_ready();
+                Ok(())
+            }
+            ASK => self.answer(fields.word()?),
+            GRANT => {
+                let key = fields.word()?;
+                let granted = fields.granted()?;
+                self.qp()?.learn_key(key, Some(granted));
+                Ok(())
+            }
+            DENY => {
+                self.qp()?.learn_key(fields.word()?, None);
+                Ok(())
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn handle_offer(&self, fields: &mut Fields<'_>, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<()> {
+        let old = std::mem::replace(&mut *self.stage.lock(), Stage::Over);
+        let Stage::Strange(timer) = old else { return Err(Errno::PROTO) };
+        if let Some(timer) = timer {
+            Reactor::get().stop_timer(timer);
+        }
+        let [Some(segment), Some(presence)] = fds else { return Err(Errno::PROTO) };
+        if fields.byte()? != VERSION {
+            return Err(Errno::PROTO);
+        }
+        let wanted = fields.word()?;
+        let (qp_num, ack_stag) = (fields.word()?, fields.word()?);
+        let process = fields.id()?;
+        let from = Offerer { qp_num, ack_stag, process };
+        let rings = Rings::open(segment.as_fd())?;
+        let presence = PeerPresence::open(presence.as_fd())?;
+        let peer = Peer::new(presence, self.peer_pid, from.process, fields.long()?);
+        let qp = numbers::find(wanted).ok_or(Errno::NOENT)?;
+        let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
+        qp.offered(Offer { from, rings, peer, session });
+        Ok(())
+    }
+
+    fn handle_accept(
+        &self,
+        fields: &mut Fields<'_>,
+        fds: [Option<OwnedFd>; FDS_MAX],
+    ) -> Result<()> {
+        let [Some(presence), None] = fds else { return Err(Errno::PROTO) };
+        let mut stage = self.stage.lock();
+        let old = std::mem::replace(&mut *stage, Stage::Over);
+        let Stage::Offering { rings, process, qp } = old else { return Err(Errno::PROTO) };
+        let presence = PeerPresence::open(presence.as_fd())?;
+        let peer = Peer::new(presence, self.peer_pid, process, fields.long()?);
+        *stage = Stage::Sharing { qp: Weak::clone(&qp) };
+        drop(stage);
+        let qp = qp.upgrade().ok_or(Errno::CONNABORTED)?;
+        qp.offer_accepted(rings, peer);
+        Ok(())
+    }
+
+    fn answer(&self, key: u32) -> Result<()> {
+        let granted = self.qp()?.grant_key(key);
+        let mut bytes = vec![if granted.is_some() { GRANT } else { DENY }];
+        bytes.extend_from_slice(&key.to_ne_bytes());
+        if let Some(Granted { slot, rights, iova, len, addr }) = granted {
+            let slot = u32::try_from(slot).map_err(|_| Errno::OVERFLOW)?;
+            bytes.extend_from_slice(&slot.to_ne_bytes());
+            bytes.extend_from_slice(&rights.bits().to_ne_bytes());
+            for long in [iova, len, addr] {
+                bytes.extend_from_slice(&long.to_ne_bytes());
+            }
+        }
+        // If the socket is full, the peer asks again later.
+        let _ = self.send(&bytes, &[]);
+        Ok(())
+    }
+
+    fn qp(&self) -> Result<Arc<Qp>> {
+        match &*self.stage.lock() {
+            Stage::Sharing { qp } => qp.upgrade().ok_or(Errno::CONNABORTED),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// The peer is gone or talks nonsense. An offer that it has not taken is void; for the rest the
+    /// TCP connection says what becomes of the queue pair.
+    fn end(&self) {
+        let offering = match &*self.stage.lock() {
+            Stage::Offering { qp, .. } => qp.upgrade(),
+            _ => None,
+        };
+        self.close();
+        sweep_directory();
+        if let Some(qp) = offering {
+            qp.offer_refused();
+        }
+    }
+}
+
+impl Source for Session {
+    fn ready(&self) {
+        loop {
+            match self.receive() {
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(Some(packet)) => {
+                    if self.handle(packet).is_err() {
+                        return self.end();
+                    }
+                }
+                _ => return self.end(),
+            }
+        }
+    }
+
+    fn expired(&self) {
+        if matches!(*self.stage.lock(), Stage::Strange(_)) {
+            self.end();
+        }
+    }
+}
+
+/// Where this process's identity stands in its memory: who can read it there can read all of it.
+fn probe() -> u64 {
+    own_id().as_ptr() as u64
+}
+
+/// The fields of a packet, from the front.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>().ok_or(Errno::PROTO)?;
+        self.0 = rest;
+        Ok(*field)
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn word(&mut self) -> Result<u32> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn long(&mut self) -> Result<u64> {
+        self.take().map(u64::from_ne_bytes)
+    }
+
+    fn id(&mut self) -> Result<ProcessId> {
+        self.take()
+    }
+
+    fn granted(&mut self) -> Result<Granted> {
+        let slot = self.word()? as usize;
+        let rights = Access::from_bits_truncate(self.word()?);
+        let (iova, len, addr) = (self.long()?, self.long()?, self.long()?);
+        Ok(Granted { slot, rights, iova, len, addr })
+    }
+}

@@ -1,0 +1,140 @@
+//! Copying between this process's memory and another's: `process_vm_readv(2)` and its twin.
+//!
+//! # Safety
+//! The kernel checks the other process's addresses; ours come from a [`Region`], whose maker
+//! vouches for them.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::region::Region;
+
+/// Pieces of the other process's memory that one call takes.
+pub const PIECES_MAX: usize = 16;
+
+/// Another process's memory: an address there and a length in bytes.
+pub type Piece = (u64, usize);
+
+/// Fills `target` from `pieces` of another process's memory, which are together as long.
+///
+/// # Errors
+/// `EPERM` when the kernel forbids it (ptrace rules), `ESRCH` when the process is gone, `EFAULT`
+/// when memory is not mapped there; then part of the target may have been filled.
+pub fn read_process(pid: Pid, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
+    transfer(pid, pieces, target, |pid, local, remote, count| {
+        // SAFETY: `local` is one element and `remote` has `count`, both alive during the call. The
+        // local range is mapped and writable by the region's contract; the kernel checks the other.
+        unsafe { libc::process_vm_readv(pid, local, 1, remote, count, 0) }
+    })
+}
+
+/// Fills `bytes` from an address in another process.
+///
+/// # Errors
+/// As [`read_process`].
+pub fn peek_process(pid: Pid, addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    // SAFETY: the region is `bytes`, which is borrowed until it has been used.
+    let target = unsafe { Region::new(bytes.as_mut_ptr() as usize, bytes.len()) };
+    read_process(pid, &[(addr, bytes.len())], &target.ok_or(Errno::FAULT)?)
+}
+
+/// Copies `source` to `pieces` of another process's memory, which are together as long.
+///
+/// # Errors
+/// As [`read_process`].
+pub fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errno> {
+    transfer(pid, pieces, source, |pid, local, remote, count| {
+        // SAFETY: as in `read_process`; the local range is only read.
+        unsafe { libc::process_vm_writev(pid, local, 1, remote, count, 0) }
+    })
+}
+
+/// Copies `bytes` to an address in another process.
+///
+/// # Errors
+/// As [`read_process`].
+pub fn poke_process(pid: Pid, addr: u64, bytes: &[u8]) -> Result<(), Errno> {
+    // SAFETY: the region is `bytes`, which is borrowed until it has been used, and only read.
+    let source = unsafe { Region::new(bytes.as_ptr() as usize, bytes.len()) };
+    write_process(pid, &[(addr, bytes.len())], &source.ok_or(Errno::FAULT)?)
+}
+
+fn transfer(
+    pid: Pid,
+    pieces: &[Piece],
+    ours: &Region,
+    call: impl Fn(i32, *const libc::iovec, *const libc::iovec, libc::c_ulong) -> isize,
+) -> Result<(), Errno> {
+    let mut done = 0;
+    // One call moves at most 2 GiB.
+    while done < ours.len() {
+        let (remote, count) = rest_of(pieces, done)?;
+        let base = (ours.addr() + done) as *mut libc::c_void;
+        let local = libc::iovec { iov_base: base, iov_len: ours.len() - done };
+        let moved = call(pid.as_raw_nonzero().get(), &raw const local, remote.as_ptr(), count);
+        match usize::try_from(moved) {
+            Ok(0) => return Err(Errno::FAULT),
+            Ok(moved) => done += moved,
+            Err(_) => {
+                let error = std::io::Error::last_os_error();
+                return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The pieces behind the first `skip` bytes.
+fn rest_of(
+    pieces: &[Piece],
+    mut skip: usize,
+) -> Result<([libc::iovec; PIECES_MAX], libc::c_ulong), Errno> {
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+    let mut count = 0;
+    for &(addr, len) in pieces {
+        let skipped = skip.min(len);
+        skip -= skipped;
+        if len == skipped {
+            continue;
+        }
+        let addr = usize::try_from(addr).map_err(|_| Errno::FAULT)?;
+        let base = addr.checked_add(skipped).ok_or(Errno::FAULT)?;
+        let slot = remote.get_mut(count).ok_or(Errno::INVAL)?;
+        *slot = libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len - skipped };
+        count += 1;
+    }
+    Ok((remote, count as libc::c_ulong))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(bytes: &mut [u8]) -> Region {
+        // SAFETY: the tests keep `bytes` alive while the region is used.
+        unsafe { Region::new(bytes.as_mut_ptr() as usize, bytes.len()) }.expect("no wrap")
+    }
+
+    #[test]
+    fn pieces_are_gathered_and_scattered() {
+        let own = rustix::process::getpid();
+        let (a, b) = (*b"abc", *b"defgh");
+        let mut all = [0; 8];
+        let pieces = [(a.as_ptr() as u64, 3), (b.as_ptr() as u64, 5)];
+        read_process(own, &pieces, &region(&mut all)).expect("own memory");
+        assert_eq!(&all, b"abcdefgh");
+        let (mut c, mut d) = ([0; 2], [0; 6]);
+        let pieces = [(c.as_mut_ptr() as u64, 2), (0, 0), (d.as_mut_ptr() as u64, 6)];
+        write_process(own, &pieces, &region(&mut all)).expect("own memory");
+        assert_eq!((&c, &d), (b"ab", b"cdefgh"));
+    }
+
+    #[test]
+    fn unmapped_memory_is_an_error() {
+        let mut bytes = [0; 8];
+        let own = rustix::process::getpid();
+        assert_eq!(read_process(own, &[(8, 8)], &region(&mut bytes)), Err(Errno::FAULT));
+        assert_eq!(read_process(own, &[(u64::MAX, 8)], &region(&mut bytes)), Err(Errno::FAULT));
+    }
+}

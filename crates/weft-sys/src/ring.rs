@@ -1,0 +1,435 @@
+//! A ring of slots in shared memory, with one process that fills them and one that empties them.
+//!
+//! A slot is 128 bytes: two cache lines, which the CPU fetches together. Its first word says which
+//! lap of the ring filled it, so that the consumer finds a message by looking at the line that
+//! holds it and the producer publishes it by one store: a small message costs one transfer of one
+//! line. The consumer tells of emptied slots by a count in a line of its own, which the producer
+//! reads only when the ring seems full.
+//!
+//! Either side takes nothing that the other wrote for granted: a lap that is not the expected one
+//! is no message, and a count that cannot be is reported. Bodies are copied out before they are
+//! looked at.
+
+use crate::atomic::{AtomicU32, Ordering};
+
+/// Bytes of a slot.
+pub const SLOT_LEN: usize = 128;
+/// Bytes of a slot that carry a message.
+pub const SLOT_BODY_LEN: usize = SLOT_LEN - TAG_LEN;
+
+const TAG_LEN: usize = size_of::<u64>();
+
+/// The memory of a ring.
+pub trait Slots {
+    /// Number of slots, a power of two.
+    fn count(&self) -> u32;
+    /// The tag of a slot, with acquire ordering.
+    fn tag(&self, slot: u32) -> u64;
+    /// Sets the tag of a slot, with release ordering.
+    fn set_tag(&self, slot: u32, tag: u64);
+    /// Fills `body` from the start of a slot's body.
+    fn read(&self, slot: u32, body: &mut [u8]);
+    /// Copies `body` to the start of a slot's body.
+    fn write(&self, slot: u32, body: &[u8]);
+    /// How many slots the consumer has emptied since the beginning, with acquire ordering.
+    fn emptied(&self) -> u32;
+    /// Says so, with release ordering.
+    fn set_emptied(&self, count: u32);
+}
+
+/// The other side has broken the ring's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// The tag of the slot at a position: never that of an earlier lap, nor that of fresh memory.
+fn tag(position: u32, info: u32) -> u64 {
+    u64::from(position.wrapping_add(1)) << 32 | u64::from(info)
+}
+
+/// The filling end. There must be only one.
+#[derive(Debug)]
+pub struct Producer<S> {
+    slots: S,
+    /// Slots filled since the beginning.
+    filled: u32,
+    /// Slots emptied, as far as we know.
+    emptied: u32,
+}
+
+impl<S: Slots> Producer<S> {
+    /// The filling end of a fresh ring.
+    pub fn new(slots: S) -> Self {
+        debug_assert!(slots.count().is_power_of_two());
+        Self { slots, filled: 0, emptied: 0 }
+    }
+
+    /// How many slots can be filled now; looks at the consumer's count only if fewer than `wanted`
+    /// are known to be free.
+    ///
+    /// # Errors
+    /// [`Broken`] when that count is impossible.
+    #[inline]
+    pub fn room(&mut self, wanted: u32) -> Result<u32, Broken> {
+        let free = self.slots.count() - self.filled.wrapping_sub(self.emptied);
+        if free >= wanted { Ok(free) } else { self.look() }
+    }
+
+    fn look(&mut self) -> Result<u32, Broken> {
+        let emptied = self.slots.emptied();
+        if emptied.wrapping_sub(self.emptied) > self.filled.wrapping_sub(self.emptied) {
+            return Err(Broken);
+        }
+        self.emptied = emptied;
+        Ok(self.slots.count() - self.filled.wrapping_sub(emptied))
+    }
+
+    /// How many slots have been filled since the beginning.
+    pub fn filled(&self) -> u32 {
+        self.filled
+    }
+
+    /// How many of them are known to have been emptied.
+    pub fn emptied(&self) -> u32 {
+        self.emptied
+    }
+
+    /// Fills the next slot and publishes it. There must be room.
+    ///
+    /// # Panics
+    /// When `body` is longer than [`SLOT_BODY_LEN`].
+    #[inline]
+    pub fn push(&mut self, info: u32, body: &[u8]) {
+        debug_assert!(self.filled.wrapping_sub(self.emptied) < self.slots.count());
+        let slot = self.filled & (self.slots.count() - 1);
+        self.slots.write(slot, body);
+        self.slots.set_tag(slot, tag(self.filled, info));
+        self.filled = self.filled.wrapping_add(1);
+    }
+}
+
+/// The emptying end. Any thread may [`Consumer::peek`]; only one at a time may do the rest.
+#[derive(Debug)]
+pub struct Consumer<S> {
+    slots: S,
+    /// Slots emptied since the beginning.
+    emptied: AtomicU32,
+}
+
+impl<S: Slots> Consumer<S> {
+    /// The emptying end of a fresh ring.
+    pub fn new(slots: S) -> Self {
+        Self { slots, emptied: AtomicU32::new(0) }
+    }
+
+    /// The info of the next message, if there is one.
+    #[inline]
+    pub fn peek(&self) -> Option<u32> {
+        let emptied = self.emptied.load(Ordering::Relaxed);
+        let found = self.slots.tag(emptied & (self.slots.count() - 1));
+        let [a, b, c, d, ..] = found.to_le_bytes();
+        let info = u32::from_le_bytes([a, b, c, d]);
+        (found == tag(emptied, info)).then_some(info)
+    }
+
+    /// Fills `body` from the next message, which [`Consumer::peek`] has found.
+    #[inline]
+    pub fn read(&self, body: &mut [u8]) {
+        let slot = self.emptied.load(Ordering::Relaxed) & (self.slots.count() - 1);
+        self.slots.read(slot, body);
+    }
+
+    /// Goes on to the message behind it.
+    #[inline]
+    pub fn advance(&self) {
+        let emptied = self.emptied.load(Ordering::Relaxed);
+        self.emptied.store(emptied.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Tells the producer which slots are empty.
+    #[inline]
+    pub fn release(&self) {
+        self.slots.set_emptied(self.emptied.load(Ordering::Relaxed));
+    }
+}
+
+/// A ring in a segment.
+#[cfg(not(loom))]
+#[derive(Clone, Debug)]
+pub struct SharedSlots {
+    memory: std::sync::Arc<crate::SharedMemory>,
+    slots_at: usize,
+    emptied_at: usize,
+    count: u32,
+}
+
+#[cfg(not(loom))]
+impl SharedSlots {
+    /// The ring of `count` slots at `slots_at`, whose consumer counts at `emptied_at`.
+    ///
+    /// # Panics
+    /// When they do not lie inside the segment, or `count` is not a power of two.
+    #[must_use]
+    pub fn new(
+        memory: std::sync::Arc<crate::SharedMemory>,
+        slots_at: usize,
+        emptied_at: usize,
+        count: u32,
+    ) -> Self {
+        assert!(count.is_power_of_two() && slots_at.is_multiple_of(SLOT_LEN));
+        assert!(slots_at + count as usize * SLOT_LEN <= memory.len() && emptied_at < memory.len());
+        Self { memory, slots_at, emptied_at, count }
+    }
+
+    fn at(&self, slot: u32) -> usize {
+        self.slots_at + slot as usize * SLOT_LEN
+    }
+}
+
+#[cfg(not(loom))]
+impl Slots for SharedSlots {
+    #[inline]
+    fn count(&self) -> u32 {
+        self.count
+    }
+
+    #[inline]
+    fn tag(&self, slot: u32) -> u64 {
+        self.memory.word64(self.at(slot)).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set_tag(&self, slot: u32, tag: u64) {
+        self.memory.word64(self.at(slot)).store(tag, Ordering::Release);
+    }
+
+    #[inline]
+    fn read(&self, slot: u32, body: &mut [u8]) {
+        assert!(body.len() <= SLOT_BODY_LEN);
+        self.memory.copy_out(self.at(slot) + TAG_LEN, body);
+    }
+
+    #[inline]
+    fn write(&self, slot: u32, body: &[u8]) {
+        assert!(body.len() <= SLOT_BODY_LEN);
+        self.memory.copy_in(self.at(slot) + TAG_LEN, body);
+    }
+
+    #[inline]
+    fn emptied(&self) -> u32 {
+        self.memory.word32(self.emptied_at).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn set_emptied(&self, count: u32) {
+        self.memory.word32(self.emptied_at).store(count, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::SharedMemory;
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    const COUNT: u32 = 8;
+    const SLOTS_AT: usize = 128;
+
+    fn ring() -> (Producer<SharedSlots>, Consumer<SharedSlots>, Arc<SharedMemory>) {
+        let (memory, _fd) = SharedMemory::create(4_096).expect("memory");
+        let memory = Arc::new(memory);
+        let slots = SharedSlots::new(Arc::clone(&memory), SLOTS_AT, 0, COUNT);
+        (Producer::new(slots.clone()), Consumer::new(slots), memory)
+    }
+
+    fn pop(consumer: &Consumer<SharedSlots>) -> Option<Vec<u8>> {
+        let len = consumer.peek()?;
+        let mut body = vec![0; len as usize];
+        consumer.read(&mut body);
+        consumer.advance();
+        consumer.release();
+        Some(body)
+    }
+
+    /// Random pushes and pops against a queue of the standard library's.
+    #[test]
+    fn is_a_queue() {
+        let (mut producer, consumer, _memory) = ring();
+        let mut model = VecDeque::new();
+        let mut state = 1u32;
+        for serial in 0..100_000u32 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if state & 0x8000_0000 != 0 {
+                let room = producer.room(1).expect("nobody cheats");
+                assert_eq!(room != 0, model.len() < COUNT as usize);
+                if room != 0 {
+                    let body = vec![serial.to_le_bytes()[0]; (serial % 121) as usize];
+                    producer.push(serial % 121, &body);
+                    model.push_back(body);
+                }
+            } else {
+                assert_eq!(pop(&consumer), model.pop_front());
+            }
+        }
+    }
+
+    #[test]
+    fn two_threads_pass_everything_on() {
+        const MESSAGES: u64 = 200_000;
+        let (mut producer, consumer, _memory) = ring();
+        let filler = std::thread::spawn(move || {
+            for serial in 0..MESSAGES {
+                while producer.room(1).expect("nobody cheats") == 0 {
+                    std::thread::yield_now();
+                }
+                producer.push(8, &serial.to_le_bytes());
+            }
+        });
+        for serial in 0..MESSAGES {
+            let body = loop {
+                match pop(&consumer) {
+                    Some(body) => break body,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(body, serial.to_le_bytes());
+        }
+        filler.join().expect("no panic");
+    }
+
+    #[test]
+    fn an_impossible_count_is_noticed() {
+        let (mut producer, _consumer, memory) = ring();
+        for _ in 0..COUNT {
+            producer.push(0, &[]);
+        }
+        for lie in [COUNT + 1, u32::MAX, 1 << 31] {
+            memory.word32(0).store(lie, Ordering::Relaxed);
+            assert_eq!(producer.room(1), Err(Broken));
+        }
+        memory.word32(0).store(3, Ordering::Relaxed);
+        assert_eq!(producer.room(1), Ok(3));
+        memory.word32(0).store(2, Ordering::Relaxed);
+        assert_eq!(producer.room(4), Err(Broken), "a count never goes back");
+    }
+
+    #[test]
+    fn garbage_is_no_message() {
+        let (_producer, consumer, memory) = ring();
+        for garbage in [1, 2 << 32, u64::MAX, 0xdead_beef] {
+            memory.word64(SLOTS_AT).store(garbage, Ordering::Relaxed);
+            assert_eq!(consumer.peek(), None);
+        }
+    }
+}
+
+/// Every order in which the two ends can meet: `make test` runs it with `--cfg loom`.
+#[cfg(all(test, loom))]
+#[allow(unsafe_code)] // loom's cells, which report every access that is not ordered.
+mod models {
+    use super::*;
+    use crate::presence::{is_asleep, rise, settle_down};
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread;
+
+    struct Model {
+        slots: [(AtomicU64, UnsafeCell<u8>); 2],
+        emptied: AtomicU32,
+    }
+
+    #[derive(Clone)]
+    struct Shared(Arc<Model>);
+
+    impl Slots for Shared {
+        fn count(&self) -> u32 {
+            2
+        }
+        fn tag(&self, slot: u32) -> u64 {
+            self.0.slots[slot as usize].0.load(Ordering::Acquire)
+        }
+        fn set_tag(&self, slot: u32, tag: u64) {
+            self.0.slots[slot as usize].0.store(tag, Ordering::Release);
+        }
+        fn read(&self, slot: u32, body: &mut [u8]) {
+            // SAFETY: loom reports a write that is not ordered with this.
+            body[0] = self.0.slots[slot as usize].1.with(|byte| unsafe { *byte });
+        }
+        fn write(&self, slot: u32, body: &[u8]) {
+            // SAFETY: loom reports an access that is not ordered with this.
+            self.0.slots[slot as usize].1.with_mut(|byte| unsafe { *byte = body[0] });
+        }
+        fn emptied(&self) -> u32 {
+            self.0.emptied.load(Ordering::Acquire)
+        }
+        fn set_emptied(&self, count: u32) {
+            self.0.emptied.store(count, Ordering::Release);
+        }
+    }
+
+    fn ring() -> (Producer<Shared>, Consumer<Shared>) {
+        let slot = || (AtomicU64::new(0), UnsafeCell::new(0));
+        let shared =
+            Shared(Arc::new(Model { slots: [slot(), slot()], emptied: AtomicU32::new(0) }));
+        (Producer::new(shared.clone()), Consumer::new(shared))
+    }
+
+    fn push(producer: &mut Producer<Shared>, byte: u8) {
+        while producer.room(1).expect("nobody cheats") == 0 {
+            thread::yield_now();
+        }
+        producer.push(1, &[byte]);
+    }
+
+    fn pop(consumer: &Consumer<Shared>) -> Option<u8> {
+        consumer.peek()?;
+        let mut body = [0];
+        consumer.read(&mut body);
+        consumer.advance();
+        consumer.release();
+        Some(body[0])
+    }
+
+    /// No slot is read before it is filled, nor filled again before it has been read.
+    #[test]
+    fn slots_are_handed_over_whole() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let (mut producer, consumer) = ring();
+            let filler = thread::spawn(move || (1..=3).for_each(|byte| push(&mut producer, byte)));
+            for byte in 1..=3 {
+                let got = loop {
+                    match pop(&consumer) {
+                        Some(got) => break got,
+                        None => thread::yield_now(),
+                    }
+                };
+                assert_eq!(got, byte);
+            }
+            filler.join().expect("no panic");
+        });
+    }
+
+    /// A consumer that goes to sleep either sees the message or is seen asleep.
+    #[test]
+    fn no_message_is_slept_through() {
+        loom::model(|| {
+            let (mut producer, consumer) = ring();
+            let sleepers = Arc::new(AtomicU32::new(0));
+            let seen = Arc::clone(&sleepers);
+            let filler = thread::spawn(move || {
+                push(&mut producer, 1);
+                is_asleep(&seen)
+            });
+            settle_down(&sleepers);
+            let found = pop(&consumer).is_some();
+            if found {
+                rise(&sleepers);
+            }
+            let woken = filler.join().expect("no panic");
+            assert!(found || woken);
+        });
+    }
+}

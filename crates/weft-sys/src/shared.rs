@@ -1,0 +1,256 @@
+//! Memory that two processes map: segments made by `memfd_create(2)`, sealed so that no process can
+//! shrink one under the feet of another.
+//!
+//! # Safety
+//! A [`SharedMemory`] owns its mapping, which stays until it is dropped; every access is
+//! range-checked here. The other process may change the bytes at any time, so they are never
+//! exposed as a Rust reference other than one to an atomic: they are copied.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::region::Region;
+
+/// A mapping of a segment.
+#[derive(Debug)]
+pub struct SharedMemory {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread.
+unsafe impl Send for SharedMemory {}
+// SAFETY: accesses are copies through raw pointers or atomic; racing copies yield any bytes, which
+// callers, who share the memory with another process, expect anyway.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Makes a segment of `len` bytes, all zero, that no one can resize. Returns the mapping and
+    /// the descriptor to pass on.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM` and the like.
+    pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let (memory, fd) = Self::create_unsealed(len)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((memory, fd))
+    }
+
+    /// The same, but only the mapping returned can write: those who get the descriptor read.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::create`]; `EINVAL` from kernels before 5.1.
+    pub fn create_for_readers(len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let (memory, fd) = Self::create_unsealed(len)?;
+        let sealed =
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&fd, sealed)?;
+        Ok((memory, fd))
+    }
+
+    fn create_unsealed(len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let fd = memfd_create("weft", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, len as u64)?;
+        Ok((Self::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?, fd))
+    }
+
+    /// Maps a segment that another process made, for reading and, if `writable`, writing.
+    ///
+    /// # Errors
+    /// `EINVAL` for a descriptor that is no sealed segment of exactly `len` bytes; what `mmap(2)`
+    /// reports.
+    pub fn open(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        // Were it shrunk later, touching it would be fatal.
+        let seals = fcntl_get_seals(fd)?;
+        let size = u64::try_from(fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
+        if len == 0 || size != len as u64 || !seals.contains(SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        let writing = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
+        Self::map(fd, len, ProtFlags::READ | writing)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, rights: ProtFlags) -> Result<Self, Errno> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is
+        // mapped already.
+        let start = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, fd, 0)? };
+        NonNull::new(start.cast()).map(|start| Self { start, len }).ok_or(Errno::NOMEM)
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // A segment is never empty.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The 32-bit word at `offset`.
+    ///
+    /// # Panics
+    /// When the word does not lie inside or is not aligned; offsets are the caller's own.
+    #[must_use]
+    #[inline]
+    pub fn word32(&self, offset: usize) -> &AtomicU32 {
+        let at = self.at::<AtomicU32>(offset);
+        // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and
+        // every access to it by either process is a copy or atomic.
+        unsafe { &*at }
+    }
+
+    /// The 64-bit word at `offset`.
+    ///
+    /// # Panics
+    /// As [`SharedMemory::word32`].
+    #[must_use]
+    #[inline]
+    pub fn word64(&self, offset: usize) -> &AtomicU64 {
+        let at = self.at::<AtomicU64>(offset);
+        // SAFETY: as in `word32`.
+        unsafe { &*at }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// When they would not lie inside.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let to = self.range(offset, bytes.len());
+        // SAFETY: the destination lies inside the mapping (checked by `range`); `bytes` is an
+        // ordinary slice of this process, which no mapping of a segment overlaps.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+    }
+
+    /// Fills `bytes` from `offset`.
+    ///
+    /// # Panics
+    /// When the source does not lie inside.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.range(offset, bytes.len());
+        // SAFETY: as in `copy_in`, the other way round.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Appends `len` bytes from `offset` to `out`.
+    ///
+    /// # Panics
+    /// When the source does not lie inside.
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        let old = out.len();
+        out.resize(old + len, 0);
+        self.copy_out(offset, &mut out[old..]);
+    }
+
+    /// Copies the whole of a program's region to `offset`.
+    ///
+    /// # Panics
+    /// When it would not lie inside.
+    #[inline]
+    pub fn copy_from(&self, offset: usize, source: &Region) {
+        let to = self.range(offset, source.len());
+        // SAFETY: the source is mapped and readable by the region's contract, the destination lies
+        // inside the mapping. They may overlap: the program may have registered this very memory.
+        unsafe { std::ptr::copy(source.addr() as *const u8, to, source.len()) }
+    }
+
+    /// Fills the whole of a program's region from `offset`.
+    ///
+    /// # Panics
+    /// When the source does not lie inside.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, target: &Region) {
+        let from = self.range(offset, target.len());
+        // SAFETY: as in `copy_from`; the target is writable by the region's contract.
+        unsafe { std::ptr::copy(from, target.addr() as *mut u8, target.len()) }
+    }
+
+    /// Changes the eight bytes at `offset` atomically by `change` and returns what was there, in
+    /// the CPU's byte order. `None` when they do not lie inside or are not aligned.
+    pub fn update_u64(&self, offset: usize, mut change: impl FnMut(u64) -> u64) -> Option<u64> {
+        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.len {
+            return None;
+        }
+        let word = self.word64(offset);
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old))).ok()
+    }
+
+    fn at<T>(&self, offset: usize) -> *const T {
+        assert!(offset.is_multiple_of(align_of::<T>()), "a word must be aligned");
+        self.range(offset, size_of::<T>()).cast_const().cast()
+    }
+
+    #[inline]
+    fn range(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(
+            offset.checked_add(len).is_some_and(|end| end <= self.len),
+            "an access past the end of a segment"
+        );
+        // SAFETY: `offset` is at most `len` (asserted), so the result is inside the mapping or
+        // one past its end.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping, and no reference into it outlives the value.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_share_their_bytes() {
+        let (ours, fd) = SharedMemory::create(8_192).expect("memory");
+        let theirs = SharedMemory::open(fd.as_fd(), 8_192, true).expect("the same segment");
+        ours.copy_in(100, b"fabric");
+        let mut bytes = [0; 6];
+        theirs.copy_out(100, &mut bytes);
+        assert_eq!(&bytes, b"fabric");
+        theirs.word64(4_096).store(7, Ordering::Relaxed);
+        assert_eq!(ours.update_u64(4_096, |old| old + 1), Some(7));
+        assert_eq!(theirs.word64(4_096).load(Ordering::Relaxed), 8);
+        assert_eq!(ours.update_u64(4_097, |old| old), None);
+        assert_eq!(ours.update_u64(8_192, |old| old), None);
+    }
+
+    #[test]
+    fn what_could_be_pulled_away_is_refused() {
+        let unsealed = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
+        let unsealed = unsealed.expect("a memfd");
+        ftruncate(&unsealed, 4_096).expect("room");
+        let refused = SharedMemory::open(unsealed.as_fd(), 4_096, true);
+        assert_eq!(refused.map(drop), Err(Errno::INVAL));
+        let (_memory, fd) = SharedMemory::create(4_096).expect("memory");
+        assert!(SharedMemory::open(fd.as_fd(), 8_192, true).is_err(), "another size");
+        assert!(ftruncate(&fd, 0).is_err(), "sealed");
+    }
+
+    #[test]
+    fn readers_cannot_write() {
+        let (ours, fd) = SharedMemory::create_for_readers(4_096).expect("memory");
+        assert!(SharedMemory::open(fd.as_fd(), 4_096, true).is_err());
+        let theirs = SharedMemory::open(fd.as_fd(), 4_096, false).expect("for reading");
+        ours.word32(0).store(3, Ordering::Relaxed);
+        assert_eq!(theirs.word32(0).load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "past the end")]
+    fn no_access_past_the_end() {
+        let (memory, _fd) = SharedMemory::create(4_096).expect("memory");
+        memory.copy_in(4_090, &[0; 7]);
+    }
+}
