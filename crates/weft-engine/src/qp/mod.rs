@@ -9,6 +9,7 @@ pub mod conn;
 pub mod pending;
 pub(crate) mod rq;
 mod service;
+mod sharing;
 pub(crate) mod sq;
 mod transition;
 
@@ -19,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Lock, LockGuard};
 
-use crate::access::Access;
 use crate::context::Context;
 use crate::cq::{Cq, CqUser};
 use crate::device::{Gid, address_of, gid_of};
@@ -34,7 +34,7 @@ use crate::numbers;
 use crate::pd::{Pd, PdUser};
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::rendezvous;
-use crate::shm::{self, Granted, Offer, Rings};
+use crate::shm;
 use crate::srq::{Srq, SrqUser};
 use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
@@ -422,51 +422,6 @@ impl Qp {
         // Refused or not: who posted meanwhile has left that to this thread, which held the lock.
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
         opened
-    }
-
-    // ---- Shared memory ----
-
-    /// The peer offers to share memory.
-    pub(crate) fn offered(&self, offer: Offer) {
-        self.conn.lock().offered(self, offer);
-        self.drive(KICK_RING | KICK_SEND);
-    }
-
-    /// The peer has accepted our offer.
-    pub(crate) fn offer_accepted(&self, rings: Rings, peer: shm::Peer) {
-        self.conn.lock().offer_accepted(self, rings, peer);
-        self.drive(KICK_RING | KICK_SEND);
-    }
-
-    /// The peer has not accepted our offer.
-    pub(crate) fn offer_refused(&self) {
-        self.conn.lock().offer_refused(self);
-        self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
-    }
-
-    /// There may be something in shared memory.
-    pub(crate) fn ring_ready(&self) {
-        self.drive(KICK_RING);
-    }
-
-    /// The peer's answer to a question for a key.
-    pub(crate) fn learn_key(&self, key: u32, granted: Option<Granted>) {
-        self.conn.lock().link.learn_key(key, granted);
-        self.drive(KICK_SEND);
-    }
-
-    /// The peer asks for a key.
-    pub(crate) fn grant_key(&self, key: u32) -> Option<Granted> {
-        let grants = self.conn.lock().link.grants()?;
-        grants.grant(self, key)
-    }
-
-    /// What a peer may do to memory now.
-    pub(crate) fn remote_access(&self) -> Access {
-        match self.state() {
-            QpState::Rtr | QpState::Rts | QpState::Sqd => self.attr.lock().qp_access_flags,
-            _ => Access::empty(),
-        }
     }
 
     /// Who is to be told of the connection's fate.

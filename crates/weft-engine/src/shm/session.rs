@@ -1,8 +1,8 @@
 //! The Unix socket beside a connection: by it the two sides agree to share memory, wake each other
 //! and ask for keys.
 //!
-//! Each packet is a byte that says what it is, and fields in the CPU's byte order; both sides run on
-//! one host.
+//! Each packet is a byte that says what it is, and fields in the CPU's byte order; both sides run
+//! on one host.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
