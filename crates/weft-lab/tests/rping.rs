@@ -156,15 +156,11 @@ fn cmtime_across_namespaces() -> Result<()> {
 }
 
 /// A pair of programs that each end with "NAME: end 0".
-fn client_and_server(stage: &Stage, server: &str, client: &str) -> Result<()> {
+fn client_and_server(stage: &Stage, server: &str, client: &str, options: &str) -> Result<()> {
     let port = ports::next();
-    let server_program = Program::weft(server).args(["-p", &port.to_string()]);
-    let client_program = Program::weft(client).args([
-        "-p",
-        &port.to_string(),
-        "-s",
-        &stage.server_address().to_string(),
-    ]);
+    let program = |name| Program::weft(name).args(["-p", &port.to_string()]).line(options);
+    let server_program = program(server);
+    let client_program = program(client).args(["-s", &stage.server_address().to_string()]);
     let (served, asked): (Finished, Finished) =
         stage.converse(&server_program, Port::Tcp(port), &client_program, TIMEOUT)?;
     served.said(&format!("{server}: end 0"))?;
@@ -174,18 +170,23 @@ fn client_and_server(stage: &Stage, server: &str, client: &str) -> Result<()> {
 
 #[test]
 fn rdma_client_and_server() -> Result<()> {
-    client_and_server(&Stage::loopback(), "rdma_server", "rdma_client")
+    client_and_server(&Stage::loopback(), "rdma_server", "rdma_client", "")
 }
 
 #[test]
 fn rdma_xclient_and_xserver() -> Result<()> {
-    client_and_server(&Stage::loopback(), "rdma_xserver", "rdma_xclient")
+    client_and_server(&Stage::loopback(), "rdma_xserver", "rdma_xclient", "")
+}
+
+#[test]
+fn rdma_xclient_and_xserver_by_an_extended_connection() -> Result<()> {
+    client_and_server(&Stage::loopback(), "rdma_xserver", "rdma_xclient", "-c x")
 }
 
 #[test]
 fn rdma_client_and_server_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    client_and_server(&stage, "rdma_server", "rdma_client")?;
-    client_and_server(&stage, "rdma_xserver", "rdma_xclient")
+    client_and_server(&stage, "rdma_server", "rdma_client", "")?;
+    client_and_server(&stage, "rdma_xserver", "rdma_xclient", "")
 }

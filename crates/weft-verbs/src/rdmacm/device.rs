@@ -11,11 +11,15 @@ use std::net::IpAddr;
 use weft_engine::{Errno, Result};
 use weft_sys::Lock;
 
-use crate::abi::{ibv_context, ibv_pd};
+use crate::abi::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd,
+    ibv_xrcd_init_attr,
+};
 use crate::context;
 use crate::device::{self, Device};
 use crate::errno;
 use crate::pd::ibv_alloc_pd;
+use crate::xrc::open_xrcd;
 
 /// A device that identifiers are bound to.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +29,11 @@ pub(super) struct Shared {
     pub(super) verbs: *mut ibv_context,
     /// The protection domain of those whose program does not bring one.
     pub(super) pd: *mut ibv_pd,
+    /// The XRC domain, as well.
+    xrcd: *mut ibv_xrcd,
 }
 
-// SAFETY: both objects may be used by any thread, as the verbs manual demands of them.
+// SAFETY: the objects may be used by any thread, as the verbs manual demands of them.
 unsafe impl Send for Shared {}
 
 static OPENED: Lock<Vec<Shared>> = Lock::new(Vec::new());
@@ -59,10 +65,25 @@ fn open(device: &'static Device) -> Result<Shared> {
     let verbs = context::open(device)?;
     // SAFETY: an open context.
     let pd = unsafe { ibv_alloc_pd(verbs) };
-    let shared = Shared { device, verbs, pd };
+    let mut init = ibv_xrcd_init_attr {
+        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: an open context.
+    let xrcd = unsafe { open_xrcd(verbs, &raw mut init) };
+    let shared = Shared { device, verbs, pd, xrcd };
     // Newer first: its addresses are those of now.
     opened.insert(0, shared);
     Ok(shared)
+}
+
+/// The XRC domain of identifiers whose program does not bring one; NULL for a context that is not
+/// shared.
+pub(super) fn xrcd_of(verbs: *mut ibv_context) -> *mut ibv_xrcd {
+    let opened = OPENED.lock();
+    let shared = opened.iter().find(|shared| shared.verbs == verbs);
+    shared.map_or(std::ptr::null_mut(), |shared| shared.xrcd)
 }
 
 fn all() -> Result<(usize, *mut *mut ibv_context)> {

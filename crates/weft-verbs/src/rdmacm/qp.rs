@@ -12,16 +12,18 @@ use std::ptr;
 use weft_engine::qp::QpState;
 use weft_engine::{Errno, Result};
 
+use super::device;
 use super::id::Id;
 use crate::abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC,
-    ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_XRC_RECV, IBV_SRQ_INIT_ATTR_CQ,
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC,
+    IBV_SRQT_XRC, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id,
 };
 use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
 use crate::errno;
 use crate::qp::{c_attr_of, create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
-use crate::srq::{ibv_create_srq, ibv_destroy_srq};
+use crate::srq::{create_srq_ex, ibv_destroy_srq};
 
 /// The `errno` that a verbs call has just set.
 fn last_error() -> Errno {
@@ -120,6 +122,12 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
     // SAFETY: a live domain, by the caller's promise.
     } else if unsafe { (*attr.pd).context } != c.verbs {
         return Err(Errno::INVAL);
+    }
+    if c.qp_type == IBV_QPT_XRC_RECV
+        && (attr.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null())
+    {
+        attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        attr.xrcd = device::xrcd_of(c.verbs);
     }
     let contradicts =
         |own: *mut ibv_cq, given: *mut ibv_cq| !own.is_null() && !given.is_null() && own != given;
@@ -253,8 +261,13 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     unsafe { (*id).qp = ptr::null_mut() };
     // SAFETY: the queue pair of an identifier is live until here.
     unsafe { ibv_destroy_qp(qp) };
-    // SAFETY: the queue pair that used them is gone.
-    unsafe { destroy_cqs(id) };
+    // SAFETY: live, by the caller's promise.
+    let c = unsafe { &*id };
+    // A shared receive queue of an XRC domain still uses them, and they go with it.
+    if c.qp_type != IBV_QPT_XRC_RECV || c.srq.is_null() {
+        // SAFETY: the queue pair that used them is gone.
+        unsafe { destroy_cqs(id) };
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -263,32 +276,50 @@ unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     unsafe { destroy(id) };
 }
 
-/// Makes the identifier's shared receive queue.
+/// Makes the identifier's shared receive queue. One of an XRC domain gets the shared domain and a
+/// completion queue of the identifier's if the program brings none.
 ///
 /// # Errors
-/// `EINVAL` when it has no device; as `ibv_create_srq(3)`.
+/// `EINVAL` when it has no device; as `ibv_create_srq_ex(3)`.
 ///
 /// # Safety
-/// `id` must be live, `pd` NULL or live.
-unsafe fn create_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    init: &mut ibv_srq_init_attr,
-) -> Result<()> {
+/// `id` must be live, and what `attr` names.
+unsafe fn create_srq(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     // SAFETY: live, by the caller's promise.
-    let c = unsafe { &mut *id };
-    let pd = if pd.is_null() { c.pd } else { pd };
-    if pd.is_null() {
+    let c = unsafe { &*id };
+    let (verbs, own_pd, own_cq) = (c.verbs, c.pd, c.recv_cq);
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+        attr.pd = own_pd;
+    }
+    if verbs.is_null() || attr.pd.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: a live domain.
-    let srq = unsafe { ibv_create_srq(pd, init) };
+    if attr.srq_type == IBV_SRQT_XRC {
+        if attr.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
+            attr.xrcd = device::xrcd_of(verbs);
+        }
+        if attr.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
+            if own_cq.is_null() {
+                // SAFETY: live, with a device.
+                unsafe { create_cqs(id, 0, attr.attr.max_wr) }?;
+            }
+            attr.comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
+            // SAFETY: live, by the caller's promise.
+            attr.cq = unsafe { (*id).recv_cq };
+        }
+    }
+    // SAFETY: the objects are live.
+    let srq = unsafe { create_srq_ex(verbs, attr) };
     if srq.is_null() {
         return Err(last_error());
     }
+    // SAFETY: live, by the caller's promise.
+    let c = unsafe { &mut *id };
     c.srq = srq;
     if c.pd.is_null() {
-        c.pd = pd;
+        c.pd = attr.pd;
     }
     Ok(())
 }
@@ -301,11 +332,19 @@ unsafe extern "C" fn rdma_create_srq(
 ) -> c_int {
     // SAFETY: the program's structure.
     let init = unsafe { &mut *init };
+    // SAFETY: the structure consists of integers and pointers: zero is valid.
+    let mut attr: ibv_srq_init_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+    (attr.srq_context, attr.attr, attr.pd) = (init.srq_context, init.attr, pd);
+    attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+    // SAFETY: a live identifier.
+    let is_xrc = unsafe { (*id).qp_type } == IBV_QPT_XRC_RECV;
+    attr.srq_type = if is_xrc { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
     // SAFETY: a live identifier and the program's domain.
-    errno::minus_one(unsafe { create_srq(id, pd, init) })
+    let created = unsafe { create_srq(id, &mut attr) };
+    init.attr = attr.attr;
+    errno::minus_one(created)
 }
 
-/// Only basic queues: extended reliable connections are not supported.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
@@ -316,16 +355,8 @@ unsafe extern "C" fn rdma_create_srq_ex(
     if attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
         return errno::minus_one(Err(Errno::INVAL));
     }
-    if attr.srq_type != IBV_SRQT_BASIC {
-        return errno::minus_one(Err(Errno::OPNOTSUPP));
-    }
-    let given = attr.comp_mask & IBV_SRQ_INIT_ATTR_PD != 0;
-    let pd = if given { attr.pd } else { ptr::null_mut() };
-    let mut init = ibv_srq_init_attr { srq_context: attr.srq_context, attr: attr.attr };
-    // SAFETY: a live identifier and the program's domain.
-    let created = unsafe { create_srq(id, pd, &mut init) };
-    attr.attr = init.attr;
-    errno::minus_one(created)
+    // SAFETY: a live identifier and the program's objects.
+    errno::minus_one(unsafe { create_srq(id, attr) })
 }
 
 /// Destroys the identifier's shared receive queue.
