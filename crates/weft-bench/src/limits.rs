@@ -14,9 +14,12 @@ pub(crate) const CONNECTIONS_MAX: usize = 16_384;
 pub(crate) const MESSAGE_MAX: usize = 64 << 20;
 /// Operations of one connection under way at once.
 pub(crate) const WINDOW_MAX: usize = 4_096;
-/// Buffers of one thread, and their bytes together.
+/// The same of all connections of a worker.
+pub(crate) const REQUESTS_MAX: usize = 1 << 18;
+/// Buffers of one thread each way.
 pub(crate) const SLOTS_MAX: usize = 4_096;
-pub(crate) const BUFFERS_MAX: usize = 1 << 30;
+/// Bytes of all buffers of a worker, each way.
+pub(crate) const BUFFERS_MAX: usize = 256 << 20;
 /// Time of one measurement.
 pub(crate) const DURATION_MAX: Duration = Duration::from_secs(600);
 /// How long one end waits for a message of a peer that does not lose any.

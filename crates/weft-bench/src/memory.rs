@@ -17,7 +17,7 @@ use weft_engine::pd::Pd;
 use weft_sys::Region;
 
 use crate::cache::Cache;
-use crate::limits::{BUFFERS_MAX, SLOTS_MAX};
+use crate::limits::SLOTS_MAX;
 use crate::plan::Registration;
 
 /// Equal buffers in pages of their own, registered as `Registration` says.
@@ -48,8 +48,8 @@ impl Memory {
         registration: Registration,
     ) -> Result<Self> {
         let stride = size.next_multiple_of(page_size());
-        let len = stride.checked_mul(slots).filter(|&len| (1..=BUFFERS_MAX).contains(&len));
-        let len = len.with_context(|| format!("{slots} buffers of {size} bytes are too much"))?;
+        let len = stride.checked_mul(slots).filter(|&len| len != 0);
+        let len = len.with_context(|| format!("{slots} buffers of {size} bytes"))?;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a fresh mapping at an address of the kernel's choice overlays nothing.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) };

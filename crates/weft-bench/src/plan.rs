@@ -7,8 +7,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use weft_engine::limits::DATAGRAM_MAX;
 
-use crate::limits::{CONNECTIONS_MAX, DURATION_MAX, LANES_MAX, MESSAGE_MAX, SLOTS_MAX, WINDOW_MAX};
+use crate::limits::{
+    BUFFERS_MAX, CONNECTIONS_MAX, DURATION_MAX, LANES_MAX, MESSAGE_MAX, REQUESTS_MAX, SLOTS_MAX,
+    WINDOW_MAX,
+};
 
 /// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -20,6 +24,10 @@ pub enum Over {
     RcTcp,
     /// The same, over shared memory (WEFT_TRANSPORT=shm)
     RcShm,
+    /// Unreliable connected queue pairs: what finds no receive is lost
+    Uc,
+    /// Unreliable datagram queue pairs: as those, and what UDP loses
+    Ud,
     /// A plain TCP socket with TCP_NODELAY
     #[value(alias = "tcp")]
     TcpSockets,
@@ -34,7 +42,21 @@ pub enum Over {
 impl Over {
     /// Whether these are queue pairs, not sockets.
     pub(crate) fn is_verbs(self) -> bool {
-        matches!(self, Self::Rc | Self::RcTcp | Self::RcShm)
+        !matches!(self, Self::TcpSockets | Self::UdpSockets | Self::UnixSockets)
+    }
+
+    /// Whether messages may get lost.
+    pub(crate) fn is_lossy(self) -> bool {
+        matches!(self, Self::Uc | Self::Ud | Self::UdpSockets)
+    }
+
+    /// Whether an operation exists there.
+    pub(crate) fn can(self, operation: Operation) -> bool {
+        match operation {
+            Operation::Send => true,
+            Operation::Write => self.is_verbs() && self != Self::Ud,
+            Operation::Read | Operation::Atomic => self.is_verbs() && !self.is_lossy(),
+        }
     }
 
     /// Whether both ends must be on one host.
@@ -44,8 +66,12 @@ impl Over {
 
     /// Longest message in bytes.
     pub(crate) fn message_max(self) -> usize {
-        // 65,535 less the headers of IPv4 and UDP.
-        if self == Self::UdpSockets { 65_507 } else { MESSAGE_MAX }
+        match self {
+            // 65,535 less the headers of IPv4 and UDP.
+            Self::UdpSockets => 65_507,
+            Self::Ud => DATAGRAM_MAX as usize,
+            _ => MESSAGE_MAX,
+        }
     }
 
     /// The transport that the engine is told to take.
@@ -63,6 +89,8 @@ impl Over {
             Self::Rc => "rc",
             Self::RcTcp => "rc-tcp",
             Self::RcShm => "rc-shm",
+            Self::Uc => "uc",
+            Self::Ud => "ud",
             Self::TcpSockets => "tcp-sockets",
             Self::UdpSockets => "udp-sockets",
             Self::UnixSockets => "unix-sockets",
@@ -295,6 +323,10 @@ impl Job {
         }
         ensure!((1..=WINDOW_MAX).contains(&lane.window), "a window of {}", lane.window);
         ensure!((1..=SLOTS_MAX).contains(&lane.slots), "{} buffers", lane.slots);
+        let bytes = lane.slots * lane.send_size.max(lane.receive_size) * self.lanes;
+        ensure!(bytes <= BUFFERS_MAX, "{bytes} bytes of buffers");
+        let requests = lane.connections * lane.window * self.lanes;
+        ensure!(requests <= REQUESTS_MAX, "{requests} requests under way");
         if let Role::Stream { ways, .. } = &self.role {
             ensure!(ways.len() == lane.connections, "{} ways", ways.len());
         }
@@ -364,6 +396,8 @@ mod tests {
         assert!(refused(|_, lane| lane.receive_size = MESSAGE_MAX + 1));
         assert!(refused(|_, lane| lane.window = WINDOW_MAX + 1));
         assert!(refused(|_, lane| lane.slots = SLOTS_MAX + 1));
+        assert!(refused(|_, lane| (lane.slots, lane.send_size) = (SLOTS_MAX, MESSAGE_MAX)));
+        assert!(refused(|_, lane| (lane.connections, lane.window) = (CONNECTIONS_MAX, WINDOW_MAX)));
         assert!(refused(|job, _| {
             job.role = Role::Stream { operation: Operation::Send, ways: Vec::new() };
         }));

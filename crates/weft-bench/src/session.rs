@@ -26,6 +26,14 @@ pub(crate) struct Plan {
     pub(crate) beside: Vec<Job>,
 }
 
+impl Plan {
+    /// Bytes of the longest message.
+    pub(crate) fn message_max(&self) -> usize {
+        let lanes = self.server.iter().chain(&self.clients).filter_map(|job| job.lane.as_ref());
+        lanes.map(|lane| lane.send_size.max(lane.receive_size)).max().unwrap_or(0)
+    }
+}
+
 /// What they report.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {

@@ -79,9 +79,9 @@ fn latency_has_percentiles_in_order_for_each_operation() {
 #[test]
 fn throughput_is_rate_times_size() {
     for name in ["bandwidth", "bibandwidth", "rate"] {
-        let over = "rc,tcp-sockets,unix-sockets,udp-sockets";
+        let over = "rc,uc,ud,tcp-sockets,unix-sockets,udp-sockets";
         let tables = measure(&[name, "--sizes", "64,8k", "--over", over]);
-        assert_eq!(rows(&tables[0]).len(), 8, "{name}");
+        assert_eq!(rows(&tables[0]).len(), 12, "{name}");
         for row in rows(&tables[0]) {
             let bytes = value(row, "bandwidth") * 1e6;
             let messages = value(row, "rate") * 1e3;
@@ -206,9 +206,9 @@ impl Drop for Server {
 #[test]
 fn two_sides_meet_by_serve() {
     let server = Server::start();
-    let there = ["--connect", &server.address, "--over", "rc,tcp-sockets,udp-sockets"];
+    let there = ["--connect", &server.address, "--over", "rc,ud,tcp-sockets,udp-sockets"];
     let tables = measure(&[&["latency", "--sizes", "64", "--op", "send"], &there[..]].concat());
-    assert_eq!(transports(&tables[0]), ["rc", "tcp-sockets", "udp-sockets"]);
+    assert_eq!(transports(&tables[0]), ["rc", "ud", "tcp-sockets", "udp-sockets"]);
     measure(&[&["fanin", "--counts", "2"], &there[..4]].concat());
     // What must be on one host is left out.
     let local = ["latency", "--over", "unix-sockets", "--connect", &server.address];

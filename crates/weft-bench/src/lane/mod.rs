@@ -2,6 +2,7 @@
 //! operations that the patterns need.
 
 mod dial;
+mod queue_pair;
 mod sockets;
 mod verbs;
 
@@ -12,7 +13,7 @@ use anyhow::Result;
 use crate::limits::{LOSS_AFTER, SILENCE_MAX};
 use crate::plan::{Address, LaneSpec, Operation, Over, Reuse};
 
-pub(crate) use verbs::{Host, QueuePair, to_init};
+pub(crate) use queue_pair::{Host, QueuePair};
 
 /// Whether a call may take its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,9 @@ pub(crate) trait Opening {
 /// If the system or the engine refuses it.
 pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
     Ok(match spec.over {
-        Over::Rc | Over::RcTcp | Over::RcShm => Box::new(verbs::Opening::new(spec)?),
+        Over::Rc | Over::RcTcp | Over::RcShm | Over::Uc | Over::Ud => {
+            Box::new(verbs::Opening::new(spec)?)
+        }
         Over::TcpSockets | Over::UdpSockets | Over::UnixSockets => {
             Box::new(dial::Opening::new(spec)?)
         }

@@ -280,7 +280,7 @@ impl Lane for Sockets {
     }
 
     fn is_lossy(&self) -> bool {
-        self.over == Over::UdpSockets
+        self.over.is_lossy()
     }
 }
 

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use weft_engine::cm::{Channel, ConnectParam, EventKind, Id, PortSpace, Via};
 use weft_engine::cq::Cq;
+use weft_engine::qp::QpType;
 
 use super::{Span, Tally};
-use crate::lane::{Host, QueuePair, to_init};
+use crate::lane::{Host, QueuePair};
 use crate::plan::{Address, LaneSpec, Over};
 
 /// Requests each way that the queue pairs have room for; they stay idle.
@@ -43,7 +44,7 @@ impl Door {
                 let address = UnixAddress::from_abstract_name(&name)?;
                 Self::Unix(UnixListener::bind_addr(&address)?, name)
             }
-            Over::UdpSockets => bail!("UDP has no connections"),
+            Over::UdpSockets | Over::Ud | Over::Uc => bail!("there is nothing to accept"),
             Over::Rc | Over::RcTcp | Over::RcShm => {
                 let (host, channel) = (Host::open(spec.address)?, Channel::new()?);
                 let listener = Id::new(&channel, PortSpace::Connected);
@@ -98,9 +99,8 @@ impl CmDoor {
             match event.kind {
                 EventKind::ConnectRequest => {
                     let cq = Cq::new(&self.host.context, CQE, None)?;
-                    let queue_pair = self.host.queue_pair(&cq, WINDOW)?;
-                    to_init(&queue_pair.0)?;
-                    let via = Via::Own(Arc::clone(&queue_pair.0));
+                    let queue_pair = self.host.queue_pair(QpType::Rc, &cq, WINDOW, WINDOW)?;
+                    let via = Via::Own(Arc::clone(&queue_pair.qp));
                     event.id.accept(&via, &ConnectParam::default()).context("cannot accept")?;
                     served.push((event.id, queue_pair));
                 }
@@ -175,9 +175,8 @@ fn dial_cm(
     id.resolve_route().context("cannot resolve the route")?;
     expect(EventKind::RouteResolved)?;
     let cq = Cq::new(&host.context, CQE, None)?;
-    let queue_pair = host.queue_pair(&cq, WINDOW)?;
-    to_init(&queue_pair.0)?;
-    let via = Via::Own(Arc::clone(&queue_pair.0));
+    let queue_pair = host.queue_pair(QpType::Rc, &cq, WINDOW, WINDOW)?;
+    let via = Via::Own(Arc::clone(&queue_pair.qp));
     id.connect(&via, &ConnectParam::default()).context("cannot connect")?;
     expect(EventKind::Established)?;
     let took = started.elapsed();

@@ -8,7 +8,7 @@ use crate::args::Bench;
 use crate::plan::{Job, LaneSpec, Operation, Over, Registration, Reuse, Role, Wait, Way};
 use crate::session::Plan;
 
-const ALL: &[Over] = &[Over::Rc, Over::TcpSockets, Over::UnixSockets, Over::UdpSockets];
+const ALL: &[Over] = &[Over::Rc, Over::Ud, Over::TcpSockets, Over::UnixSockets, Over::UdpSockets];
 /// Those that lose nothing.
 const RELIABLE: &[Over] = &[Over::Rc, Over::TcpSockets, Over::UnixSockets];
 const VERBS: &[Over] = &[Over::Rc];
@@ -433,7 +433,7 @@ fn setup(request: &Request) -> Benchmark {
                 rdma_cm for queue pairs, connect and a byte for sockets.",
         axis: Axis { name: "at once", unit: "" },
         primary: "p50",
-        cases: cases.into_iter().filter(|case| case.over != Over::UdpSockets).collect(),
+        cases: cases.into_iter().filter(|case| !case.over.is_lossy()).collect(),
         read: reading::setup,
     }
 }

@@ -76,7 +76,7 @@ pub(super) fn latency(case: &Case, outcome: &Outcome) -> Vec<Value> {
 }
 
 fn lost_if_lossy(case: &Case, outcome: &Outcome) -> Option<Value> {
-    (case.over == crate::plan::Over::UdpSockets).then(|| outcome.lost())
+    case.over.is_lossy().then(|| outcome.lost())
 }
 
 /// Bytes and messages of all receivers.

@@ -482,7 +482,11 @@ impl Qp {
     /// The transport of its connection, as `weft dump` names it.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.conn.lock().transport()
+        self.transport_of(&self.conn.lock())
+    }
+
+    fn transport_of(&self, conn: &Conn) -> &'static str {
+        if self.datagram.is_some() { "udp" } else { conn.transport() }
     }
 
     /// How far it is.
@@ -496,7 +500,7 @@ impl Qp {
             (sq.len(), sq.unsent())
         };
         Snapshot {
-            transport: if self.datagram.is_some() { "udp" } else { conn.transport() },
+            transport: self.transport_of(&conn),
             peer: conn.peer(),
             peer_is_weft: conn.link.is_weft_peer(),
             sends_posted,

@@ -1,0 +1,166 @@
+//! Queue pairs: making one of each type, and bringing it to where it can send.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use weft_engine::access::Access;
+use weft_engine::cq::Cq;
+use weft_engine::device::Gid;
+use weft_engine::pd::Pd;
+use weft_engine::qp::{
+    AddressVector, AttrMask, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+};
+use weft_engine::ud::AddressHandle;
+use weft_engine::wr::Destination;
+use weft_engine::{Context, device};
+
+/// Messages up to this length are sent inline, as perftest does where latency counts.
+pub(super) const INLINE_MAX: usize = 220;
+/// Reads and atomics under way on one queue pair.
+const READS_MAX: u8 = 16;
+/// What datagrams of ours and of our peers' carry.
+const QKEY: u32 = 0x1157_c0de;
+
+/// A device with a protection domain.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pd: Arc<Pd>,
+}
+
+impl Host {
+    /// Opens the device that has an address.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn open(address: IpAddr) -> Result<Self> {
+        let devices = device::list().context("cannot list the devices")?;
+        let found = devices.iter().find(|device| device.owns(address));
+        let found = found.with_context(|| format!("no device has the address {address}"))?;
+        let context = Context::open(found).context("cannot open the device")?;
+        let pd = Pd::new(&context);
+        Ok(Self { context, pd })
+    }
+
+    /// A queue pair with room for `sends` and `receives`, at INIT.
+    ///
+    /// # Errors
+    /// What the engine reports.
+    pub(crate) fn queue_pair(
+        &self,
+        qp_type: QpType,
+        cq: &Arc<Cq>,
+        sends: usize,
+        receives: usize,
+    ) -> Result<QueuePair> {
+        let cap = QpCap {
+            max_send_wr: u32::try_from(sends)?,
+            max_recv_wr: u32::try_from(receives)?,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: INLINE_MAX as u32,
+        };
+        let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
+        let (srq, xrcd, sq_sig_all) = (None, None, true);
+        let init = QpInit { qp_type, send_cq, recv_cq, srq, xrcd, cap, sq_sig_all };
+        let qp = Qp::new(&self.pd, init).context("cannot make a queue pair")?;
+        let queue_pair = QueuePair { qp, qp_type };
+        queue_pair.to_init().context("cannot bring a queue pair to INIT")?;
+        Ok(queue_pair)
+    }
+}
+
+/// A queue pair that is destroyed with this value.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) qp: Arc<Qp>,
+    qp_type: QpType,
+}
+
+/// The other end: a queue pair of a host, and which of our own addresses leads there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Remote {
+    pub(super) number: u32,
+    pub(super) gid: Gid,
+    pub(super) sgid_index: u8,
+}
+
+impl Remote {
+    fn address(self) -> AddressVector {
+        let (dgid, sgid_index) = (self.gid, self.sgid_index);
+        let global = Some(GlobalRoute { dgid, sgid_index, ..GlobalRoute::default() });
+        AddressVector { global, port_num: 1, ..AddressVector::default() }
+    }
+}
+
+impl QueuePair {
+    fn to_init(&self) -> weft_engine::Result<()> {
+        let attr = QpAttr {
+            qp_state: QpState::Init,
+            qp_access_flags: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            port_num: 1,
+            qkey: QKEY,
+            ..QpAttr::default()
+        };
+        let own = if self.is_datagram() { AttrMask::QKEY } else { AttrMask::ACCESS_FLAGS };
+        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | own;
+        self.qp.modify(&attr, mask)
+    }
+
+    /// Connects it with its peer, or, of datagrams, makes it ready and returns where they go.
+    pub(super) fn connect(&self, remote: Remote) -> Result<Option<Destination>> {
+        let rtr = QpAttr {
+            qp_state: QpState::Rtr,
+            path_mtu: 5,
+            dest_qp_num: remote.number,
+            max_dest_rd_atomic: READS_MAX,
+            min_rnr_timer: 12,
+            ah_attr: remote.address(),
+            ..QpAttr::default()
+        };
+        let rts = QpAttr {
+            qp_state: QpState::Rts,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: READS_MAX,
+            ..QpAttr::default()
+        };
+        let (to_rtr, to_rts) = self.masks();
+        self.qp.modify(&rtr, to_rtr).context("cannot bring a queue pair to RTR")?;
+        self.qp.modify(&rts, to_rts).context("cannot bring a queue pair to RTS")?;
+        if !self.is_datagram() {
+            return Ok(None);
+        }
+        let ah = AddressHandle::new(self.qp.pd(), &remote.address());
+        let ah = ah.context("cannot make an address handle")?;
+        Ok(Some(Destination { ah, qp_num: remote.number, qkey: QKEY }))
+    }
+
+    /// The attributes that each type takes on the way to RTR and to RTS.
+    fn masks(&self) -> (AttrMask, AttrMask) {
+        let (mut to_rtr, mut to_rts) = (AttrMask::STATE, AttrMask::STATE | AttrMask::SQ_PSN);
+        if !self.is_datagram() {
+            to_rtr |= AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        }
+        if self.qp_type == QpType::Rc {
+            to_rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+            to_rts |= AttrMask::TIMEOUT
+                | AttrMask::RETRY_CNT
+                | AttrMask::RNR_RETRY
+                | AttrMask::MAX_QP_RD_ATOMIC;
+        }
+        (to_rtr, to_rts)
+    }
+
+    fn is_datagram(&self) -> bool {
+        self.qp_type == QpType::Ud
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.qp.destroy();
+    }
+}
