@@ -69,13 +69,14 @@ pub(crate) fn compute(lane: &mut dyn Lane, work: Duration, duration: Duration) -
             break;
         }
         lane.send(0, Operation::Send, false, Patience::Now)?;
+        let mut since = started;
         if computes {
             cpu.run(work.as_secs_f64() * 1e6);
+            since = Instant::now();
         }
-        let computed = Instant::now();
         lane.flush()?;
         lane.receive(Patience::Wait)?.context("no answer")?;
-        let took = computed.elapsed();
+        let took = since.elapsed();
         tally.started += 1;
         tally.ended += 1;
         if span.counts(started) {
