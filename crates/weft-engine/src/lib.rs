@@ -23,6 +23,7 @@ pub mod mw;
 mod numbers;
 pub mod pd;
 pub mod qp;
+pub mod rd;
 pub mod reactor;
 mod rendezvous;
 mod shm;

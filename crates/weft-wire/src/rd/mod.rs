@@ -9,7 +9,7 @@
 //!  0                   1                   2                   3
 //!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
 //! +---------------+-------+-+-+-+-+-------------------------------+
-//! |    VERSION    |  kind |0|P|A|S| window; in a Reset, the reason |
+//! |    VERSION    |  kind |L|P|A|S| window; in a Reset, the reason |
 //! +---------------+-------+-+-+-+-+-------------------------------+
 //! |        source endpoint        |      destination endpoint     |
 //! |                         source epoch                          |
@@ -62,7 +62,7 @@ pub const WORDS_MAX: usize = WINDOW_MAX as usize / 64 - 1;
 const SYN: u8 = 0x01;
 const ACK: u8 = 0x02;
 const PROBE: u8 = 0x04;
-const FLAGS: u8 = SYN | ACK | PROBE;
+const LOST: u8 = 0x08;
 const KIND_SHIFT: u32 = 4;
 const KIND_DATA: u8 = 1;
 const KIND_ACK: u8 = 2;
@@ -151,6 +151,8 @@ pub struct Header {
     pub syn: bool,
     /// Asks for an Ack.
     pub probe: bool,
+    /// What the destination awaits of an older stream will not come: the source gave up sending it.
+    pub lost: bool,
     /// Who sends it.
     pub source: End,
     /// To whom.
@@ -189,9 +191,6 @@ pub enum RdError {
     /// An unknown kind.
     #[error("kind {0}")]
     Kind(u8),
-    /// A flag that is not defined.
-    #[error("flags {0:#x}")]
-    Flags(u8),
     /// An unknown reason of a Reset.
     #[error("reason {0}")]
     Reason(u32),
@@ -221,9 +220,6 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
         return Err(RdError::Crc { received, computed });
     }
     let flags = h[1] & !(u8::MAX << KIND_SHIFT);
-    if flags & !FLAGS != 0 {
-        return Err(RdError::Flags(flags));
-    }
     let window = be16(h, 2);
     let kind = match h[1] >> KIND_SHIFT {
         KIND_DATA => Kind::Data,
@@ -245,6 +241,7 @@ pub fn parse(datagram: &[u8]) -> Result<(Header, &[u8]), RdError> {
         kind,
         syn: flags & SYN != 0,
         probe: flags & PROBE != 0,
+        lost: flags & LOST != 0,
         source: End { endpoint: be16(h, 4), epoch: be32(h, 8), stream: be32(h, 16) },
         destination: End { endpoint: be16(h, 6), epoch: be32(h, 12), stream: be32(h, 20) },
         window: if matches!(kind, Kind::Reset(_)) { 0 } else { window },
@@ -274,7 +271,8 @@ impl Header {
         h[1] = kind << KIND_SHIFT
             | flag(self.syn, SYN)
             | flag(self.ack.is_some(), ACK)
-            | flag(self.probe, PROBE);
+            | flag(self.probe, PROBE)
+            | flag(self.lost, LOST);
         put16(h, 2, word);
         put16(h, 4, self.source.endpoint);
         put16(h, 6, self.destination.endpoint);

@@ -1,0 +1,409 @@
+//! The protocol of one endpoint: requests and datagrams in, datagrams and events out.
+//!
+//! There is no socket, clock or random source here. Time is in microseconds from any origin; all
+//! that is random follows from the secret that the endpoint is made with.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+
+use weft_wire::rd::{Acknowledgement, End, HEADER_LEN, Header, Kind, Reason, parse, seal};
+
+use super::limits::{
+    BURST, EARLY_BYTES_MAX, RECEIVE_COST, REPLIES_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX,
+    SEND_LEN_MAX, TRANSFER_LEN_MAX, UNPROVEN_MAX,
+};
+use super::memory::Memory;
+use super::outbox::{Message, Outbox, What};
+use super::peer::{NEVER, Peer, stamp};
+use super::request::{Data, Event, PeerAddress, Request, Status};
+use super::table::Table;
+use crate::{Errno, Result};
+
+/// What is kept for the next peer that becomes active, so that messages cost no allocation each.
+const SPARE_MAX: usize = 16;
+
+/// What the program decides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// The endpoint's number.
+    pub(super) endpoint: u16,
+    /// Bytes of a datagram at most.
+    pub(super) datagram_len: usize,
+    /// Peers known at a time.
+    pub(super) peers_max: usize,
+    /// Bytes of received Sends that wait for the program.
+    pub(super) receive_bytes: usize,
+}
+
+/// What the peers have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Settings,
+    /// From which epochs follow.
+    secret: [u64; 2],
+    next_stream: u32,
+    next_read: u32,
+    /// Requests that are open, and the bytes that they own.
+    requests: usize,
+    request_bytes: usize,
+    pub(super) receive_room: usize,
+    pub(super) early_room: usize,
+    pub(super) unproven: usize,
+    /// Peers that found no room for a Send.
+    pub(super) starved: Vec<PeerAddress>,
+    /// A Send has just found none.
+    pub(super) no_room: bool,
+    pub(super) events: VecDeque<Event>,
+    replies: VecDeque<(SocketAddr, Header)>,
+    #[allow(clippy::vec_box)] // They move into peers, which keep a pointer.
+    pub(super) spare: Vec<Box<Outbox>>,
+}
+
+impl Shared {
+    pub(super) fn datagram_len(&self) -> u32 {
+        // A datagram has at most 65,507 bytes.
+        self.config.datagram_len as u32
+    }
+
+    /// What this endpoint calls itself towards an address. It cannot be guessed, and need not be
+    /// remembered: a stranger that repeats it has received something there.
+    pub(super) fn epoch(&self, address: &PeerAddress) -> u32 {
+        #[allow(deprecated)] // SipHash with a key; the hasher that replaces it has none.
+        let mut hasher = std::hash::SipHasher::new_with_keys(self.secret[0], self.secret[1]);
+        address.hash(&mut hasher);
+        (hasher.finish() as u32).max(1)
+    }
+
+    pub(super) fn new_stream(&mut self) -> u32 {
+        self.next_stream = self.next_stream.wrapping_add(1);
+        self.next_stream
+    }
+
+    pub(super) fn complete(&mut self, id: u64, own_bytes: usize, status: Status) {
+        self.requests -= 1;
+        self.request_bytes -= own_bytes;
+        self.events.push_back(Event::Completed { id, status });
+    }
+
+    pub(super) fn keep_spare(&mut self, mut outbox: Box<Outbox>) {
+        if self.spare.len() < SPARE_MAX {
+            outbox.clear();
+            self.spare.push(outbox);
+        }
+    }
+
+    /// Answers a datagram without any state: no more than one for each, and no longer than it.
+    pub(super) fn reply(
+        &mut self,
+        now: u64,
+        to: PeerAddress,
+        header: &Header,
+        kind: Kind,
+        next: Option<u32>,
+    ) {
+        if self.replies.len() >= REPLIES_MAX {
+            return;
+        }
+        let reply = Header {
+            kind,
+            syn: false,
+            probe: false,
+            lost: false,
+            source: End {
+                endpoint: self.config.endpoint,
+                epoch: self.epoch(&to),
+                stream: header.destination.stream,
+            },
+            destination: header.source,
+            window: 0,
+            sequence: 0,
+            ack: next.map(|next| Acknowledgement { next, selective: 0 }),
+            timestamp: stamp(now),
+            echo: header.timestamp,
+        };
+        self.replies.push_back((to.socket, reply));
+    }
+}
+
+/// The protocol of one endpoint.
+#[derive(Debug)]
+pub(super) struct Machine {
+    table: Table,
+    shared: Shared,
+    /// Deadlines of peers, by slot.
+    timers: BTreeSet<(u64, u32)>,
+    /// Peers that may have something to send, by slot.
+    ready: VecDeque<u32>,
+    /// Datagrams that the first of them has sent in a row.
+    burst: u32,
+}
+
+impl Machine {
+    pub(super) fn new(config: Settings, secret: [u64; 2]) -> Self {
+        Self {
+            table: Table::default(),
+            shared: Shared {
+                config,
+                secret,
+                next_stream: 0,
+                // An answer to a process that was here before must not be taken for ours.
+                next_read: secret[0] as u32,
+                requests: 0,
+                request_bytes: 0,
+                receive_room: config.receive_bytes,
+                early_room: EARLY_BYTES_MAX,
+                unproven: 0,
+                starved: Vec::new(),
+                no_room: false,
+                events: VecDeque::new(),
+                replies: VecDeque::new(),
+                spare: Vec::new(),
+            },
+            timers: BTreeSet::new(),
+            ready: VecDeque::new(),
+            burst: 0,
+        }
+    }
+
+    /// Peers that are known.
+    pub(super) fn peers(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Starts a request; an event with `id` tells of its end.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` for one that is too long, `EAGAIN` while too many are open, `ENOBUFS` when no
+    /// further peer can be known.
+    pub(super) fn post(
+        &mut self,
+        now: u64,
+        to: PeerAddress,
+        id: u64,
+        request: Request,
+    ) -> Result<()> {
+        let (len, max, own_bytes) = match &request {
+            Request::Send(bytes) => (bytes.len(), SEND_LEN_MAX, bytes.len()),
+            Request::Write { data: Data::Bytes(bytes), .. } => {
+                (bytes.len(), TRANSFER_LEN_MAX, bytes.len())
+            }
+            Request::Write { data: Data::Registered(from), .. } => {
+                (from.len as usize, TRANSFER_LEN_MAX, 0)
+            }
+            Request::Read { into, .. } => (into.len as usize, TRANSFER_LEN_MAX, 0),
+        };
+        if len > max as usize {
+            return Err(Errno::MSGSIZE);
+        }
+        let bytes = self.shared.request_bytes + own_bytes;
+        if self.shared.requests >= REQUESTS_MAX || bytes > REQUEST_BYTES_MAX {
+            return Err(Errno::AGAIN);
+        }
+        let slot = match self.table.find(&to) {
+            Some(slot) => slot,
+            None => {
+                let peer = Peer::new(now, &mut self.shared, to, true);
+                self.table.insert(now, &mut self.shared, peer).ok_or(Errno::NOBUFS)?
+            }
+        };
+        let Some(peer) = self.table.get_mut(slot) else { return Err(Errno::NOBUFS) };
+        let message = match request {
+            Request::Send(bytes) => Message::new(id, What::Send, Data::Bytes(bytes)),
+            Request::Write { data, key, addr } => Message::new(id, What::Write { key, addr }, data),
+            Request::Read { into, key, addr } => {
+                self.shared.next_read = self.shared.next_read.wrapping_add(1);
+                let what = What::Read { read: self.shared.next_read, into, key, addr };
+                Message::new(id, what, Data::Bytes(Box::default()))
+            }
+        };
+        self.shared.requests += 1;
+        self.shared.request_bytes = bytes;
+        peer.enqueue(now, &mut self.shared, message);
+        self.enlist(slot);
+        Ok(())
+    }
+
+    /// Takes a datagram in.
+    pub(super) fn input(
+        &mut self,
+        now: u64,
+        from: SocketAddr,
+        datagram: &[u8],
+        memory: &mut dyn Memory,
+    ) {
+        let Ok((header, body)) = parse(datagram) else { return };
+        let ours = header.destination.endpoint == self.shared.config.endpoint;
+        if !ours || header.source.epoch == 0 {
+            return;
+        }
+        let address = PeerAddress { socket: from, endpoint: header.source.endpoint };
+        let slot = match self.table.find(&address) {
+            Some(slot) => slot,
+            None => match self.meet(now, address, &header) {
+                Some(slot) => slot,
+                None => return,
+            },
+        };
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        peer.input(now, &mut self.shared, memory, &header, body, datagram.len());
+        if std::mem::take(&mut self.shared.no_room) {
+            self.table.reclaim(now, &mut self.shared);
+        }
+        self.enlist(slot);
+    }
+
+    /// Decides whether to know the sender of a datagram.
+    fn meet(&mut self, now: u64, address: PeerAddress, header: &Header) -> Option<u32> {
+        let data = header.kind == Kind::Data;
+        if !data && !(header.kind == Kind::Ack && header.probe) {
+            return None;
+        }
+        if !header.syn {
+            if data {
+                let kind = Kind::Reset(Reason::UnknownStream);
+                self.shared.reply(now, address, header, kind, None);
+            }
+            return None;
+        }
+        let proof = header.destination.epoch == self.shared.epoch(&address);
+        let first = header.destination.epoch == 0 && self.shared.unproven < UNPROVEN_MAX;
+        if !proof && !first {
+            self.shared.reply(now, address, header, Kind::Challenge, None);
+            return None;
+        }
+        let peer = Peer::new(now, &mut self.shared, address, false);
+        self.table.insert(now, &mut self.shared, peer)
+    }
+
+    /// Makes the next datagram that is to be sent now, and says to whom; `None` when there is none.
+    pub(super) fn output(
+        &mut self,
+        now: u64,
+        memory: &mut dyn Memory,
+        buf: &mut Vec<u8>,
+    ) -> Option<SocketAddr> {
+        if let Some((to, header)) = self.shared.replies.pop_front() {
+            buf.clear();
+            buf.resize(HEADER_LEN, 0);
+            header.emit(buf);
+            seal(buf);
+            return Some(to);
+        }
+        while let Some(&slot) = self.ready.front() {
+            let Some(peer) = self.table.get_mut(slot) else {
+                self.ready.pop_front();
+                continue;
+            };
+            let more = self.burst < BURST;
+            if more && peer.transmit(now, &mut self.shared, memory, buf) {
+                self.burst += 1;
+                return Some(peer.address.socket);
+            }
+            self.burst = 0;
+            self.ready.pop_front();
+            if more {
+                peer.listed = false;
+                self.set_timer(slot);
+            } else {
+                self.ready.push_back(slot);
+            }
+        }
+        None
+    }
+
+    /// When [`Machine::expire`] is to be called, if nothing else happens before.
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Deals with deadlines that have come.
+    pub(super) fn expire(&mut self, now: u64) {
+        while let Some(&(at, slot)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(peer) = self.table.get_mut(slot) else { continue };
+            peer.deadline = NEVER;
+            peer.expired(now, &mut self.shared);
+            self.enlist(slot);
+        }
+    }
+
+    /// What the program is to be told next.
+    pub(super) fn next_event(&mut self, now: u64) -> Option<Event> {
+        let event = self.shared.events.pop_front()?;
+        if let Event::Received { bytes, .. } = &event {
+            self.shared.receive_room += bytes.len() + RECEIVE_COST;
+            let half = self.shared.config.receive_bytes / 2;
+            if self.shared.receive_room >= half || self.shared.events.is_empty() {
+                self.feed_starved(now);
+            }
+        }
+        Some(event)
+    }
+
+    /// Tells those who found no room that there is some.
+    fn feed_starved(&mut self, now: u64) {
+        for address in std::mem::take(&mut self.shared.starved) {
+            let Some(slot) = self.table.find(&address) else { continue };
+            let Some(peer) = self.table.get_mut(slot) else { continue };
+            peer.starved = false;
+            if std::mem::replace(&mut peer.closed, false) {
+                peer.ack_at = now;
+                self.enlist(slot);
+            }
+        }
+    }
+
+    fn enlist(&mut self, slot: u32) {
+        if let Some(peer) = self.table.get_mut(slot)
+            && !std::mem::replace(&mut peer.listed, true)
+        {
+            self.ready.push_back(slot);
+        }
+    }
+
+    fn set_timer(&mut self, slot: u32) {
+        let Some(peer) = self.table.get_mut(slot) else { return };
+        let deadline = peer.next_deadline(&self.shared);
+        if deadline != peer.deadline {
+            self.timers.remove(&(peer.deadline, slot));
+            peer.deadline = deadline;
+            if deadline != NEVER {
+                self.timers.insert((deadline, slot));
+            }
+        }
+    }
+}
+
+/// What the simulation changes to make a defect: the next sequence, and the queues.
+#[cfg(test)]
+pub(super) type ReceiveState = (u32, [weft_wire::ddp::UntaggedQueue; 2]);
+
+#[cfg(test)]
+impl Machine {
+    fn peer(&mut self, address: &PeerAddress) -> Option<&mut Peer> {
+        let slot = self.table.find(address)?;
+        self.table.get_mut(slot)
+    }
+
+    pub(super) fn receive_state(&mut self, address: &PeerAddress) -> Option<ReceiveState> {
+        self.peer(address).map(|peer| (peer.recv_next, peer.queues))
+    }
+
+    pub(super) fn set_receive_state(&mut self, address: &PeerAddress, state: Option<ReceiveState>) {
+        if let (Some(peer), Some(state)) = (self.peer(address), state) {
+            (peer.recv_next, peer.queues) = state;
+        }
+    }
+
+    /// Number of the stream to a peer, and the next sequence on it.
+    pub(super) fn send_state(&mut self, address: &PeerAddress) -> Option<(u32, u32)> {
+        self.peer(address).map(|peer| (peer.own.stream, peer.next_seq))
+    }
+
+    pub(super) fn sweep(&mut self, now: u64) {
+        self.table.sweep(now, &mut self.shared);
+    }
+}

@@ -1,0 +1,100 @@
+//! The memory that messages come from and go to, as the protocol sees it.
+
+use std::sync::Arc;
+
+use weft_wire::rd::Reason;
+
+use crate::access::Access;
+use crate::mr::{AccessError, Asker, Finder};
+use crate::pd::Pd;
+
+/// On whose behalf memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Party {
+    /// The program's own request.
+    Local,
+    /// A peer's.
+    Remote,
+}
+
+/// Memory with keys. An error leaves the memory as it was.
+pub(super) trait Memory {
+    /// Appends `len` bytes at `addr` to `out`.
+    fn read(
+        &mut self,
+        party: Party,
+        key: u32,
+        addr: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Reason>;
+
+    /// Copies `bytes` to `addr`.
+    fn write(&mut self, party: Party, key: u32, addr: u64, bytes: &[u8]) -> Result<(), Reason>;
+
+    /// Checks that a peer may read `len` bytes at `addr`.
+    fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason>;
+}
+
+/// The process's registered memory, as one protection domain sees it.
+#[derive(Debug)]
+pub(super) struct Registered {
+    pd: Arc<Pd>,
+    finder: Finder,
+}
+
+/// Not a queue pair's number: an endpoint binds no windows.
+const NO_QP: u32 = 0;
+
+impl Registered {
+    pub(super) fn new(pd: &Arc<Pd>) -> Self {
+        Self { pd: Arc::clone(pd), finder: Finder::default() }
+    }
+}
+
+impl Memory for Registered {
+    fn read(
+        &mut self,
+        party: Party,
+        key: u32,
+        addr: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Reason> {
+        let needs = match party {
+            Party::Local => Access::empty(),
+            Party::Remote => Access::REMOTE_READ,
+        };
+        let asker = Asker { pd: &self.pd, qp_num: NO_QP };
+        let pin = self.finder.access(asker, key, addr, len as u64, needs).map_err(reason)?;
+        pin.region().copy_out(out);
+        Ok(())
+    }
+
+    fn write(&mut self, party: Party, key: u32, addr: u64, bytes: &[u8]) -> Result<(), Reason> {
+        let needs = match party {
+            Party::Local => Access::LOCAL_WRITE,
+            Party::Remote => Access::REMOTE_WRITE,
+        };
+        let asker = Asker { pd: &self.pd, qp_num: NO_QP };
+        let len = bytes.len() as u64;
+        let pin = self.finder.access(asker, key, addr, len, needs).map_err(reason)?;
+        pin.region().copy_in(bytes);
+        Ok(())
+    }
+
+    fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason> {
+        let asker = Asker { pd: &self.pd, qp_num: NO_QP };
+        let needs = Access::REMOTE_READ;
+        self.finder.access(asker, key, addr, len, needs).map(drop).map_err(reason)
+    }
+}
+
+fn reason(error: AccessError) -> Reason {
+    match error {
+        AccessError::Key => Reason::Key,
+        AccessError::Domain => Reason::Domain,
+        AccessError::Bounds => Reason::Bounds,
+        AccessError::Rights => Reason::Rights,
+    }
+}

@@ -1,0 +1,368 @@
+//! What an endpoint knows of one peer, and whom it takes for that peer.
+//!
+//! Both directions are streams of their own. The identity of a stream is the sender's epoch (which
+//! changes when the sender restarts) and a number that grows with each new stream of that epoch;
+//! what belongs to an older one is stale. The peer's address is *proven* when a datagram repeats
+//! our epoch, which only went to that address; before, it gets little from us. A stream is *synced*
+//! when the peer has said that it knows it; before, our datagrams have SYN, so that a first message
+//! needs no round trip before it.
+
+use weft_wire::ddp::UntaggedQueue;
+use weft_wire::rd::{Header, Kind, Reason};
+
+use super::inbox::Inbox;
+use super::limits::{FIRST_FLIGHT, GIVE_UP, IDLE};
+use super::machine::Shared;
+use super::memory::Memory;
+use super::outbox::Outbox;
+use super::rate::Rate;
+use super::request::{PeerAddress, Status};
+use super::rtt::Rtt;
+use super::seq::distance;
+
+/// Bytes that an unproven address may be sent for each that came from it (RFC 9000, section 8.1).
+const AMPLIFICATION: u32 = 3;
+/// No time: later than all others.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// One end's name for itself, and for the stream that it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Identity {
+    /// 0 if not known.
+    pub(super) epoch: u32,
+    pub(super) stream: u32,
+}
+
+/// The state of a peer. This is all that an idle one costs, beside its place in the table.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) address: PeerAddress,
+    pub(super) own: Identity,
+    pub(super) their: Identity,
+    /// An epoch that claims to be the peer's new one, and when it was first challenged.
+    rival: u32,
+    rival_at: u32,
+    /// The address repeats our epoch.
+    pub(super) proven: bool,
+    /// We contacted it, not it us.
+    pub(super) dialled: bool,
+    /// It knows our stream.
+    pub(super) synced: bool,
+    /// We know its stream.
+    pub(super) receiving: bool,
+    /// It does not know yet that we do.
+    pub(super) their_syn: bool,
+    /// Responses that it awaits will not come, which it does not know.
+    pub(super) gave_up: bool,
+    /// Bytes that may be sent to an unproven address.
+    pub(super) allowance: u32,
+
+    // What is sent.
+    pub(super) outbox: Option<Box<Outbox>>,
+    pub(super) next_seq: u32,
+    /// By queue.
+    pub(super) next_msn: [u32; 3],
+    /// Sequences that the peer takes.
+    pub(super) window: u16,
+    pub(super) backoff: u8,
+    /// The timer has expired: something is to be sent, whatever the windows say.
+    pub(super) probe: bool,
+    pub(super) rtt: Rtt,
+    pub(super) rate: Rate,
+    /// When the peer last acknowledged, or we began to wait for that.
+    pub(super) heard_at: u64,
+    /// From when the retransmission timer runs.
+    pub(super) timer_from: u64,
+
+    // What is received.
+    pub(super) inbox: Option<Box<Inbox>>,
+    /// The first sequence that has not been received.
+    pub(super) recv_next: u32,
+    /// By queue: Sends and read requests.
+    pub(super) queues: [UntaggedQueue; 2],
+    /// Why its stream does not go on.
+    pub(super) refused: Option<Reason>,
+    /// A Send of its found no room, so it is to send nothing.
+    pub(super) closed: bool,
+    /// It is on the list of those to be told when there is room.
+    pub(super) starved: bool,
+    /// When it must be told what has arrived.
+    pub(super) ack_at: u64,
+    /// Its clock when it sent what we last received, and when that was.
+    echo: u32,
+    echo_at: u64,
+
+    // What the table and the timers keep here.
+    pub(super) active_at: u64,
+    pub(super) deadline: u64,
+    /// On the list of those that may have something to send.
+    pub(super) listed: bool,
+}
+
+const _: () = assert!(size_of::<Peer>() <= 352, "the state of an idle peer has grown");
+
+/// A clock of 32 bits, in microseconds, which is never 0.
+pub(super) fn stamp(now: u64) -> u32 {
+    (now as u32).max(1)
+}
+
+impl Peer {
+    /// A peer that we are about to contact, or that has contacted us.
+    pub(super) fn new(now: u64, shared: &mut Shared, address: PeerAddress, dialled: bool) -> Self {
+        Self {
+            address,
+            own: Identity { epoch: shared.epoch(&address), stream: shared.new_stream() },
+            their: Identity::default(),
+            rival: 0,
+            rival_at: 0,
+            proven: false,
+            dialled,
+            synced: false,
+            receiving: false,
+            their_syn: false,
+            gave_up: false,
+            allowance: if dialled { FIRST_FLIGHT * shared.datagram_len() } else { 0 },
+            outbox: None,
+            next_seq: 1,
+            next_msn: [1; 3],
+            window: super::limits::WINDOW,
+            backoff: 0,
+            probe: false,
+            rtt: Rtt::default(),
+            rate: Rate::new(now),
+            heard_at: now,
+            timer_from: now,
+            inbox: None,
+            recv_next: 1,
+            queues: [UntaggedQueue::new(); 2],
+            refused: None,
+            closed: false,
+            starved: false,
+            ack_at: NEVER,
+            echo: 0,
+            echo_at: now,
+            active_at: now,
+            deadline: NEVER,
+            listed: false,
+        }
+    }
+
+    /// Whether nothing is lost if the peer is forgotten.
+    pub(super) fn may_be_forgotten(&self, now: u64) -> bool {
+        self.outbox.is_none() && !self.listed && now.saturating_sub(self.active_at) >= IDLE
+    }
+
+    /// Deals with a datagram of `len` bytes from the peer's address.
+    pub(super) fn input(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        header: &Header,
+        body: &[u8],
+        len: usize,
+    ) {
+        let proof = header.destination.epoch == self.own.epoch;
+        match header.kind {
+            Kind::Reset(reason) => {
+                if proof && header.destination.stream == self.own.stream {
+                    self.reset(now, shared, header, reason);
+                }
+                return;
+            }
+            Kind::Challenge => {
+                if proof && header.destination.stream == self.own.stream && !self.synced {
+                    self.challenged(now, shared, header);
+                }
+                return;
+            }
+            Kind::Data | Kind::Ack => {}
+        }
+        let own_epoch = header.source.epoch == self.their.epoch;
+        if !own_epoch && !self.admit(now, shared, header, proof) {
+            return;
+        }
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.allowance = self.allowance.saturating_add(len.saturating_mul(AMPLIFICATION));
+        if proof {
+            self.prove(shared);
+        }
+        if !self.follow(now, shared, header) {
+            return;
+        }
+        self.active_at = now;
+        (self.echo, self.echo_at) = (header.timestamp, now);
+        if let Some(ack) = header.ack
+            && proof
+            && header.destination.stream == self.own.stream
+        {
+            (self.synced, self.gave_up) = (true, false);
+            self.acknowledged(now, shared, header, ack, body);
+        }
+        if header.kind == Kind::Data && self.is_current(header) {
+            self.receive(now, shared, memory, header, body);
+        }
+        if header.probe {
+            // The peer may try whether there is room again.
+            (self.ack_at, self.closed) = (now, false);
+        }
+    }
+
+    fn is_current(&self, header: &Header) -> bool {
+        self.receiving && header.source.stream == self.their.stream
+    }
+
+    pub(super) fn prove(&mut self, shared: &mut Shared) {
+        if !std::mem::replace(&mut self.proven, true) {
+            shared.unproven -= usize::from(!self.dialled);
+        }
+    }
+
+    /// Decides about an epoch that is not the peer's as we know it. Returns whether it is now.
+    fn admit(&mut self, now: u64, shared: &mut Shared, header: &Header, proof: bool) -> bool {
+        let unknown = self.their.epoch == 0 && (proof || header.destination.epoch == 0);
+        // The first to come may have been a forger.
+        let genuine = !self.proven && proof;
+        if !header.syn {
+            if header.kind == Kind::Data {
+                shared.reply(now, self.address, header, Kind::Reset(Reason::UnknownStream), None);
+            }
+            return false;
+        }
+        if unknown || genuine {
+            self.their.epoch = header.source.epoch;
+            self.forget_stream(shared);
+            self.drop_responses(shared);
+            return true;
+        }
+        // A peer that has restarted, or a datagram that is late, or forged: a live one can tell
+        // when we asked it.
+        let asked = self.rival == header.source.epoch;
+        let fresh = header.echo != 0 && distance(self.rival_at, header.echo) >= 0;
+        if asked && proof && fresh {
+            self.restarted(now, shared, header.source.epoch);
+            return true;
+        }
+        if !asked {
+            (self.rival, self.rival_at) = (header.source.epoch, stamp(now));
+        }
+        shared.reply(now, self.address, header, Kind::Challenge, None);
+        false
+    }
+
+    /// Decides about the stream of a datagram of the peer's epoch. Returns false for a stale one.
+    fn follow(&mut self, now: u64, shared: &mut Shared, header: &Header) -> bool {
+        let stream = header.source.stream;
+        if self.receiving && stream == self.their.stream {
+            self.their_syn &= header.syn;
+            return true;
+        }
+        if self.receiving && distance(self.their.stream, stream) < 0 {
+            return false;
+        }
+        if !header.syn {
+            if header.kind == Kind::Data {
+                shared.reply(now, self.address, header, Kind::Reset(Reason::UnknownStream), None);
+            }
+            return header.kind == Kind::Ack;
+        }
+        let replaced = self.receiving;
+        self.forget_stream(shared);
+        (self.their.stream, self.receiving, self.their_syn) = (stream, true, true);
+        // What it says next tells it that we know its stream.
+        self.ack_at = now;
+        if replaced && header.lost {
+            self.fail_reads(shared);
+        } else if replaced {
+            self.restart_reads();
+        }
+        if header.ack.is_none() && self.synced {
+            // It has forgotten us, and with us our stream.
+            self.renew_if_safe(now, shared);
+        }
+        true
+    }
+
+    /// Forgets what was received of the peer's stream.
+    pub(super) fn forget_stream(&mut self, shared: &mut Shared) {
+        self.drop_inbox(shared);
+        self.receiving = false;
+        self.their_syn = false;
+        self.recv_next = 1;
+        self.queues = [UntaggedQueue::new(); 2];
+        self.refused = None;
+    }
+
+    /// The peer is another process now, or has lost its memory.
+    fn restarted(&mut self, now: u64, shared: &mut Shared, epoch: u32) {
+        self.their.epoch = epoch;
+        self.rival = 0;
+        self.forget_stream(shared);
+        self.fail(now, shared, Status::PeerRestarted);
+        // This process has asked for nothing yet.
+        self.gave_up = false;
+    }
+
+    /// The peer wants our first datagrams again, with its epoch.
+    fn challenged(&mut self, now: u64, shared: &mut Shared, header: &Header) {
+        let epoch = header.source.epoch;
+        self.prove(shared);
+        (self.echo, self.echo_at) = (header.timestamp, now);
+        if self.their.epoch == epoch {
+            // Asked before; the timer takes care of what got lost.
+            return;
+        }
+        if self.their.epoch == 0 {
+            self.their.epoch = epoch;
+        } else {
+            self.restarted(now, shared, epoch);
+        }
+        self.active_at = now;
+        self.resend_all(now);
+    }
+
+    /// The peer does not go on with our stream.
+    fn reset(&mut self, now: u64, shared: &mut Shared, header: &Header, reason: Reason) {
+        let epoch = header.source.epoch;
+        self.prove(shared);
+        if self.their.epoch == 0 {
+            self.their.epoch = epoch;
+        } else if epoch != self.their.epoch {
+            return self.restarted(now, shared, epoch);
+        }
+        self.active_at = now;
+        match (reason, header.ack) {
+            (Reason::UnknownStream, _) if self.synced => self.renew_if_safe(now, shared),
+            (Reason::UnknownStream, _) | (_, None) => {}
+            (reason, Some(ack)) => self.refused_at(now, shared, ack.next, reason),
+        }
+    }
+
+    /// Starts a new stream with what is open. A peer forgets only what it has not heard of for
+    /// [`IDLE`], so it cannot have carried out what is younger than [`GIVE_UP`].
+    fn renew_if_safe(&mut self, now: u64, shared: &mut Shared) {
+        if self.is_waiting() && now.saturating_sub(self.heard_at) > GIVE_UP {
+            self.fail(now, shared, Status::PeerUnreachable);
+        } else {
+            self.renew(now, shared, true);
+        }
+    }
+
+    /// The peer's clock as it is to be echoed: what it was, and the time since.
+    pub(super) fn echo(&self, now: u64) -> u32 {
+        match self.echo {
+            0 => 0,
+            echo => echo.wrapping_add(now.saturating_sub(self.echo_at) as u32).max(1),
+        }
+    }
+
+    /// Takes `len` bytes off what may be sent. Returns false when that is too much.
+    pub(super) fn spend(&mut self, len: u32) -> bool {
+        if self.proven {
+            return true;
+        }
+        let left = self.allowance.checked_sub(len);
+        self.allowance = left.unwrap_or(self.allowance);
+        left.is_some()
+    }
+}

@@ -1,0 +1,135 @@
+//! A simulated host: an endpoint, and memory with a shadow that says what must be in it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use weft_wire::rd::Reason;
+
+use super::setup::Setup;
+use crate::rd::machine::{Machine, Settings};
+use crate::rd::memory::{Memory, Party};
+use crate::rd::request::PeerAddress;
+
+/// Bytes of memory. The library at its start never changes; reads take from it.
+pub(super) const LEN: usize = 1 << 20;
+pub(super) const LIBRARY: usize = 64 << 10;
+/// What peers may do with all of the memory, with none, and with the library.
+pub(super) const OPEN: u32 = 0x0be1;
+pub(super) const PRIVATE: u32 = 0x0511;
+pub(super) const READ_ONLY: u32 = 0x0ead;
+/// What the program calls the first byte.
+pub(super) const BASE: u64 = 0x7000_0000_0000;
+
+const PORT: u16 = 4_000;
+
+pub(super) struct Ram {
+    pub(super) bytes: Vec<u8>,
+    pub(super) shadow: Vec<u8>,
+}
+
+impl Ram {
+    fn place(
+        &self,
+        party: Party,
+        key: u32,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<usize, Reason> {
+        let limit = match (key, party) {
+            (OPEN, _) => LEN,
+            (PRIVATE | READ_ONLY, Party::Local) => LEN,
+            (READ_ONLY, Party::Remote) if !write => LIBRARY,
+            (PRIVATE | READ_ONLY, Party::Remote) => return Err(Reason::Rights),
+            _ => return Err(Reason::Key),
+        };
+        let at = addr.checked_sub(BASE).ok_or(Reason::Bounds)?;
+        let end = at.checked_add(len).ok_or(Reason::Bounds)?;
+        if end > limit as u64 { Err(Reason::Bounds) } else { Ok(at as usize) }
+    }
+}
+
+impl Memory for Ram {
+    fn read(
+        &mut self,
+        party: Party,
+        key: u32,
+        addr: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Reason> {
+        let at = self.place(party, key, addr, len as u64, false)?;
+        out.extend_from_slice(&self.bytes[at..at + len]);
+        Ok(())
+    }
+
+    fn write(&mut self, party: Party, key: u32, addr: u64, bytes: &[u8]) -> Result<(), Reason> {
+        let at = self.place(party, key, addr, bytes.len() as u64, true)?;
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason> {
+        self.place(Party::Remote, key, addr, len, false).map(drop)
+    }
+}
+
+pub(super) struct Host {
+    pub(super) machine: Machine,
+    pub(super) ram: Ram,
+    pub(super) incarnation: u32,
+    /// The program takes nothing before.
+    pub(super) takes_from: u64,
+    /// Where the next place in memory is that nothing uses yet.
+    next_place: usize,
+}
+
+pub(super) fn address(host: usize) -> PeerAddress {
+    let last = u8::try_from(host + 1).expect("few hosts");
+    PeerAddress {
+        socket: SocketAddr::from((Ipv4Addr::new(10, 0, 0, last), PORT)),
+        endpoint: u16::from(last),
+    }
+}
+
+pub(super) fn number(address: &SocketAddr) -> Option<usize> {
+    match address {
+        SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]).checked_sub(1),
+        SocketAddr::V6(_) => None,
+    }
+}
+
+fn machine(host: usize, setup: &Setup, rng: &mut fastrand::Rng) -> Machine {
+    let settings = Settings {
+        endpoint: address(host).endpoint,
+        datagram_len: setup.datagram_len,
+        peers_max: setup.peers_max,
+        receive_bytes: setup.receive_bytes,
+    };
+    Machine::new(settings, [rng.u64(..), rng.u64(..)])
+}
+
+impl Host {
+    pub(super) fn new(host: usize, setup: &Setup, rng: &mut fastrand::Rng) -> Self {
+        let mut bytes = vec![0xa5; LEN];
+        rng.fill(&mut bytes[..LIBRARY]);
+        let ram = Ram { shadow: bytes.clone(), bytes };
+        let machine = machine(host, setup, rng);
+        Self { machine, ram, incarnation: 0, takes_from: 0, next_place: LIBRARY }
+    }
+
+    pub(super) fn restart(&mut self, host: usize, setup: &Setup, rng: &mut fastrand::Rng) {
+        self.machine = machine(host, setup, rng);
+        self.incarnation += 1;
+        self.takes_from = 0;
+    }
+
+    /// A place that nothing else uses, if there is one left.
+    pub(super) fn allocate(&mut self, len: usize) -> Option<usize> {
+        let at = self.next_place;
+        if at + len > LEN {
+            return None;
+        }
+        self.next_place += len;
+        Some(at)
+    }
+}

@@ -1,0 +1,245 @@
+//! What must come of what was posted.
+
+use std::collections::{BTreeMap, HashMap};
+
+use weft_wire::rd::Reason;
+
+use super::host::Host;
+use crate::rd::request::Status;
+
+/// What is wrong, if anything.
+pub(super) type Check = Result<(), String>;
+
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)*) => {
+        if !$holds {
+            return Err(format!($($message)*));
+        }
+    };
+}
+
+/// What a request does if it succeeds.
+#[derive(Debug)]
+pub(super) enum Effect {
+    /// The peer receives the message with this number.
+    Sent { serial: u32 },
+    /// The bytes are in the peer's memory.
+    Written { at: usize, bytes: Vec<u8> },
+    /// The peer's cell has this value, or one written later.
+    Marked { at: usize, len: usize, value: u8 },
+    /// The bytes are in our memory.
+    Read { at: usize, bytes: Vec<u8> },
+    /// It cannot succeed: the peer refuses it.
+    Refused(Reason),
+    /// It cannot succeed: our own memory is wrong.
+    LocalFault(Reason),
+}
+
+#[derive(Debug)]
+struct Open {
+    from: usize,
+    to: usize,
+    effect: Effect,
+}
+
+#[derive(Debug)]
+struct Message {
+    bytes: Vec<u8>,
+    /// By incarnation of the receiver.
+    received: Vec<u32>,
+    /// The receiver's incarnation when it was posted.
+    posted_to: u32,
+    done: bool,
+}
+
+/// From one incarnation of a host to another host.
+#[derive(Debug, Default)]
+struct Channel {
+    messages: Vec<Message>,
+    /// The last one received, and by which incarnation.
+    last: Option<(u32, u32)>,
+}
+
+/// The model.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    open: BTreeMap<u64, Open>,
+    channels: HashMap<(usize, u32, usize), Channel>,
+    /// Hosts that have restarted, and pairs between which nothing went through for a while.
+    pub(super) restarted: Vec<usize>,
+    pub(super) cut: Vec<(usize, usize)>,
+    /// Places that requests which failed may have written to, or not: host, offset, length.
+    excused: Vec<(usize, usize, usize)>,
+    pub(super) succeeded: usize,
+    pub(super) failed: usize,
+}
+
+/// The shortest message: who sent it, and its number.
+pub(super) const ID_LEN: usize = 8;
+
+impl Oracle {
+    /// A message of `len` bytes that no other equals.
+    pub(super) fn message(
+        &mut self,
+        rng: &mut fastrand::Rng,
+        from: usize,
+        (incarnation, posted_to): (u32, u32),
+        to: usize,
+        len: usize,
+    ) -> (u32, Vec<u8>) {
+        let messages = &mut self.channels.entry((from, incarnation, to)).or_default().messages;
+        let serial = messages.len() as u32;
+        let mut bytes = vec![0; len.max(ID_LEN)];
+        rng.fill(&mut bytes);
+        bytes[..4].copy_from_slice(&serial.to_be_bytes());
+        bytes[4..ID_LEN].copy_from_slice(&incarnation.to_be_bytes());
+        let received = Vec::new();
+        messages.push(Message { bytes: bytes.clone(), received, posted_to, done: false });
+        (serial, bytes)
+    }
+
+    pub(super) fn posted(&mut self, id: u64, from: usize, to: usize, effect: Effect) {
+        self.open.insert(id, Open { from, to, effect });
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// What was open on a host that is gone is nobody's any more.
+    pub(super) fn restarted(&mut self, host: usize) {
+        self.restarted.push(host);
+        let (gone, open) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, open)| open.from == host);
+        self.open = open;
+        gone.into_values().for_each(|open| self.excuse(open));
+    }
+
+    pub(super) fn received(
+        &mut self,
+        from: usize,
+        to: usize,
+        incarnation: u32,
+        bytes: &[u8],
+    ) -> Check {
+        let place = format!("what {to} receives from {from}");
+        ensure!(bytes.len() >= ID_LEN, "{place} is not what was sent");
+        let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let (serial, sender) = (word(0), word(4));
+        let channel = self.channels.get_mut(&(from, sender, to));
+        let Some(channel) = channel else { return Err(format!("{place} is not what was sent")) };
+        let Some(message) = channel.messages.get_mut(serial as usize) else {
+            return Err(format!("{place} is not what was sent"));
+        };
+        ensure!(message.bytes == bytes, "{place} as {serial} is not what was sent");
+        let again = message.received.contains(&incarnation);
+        ensure!(!again, "{place} as {serial} comes again");
+        message.received.push(incarnation);
+        if let Some((last, by)) = channel.last
+            && by == incarnation
+        {
+            ensure!(last < serial, "{place} as {serial} comes after {last}");
+        }
+        channel.last = Some((serial, incarnation));
+        Ok(())
+    }
+
+    pub(super) fn completed(&mut self, hosts: &mut [Host], id: u64, status: Status) -> Check {
+        let Some(open) = self.open.remove(&id) else {
+            return Err(format!("request {id} completes, what is not open"));
+        };
+        let Open { from, to, effect } = open;
+        let place = format!("request {id} from {from} to {to}");
+        match (status, &effect) {
+            (Status::Success, Effect::Refused(_) | Effect::LocalFault(_)) => {
+                return Err(format!("{place} succeeds, which it cannot"));
+            }
+            (Status::Success, _) => {}
+            (Status::Refused(reason), Effect::Refused(expected))
+            | (Status::LocalAccess(reason), Effect::LocalFault(expected)) => {
+                ensure!(reason == *expected, "{place} is refused for {reason:?}");
+            }
+            (Status::PeerRestarted, _) => {
+                ensure!(self.restarted.contains(&to), "{place}: no restart, but {status:?}");
+            }
+            (Status::PeerUnreachable, _) => {
+                let cut = self.cut.contains(&(from, to)) || self.cut.contains(&(to, from));
+                ensure!(cut || self.restarted.contains(&to), "{place}: {status:?} for no reason");
+            }
+            _ => return Err(format!("{place} fails with {status:?}: {effect:?}")),
+        }
+        if status != Status::Success {
+            self.failed += 1;
+            self.excuse(Open { from, to, effect });
+            return Ok(());
+        }
+        self.succeeded += 1;
+        match effect {
+            Effect::Sent { serial } => {
+                let key = (from, hosts[from].incarnation, to);
+                let message = self.channels.get_mut(&key).map(|c| &mut c.messages[serial as usize]);
+                message.ok_or("no channel")?.done = true;
+            }
+            Effect::Written { at, bytes } => {
+                let ram = &mut hosts[to].ram;
+                ensure!(ram.bytes[at..at + bytes.len()] == bytes, "{place} is not in place");
+                ram.shadow[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            Effect::Marked { at, len, value } => {
+                let ram = &mut hosts[to].ram;
+                let cell = &ram.bytes[at..at + len];
+                // Values grow, by far less than half of what a byte holds while one is open.
+                let later = |&byte: &u8| byte.wrapping_sub(value) < 128;
+                ensure!(cell.iter().all(later), "{place}: mark {value} is not in place");
+                ram.shadow[at..at + len].copy_from_slice(&ram.bytes[at..at + len]);
+            }
+            Effect::Read { at, bytes } => {
+                let ram = &mut hosts[from].ram;
+                ensure!(ram.bytes[at..at + bytes.len()] == bytes, "{place} is not in place");
+                ram.shadow[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            Effect::Refused(_) | Effect::LocalFault(_) => {}
+        }
+        Ok(())
+    }
+
+    fn excuse(&mut self, open: Open) {
+        match open.effect {
+            Effect::Written { at, bytes } => self.excused.push((open.to, at, bytes.len())),
+            Effect::Marked { at, len, .. } => self.excused.push((open.to, at, len)),
+            Effect::Read { at, bytes } => self.excused.push((open.from, at, bytes.len())),
+            Effect::Sent { .. } | Effect::Refused(_) | Effect::LocalFault(_) => {}
+        }
+    }
+
+    /// Nothing is under way any more, and everything that arrived has been taken.
+    pub(super) fn check_at_rest(&self, hosts: &[Host]) -> Check {
+        if let Some((id, open)) = self.open.iter().next() {
+            return Err(format!("request {id} never completes: {open:?}"));
+        }
+        for (&(from, _, to), channel) in &self.channels {
+            let incarnation = hosts[to].incarnation;
+            for (serial, message) in channel.messages.iter().enumerate() {
+                // One that restarts loses what its program had not taken.
+                let lost =
+                    message.done && message.posted_to == incarnation && message.received.is_empty();
+                ensure!(!lost, "message {serial} from {from} to {to} was never received");
+            }
+        }
+        for (number, host) in hosts.iter().enumerate() {
+            let ram = &host.ram;
+            let differs = |at: &usize| ram.bytes[*at] != ram.shadow[*at];
+            let excused = |at: usize| {
+                let mut places = self.excused.iter();
+                places.any(|&(of, start, len)| of == number && (start..start + len).contains(&at))
+            };
+            if ram.bytes != ram.shadow
+                && let Some(at) = (0..ram.bytes.len()).filter(differs).find(|&at| !excused(at))
+            {
+                return Err(format!("memory of host {number} has changed at {at}"));
+            }
+        }
+        Ok(())
+    }
+}

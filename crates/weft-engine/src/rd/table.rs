@@ -1,0 +1,79 @@
+//! The peers of an endpoint.
+
+use std::collections::HashMap;
+
+use super::limits::SWEEP;
+use super::machine::Shared;
+use super::peer::Peer;
+use super::request::PeerAddress;
+
+/// Peers by address. Each keeps its slot until it is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    slots: Vec<Option<Peer>>,
+    free: Vec<u32>,
+    index: HashMap<PeerAddress, u32>,
+    /// Where the search for idle peers goes on.
+    hand: usize,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn find(&self, address: &PeerAddress) -> Option<u32> {
+        self.index.get(address).copied()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Peer> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// Takes a peer in whose address is new. `None` when all slots are in use by peers that cannot
+    /// be forgotten.
+    pub(super) fn insert(&mut self, now: u64, shared: &mut Shared, peer: Peer) -> Option<u32> {
+        self.sweep(now, shared);
+        if self.len() >= shared.config.peers_max {
+            return None;
+        }
+        let address = peer.address;
+        shared.unproven += usize::from(!peer.dialled && !peer.proven);
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                u32::try_from(self.slots.len() - 1).ok()?
+            }
+        };
+        self.slots[slot as usize] = Some(peer);
+        self.index.insert(address, slot);
+        Some(slot)
+    }
+
+    /// Forgets peers that are idle, among the next few.
+    pub(super) fn sweep(&mut self, now: u64, shared: &mut Shared) {
+        for _ in 0..SWEEP.min(self.slots.len()) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let place = &mut self.slots[self.hand];
+            let Some(mut peer) = place.take_if(|peer| peer.may_be_forgotten(now)) else {
+                continue;
+            };
+            peer.drop_inbox(shared);
+            shared.unproven -= usize::from(!peer.dialled && !peer.proven);
+            self.index.remove(&peer.address);
+            // As many slots as were counted when they were made.
+            self.free.push(self.hand as u32);
+        }
+    }
+
+    /// Ends Sends that take up room for too long, among the next few peers.
+    pub(super) fn reclaim(&mut self, now: u64, shared: &mut Shared) {
+        for _ in 0..SWEEP.min(self.slots.len()) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            if let Some(peer) = &mut self.slots[self.hand] {
+                peer.drop_slow_partial(now, shared);
+            }
+        }
+    }
+}
