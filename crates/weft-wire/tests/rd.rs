@@ -166,7 +166,9 @@ prop_compose! {
     ) -> Header {
         let window = if matches!(kind, Kind::Reset(_)) { 0 } else { window };
         let ack = ack.map(|(next, selective)| Acknowledgement { next, selective });
-        Header { kind, syn, probe, lost, source, destination, window, sequence, ack, timestamp, echo }
+        Header {
+            kind, syn, probe, lost, source, destination, window, sequence, ack, timestamp, echo,
+        }
     }
 }
 

@@ -256,7 +256,7 @@ impl Machine {
     /// Decides whether to know the sender of a datagram.
     fn meet(&mut self, now: u64, address: PeerAddress, header: &Header) -> Option<u32> {
         let data = header.kind == Kind::Data;
-        if !data && !(header.kind == Kind::Ack && header.probe) {
+        if !(data || header.kind == Kind::Ack && header.probe) {
             return None;
         }
         if !header.syn {
@@ -328,6 +328,16 @@ impl Machine {
             peer.expired(now, &mut self.shared);
             self.enlist(slot);
         }
+    }
+
+    /// Whether there may be a datagram to be sent.
+    pub(super) fn has_output(&self) -> bool {
+        !self.ready.is_empty() || !self.shared.replies.is_empty()
+    }
+
+    /// Whether the program is to be told of something.
+    pub(super) fn has_event(&self) -> bool {
+        !self.shared.events.is_empty()
     }
 
     /// What the program is to be told next.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weft_wire::rd::Reason;
 
 use crate::access::Access;
-use crate::mr::{AccessError, Asker, Finder};
+use crate::mr::{AccessError, Asker, Finder, Pin};
 use crate::pd::Pd;
 
 /// On whose behalf memory is accessed.
@@ -50,6 +50,11 @@ impl Registered {
     pub(super) fn new(pd: &Arc<Pd>) -> Self {
         Self { pd: Arc::clone(pd), finder: Finder::default() }
     }
+
+    fn pin(&mut self, key: u32, addr: u64, len: u64, needs: Access) -> Result<Pin<'_>, Reason> {
+        let asker = Asker { pd: &self.pd, xrcd: None, qp_num: NO_QP };
+        self.finder.access(asker, key, addr, len, needs).map_err(reason)
+    }
 }
 
 impl Memory for Registered {
@@ -65,9 +70,7 @@ impl Memory for Registered {
             Party::Local => Access::empty(),
             Party::Remote => Access::REMOTE_READ,
         };
-        let asker = Asker { pd: &self.pd, qp_num: NO_QP };
-        let pin = self.finder.access(asker, key, addr, len as u64, needs).map_err(reason)?;
-        pin.region().copy_out(out);
+        self.pin(key, addr, len as u64, needs)?.region().copy_out(out);
         Ok(())
     }
 
@@ -76,17 +79,12 @@ impl Memory for Registered {
             Party::Local => Access::LOCAL_WRITE,
             Party::Remote => Access::REMOTE_WRITE,
         };
-        let asker = Asker { pd: &self.pd, qp_num: NO_QP };
-        let len = bytes.len() as u64;
-        let pin = self.finder.access(asker, key, addr, len, needs).map_err(reason)?;
-        pin.region().copy_in(bytes);
+        self.pin(key, addr, bytes.len() as u64, needs)?.region().copy_in(bytes);
         Ok(())
     }
 
     fn check_remote_read(&mut self, key: u32, addr: u64, len: u64) -> Result<(), Reason> {
-        let asker = Asker { pd: &self.pd, qp_num: NO_QP };
-        let needs = Access::REMOTE_READ;
-        self.finder.access(asker, key, addr, len, needs).map(drop).map_err(reason)
+        self.pin(key, addr, len, Access::REMOTE_READ).map(drop)
     }
 }
 

@@ -3,6 +3,7 @@
 //! The format is [`weft_wire::rd`]. `peer.rs` says who a peer is and keeps its state, `outbox.rs`
 //! has what goes to it, `inbox.rs` what comes from it; `machine.rs` has all peers of an endpoint.
 
+mod endpoint;
 mod inbox;
 pub mod limits;
 mod machine;
@@ -17,4 +18,5 @@ mod seq;
 mod sim;
 mod table;
 
+pub use endpoint::{Endpoint, Options};
 pub use request::{Buffer, Data, Event, PeerAddress, Request, Status};

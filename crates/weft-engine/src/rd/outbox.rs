@@ -740,9 +740,10 @@ impl Peer {
         let (messages, reads) = (&outbox.messages, &mut outbox.reads);
         let mut gone = Vec::new();
         reads.retain(|read| {
-            let again = messages.iter().any(
-                |message| matches!(message.what, What::Read { read: number, .. } if number == read.read),
-            );
+            let asks = |message: &Message| {
+                matches!(message.what, What::Read { read: number, .. } if number == read.read)
+            };
+            let again = messages.iter().any(asks);
             if !again && forgotten {
                 gone.push(read.id);
             }

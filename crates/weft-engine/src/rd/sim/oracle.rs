@@ -102,10 +102,6 @@ impl Oracle {
         self.open.insert(id, Open { from, to, effect });
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// What was open on a host that is gone is nobody's any more.
     pub(super) fn restarted(&mut self, host: usize) {
         self.restarted.push(host);

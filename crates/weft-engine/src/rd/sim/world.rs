@@ -340,7 +340,7 @@ impl World {
     fn arrive(&mut self, from: usize, to: usize, bytes: &[u8]) -> Check {
         let host = &mut self.hosts[to];
         let source = host::address(from).socket;
-        let before = self.mutation.and(host.machine.receive_state(&host::address(from)));
+        let before = host.machine.receive_state(&host::address(from));
         host.machine.input(self.now, source, bytes, &mut host.ram);
         if let Some(mutation) = self.mutation
             && let Ok((header, body)) = parse(bytes)
@@ -444,7 +444,12 @@ impl World {
                     return;
                 }
                 let on_way = std::mem::take(&mut self.agenda).into_vec();
-                let late = |happening: &Happening| matches!(happening, Happening::Arrival { from: f, to: t, .. } if (*f, *t) == (to, from));
+                let late = |happening: &Happening| match happening {
+                    Happening::Arrival { from: sender, to: receiver, .. } => {
+                        (*sender, *receiver) == (to, from)
+                    }
+                    Happening::Act | Happening::Take => false,
+                };
                 self.agenda = on_way.into_iter().filter(|Reverse((_, _, h))| !late(h)).collect();
                 let forged = Header {
                     ack: Some(weft_wire::rd::Acknowledgement { next: next_seq, selective: 0 }),
@@ -477,12 +482,14 @@ impl World {
         let whole_send = is(bytes, Opcode::Send)
             && matches!(Ddp::parse(body), Ok((Ddp::Untagged { last: true, mo: 0, .. }, _)));
         match mutation {
-            Mutation::RepeatedMessage if whole_send && before.is_some() => {
-                if host.machine.receive_state(&source) != before {
-                    host.machine.set_receive_state(&source, before);
-                    host.machine.input(now, source.socket, bytes, &mut host.ram);
-                    self.mutated = true;
-                }
+            Mutation::RepeatedMessage
+                if whole_send
+                    && before.is_some()
+                    && host.machine.receive_state(&source) != before =>
+            {
+                host.machine.set_receive_state(&source, before);
+                host.machine.input(now, source.socket, bytes, &mut host.ram);
+                self.mutated = true;
             }
             Mutation::ForgottenPeer if whole_send && header.syn => {
                 let mut out = Vec::new();
@@ -529,9 +536,8 @@ fn is(datagram: &[u8], opcode: Opcode) -> bool {
 }
 
 fn describe(from: usize, to: usize, header: &Header, len: usize) -> String {
-    let Header { kind, syn, probe, source, destination, sequence, ack, window, .. } = header;
-    let ack =
-        ack.map(|ack| format!(" has {} {:#x} of {}", ack.next, ack.selective, destination.stream));
+    let Header { kind, syn, probe, source, sequence, ack, window, .. } = header;
+    let ack = ack.map(|ack| format!(" has {} {:#x}", ack.next, ack.selective));
     format!(
         "{from} to {to}: {kind:?}{}{} {}.{}.{sequence}{} takes {window}, {len} bytes",
         if *syn { " syn" } else { "" },

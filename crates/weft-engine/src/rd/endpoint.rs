@@ -1,0 +1,375 @@
+//! An endpoint: the protocol with a socket, a clock and the process's registered memory.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::rand::{GetRandomFlags, getrandom};
+use weft_sys::{Lock, RecvBatch, UdpSocket, consume, notify, wait_readable};
+
+use super::limits::{
+    DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX, RECEIVE_COST,
+};
+use super::machine::{Machine, Settings};
+use super::memory::Registered;
+use super::request::{Event, PeerAddress, Request};
+use crate::pd::Pd;
+use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::udp::{self, Outbox};
+use crate::{Errno, Result};
+
+/// Batches that one pass takes from the socket before others have their turn.
+const BATCHES_MAX: usize = 8;
+
+/// Bounds of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of a datagram at most. What exceeds the path's MTU goes in IP fragments.
+    pub datagram_len: usize,
+    /// Peers known at a time.
+    pub peers_max: usize,
+    /// Bytes of received messages that wait for the program; senders wait when they are used up.
+    pub receive_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { datagram_len: DATAGRAM_LEN, peers_max: PEERS_MAX, receive_bytes: RECEIVE_BYTES_MAX }
+    }
+}
+
+/// A place that messages are sent from and received at, without connections. What is open when it
+/// is dropped gets lost.
+pub struct Endpoint {
+    inner: Arc<Inner>,
+    token: Token,
+}
+
+struct Inner {
+    me: Weak<Self>,
+    socket: UdpSocket,
+    address: PeerAddress,
+    origin: Instant,
+    state: Lock<State>,
+    /// There may be something to receive or to send.
+    kick: AtomicBool,
+    /// Readable while events wait for a thread that sleeps.
+    wake: OwnedFd,
+    sleepers: AtomicUsize,
+}
+
+struct State {
+    machine: Machine,
+    memory: Registered,
+    incoming: RecvBatch,
+    outgoing: Outbox,
+    datagram: Vec<u8>,
+    timer: Option<(u64, TimerId)>,
+}
+
+impl Endpoint {
+    /// Binds endpoint `number` to a UDP address of the host's; an unspecified one stands for all of
+    /// them, and port 0 for any. Peers may read and write what is registered in `pd`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` and the like; `EINVAL` for options out of bounds.
+    pub fn bind(pd: &Arc<Pd>, local: SocketAddr, number: u16, options: Options) -> Result<Self> {
+        let Options { datagram_len, peers_max, receive_bytes } = options;
+        if !(DATAGRAM_LEN_MIN..=DATAGRAM_LEN_MAX).contains(&datagram_len)
+            || !(1..=PEERS_MAX).contains(&peers_max)
+            || receive_bytes < RECEIVE_COST
+        {
+            return Err(Errno::INVAL);
+        }
+        let mut random = [0; 16];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let (first, second) = random.split_at(8);
+        let secret = [first, second]
+            .map(|half| half.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)));
+        let socket = udp::bind(local.port(), false)?;
+        let address = SocketAddr::new(local.ip().to_canonical(), socket.port()?);
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let settings = Settings { endpoint: number, datagram_len, peers_max, receive_bytes };
+        let state = State {
+            machine: Machine::new(settings, secret),
+            memory: Registered::new(pd),
+            incoming: RecvBatch::default(),
+            outgoing: Outbox::new(socket.can_segment()),
+            datagram: Vec::new(),
+            timer: None,
+        };
+        let inner = Arc::new_cyclic(|me| Inner {
+            me: Weak::clone(me),
+            socket,
+            address: PeerAddress { socket: address, endpoint: number },
+            origin: Instant::now(),
+            state: Lock::new(state),
+            kick: AtomicBool::new(false),
+            wake,
+            sleepers: AtomicUsize::new(0),
+        });
+        let source = Arc::clone(&inner) as Arc<dyn Source>;
+        let token = Reactor::get().watch(inner.socket.as_fd(), source)?;
+        Ok(Self { inner, token })
+    }
+
+    /// Where the endpoint is bound: the address as it was asked for, with the port.
+    #[must_use]
+    pub fn address(&self) -> PeerAddress {
+        self.inner.address
+    }
+
+    /// Starts a request at a peer. An event with `id` tells of its end.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` for one that is too long, `EAGAIN` while too many are open, `ENOBUFS` when no
+    /// further peer can be known.
+    pub fn post(&self, to: PeerAddress, id: u64, request: Request) -> Result<()> {
+        let to = PeerAddress { socket: canonical(to.socket), ..to };
+        let now = self.inner.now();
+        self.inner.state.lock().machine.post(now, to, id, request)?;
+        self.inner.drive();
+        Ok(())
+    }
+
+    /// The next event, if there is one. Drives the fabric when there is none yet.
+    pub fn poll(&self) -> Option<Event> {
+        self.inner.take().or_else(|| {
+            Reactor::get().poll();
+            self.inner.take()
+        })
+    }
+
+    /// The next event; waits for it, for ever without a `timeout`. `None` when the time is over.
+    ///
+    /// # Errors
+    /// `EINTR` after a signal.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Event>> {
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        if let Some(event) = self.poll() {
+            return Ok(Some(event));
+        }
+        let _sleeper = Sleeper::new(&self.inner.sleepers);
+        let Some(end) = end else {
+            let wait = Reactor::get().wait(self.inner.wake.as_fd(), |pass| {
+                pass();
+                self.take_awake()
+            });
+            return wait.map(Some);
+        };
+        Reactor::get().about_to_wait();
+        loop {
+            // Events that came before the sleeper was known raised nothing.
+            if let Some(event) = self.take_awake() {
+                return Ok(Some(event));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            wait_readable([self.inner.wake.as_fd()], Some(left))?;
+        }
+    }
+
+    /// Peers whose state is kept.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.inner.state.lock().machine.peers()
+    }
+
+    fn take_awake(&self) -> Option<Event> {
+        consume(&self.inner.wake);
+        let event = self.inner.take()?;
+        // There may be another for another sleeper.
+        self.inner.wake_sleepers();
+        Some(event)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("address", &self.inner.address).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        Reactor::get().unwatch(self.inner.socket.as_fd(), self.token);
+        if let Some((_, timer)) = self.inner.state.lock().timer.take() {
+            Reactor::get().stop_timer(timer);
+        }
+    }
+}
+
+/// Counts a thread that sleeps; also one that is cancelled there counts on, which costs a call.
+struct Sleeper<'a>(&'a AtomicUsize);
+
+impl<'a> Sleeper<'a> {
+    fn new(sleepers: &'a AtomicUsize) -> Self {
+        sleepers.fetch_add(1, Ordering::SeqCst);
+        Self(sleepers)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Inner {
+    /// Microseconds since the endpoint was made, and one second: time 0 means none to some.
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
+    }
+
+    fn take(&self) -> Option<Event> {
+        let mut state = self.state.lock();
+        let event = state.machine.next_event(self.now())?;
+        // Senders that found no room may have to be told of some.
+        let more = state.machine.has_output();
+        drop(state);
+        if more {
+            self.drive();
+        }
+        Some(event)
+    }
+
+    fn wake_sleepers(&self) {
+        if self.sleepers.load(Ordering::SeqCst) != 0 && self.state.lock().machine.has_event() {
+            notify(&self.wake);
+        }
+    }
+
+    /// Does all that does not block. A thread that finds another at it leaves that one a note.
+    fn drive(&self) {
+        self.kick.store(true, Ordering::SeqCst);
+        while self.kick.load(Ordering::SeqCst) {
+            let Some(mut state) = self.state.try_lock() else { return };
+            self.kick.store(false, Ordering::SeqCst);
+            let more = self.pass(&mut state);
+            drop(state);
+            self.wake_sleepers();
+            if more && let Some(me) = self.me.upgrade() {
+                Reactor::get().requeue(me);
+            }
+        }
+    }
+
+    /// One pass over socket, timers and peers. Returns whether there may be more to receive.
+    fn pass(&self, state: &mut State) -> bool {
+        let more = self.receive(state);
+        state.machine.expire(self.now());
+        self.send(state);
+        self.set_timer(state);
+        more
+    }
+
+    fn receive(&self, state: &mut State) -> bool {
+        let State { machine, memory, incoming, .. } = state;
+        let own = self.address.socket.ip();
+        for _ in 0..BATCHES_MAX {
+            match self.socket.receive(incoming) {
+                Ok(more) => {
+                    let now = self.now();
+                    let for_us = incoming
+                        .datagrams()
+                        .filter(|(arrival, _)| own.is_unspecified() || arrival.to == own);
+                    for (arrival, datagram) in for_us {
+                        machine.input(now, arrival.from, datagram, memory);
+                    }
+                    if !more {
+                        return false;
+                    }
+                }
+                Err(Errno::AGAIN) => return false,
+                // Interrupted, or the fate of a datagram sent earlier: the timers see to that.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    fn send(&self, state: &mut State) {
+        let State { machine, memory, outgoing, datagram, .. } = state;
+        // What the socket did not take before goes first.
+        while outgoing.is_empty() || outgoing.send(&self.socket) {
+            let now = self.now();
+            while outgoing.has_room(DATAGRAM_LEN_MAX)
+                && let Some(to) = machine.output(now, memory, datagram)
+            {
+                let append = |bytes: &mut Vec<u8>| {
+                    bytes.extend_from_slice(datagram);
+                    Ok::<_, Errno>(())
+                };
+                // Appending cannot fail.
+                let _ = outgoing.push(to, (self.source(&to), 0), append);
+            }
+            if outgoing.is_empty() {
+                // Gives the buffer back.
+                return outgoing.clear();
+            }
+        }
+    }
+
+    fn source(&self, to: &SocketAddr) -> IpAddr {
+        match (self.address.socket.ip(), to) {
+            (own, _) if !own.is_unspecified() => own,
+            (_, SocketAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
+            (_, SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+
+    /// Has the reactor call when the next deadline comes. A timer that is too early does no harm.
+    fn set_timer(&self, state: &mut State) {
+        let Some(deadline) = state.machine.next_timeout() else { return };
+        if let Some((at, timer)) = state.timer {
+            if at <= deadline {
+                return;
+            }
+            Reactor::get().stop_timer(timer);
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        let at = self.origin + Duration::from_micros(deadline.saturating_sub(1_000_000));
+        state.timer = Some((deadline, Reactor::get().start_timer(at, me)));
+    }
+}
+
+impl Source for Inner {
+    fn ready(&self) {
+        self.drive();
+    }
+
+    fn requeued(&self) {
+        self.drive();
+    }
+
+    fn expired(&self) {
+        self.state.lock().timer = None;
+        self.drive();
+    }
+}
+
+/// The one form of an address by which a peer is known, which is also that of arrivals.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => address,
+        SocketAddr::V6(mut v6) => match v6.ip().to_canonical() {
+            IpAddr::V4(v4) => SocketAddr::from((v4, v6.port())),
+            IpAddr::V6(_) => {
+                v6.set_flowinfo(0);
+                v6.into()
+            }
+        },
+    }
+}

@@ -1,0 +1,386 @@
+//! Reliable datagrams over real sockets on loopback.
+
+#![allow(clippy::unwrap_used, unsafe_code)] // In the tests' helpers too.
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use weft_engine::access::Access;
+use weft_engine::device::Device;
+use weft_engine::mr::Mr;
+use weft_engine::pd::Pd;
+use weft_engine::rd::limits::SEND_LEN_MAX;
+use weft_engine::rd::{Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status};
+use weft_engine::{Context, Errno};
+use weft_sys::Region;
+use weft_wire::rd::{End, HEADER_LEN, Header, Kind, Reason};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOCALHOST: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+fn domain() -> Arc<Pd> {
+    let device = Device {
+        name: "weft_test".into(),
+        interface: "test".into(),
+        index: 1,
+        loopback: true,
+        addresses: vec![Ipv4Addr::LOCALHOST.into()],
+    };
+    Pd::new(&Context::open(&device).unwrap())
+}
+
+/// Registered memory that lives as long as its registration.
+struct Memory {
+    cells: Box<[UnsafeCell<u8>]>,
+    mr: Arc<Mr>,
+}
+
+impl Memory {
+    fn new(pd: &Arc<Pd>, bytes: &[u8], access: Access) -> Self {
+        let cells: Box<[_]> = bytes.iter().copied().map(UnsafeCell::new).collect();
+        let first = cells.as_ptr() as usize;
+        // SAFETY: the range is `cells`, which lives until after the deregistration in `drop`; cells
+        // may change behind shared references.
+        let region = unsafe { Region::new(first, cells.len()) }.unwrap();
+        Self { cells, mr: Mr::register(pd, region, 0x1000, access).unwrap() }
+    }
+
+    fn part(&self, at: usize, len: usize) -> Buffer {
+        Buffer { key: self.mr.key(), addr: 0x1000 + at as u64, len: len as u32 }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: nothing writes while the test looks: what it waits for is complete.
+        self.cells.iter().map(|cell| unsafe { *cell.get() }).collect()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.mr.deregister().unwrap();
+    }
+}
+
+fn next(endpoint: &Endpoint) -> Event {
+    endpoint.wait(Some(PATIENCE)).unwrap().expect("an event in time")
+}
+
+fn completed(endpoint: &Endpoint, id: u64) -> Status {
+    match next(endpoint) {
+        Event::Completed { id: done, status } if done == id => status,
+        other => panic!("{other:?} instead of the end of {id}"),
+    }
+}
+
+fn received(endpoint: &Endpoint) -> (PeerAddress, Vec<u8>) {
+    match next(endpoint) {
+        Event::Received { from, bytes } => (from, bytes),
+        other => panic!("{other:?} instead of a message"),
+    }
+}
+
+fn pair() -> (Arc<Pd>, Endpoint, Endpoint) {
+    let pd = domain();
+    let bind = |number| Endpoint::bind(&pd, LOCALHOST, number, Options::default()).unwrap();
+    let (a, b) = (bind(1), bind(2));
+    (pd, a, b)
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_in_order_and_are_answered() {
+    let (_pd, a, b) = pair();
+    let lengths = [0, 1, 1382, 1383, 100_000, SEND_LEN_MAX as usize];
+    for (id, &len) in lengths.iter().enumerate() {
+        let bytes = pattern(id as u64, len).into();
+        a.post(b.address(), id as u64, Request::Send(bytes)).unwrap();
+    }
+    for (id, &len) in lengths.iter().enumerate() {
+        let (from, bytes) = received(&b);
+        assert_eq!(from, a.address());
+        assert!(bytes == pattern(id as u64, len), "message {id}");
+    }
+    for id in 0..lengths.len() as u64 {
+        assert_eq!(completed(&a, id), Status::Success);
+    }
+    b.post(a.address(), 7, Request::Send(b"answer".as_slice().into())).unwrap();
+    assert_eq!(received(&a), (b.address(), b"answer".to_vec()));
+    assert_eq!(completed(&b, 7), Status::Success);
+    let too_long = vec![0; SEND_LEN_MAX as usize + 1].into();
+    assert_eq!(a.post(b.address(), 8, Request::Send(too_long)), Err(Errno::MSGSIZE));
+}
+
+#[test]
+fn an_endpoint_reaches_itself_and_ipv6() {
+    let pd = domain();
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    let Ok(endpoint) = Endpoint::bind(&pd, any, 3, Options::default()) else { return };
+    let port = endpoint.address().socket.port();
+    for ip in [Ipv6Addr::LOCALHOST.into(), std::net::IpAddr::from(Ipv4Addr::LOCALHOST)] {
+        let own = PeerAddress { socket: SocketAddr::new(ip, port), endpoint: 3 };
+        if UdpSocket::bind((ip, 0)).is_err() {
+            continue;
+        }
+        endpoint.post(own, 1, Request::Send(b"me".as_slice().into())).unwrap();
+        let (mut messages, mut ends) = (0, 0);
+        while messages + ends < 2 {
+            match next(&endpoint) {
+                Event::Received { from, bytes } => {
+                    assert_eq!((from, &bytes[..]), (own, &b"me"[..]));
+                    messages += 1;
+                }
+                Event::Completed { status, .. } => {
+                    assert_eq!(status, Status::Success);
+                    ends += 1;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_and_reads_obey_keys_and_bounds() {
+    let (pd, a, b) = pair();
+    let len = 300_000;
+    let everything = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let target = Memory::new(&pd, &vec![0; len], everything);
+    let private = Memory::new(&pd, &vec![0; len], Access::LOCAL_WRITE);
+    let source = Memory::new(&pd, &pattern(1, len), Access::empty());
+    let stranger = Memory::new(&domain(), &vec![0; len], everything);
+    let write = |from: Buffer, to: Buffer| Request::Write {
+        data: Data::Registered(from),
+        key: to.key,
+        addr: to.addr,
+    };
+    let read = |into: Buffer, from: Buffer| Request::Read { into, key: from.key, addr: from.addr };
+
+    a.post(b.address(), 1, write(source.part(0, len - 10), target.part(10, 0))).unwrap();
+    a.post(b.address(), 2, read(private.part(0, len), target.part(0, len))).unwrap();
+    assert_eq!(completed(&a, 1), Status::Success);
+    assert_eq!(completed(&a, 2), Status::Success);
+    assert!(target.bytes()[10..] == pattern(1, len)[..len - 10]);
+    assert!(private.bytes() == target.bytes());
+
+    let (before, wrong_key) =
+        (target.bytes(), Buffer { key: source.mr.key() ^ 1, ..target.part(0, 1) });
+    let attempts = [
+        (write(source.part(0, 9), target.part(len - 8, 0)), Status::Refused(Reason::Bounds)),
+        (write(source.part(0, 9), private.part(0, 0)), Status::Refused(Reason::Rights)),
+        (write(source.part(0, 9), stranger.part(0, 0)), Status::Refused(Reason::Domain)),
+        (write(source.part(0, 9), wrong_key), Status::Refused(Reason::Key)),
+        (write(source.part(len - 8, 9), target.part(0, 0)), Status::LocalAccess(Reason::Bounds)),
+        (read(private.part(0, 9), private.part(0, 9)), Status::Refused(Reason::Rights)),
+        (read(private.part(0, 9), target.part(len - 8, 9)), Status::Refused(Reason::Bounds)),
+        (read(source.part(0, 9), target.part(0, 9)), Status::LocalAccess(Reason::Rights)),
+    ];
+    for (id, (request, expected)) in attempts.into_iter().enumerate() {
+        let id = 10 + id as u64;
+        a.post(b.address(), id, request).unwrap();
+        // A refusal concerns one request.
+        a.post(b.address(), 99, Request::Send(b"on".as_slice().into())).unwrap();
+        let mut ends = HashMap::new();
+        while ends.len() < 2 {
+            let Event::Completed { id, status } = next(&a) else { panic!("a message") };
+            ends.insert(id, status);
+        }
+        assert_eq!((ends[&id], ends[&99]), (expected, Status::Success));
+        assert_eq!(received(&b).1, b"on");
+    }
+    assert!(target.bytes() == before, "a refused write has written");
+}
+
+#[test]
+fn a_slow_receiver_slows_its_senders_down() {
+    let pd = domain();
+    let options = Options { receive_bytes: 100_000, ..Options::default() };
+    let slow = Endpoint::bind(&pd, LOCALHOST, 1, options).unwrap();
+    let senders: Vec<_> =
+        (2..5).map(|n| Endpoint::bind(&pd, LOCALHOST, n, Options::default()).unwrap()).collect();
+    const COUNT: u64 = 20;
+    const LEN: usize = 30_000;
+    for (number, sender) in senders.iter().enumerate() {
+        for id in 0..COUNT {
+            let bytes = pattern(1000 * number as u64 + id, LEN).into();
+            sender.post(slow.address(), id, Request::Send(bytes)).unwrap();
+        }
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let mut counts = HashMap::<u16, u64>::new();
+    for _ in 0..COUNT * senders.len() as u64 {
+        let (from, bytes) = received(&slow);
+        let count = counts.entry(from.endpoint).or_default();
+        let expected = pattern(1000 * (u64::from(from.endpoint) - 2) + *count, LEN);
+        assert!(bytes == expected, "message {count} of {}", from.endpoint);
+        *count += 1;
+    }
+    for sender in &senders {
+        (0..COUNT).for_each(|id| assert_eq!(completed(sender, id), Status::Success));
+    }
+}
+
+/// Passes datagrams between one address and others, and loses, repeats and holds up some.
+fn relay(
+    to: SocketAddr,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> (SocketAddr, std::thread::JoinHandle<u64>) {
+    let front = UdpSocket::bind(LOCALHOST).unwrap();
+    let address = front.local_addr().unwrap();
+    let back = UdpSocket::bind(LOCALHOST).unwrap();
+    back.connect(to).unwrap();
+    for socket in [&front, &back] {
+        socket.set_nonblocking(true).unwrap();
+    }
+    let thread = std::thread::spawn(move || {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (mut client, mut held) = (None, Vec::<(Instant, bool, Vec<u8>)>::new());
+        let mut buffer = vec![0; 65_536];
+        let mut lost = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let mut arrived = Vec::new();
+            while let Ok((len, from)) = front.recv_from(&mut buffer) {
+                client = Some(from);
+                arrived.push((true, buffer[..len].to_vec()));
+            }
+            while let Ok(len) = back.recv(&mut buffer) {
+                arrived.push((false, buffer[..len].to_vec()));
+            }
+            for (forth, bytes) in arrived {
+                if rng.u8(..100) < 5 {
+                    lost += 1;
+                    continue;
+                }
+                for _ in 0..if rng.u8(..100) < 3 { 2 } else { 1 } {
+                    let delay = if rng.u8(..100) < 10 { rng.u64(..3_000) } else { 0 };
+                    let at = Instant::now() + Duration::from_micros(delay);
+                    held.push((at, forth, bytes.clone()));
+                }
+            }
+            let now = Instant::now();
+            held.retain(|(at, forth, bytes)| {
+                if *at <= now {
+                    // A full socket loses it, which is what this is for.
+                    let _ = match (forth, client) {
+                        (true, _) => back.send(bytes),
+                        (false, Some(client)) => front.send_to(bytes, client),
+                        (false, None) => Ok(0),
+                    };
+                }
+                *at > now
+            });
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        lost
+    });
+    (address, thread)
+}
+
+#[test]
+fn everything_gets_through_a_bad_network() {
+    let (pd, a, b) = pair();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (address, thread) = relay(b.address().socket, 7, Arc::clone(&stop));
+    let far = PeerAddress { socket: address, endpoint: 2 };
+    let everything = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let target = Memory::new(&pd, &vec![0; 400_000], everything);
+    let own = Memory::new(&pd, &vec![0; 400_000], Access::LOCAL_WRITE);
+    const COUNT: u64 = 300;
+    let mut rng = fastrand::Rng::with_seed(3);
+    let lengths: Vec<usize> = (0..COUNT).map(|_| rng.usize(..3_000)).collect();
+    for (id, &len) in lengths.iter().enumerate() {
+        let bytes = pattern(id as u64, len).into();
+        a.post(far, id as u64, Request::Send(bytes)).unwrap();
+    }
+    let data = Data::Bytes(pattern(77, 400_000).into());
+    let place = target.part(0, 0);
+    a.post(far, COUNT, Request::Write { data, key: place.key, addr: place.addr }).unwrap();
+    let into = own.part(0, 400_000);
+    a.post(far, COUNT + 1, Request::Read { into, key: place.key, addr: place.addr }).unwrap();
+    for (id, &len) in lengths.iter().enumerate() {
+        assert!(received(&b).1 == pattern(id as u64, len), "message {id}");
+    }
+    for id in 0..COUNT + 2 {
+        assert_eq!(completed(&a, id), Status::Success, "request {id}");
+    }
+    assert!(own.bytes() == pattern(77, 400_000));
+    stop.store(true, Ordering::Relaxed);
+    assert_ne!(thread.join().unwrap(), 0, "the network was not bad at all");
+}
+
+/// A peer that starts anew at the same address is told apart from the old one.
+#[test]
+fn a_restarted_peer_is_recognised() {
+    let (pd, a, b) = pair();
+    let address = b.address();
+    a.post(address, 1, Request::Send(b"old".as_slice().into())).unwrap();
+    assert_eq!(received(&b).1, b"old");
+    assert_eq!(completed(&a, 1), Status::Success);
+    drop(b);
+    let b = Endpoint::bind(&pd, address.socket, 2, Options::default()).unwrap();
+    a.post(address, 2, Request::Send(b"lost".as_slice().into())).unwrap();
+    assert_eq!(completed(&a, 2), Status::PeerRestarted);
+    a.post(address, 3, Request::Send(b"new".as_slice().into())).unwrap();
+    assert_eq!(received(&b).1, b"new");
+    assert_eq!(completed(&a, 3), Status::Success);
+}
+
+#[test]
+fn a_stranger_gets_no_more_than_it_sends() {
+    let pd = domain();
+    let endpoint = Endpoint::bind(&pd, LOCALHOST, 1, Options::default()).unwrap();
+    let memory = Memory::new(&pd, &vec![7; 100_000], Access::REMOTE_READ);
+    let socket = UdpSocket::bind(LOCALHOST).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    // A read request of a first datagram, whose source never answers.
+    let header = Header {
+        kind: Kind::Data,
+        syn: true,
+        probe: false,
+        lost: false,
+        source: End { endpoint: 9, epoch: 1, stream: 1 },
+        destination: End { endpoint: 1, epoch: 0, stream: 0 },
+        window: 1024,
+        sequence: 1,
+        ack: None,
+        timestamp: 1,
+        echo: 0,
+    };
+    let ddp = weft_wire::ddp::Header::Untagged {
+        last: true,
+        ulp: weft_wire::rdmap::Opcode::ReadRequest.control(),
+        ulp_word: 0,
+        qn: 1,
+        msn: 1,
+        mo: 0,
+    };
+    let place = memory.part(0, 100_000);
+    let read = weft_wire::rdmap::ReadRequest {
+        sink_stag: 0,
+        sink_to: 0,
+        size: place.len,
+        source_stag: place.key,
+        source_to: place.addr,
+    };
+    let mut datagram = vec![0; HEADER_LEN + ddp.len() + weft_wire::rdmap::ReadRequest::LEN];
+    header.emit(&mut datagram);
+    ddp.emit(&mut datagram[HEADER_LEN..]);
+    read.emit(&mut datagram[HEADER_LEN + ddp.len()..]);
+    weft_wire::rd::seal(&mut datagram);
+    socket.send_to(&datagram, endpoint.address().socket).unwrap();
+    let (mut answered, mut buffer) = (0, [0; 65_536]);
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        answered += socket.recv(&mut buffer).unwrap_or(0);
+    }
+    assert!(answered > 0, "an acknowledgement is due");
+    assert!(answered <= 3 * datagram.len(), "{answered} bytes for {}", datagram.len());
+}
