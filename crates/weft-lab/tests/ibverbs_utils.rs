@@ -92,6 +92,11 @@ fn rc_pingpong_with_work_request_builders() -> Result<()> {
 }
 
 #[test]
+fn rc_pingpong_in_device_memory() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-j -g 0")
+}
+
+#[test]
 fn rc_pingpong_of_many_sizes() -> Result<()> {
     for (size, iterations) in [(1, 1000), (63, 1000), (65_537, 500), (8 << 20, 20)] {
         // The verification of -c writes page numbers, which takes at least a page.

@@ -27,9 +27,6 @@ enum Ends {
 
 /// The tests that do not pass, by the beginning of their names, and why.
 const EXCEPTIONS: &[(&str, Ends, &str)] = &[
-    ("test_device.DMTest.", Ends::Skipped, "no device memory"),
-    ("test_device.SharedDMTest.", Ends::Skipped, "no device memory"),
-    ("test_mr.DeviceMemory", Ends::Skipped, "no device memory"),
     (
         "test_device.DeviceTest.test_query_gid_ex_bad_flow",
         Ends::Skipped,

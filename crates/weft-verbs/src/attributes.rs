@@ -154,6 +154,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         orig_attr,
         device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
         phys_port_cnt_ex: u32::from(PORT),
+        max_dm_size: limits::DEVICE_MEMORY_MAX as u64,
         ..zeroed()
     };
     // SAFETY: the program's structure has the size that it says.

@@ -19,6 +19,7 @@ use crate::attributes;
 use crate::cq;
 use crate::cq_ex;
 use crate::device::Device;
+use crate::dm;
 use crate::import;
 use crate::mr;
 use crate::mw;
@@ -94,6 +95,9 @@ pub(crate) fn give(
         query_port: Some(attributes::query_port),
         query_device_ex: Some(attributes::query_device_ex),
         advise_mr: Some(mr::advise_mr),
+        alloc_dm: Some(dm::alloc_dm),
+        free_dm: Some(dm::free_dm),
+        reg_dm_mr: Some(dm::reg_dm_mr),
         alloc_td: Some(pd::alloc_td),
         dealloc_td: Some(pd::dealloc_td),
         alloc_parent_domain: Some(pd::alloc_parent_domain),

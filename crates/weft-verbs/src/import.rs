@@ -35,7 +35,34 @@ struct Named {
 }
 
 static OPENED: Lock<Vec<Named>> = Lock::new(Vec::new());
-static DOMAINS: Lock<Vec<(u32, Weak<EnginePd>)>> = Lock::new(Vec::new());
+static DOMAINS: Lock<Handles<EnginePd>> = Lock::new(Handles::new());
+
+/// Numbers for the objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Handles<T>(Vec<(u32, Weak<T>)>);
+
+impl<T> Handles<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The handle by which a program may import the object.
+    pub(crate) fn of(&mut self, object: &Arc<T>) -> u32 {
+        self.0.retain(|(_, object)| object.strong_count() != 0);
+        let known = self.0.iter().find(|(_, other)| other.as_ptr() == Arc::as_ptr(object));
+        if let Some((handle, _)) = known {
+            return *handle;
+        }
+        let handle = self.0.last().map_or(1, |(last, _)| last.wrapping_add(1));
+        self.0.push((handle, Arc::downgrade(object)));
+        handle
+    }
+
+    /// The object that a program names.
+    pub(crate) fn find(&self, handle: u32) -> Option<Arc<T>> {
+        self.0.iter().find(|(other, _)| *other == handle)?.1.upgrade()
+    }
+}
 
 fn inode_of(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
     let stat = fstat(fd)?;
@@ -57,16 +84,7 @@ pub(crate) fn descriptor(engine: &Arc<EngineContext>, device: &'static Device) -
 
 /// A handle by which a program may import the domain.
 pub(crate) fn handle(domain: &Arc<EnginePd>) -> u32 {
-    let mut domains = DOMAINS.lock();
-    domains.retain(|(_, domain)| domain.strong_count() != 0);
-    if let Some((handle, _)) =
-        domains.iter().find(|(_, other)| other.as_ptr() == Arc::as_ptr(domain))
-    {
-        return *handle;
-    }
-    let handle = domains.last().map_or(1, |(last, _)| last.wrapping_add(1));
-    domains.push((handle, Arc::downgrade(domain)));
-    handle
+    DOMAINS.lock().of(domain)
 }
 
 fn import(fd: c_int) -> Result<*mut ibv_context> {
@@ -94,11 +112,7 @@ extern "C" fn ibv_import_device(fd: c_int) -> *mut ibv_context {
 unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     // SAFETY: an open context.
     let engine = unsafe { Context::of(context) }.engine();
-    let found = {
-        let domains = DOMAINS.lock();
-        let mut found = domains.iter().filter(|(other, _)| *other == handle);
-        found.find_map(|(_, domain)| domain.upgrade())
-    };
+    let found = DOMAINS.lock().find(handle);
     let domain = found.filter(|domain| Arc::ptr_eq(domain.context(), engine));
     errno::pointer(domain.ok_or(Errno::INVAL).map(|domain| pd::give(context, domain)))
 }
@@ -117,7 +131,7 @@ unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr 
     let region = EngineMr::find(handle).filter(|region| Arc::ptr_eq(region.pd(), domain));
     errno::pointer(region.ok_or(Errno::INVAL).map(|region| {
         // SAFETY: a live domain, to which the region belongs.
-        unsafe { mr::give_imported(pd, region) }
+        unsafe { mr::give(pd, region, 0, None) }
     }))
 }
 

@@ -13,6 +13,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
+mod dm;
 mod errno;
 mod event;
 mod import;

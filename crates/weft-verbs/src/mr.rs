@@ -19,6 +19,7 @@ use crate::abi::{
     IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED, ib_uverbs_advise_mr_advice,
     ibv_mr, ibv_pd, ibv_sge,
 };
+use crate::dm;
 use crate::errno;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
@@ -33,6 +34,8 @@ const REREG_ERR_CMD: c_int = -4;
 #[derive(Debug)]
 pub(crate) struct Mr {
     registered: Lock<Registered>,
+    /// The device memory that it is in.
+    _held: Option<dm::Held>,
 }
 
 #[derive(Debug)]
@@ -106,21 +109,27 @@ unsafe fn create(
     let context = state.context();
     let c = ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key };
     let registered = Registered { engine, iova, access, _pd: state.hold() };
-    Ok(object::create(c, Mr { registered: Lock::new(registered) }))
+    Ok(object::create(c, Mr { registered: Lock::new(registered), _held: None }))
 }
 
-/// Gives the program another name for a region of the domain. Its address is not known by it.
+/// Gives the program a name for a region that is registered in the domain, and whose memory it does
+/// not know by an address. `held` is kept until the name goes.
 ///
 /// # Safety
 /// `pd` must be live.
-pub(crate) unsafe fn give_imported(pd: *mut ibv_pd, engine: Arc<EngineMr>) -> *mut ibv_mr {
+pub(crate) unsafe fn give(
+    pd: *mut ibv_pd,
+    engine: Arc<EngineMr>,
+    length: usize,
+    held: Option<dm::Held>,
+) -> *mut ibv_mr {
     // SAFETY: live, by the caller's promise.
     let state = unsafe { Pd::of(pd) };
     let (context, key) = (state.context(), engine.key());
-    let (addr, length) = (std::ptr::null_mut(), 0);
+    let addr = std::ptr::null_mut();
     let c = ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key };
     let registered = Registered { engine, iova: 0, access: 0, _pd: state.hold() };
-    object::create(c, Mr { registered: Lock::new(registered) })
+    object::create(c, Mr { registered: Lock::new(registered), _held: held })
 }
 
 /// Forgets a name of a region, which stays registered.

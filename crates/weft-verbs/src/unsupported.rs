@@ -10,8 +10,8 @@ use std::ffi::{c_int, c_void};
 use weft_engine::Errno;
 
 use crate::abi::{
-    IBV_FORK_UNNEEDED, ibv_ah_attr, ibv_context, ibv_dm, ibv_ece, ibv_fork_status, ibv_gid, ibv_mr,
-    ibv_pd, ibv_qp,
+    IBV_FORK_UNNEEDED, ibv_ah_attr, ibv_context, ibv_ece, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd,
+    ibv_qp,
 };
 use crate::errno;
 
@@ -44,15 +44,6 @@ extern "C" fn ibv_reg_dmabuf_mr(
 ) -> *mut ibv_mr {
     none()
 }
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut ibv_dm {
-    none()
-}
-
-/// Nothing was imported, so there is nothing to give back.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {

@@ -536,6 +536,39 @@ static void extended_connections(void)
 	CHECK(ibv_close_xrcd(xrcd) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
+static void device_memory(void)
+{
+	struct ibv_alloc_dm_attr attr = { .length = 64 };
+	char text[8] = "0123456", copy[8] = "";
+	struct ibv_device_attr_ex device;
+	struct ibv_dm *dm, *same;
+	struct ibv_mr *mr;
+	int access = IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE;
+
+	CHECK(ibv_query_device_ex(ctx, NULL, &device) == 0 && device.max_dm_size >= 4096);
+	attr.length = device.max_dm_size + 1;
+	FAILS(ibv_alloc_dm(ctx, &attr), ENOMEM);
+	attr.length = 64;
+	attr.comp_mask = 1;
+	FAILS(ibv_alloc_dm(ctx, &attr), EINVAL);
+	attr.comp_mask = 0;
+	dm = ibv_alloc_dm(ctx, &attr);
+	CHECK(dm && dm->context == ctx);
+	CHECK(ibv_memcpy_to_dm(dm, 56, text, sizeof(text)) == 0);
+	CHECK(ibv_memcpy_from_dm(copy, dm, 56, sizeof(copy)) == 0 && strcmp(copy, text) == 0);
+	CHECK(ibv_memcpy_to_dm(dm, 60, text, sizeof(text)) == EINVAL);
+	CHECK(ibv_memcpy_to_dm(dm, 2, text, sizeof(text)) == EINVAL);
+	CHECK(ibv_memcpy_from_dm(copy, dm, ~0ULL - 3, 4) == EINVAL);
+	same = ibv_import_dm(ctx, dm->handle);
+	CHECK(same && ibv_memcpy_from_dm(copy, same, 56, 4) == 0);
+	ibv_unimport_dm(same);
+	FAILS(ibv_reg_dm_mr(pd, dm, 0, 64, IBV_ACCESS_LOCAL_WRITE), EINVAL);
+	FAILS(ibv_reg_dm_mr(pd, dm, 4, 64, access), EINVAL);
+	mr = ibv_reg_dm_mr(pd, dm, 4, 60, access);
+	CHECK(mr && mr->length == 60 && ibv_free_dm(dm) == EBUSY);
+	CHECK(ibv_dereg_mr(mr) == 0 && ibv_free_dm(dm) == 0);
+}
+
 /* Other names of this process's own objects, found by descriptor and handle. */
 static void importing(void)
 {
@@ -564,12 +597,10 @@ static void importing(void)
 
 static void not_offered(void)
 {
-	struct ibv_alloc_dm_attr dm = { .length = 64 };
 	struct ibv_values_ex values = { 0 };
 	struct ibv_xrcd_init_attr xrcd = { 0 };
 
 	FAILS(ibv_open_xrcd(ctx, &xrcd), EINVAL); /* without what it must name */
-	FAILS(ibv_alloc_dm(ctx, &dm), EOPNOTSUPP);
 	FAILS(ibv_alloc_null_mr(pd), EOPNOTSUPP);
 	CHECK(ibv_query_rt_values_ex(ctx, &values) == EOPNOTSUPP);
 }
@@ -990,6 +1021,7 @@ int main(void)
 	datagrams();
 	queue_pairs();
 	extended_connections();
+	device_memory();
 	importing();
 	not_offered();
 	make_pair(NULL, 0);

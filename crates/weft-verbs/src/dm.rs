@@ -1,0 +1,232 @@
+//! Device memory: what a card has of its own to keep data in. Here it is memory of the process, so
+//! that programs which use it run; nothing is gained by it.
+//!
+//! # Safety
+//! Objects that a program hands in are live ones of ours, and buffers have the length that it says.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{c_int, c_void};
+use std::slice;
+use std::sync::Arc;
+
+use weft_engine::access::Access;
+use weft_engine::mr::Mr as EngineMr;
+use weft_engine::{Context as EngineContext, Errno, Result, limits};
+use weft_sys::{Lock, Region};
+
+use crate::abi::{IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use crate::context::Context;
+use crate::errno;
+use crate::import::Handles;
+use crate::mr;
+use crate::object::{self, Behind, Object};
+use crate::pd::{Pd, Use, Users};
+
+/// Offsets and lengths are multiples of this many bytes, as with the cards that have such memory.
+const UNIT: u64 = 4;
+/// The largest alignment that can be asked for: a page.
+const LOG_ALIGN_MAX: u32 = 12;
+
+/// The memory. It lives as long as a region or an imported name of it does.
+#[derive(Debug)]
+struct Memory {
+    start: *mut u8,
+    layout: Layout,
+    context: Arc<EngineContext>,
+    users: Users,
+}
+
+// SAFETY: the memory is reached only by copies that the program and its peers order themselves, as
+// registered memory is.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn allocate(context: &Arc<EngineContext>, attr: &ibv_alloc_dm_attr) -> Result<Arc<Self>> {
+        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > LOG_ALIGN_MAX {
+            return Err(Errno::INVAL);
+        }
+        if attr.length > limits::DEVICE_MEMORY_MAX {
+            return Err(Errno::NOMEM);
+        }
+        let align = (1 << attr.log_align_req).max(align_of::<u64>());
+        let layout = Layout::from_size_align(attr.length, align).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the size is not 0.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            return Err(Errno::NOMEM);
+        }
+        let context = Arc::clone(context);
+        Ok(Arc::new(Self { start, layout, context, users: Users::default() }))
+    }
+
+    fn region(&self) -> Region {
+        // SAFETY: allocated until this value is dropped; every holder of a region of it holds this
+        // value, too.
+        unsafe { Region::new(self.start.addr(), self.layout.size()) }
+            .expect("an allocation does not wrap around")
+    }
+
+    /// A part that a program may copy from or to.
+    ///
+    /// # Errors
+    /// `EINVAL` when it does not lie inside, or is not made of whole units.
+    fn part(&self, offset: u64, length: usize) -> Result<Region> {
+        if !offset.is_multiple_of(UNIT) || !(length as u64).is_multiple_of(UNIT) {
+            return Err(Errno::INVAL);
+        }
+        let offset = usize::try_from(offset).map_err(|_| Errno::INVAL)?;
+        self.region().part(offset, length).ok_or(Errno::INVAL)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody has it any more.
+        unsafe { dealloc(self.start, self.layout) };
+    }
+}
+
+static HANDLES: Lock<Handles<Memory>> = Lock::new(Handles::new());
+
+/// What is behind an `ibv_dm`.
+#[derive(Debug)]
+struct Dm {
+    memory: Arc<Memory>,
+}
+
+impl Behind for Dm {
+    type C = ibv_dm;
+}
+
+/// # Safety
+/// `dm` must be live for `'a`.
+unsafe fn of<'a>(dm: *mut ibv_dm) -> &'a Object<Dm> {
+    // SAFETY: every `ibv_dm` that programs have is made by `give`.
+    unsafe { object::object(dm) }
+}
+
+fn give(context: *mut ibv_context, memory: Arc<Memory>) -> *mut ibv_dm {
+    let c = ibv_dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: IBV_DM_MASK_HANDLE,
+        handle: HANDLES.lock().of(&memory),
+    };
+    object::create(c, Dm { memory })
+}
+
+/// `ibv_alloc_dm`.
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: an open context.
+    let engine = unsafe { Context::of(context) }.engine();
+    // SAFETY: the program's structure.
+    let memory = Memory::allocate(engine, unsafe { &*attr });
+    errno::pointer(memory.map(|memory| give(context, memory)))
+}
+
+/// `ibv_free_dm`: `EBUSY` while a region is registered in it.
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: live.
+    let free = unsafe { of(dm) }.memory.users.check_none();
+    if free.is_ok() {
+        // SAFETY: the program gives it up.
+        unsafe { object::destroy::<Dm>(dm) };
+    }
+    errno::returned(free)
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: live.
+    let part = unsafe { of(dm) }.memory.part(offset, length);
+    errno::returned(part.map(|part| {
+        if length != 0 {
+            // SAFETY: the program's buffer of this length.
+            part.copy_in(unsafe { slice::from_raw_parts(from.cast(), length) });
+        }
+    }))
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    // SAFETY: live.
+    let part = unsafe { of(dm) }.memory.part(offset, length);
+    errno::returned(part.map(|part| {
+        let mut bytes = Vec::new();
+        part.copy_out(&mut bytes);
+        // SAFETY: the program's buffer of this length.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), length) };
+    }))
+}
+
+/// What keeps the memory of a region: its use, and the memory itself.
+#[derive(Debug)]
+pub(crate) struct Held {
+    _use: Use,
+    _memory: Arc<Memory>,
+}
+
+unsafe fn register(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: u32,
+) -> Result<*mut ibv_mr> {
+    // SAFETY: live.
+    let memory = &unsafe { of(dm) }.memory;
+    // SAFETY: a live domain.
+    let domain = unsafe { Pd::of(pd) };
+    let rights = Access::for_region(access)?;
+    if !rights.contains(Access::ZERO_BASED) {
+        return Err(Errno::INVAL);
+    }
+    let part = memory.part(offset, length)?;
+    let engine = EngineMr::register(domain.engine(), part, 0, rights)?;
+    let held = Held { _use: memory.users.hold(), _memory: Arc::clone(memory) };
+    // SAFETY: a live domain, to which the region belongs.
+    Ok(unsafe { mr::give(pd, engine, length, Some(held)) })
+}
+
+/// `ibv_reg_dm_mr`: addresses in the region begin with 0.
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's promise is ours.
+    errno::pointer(unsafe { register(pd, dm, offset, length, access) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    // SAFETY: an open context.
+    let engine = unsafe { Context::of(context) }.engine();
+    let found = HANDLES.lock().find(handle);
+    let memory = found.filter(|memory| Arc::ptr_eq(&memory.context, engine));
+    errno::pointer(memory.ok_or(Errno::INVAL).map(|memory| give(context, memory)))
+}
+
+/// The memory stays allocated; only this name of it goes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: imported, and the program gives it up.
+    unsafe { object::destroy::<Dm>(dm) };
+}
