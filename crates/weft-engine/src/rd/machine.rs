@@ -416,4 +416,14 @@ impl Machine {
     pub(super) fn sweep(&mut self, now: u64) {
         self.table.sweep(now, &mut self.shared);
     }
+
+    /// Whether everything that was taken from a common store is back. Peers must be forgotten.
+    pub(super) fn is_clean(&self) -> bool {
+        let Shared { config, requests, request_bytes, .. } = &self.shared;
+        let Shared { receive_room, early_room, unproven, .. } = &self.shared;
+        (*requests, *request_bytes, *unproven) == (0, 0, 0)
+            && (*receive_room, *early_room) == (config.receive_bytes, EARLY_BYTES_MAX)
+            && self.timers.is_empty()
+            && self.peers() == 0
+    }
 }

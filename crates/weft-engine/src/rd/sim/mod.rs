@@ -6,8 +6,10 @@
 //! one.
 
 mod host;
+mod hostile;
 mod net;
 mod oracle;
+mod paths;
 mod setup;
 mod world;
 

@@ -145,7 +145,8 @@ impl World {
             let timer = self.hosts.iter().filter_map(|host| host.machine.next_timeout()).min();
             let happening = self.agenda.peek().map(|Reverse((at, ..))| *at);
             let Some(next) = timer.into_iter().chain(happening).min() else {
-                return self.oracle.check_at_rest(&self.hosts);
+                self.oracle.check_at_rest(&self.hosts)?;
+                return self.check_clean();
             };
             self.now = self.now.max(next);
             let limit = if self.mutated { MUTATED_TIME_MAX } else { TIME_MAX };
@@ -163,6 +164,17 @@ impl World {
             }
         }
         Err("it does not come to rest".into())
+    }
+
+    /// Nothing is left of peers that are forgotten.
+    fn check_clean(&mut self) -> Check {
+        for (number, host) in self.hosts.iter_mut().enumerate() {
+            host.machine.sweep(self.now + 2 * IDLE);
+            if !host.machine.is_clean() {
+                return Err(format!("{number} does not let go: {:?}", host.machine));
+            }
+        }
+        Ok(())
     }
 
     fn happen(&mut self, happening: Happening) -> Check {
