@@ -25,8 +25,8 @@ pub(crate) fn html(document: &Document) -> Result<String> {
     }
     for table in &document.benchmarks {
         writeln!(page, "<h2>{}</h2>\n<p>{}</p>", escaped(&table.name), escaped(&table.about))?;
-        if let Some(picture) = plot::svg(table)? {
-            page.push_str(&picture);
+        for value in table.plotted() {
+            page.push_str(&plot::svg(table, value)?.unwrap_or_default());
         }
         push_table(&mut page, table)?;
     }
@@ -44,7 +44,7 @@ fn push_table(page: &mut String, table: &Table) -> Result<()> {
     let compares = table.compares();
     page.push_str(if compares { "<th>/ sockets</th></tr>\n" } else { "</tr>\n" });
     for row in &table.rows {
-        let (series, transport) = (escaped(&row.series()), escaped(&row.transport));
+        let (series, transport) = (escaped(&table.series_of(row)), escaped(&row.transport));
         write!(
             page,
             "<tr><td>{}</td><td class=\"label\">{series}</td><td class=\"label\">{transport}</td>",

@@ -74,6 +74,19 @@ pub(crate) struct Measured {
     pub(crate) rounds: Vec<f64>,
 }
 
+/// What tells rows apart beside the transport.
+#[derive(Clone, Copy)]
+struct Label {
+    name: &'static str,
+    of: fn(&Row) -> &str,
+}
+
+const LABELS: [Label; 3] = [
+    Label { name: "operation", of: |row| &row.operation },
+    Label { name: "wait", of: |row| &row.wait },
+    Label { name: "kind", of: |row| &row.variant },
+];
+
 impl Document {
     /// The machine and the settings, in lines.
     fn heading(&self) -> Vec<String> {
@@ -112,6 +125,30 @@ impl Table {
         columns
     }
 
+    /// What is plotted: the value that counts, and what it costs in processor time.
+    fn plotted(&self) -> impl Iterator<Item = &str> {
+        let columns = self.columns().into_iter().map(|(name, _)| name);
+        let cost = columns.into_iter().find(|name| name.ends_with("CPU"));
+        std::iter::once(self.primary.as_str()).chain(cost)
+    }
+
+    /// The labels that differ between rows, other than the place on the axis.
+    fn labels(&self) -> Vec<Label> {
+        let differs = |label: &Label| {
+            let mut texts = self.rows.iter().map(label.of);
+            let first = texts.next();
+            texts.any(|text| Some(text) != first)
+        };
+        LABELS.into_iter().filter(differs).collect()
+    }
+
+    /// What tells a row's line from others in a plot.
+    fn series_of(&self, row: &Row) -> String {
+        let labels = self.labels();
+        let texts = labels.iter().map(|label| (label.of)(row)).filter(|text| !text.is_empty());
+        std::iter::once(row.over.as_str()).chain(texts).collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether there are plain sockets to compare with.
     fn compares(&self) -> bool {
         self.rows.iter().any(|row| row.ratio.is_some())
@@ -125,13 +162,6 @@ impl Row {
 
     fn ratio_text(&self) -> String {
         self.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
-    }
-
-    /// What tells its line from others in a plot.
-    fn series(&self) -> String {
-        let parts = [&self.over, &self.operation, &self.wait, &self.variant];
-        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        parts.into_iter().map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 }
 

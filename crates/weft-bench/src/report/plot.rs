@@ -1,11 +1,17 @@
-//! A benchmark's primary value over its axis, as SVG.
+//! A value of a benchmark over its axis, as SVG.
+
+use std::error::Error;
 
 use anyhow::{Result, anyhow};
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::Table;
 
-const SIZE: (u32, u32) = (900, 420);
+const SIZE: (u32, u32) = (960, 400);
+/// Room for the names of the lines, right of the plot, and the height of one.
+const NAMES_WIDTH: u32 = 230;
+const NAME_HEIGHT: i32 = 20;
 /// Distinguishable with the usual kinds of colour blindness (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
@@ -18,35 +24,50 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(148, 103, 189),
 ];
 
-/// The plot; `None` where there are no two places on the axis to draw a line between.
+type Line = (String, Vec<(f64, f64)>);
+
+/// The plot of a value; `None` where there are no two places on the axis to draw a line between.
 ///
 /// # Errors
 /// If it cannot be drawn.
-pub(super) fn svg(table: &Table) -> Result<Option<String>> {
-    let series = series(table);
-    let points = || series.iter().flat_map(|(_, points)| points.iter().copied());
-    let Some(xs) = bounds(points().map(|(x, _)| x)) else { return Ok(None) };
-    let Some(ys) = bounds(points().map(|(_, y)| y)) else { return Ok(None) };
+pub(super) fn svg(table: &Table, value: &str) -> Result<Option<String>> {
+    let columns = table.columns();
+    let unit = columns.iter().find(|(name, _)| *name == value).map_or("", |(_, unit)| unit);
+    // Shares are compared by difference, everything else by ratio.
+    let is_share = unit == "%";
+    let lines = lines(table, value, is_share);
+    let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
+    let (Some(xs), Some(ys)) = (bounds(points().map(|(x, _)| x)), bounds(points().map(|(_, y)| y)))
+    else {
+        return Ok(None);
+    };
     if xs.0 >= xs.1 {
         return Ok(None);
     }
     let mut picture = String::new();
-    draw(&mut picture, table, &series, xs, ys).map_err(|error| anyhow!("{error}"))?;
+    let titles = (format!("{} {}", table.axis, table.axis_unit), format!("{value} {unit}"));
+    let drawn = if is_share {
+        draw(&mut picture, titles, &lines, xs, 0.0..ys.1.max(1.0) * 1.05)
+    } else {
+        draw(&mut picture, titles, &lines, xs, (ys.0 / 1.5..ys.1 * 1.5).log_scale())
+    };
+    drawn.map_err(|error| anyhow!("cannot draw {}: {error}", table.name))?;
     Ok(Some(picture))
 }
 
-/// Lines by what tells them apart. Places at 0 have none on a logarithmic axis.
-fn series(table: &Table) -> Vec<(String, Vec<(f64, f64)>)> {
-    let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+/// Lines by what tells them apart. A logarithmic axis has no place for 0.
+fn lines(table: &Table, value: &str, is_share: bool) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
     for row in &table.rows {
-        let Some(value) = row.median(&table.primary).filter(|value| *value > 0.0) else { continue };
-        let (name, point) = (row.series(), (row.x.max(1) as f64, value));
-        match series.iter_mut().find(|(other, _)| *other == name) {
+        let median = row.median(value).filter(|median| is_share || *median > 0.0);
+        let Some(median) = median else { continue };
+        let (name, point) = (table.series_of(row), (row.x.max(1) as f64, median));
+        match lines.iter_mut().find(|(other, _)| *other == name) {
             Some((_, points)) => points.push(point),
-            None => series.push((name, vec![point])),
+            None => lines.push((name, vec![point])),
         }
     }
-    series
+    lines
 }
 
 fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
@@ -56,48 +77,42 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-fn draw(
+fn draw<Y>(
     picture: &mut String,
-    table: &Table,
-    series: &[(String, Vec<(f64, f64)>)],
+    (x_title, y_title): (String, String),
+    lines: &[Line],
     xs: (f64, f64),
-    ys: (f64, f64),
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let unit_of = |name: &str| {
-        let columns = table.columns();
-        columns.iter().find(|(other, _)| *other == name).map_or("", |(_, unit)| unit).to_owned()
-    };
+    y_axis: Y,
+) -> std::result::Result<(), Box<dyn Error>>
+where
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
     let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    let x_axis = (xs.0..xs.1).log_scale();
-    let y_axis = (ys.0 / 1.5..ys.1 * 1.5).log_scale();
     let mut chart = ChartBuilder::on(&area)
         .margin(12)
+        .margin_right(NAMES_WIDTH)
         .x_label_area_size(40)
-        .y_label_area_size(70)
-        .build_cartesian_2d(x_axis, y_axis)?;
+        .y_label_area_size(64)
+        .build_cartesian_2d((xs.0..xs.1).log_scale(), y_axis)?;
     chart
         .configure_mesh()
-        .x_desc(format!("{} {}", table.axis, table.axis_unit))
-        .y_desc(format!("{} {}", table.primary, unit_of(&table.primary)))
+        .light_line_style(TRANSPARENT)
+        .x_desc(x_title)
+        .y_desc(y_title)
         .x_label_formatter(&|x| format!("{x:.0}"))
         .y_label_formatter(&|y| super::short(*y))
         .draw()?;
-    for (index, (name, points)) in series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        chart
-            .draw_series(
-                LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3),
-            )?
-            .label(name.as_str())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+    let left = (SIZE.0 - NAMES_WIDTH) as i32 + 12;
+    for (index, (name, points)) in (0i32..).zip(lines) {
+        let colour = COLOURS[index as usize % COLOURS.len()];
+        let style = colour.stroke_width(2);
+        chart.draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))?;
+        let top = NAME_HEIGHT * (index + 1);
+        area.draw(&PathElement::new([(left, top), (left + 18, top)], style))?;
+        area.draw(&Text::new(name.as_str(), (left + 24, top - 6), ("sans-serif", 13)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
     area.present()?;
     Ok(())
 }
@@ -110,9 +125,19 @@ mod tests {
     #[test]
     fn lines_have_names_and_one_place_makes_none() {
         let mut table = document().benchmarks.remove(0);
-        let picture = svg(&table).expect("drawn").expect("two places");
-        assert!(picture.contains("rc send poll") && picture.contains("size B"));
+        let picture = svg(&table, "p50").expect("drawn").expect("two places");
+        assert!(picture.contains("tcp-sockets") && picture.contains("size B"));
         table.rows.truncate(2);
-        assert!(svg(&table).expect("nothing to draw").is_none());
+        assert!(svg(&table, "p50").expect("nothing to draw").is_none());
+        assert!(svg(&table, "p51").expect("nothing to draw").is_none());
+    }
+
+    #[test]
+    fn shares_may_be_nothing() {
+        let mut table = document().benchmarks.remove(0);
+        for value in table.rows.iter_mut().flat_map(|row| &mut row.values) {
+            (value.unit, value.median) = ("%".into(), 0.0);
+        }
+        assert!(svg(&table, "p50").expect("drawn").is_some());
     }
 }

@@ -66,7 +66,7 @@ fn latency(request: &Request) -> Benchmark {
     Benchmark {
         name: "latency",
         about: "A message and its answer, halved; of one-sided operations the time to completion, \
-                which means that the peer's memory has been reached.",
+                which between reliable queue pairs means that the peer's memory has been reached.",
         axis: SIZE,
         primary: "p50",
         cases,
