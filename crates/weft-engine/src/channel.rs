@@ -1,7 +1,7 @@
 //! Completion channels: the descriptor that a program waits on for its completion queues.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,6 +30,12 @@ pub struct CompChannel {
     queue: Lock<Queue>,
     /// The program waits in `next_event`, not in a `poll` of its own that we do not see.
     waits_here: AtomicBool,
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl CompChannel {

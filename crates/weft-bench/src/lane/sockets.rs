@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use super::dial::timespec;
 use super::{Arrival, Deadline, Lane, Patience, Rotation};
+use crate::limits::SILENCE_MAX;
 use crate::plan::{LaneSpec, Operation, Over};
 
 /// What one `recv` asks a stream for at least, so that small messages share the call.
@@ -125,7 +126,7 @@ impl Sockets {
     }
 
     fn push_patiently(&mut self, index: usize) -> Result<()> {
-        let mut deadline = Deadline::new(self.silence());
+        let mut deadline = Deadline::new(SILENCE_MAX, self.poll);
         while !self.push(index, !self.poll)? {
             ensure!(!deadline.is_over(), "the peer takes nothing");
         }
@@ -176,7 +177,7 @@ impl Sockets {
 
     fn receive_from_one(&mut self, patience: Patience) -> Result<Option<Arrival>> {
         let may_block = patience == Patience::Wait && !self.poll;
-        let mut deadline = Deadline::new(self.silence());
+        let mut deadline = Deadline::new(self.silence(), self.poll);
         loop {
             match self.pull(0, may_block)? {
                 Ok(arrival) if arrival.messages != 0 => return Ok(Some(arrival)),
@@ -228,7 +229,7 @@ impl Lane for Sockets {
         if self.connections.len() == 1 {
             return self.receive_from_one(patience);
         }
-        let mut deadline = Deadline::new(self.silence());
+        let mut deadline = Deadline::new(self.silence(), self.poll);
         loop {
             while let Some(index) = self.ready.pop() {
                 if let Ok(arrival) = self.pull(index, false)?

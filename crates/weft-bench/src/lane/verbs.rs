@@ -1,7 +1,9 @@
 //! Queue pairs of the engine, with one completion queue for all of a lane.
 
 use std::collections::VecDeque;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use weft_engine::channel::CompChannel;
@@ -12,10 +14,11 @@ use weft_engine::qp::QpType;
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::Sge;
 use weft_engine::wr::{Data, Destination, Operation as Verb, RecvRequest, SendFlags, SendRequest};
+use weft_sys::wait_readable;
 
 use super::queue_pair::{Host, INLINE_MAX, QueuePair, Remote};
 use super::{Arrival, Deadline, Lane, Patience, Rotation};
-use crate::limits::WINDOW_MAX;
+use crate::limits::{LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};
 
@@ -222,8 +225,8 @@ impl Verbs {
     }
 
     /// Waits until `is_done`. Returns whether it was in time.
-    fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let mut deadline = Deadline::new(self.silence());
+    fn wait_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
+        let mut deadline = Deadline::new(limit, self.spec.poll);
         while !is_done(self) {
             if !self.reap()? {
                 if deadline.is_over() {
@@ -249,8 +252,8 @@ impl Lane for Verbs {
             if patience == Patience::Now {
                 self.reap()?;
             } else {
-                let in_time = self.wait_until(has_room)?;
-                ensure!(in_time, "no request has ended for {:?}", self.silence());
+                let in_time = self.wait_until(SILENCE_MAX, has_room)?;
+                ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
             }
         }
         let can = has_room(self);
@@ -262,17 +265,19 @@ impl Lane for Verbs {
 
     fn receive(&mut self, patience: Patience) -> Result<Option<Arrival>> {
         if self.arrivals.is_empty() {
-            match patience {
-                Patience::Now => drop(self.reap()?),
-                Patience::Wait => drop(self.wait_until(|lane| !lane.arrivals.is_empty())?),
+            if patience == Patience::Now {
+                self.reap()?;
+            } else {
+                self.wait_until(self.silence(), |lane| !lane.arrivals.is_empty())?;
             }
         }
         Ok(self.arrivals.pop_front())
     }
 
     fn flush(&mut self) -> Result<()> {
-        let in_time = self.wait_until(|lane| lane.peers.iter().all(|peer| peer.under_way == 0))?;
-        ensure!(in_time, "no request has ended for {:?}", self.silence());
+        let is_done = |lane: &Self| lane.peers.iter().all(|peer| peer.under_way == 0);
+        let in_time = self.wait_until(SILENCE_MAX, is_done)?;
+        ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
         Ok(())
     }
 
@@ -282,7 +287,16 @@ impl Lane for Verbs {
         }
         self.cq.arm(false);
         // What came before the queue was armed tells of no event.
-        if !self.reap()? {
+        if self.reap()? {
+            return Ok(());
+        }
+        // What is lost tells of no event at all.
+        let limit = self.is_lossy().then_some(LOSS_AFTER);
+        let may_block = match limit {
+            Some(_) => wait_readable([self.channel.as_fd()], limit)? == [true],
+            None => true,
+        };
+        if may_block {
             self.channel.next_event().context("cannot wait for completions")?;
         }
         Ok(())

@@ -8,9 +8,10 @@ use crate::args::Bench;
 use crate::plan::{Job, LaneSpec, Operation, Over, Registration, Reuse, Role, Wait, Way};
 use crate::session::Plan;
 
-const ALL: &[Over] = &[Over::Rc, Over::Ud, Over::TcpSockets, Over::UnixSockets, Over::UdpSockets];
+const ALL: &[Over] =
+    &[Over::Rc, Over::RcTcp, Over::Ud, Over::TcpSockets, Over::UnixSockets, Over::UdpSockets];
 /// Those that lose nothing.
-const RELIABLE: &[Over] = &[Over::Rc, Over::TcpSockets, Over::UnixSockets];
+const RELIABLE: &[Over] = &[Over::Rc, Over::RcTcp, Over::TcpSockets, Over::UnixSockets];
 const VERBS: &[Over] = &[Over::Rc];
 const TCP_ONLY: &[Over] = &[Over::RcTcp];
 
@@ -482,7 +483,7 @@ fn memory(request: &Request) -> Benchmark {
 fn waiting(request: &Request) -> Benchmark {
     let xs = &either(&request.gaps, &[1, 10, 100, 1_000, 10_000]);
     let waits = &[Wait::Poll, Wait::Latency, Wait::Balanced, Wait::Cpu];
-    let over = &[Over::Rc, Over::TcpSockets];
+    let over = &[Over::Rc, Over::RcTcp, Over::TcpSockets];
     let defaults = Defaults { over, operations: SEND, waits, xs };
     let size = request.sizes.first().copied().unwrap_or(64);
     let cases = request

@@ -108,8 +108,10 @@ impl Request {
     fn over(&self, default: &[Over]) -> Vec<Over> {
         let is_remote = self.common.connect.is_some();
         let mut over = either(&self.common.over, default);
-        // Named by the user or not: it cannot be had.
-        over.retain(|over| !(is_remote && over.is_local()));
+        // Between hosts there is no choice of transports, and some cannot be had.
+        let by_default = self.common.over.is_empty();
+        let repeats = |over| by_default && over == Over::RcTcp && default.contains(&Over::Rc);
+        over.retain(|&over| !is_remote || !over.is_local() && !repeats(over));
         over
     }
 
