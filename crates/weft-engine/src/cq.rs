@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use weft_sys::Lock;
 
 use crate::channel::CompChannel;
+use crate::clock;
 use crate::context::Context;
 use crate::event::{AsyncEvent, Element, EventKind};
 use crate::limits::CQE_MAX;
@@ -21,6 +22,8 @@ const ARMED_ANY: u8 = 2;
 #[derive(Debug)]
 struct Ring {
     entries: VecDeque<Completion>,
+    /// When each entry came, in ticks of the clock, if the program wants to know.
+    times: Option<VecDeque<u64>>,
     capacity: usize,
 }
 
@@ -49,6 +52,27 @@ impl Cq {
         cqe: u32,
         channel: Option<Arc<CompChannel>>,
     ) -> Result<Arc<Self>> {
+        Self::make(context, cqe, channel, None)
+    }
+
+    /// `ibv_create_cq_ex` with time stamps.
+    ///
+    /// # Errors
+    /// As [`Cq::new`].
+    pub fn new_stamped(
+        context: &Arc<Context>,
+        cqe: u32,
+        channel: Option<Arc<CompChannel>>,
+    ) -> Result<Arc<Self>> {
+        Self::make(context, cqe, channel, Some(VecDeque::new()))
+    }
+
+    fn make(
+        context: &Arc<Context>,
+        cqe: u32,
+        channel: Option<Arc<CompChannel>>,
+        times: Option<VecDeque<u64>>,
+    ) -> Result<Arc<Self>> {
         if cqe == 0 || cqe > CQE_MAX {
             return Err(Errno::INVAL);
         }
@@ -57,7 +81,7 @@ impl Cq {
             context: Arc::clone(context),
             channel,
             cookie: AtomicUsize::new(0),
-            ring: Lock::new(Ring { entries: VecDeque::new(), capacity }),
+            ring: Lock::new(Ring { entries: VecDeque::new(), times, capacity }),
             ready: AtomicU32::new(0),
             armed: AtomicU8::new(DISARMED),
             overrun: AtomicBool::new(false),
@@ -79,19 +103,41 @@ impl Cq {
 
     /// Moves completions to `out` and returns how many. Drives the fabric when none is ready.
     pub fn poll(&self, out: &mut [Completion]) -> usize {
-        if self.ready.load(Ordering::Acquire) == 0 {
-            Reactor::get().poll();
-            if self.ready.load(Ordering::Acquire) == 0 {
-                return 0;
-            }
+        if !self.find_any() {
+            return 0;
         }
         let mut ring = self.ring.lock();
         let count = out.len().min(ring.entries.len());
         for (slot, entry) in out.iter_mut().zip(ring.entries.drain(..count)) {
             *slot = entry;
         }
+        if let Some(times) = &mut ring.times {
+            times.drain(..count);
+        }
         self.publish_len(&ring);
         count
+    }
+
+    /// Takes one completion and says when it came, in ticks of the clock; 0 without time stamps.
+    /// Drives the fabric when none is ready.
+    pub fn poll_stamped(&self) -> Option<(Completion, u64)> {
+        if !self.find_any() {
+            return None;
+        }
+        let mut ring = self.ring.lock();
+        let entry = ring.entries.pop_front()?;
+        let time = ring.times.as_mut().and_then(VecDeque::pop_front).unwrap_or(0);
+        self.publish_len(&ring);
+        Some((entry, time))
+    }
+
+    /// Whether a completion is ready; drives the fabric when none is.
+    fn find_any(&self) -> bool {
+        let is_ready = || self.ready.load(Ordering::Acquire) != 0;
+        is_ready() || {
+            Reactor::get().poll();
+            is_ready()
+        }
     }
 
     /// Whether the queue has lost a completion because it was full (`IBV_EVENT_CQ_ERR`).
@@ -153,6 +199,9 @@ impl Cq {
                 return;
             }
             ring.entries.push_back(completion);
+            if let Some(times) = &mut ring.times {
+                times.push_back(clock::ticks());
+            }
             self.publish_len(&ring);
         }
         // An error counts as solicited (ibv_req_notify_cq(3)).
@@ -173,7 +222,12 @@ impl Cq {
     /// Removes the completions of a queue pair that is reset or destroyed.
     pub(crate) fn forget(&self, qp_num: u32) {
         let mut ring = self.ring.lock();
-        ring.entries.retain(|entry| entry.qp_num != qp_num);
+        let Ring { entries, times, .. } = &mut *ring;
+        if let Some(times) = times {
+            let mut stay = entries.iter().map(|entry| entry.qp_num != qp_num);
+            times.retain(|_| stay.next().unwrap_or(false));
+        }
+        entries.retain(|entry| entry.qp_num != qp_num);
         self.publish_len(&ring);
     }
 

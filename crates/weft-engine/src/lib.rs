@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod channel;
+pub mod clock;
 pub mod cm;
 pub mod context;
 pub mod cq;

@@ -92,6 +92,11 @@ fn rc_pingpong_with_work_request_builders() -> Result<()> {
 }
 
 #[test]
+fn rc_pingpong_with_time_stamps() -> Result<()> {
+    pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-c -t -g 0")
+}
+
+#[test]
 fn rc_pingpong_in_device_memory() -> Result<()> {
     pingpong(&Stage::loopback(), "ibv_rc_pingpong", 4096, 1000, "-j -g 0")
 }

@@ -10,16 +10,16 @@ use std::mem::offset_of;
 use std::ptr;
 
 use weft_engine::device::Gid;
-use weft_engine::{Errno, Result, limits};
+use weft_engine::{Errno, Result, clock, limits};
 
 use crate::abi::{
     _compat_ibv_port_attr, IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD,
     IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
     IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID,
     IBV_DEVICE_UD_AV_PORT_ENFORCE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096,
-    IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, fill, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_gid_type, ibv_port_attr,
-    ibv_query_device_ex_input, zeroed,
+    IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK, fill,
+    ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_gid_type,
+    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, zeroed,
 };
 use crate::context::Context;
 use crate::device::Device;
@@ -154,11 +154,28 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         orig_attr,
         device_cap_flags_ex: u64::from(orig_attr.device_cap_flags),
         phys_port_cnt_ex: u32::from(PORT),
+        completion_timestamp_mask: u64::MAX,
+        hca_core_clock: clock::KHZ,
         max_dm_size: limits::DEVICE_MEMORY_MAX as u64,
         ..zeroed()
     };
     // SAFETY: the program's structure has the size that it says.
     unsafe { copy_sized(&answer, attributes, size) };
+    0
+}
+
+/// `ibv_query_rt_values_ex`: the clock of completions' time stamps, now.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    _context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the program's structure.
+    let values = unsafe { &mut *values };
+    values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+    if values.comp_mask != 0 {
+        let now = clock::now();
+        values.raw_clock = libc::timespec { tv_sec: now.tv_sec, tv_nsec: now.tv_nsec };
+    }
     0
 }
 

@@ -94,6 +94,7 @@ pub(crate) fn give(
         sz: size_of::<verbs_context>(),
         query_port: Some(attributes::query_port),
         query_device_ex: Some(attributes::query_device_ex),
+        query_rt_values: Some(attributes::query_rt_values),
         advise_mr: Some(mr::advise_mr),
         alloc_dm: Some(dm::alloc_dm),
         free_dm: Some(dm::free_dm),

@@ -43,6 +43,8 @@ pub(crate) struct Cq {
     context: *mut ibv_context,
     /// The completion that the readers of `ibv_cq_ex` read. Whoever polls that way owns it.
     pub(crate) current: UnsafeCell<Completion>,
+    /// When it came, in ticks of the clock. Whoever polls that way owns it.
+    pub(crate) current_time: UnsafeCell<u64>,
     /// The program promised to poll by one thread at a time.
     pub(crate) single_threaded: bool,
     completion_acks: Acks,
@@ -83,6 +85,8 @@ pub(crate) struct Wanted {
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) vector: u32,
     pub(crate) single_threaded: bool,
+    /// Completions have the time at which they came.
+    pub(crate) stamped: bool,
     /// The parent domain, if it has one.
     pub(crate) domain: Option<Use>,
 }
@@ -107,7 +111,8 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result
         unsafe { object::object::<Channel>(wanted.channel) }
     });
     let engine_channel = channel.map(|channel| Arc::clone(&channel.engine));
-    let engine = EngineCq::new(state.engine(), wanted.cqe, engine_channel)?;
+    let make = if wanted.stamped { EngineCq::new_stamped } else { EngineCq::new };
+    let engine = make(state.engine(), wanted.cqe, engine_channel)?;
     let c = ibv_cq_ex {
         context,
         channel: wanted.channel,
@@ -124,6 +129,7 @@ pub(crate) unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result
             engine,
             context,
             current: UnsafeCell::new(Completion::new(0, Status::Success, Opcode::Send, 0)),
+            current_time: UnsafeCell::new(0),
             single_threaded: wanted.single_threaded,
             completion_acks: Acks::default(),
             async_acks: Acks::default(),
@@ -145,7 +151,8 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     let wanted = u32::try_from(cqe).ok().zip(u32::try_from(vector).ok());
     let cq = wanted.ok_or(Errno::INVAL).and_then(|(cqe, vector)| {
         let domain = None;
-        let wanted = Wanted { cqe, user, channel, vector, single_threaded: false, domain };
+        let (single_threaded, stamped) = (false, false);
+        let wanted = Wanted { cqe, user, channel, vector, single_threaded, stamped, domain };
         // SAFETY: the caller's promise is ours.
         unsafe { create(context, wanted) }
     });

@@ -9,12 +9,14 @@
 use std::ffi::c_int;
 use std::sync::atomic::{Ordering, fence};
 
+use weft_engine::clock;
 use weft_engine::wc::Completion;
 use weft_engine::{Errno, Result};
 
 use crate::abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
-    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
     ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_opcode,
 };
 use crate::cq::{self, Cq, Wanted};
@@ -22,6 +24,10 @@ use crate::errno;
 use crate::mutex;
 use crate::object::Object;
 use crate::pd::Pd;
+
+/// The two forms of a completion's time.
+const STAMPS: u32 =
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// `ibv_create_cq_ex`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -40,7 +46,7 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Resul
     let known_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     if init.comp_mask & !known_mask != 0
         || flags & !known_flags != 0
-        || init.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0
+        || init.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS | STAMPS) != 0
     {
         return Err(Errno::OPNOTSUPP);
     }
@@ -58,6 +64,7 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_cq_init_attr_ex) -> Resul
         channel: init.channel,
         vector: init.comp_vector,
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+        stamped: init.wc_flags & u64::from(STAMPS) != 0,
         domain,
     };
     // SAFETY: the caller's promise is ours.
@@ -81,6 +88,8 @@ fn set_operations(cq: &mut ibv_cq_ex) {
     cq.read_slid = Some(read_slid);
     cq.read_sl = Some(read_sl);
     cq.read_dlid_path_bits = Some(read_dlid_path_bits);
+    cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
     // The others need flags that `create` refuses.
 }
 
@@ -95,11 +104,14 @@ unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a Object<Cq> {
 fn advance(cq: &Object<Cq>) -> c_int {
     // SAFETY: between `start_poll` and `end_poll` it is this thread's (see the module).
     let current = unsafe { &mut *cq.current.get() };
-    if cq.engine().poll(std::slice::from_mut(current)) == 0 {
+    let Some((completion, time)) = cq.engine().poll_stamped() else {
         // The one error that programs expect as an end; it is no failure, and `errno` stays.
         let end = if cq.engine().is_overrun() { Errno::OVERFLOW } else { Errno::NOENT };
         return end.raw_os_error();
-    }
+    };
+    *current = completion;
+    // SAFETY: as above.
+    unsafe { *cq.current_time.get() = time };
     let c = cq.c();
     // SAFETY: a field of the live structure, which the program only reads.
     unsafe { (*c).wr_id = current.wr_id };
@@ -182,4 +194,17 @@ readers! {
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
     // SAFETY: the program reads a queue that it is polling.
     unsafe { current(cq) }.opcode as ibv_wc_opcode
+}
+
+/// Ticks of the clock of `ibv_query_rt_values_ex`.
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: a live queue.
+    let state = unsafe { of(cq) };
+    // SAFETY: this thread's (see the module).
+    unsafe { *state.current_time.get() }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the program reads a queue that it is polling.
+    clock::time_of_day(unsafe { read_completion_ts(cq) })
 }

@@ -235,7 +235,7 @@ static void regions(void)
 
 static void completion_queues(void)
 {
-	struct ibv_cq_init_attr_ex init = { .cqe = 16, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP };
+	struct ibv_cq_init_attr_ex init = { .cqe = 16, .wc_flags = IBV_WC_EX_WITH_FLOW_TAG };
 	struct ibv_poll_cq_attr poll_attr = { 0 };
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
 	struct ibv_cq_ex *ex;
@@ -597,12 +597,10 @@ static void importing(void)
 
 static void not_offered(void)
 {
-	struct ibv_values_ex values = { 0 };
 	struct ibv_xrcd_init_attr xrcd = { 0 };
 
 	FAILS(ibv_open_xrcd(ctx, &xrcd), EINVAL); /* without what it must name */
 	FAILS(ibv_alloc_null_mr(pd), EOPNOTSUPP);
-	CHECK(ibv_query_rt_values_ex(ctx, &values) == EOPNOTSUPP);
 }
 
 /* --- Data between two queue pairs of this process --------------------------------------------- */
@@ -621,7 +619,11 @@ static struct side one, two;
 
 static void make_side(struct side *side, struct ibv_srq *srq, int extended)
 {
-	struct ibv_cq_init_attr_ex cq_init = { .cqe = 64, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_init_attr_ex cq_init = {
+		.cqe = 64,
+		.wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+	};
 	struct ibv_qp_init_attr_ex init = {
 		.srq = srq,
 		.cap = { SEND_QUEUE, 16, 4, 4, 64 },
@@ -818,6 +820,18 @@ static void windows(void)
 	CHECK(ibv_dealloc_mw(mw) == 0);
 }
 
+/* The clock of completions' time stamps, in nanoseconds as hca_core_clock says. */
+static uint64_t clock_ticks(void)
+{
+	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+	struct ibv_device_attr_ex device;
+
+	CHECK(ibv_query_device_ex(ctx, NULL, &device) == 0 && device.hca_core_clock == 1000000);
+	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0);
+	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+	return values.raw_clock.tv_sec * 1000000000ULL + values.raw_clock.tv_nsec;
+}
+
 static void built_work(void)
 {
 	struct ibv_poll_cq_attr poll_attr = { 0 };
@@ -825,8 +839,10 @@ static void built_work(void)
 	struct ibv_cq_ex *cq = (struct ibv_cq_ex *)two.cq;
 	struct ibv_data_buf pieces[2] = { { "ab", 2 }, { "cd", 3 } };
 	double end = now() + 10;
+	uint64_t before, first;
 	int n;
 
+	before = clock_ticks();
 	post_receive(&two, 200);
 	post_receive(&two, 201);
 	ibv_wr_start(qp);
@@ -864,8 +880,12 @@ static void built_work(void)
 	CHECK(ibv_wc_read_wc_flags(cq) == IBV_WC_WITH_IMM);
 	CHECK(be32toh(ibv_wc_read_imm_data(cq)) == 42);
 	CHECK(ibv_wc_read_qp_num(cq) == two.qp->qp_num && ibv_wc_read_vendor_err(cq) == 0);
+	first = ibv_wc_read_completion_ts(cq);
+	CHECK(first >= before && first <= clock_ticks());
+	CHECK(ibv_wc_read_completion_wallclock_ns(cq) / 1000000000 - (uint64_t)time(NULL) + 2 < 4);
 	while ((n = ibv_next_poll(cq)) == ENOENT)
 		CHECK(now() < end);
+	CHECK(ibv_wc_read_completion_ts(cq) >= first);
 	CHECK(n == 0 && cq->wr_id == 201 && ibv_wc_read_byte_len(cq) == 5);
 	CHECK(ibv_next_poll(cq) == ENOENT);
 	ibv_end_poll(cq);
