@@ -31,5 +31,9 @@ pub const DEVICE_MEMORY_MAX: usize = 256 << 10;
 pub const ASYNC_EVENTS_MAX: usize = 4_096;
 /// Bytes of a private data that a program hands to a connection request or reply.
 pub const PRIVATE_DATA_MAX: usize = 196;
+/// Multicast groups with members in the process; the kernel's own bounds are lower by default.
+pub const MULTICAST_GROUPS_MAX: u32 = 1_024;
+/// Queue pairs of the process in one multicast group.
+pub const MULTICAST_QPS_MAX: u32 = 1_024;
 /// Queue pairs that share one listening port (the low eight bits of a queue pair number).
 pub const QPS_PER_PORT: u32 = 256;

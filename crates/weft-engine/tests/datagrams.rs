@@ -17,7 +17,7 @@ use weft_engine::ud::AddressHandle;
 use weft_engine::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, Opcode, Status};
 use weft_engine::wr::{Data, Destination, Operation, RecvRequest, SendFlags, SendRequest};
 use weft_engine::{Errno, device};
-use weft_wire::datagram::Header;
+use weft_wire::datagram::{Header, MULTICAST_QP};
 
 const QKEY: u32 = 0x1111_1111;
 const GRH_LEN: usize = 40;
@@ -379,4 +379,44 @@ fn address_handles_need_a_way() {
     assert_eq!(make(AddressVector { global: Some(nowhere), ..good }), Err(Errno::INVAL));
     assert_eq!(make(AddressVector { global: None, ..good }), Err(Errno::INVAL), "LID 0");
     assert_eq!(make(AddressVector { global: None, dlid: 7, ..good }), Ok(()));
+}
+
+/// A destination that is a group of this host's loopback.
+fn group(host: &Host, gid: [u8; 16]) -> Operation {
+    let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });
+    let vector = AddressVector { global, port_num: 1, ..AddressVector::default() };
+    let ah = AddressHandle::new(&host.pd, &vector).expect("an address handle");
+    let to = Destination { ah, qp_num: MULTICAST_QP, qkey: QKEY };
+    Operation::Datagram { to, imm: None }
+}
+
+// Over IPv4 only: the loopback interface has no route for multicast over IPv6.
+#[test]
+fn a_group_gets_what_others_send_to_it() {
+    let host = Host::new();
+    let ends = [(); 3].map(|()| endpoint(&host));
+    let place = Memory::new(&host, 128, Access::LOCAL_WRITE);
+    let gid = device::gid_of([239, 255, 70, 1].into());
+    for end in &ends {
+        end.receive(1, &[place.sge(0, 128)]);
+    }
+    for end in &ends[..2] {
+        end.qp.attach_multicast(gid).expect("a group");
+        end.qp.attach_multicast(gid).expect("again");
+    }
+    ends[0].post(&signalled(2, group(&host, gid), Data::Inline(&[b"all"])));
+    let received = poll_one(&ends[1].recv_cq);
+    assert_eq!(received.src_qp, ends[0].qp.number());
+    assert_eq!(place.bytes()[GRH_LEN..GRH_LEN + 3], *b"all");
+    assert!(poll_some(&ends[0].recv_cq, 1).is_empty(), "the sender is a member, too");
+    assert!(poll_some(&ends[2].recv_cq, 1).is_empty(), "not a member");
+    ends[2].post(&signalled(3, group(&host, gid), Data::Inline(&[b"from outside"])));
+    assert_eq!(poll_one(&ends[0].recv_cq).src_qp, ends[2].qp.number());
+    ends[0].qp.detach_multicast(gid).expect("attached");
+    assert_eq!(ends[0].qp.detach_multicast(gid), Err(Errno::INVAL));
+
+    let unicast = device::gid_of([10, 0, 0, 1].into());
+    assert_eq!(ends[0].qp.attach_multicast(unicast), Err(Errno::INVAL));
+    let connected = host.endpoint();
+    assert_eq!(connected.qp.attach_multicast(gid), Err(Errno::INVAL));
 }

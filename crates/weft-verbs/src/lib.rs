@@ -18,6 +18,7 @@ mod errno;
 mod event;
 mod import;
 mod layout;
+mod mcast;
 mod mr;
 mod mutex;
 mod mw;

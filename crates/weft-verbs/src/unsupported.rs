@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use weft_engine::Errno;
 
 use crate::abi::{
-    IBV_FORK_UNNEEDED, ibv_ah_attr, ibv_context, ibv_ece, ibv_fork_status, ibv_gid, ibv_mr, ibv_pd,
+    IBV_FORK_UNNEEDED, ibv_ah_attr, ibv_context, ibv_ece, ibv_fork_status, ibv_mr, ibv_pd,
     ibv_qp,
 };
 use crate::errno;
@@ -21,16 +21,6 @@ fn refused() -> c_int {
 
 fn none<T>() -> *mut T {
     errno::pointer(Err(Errno::OPNOTSUPP))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    refused()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    refused()
 }
 
 #[unsafe(no_mangle)]

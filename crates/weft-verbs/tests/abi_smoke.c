@@ -348,6 +348,7 @@ static void datagrams(void)
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
 	};
 	struct ibv_ah_attr attr = { .port_num = 1, .is_global = 1 };
+	union ibv_gid group = { .raw = { [10] = 0xff, [11] = 0xff, [12] = 239, 255, 1, 2 } };
 	struct ibv_sge sge = { (uintptr_t) "plain", 5, 0 };
 	struct ibv_send_wr wr = {
 		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE
@@ -390,6 +391,11 @@ static void datagrams(void)
 	ibv_wr_set_inline_data(qpx, "built", 5);
 	CHECK(ibv_wr_complete(qpx) == 0);
 	receive_one(qp, mr, "built");
+
+	CHECK(ibv_attach_mcast(qp, &attr.grh.dgid, 0) == EINVAL); /* no group's */
+	CHECK(ibv_detach_mcast(qp, &group, 0) == EINVAL);
+	CHECK(ibv_attach_mcast(qp, &group, 0) == 0 && ibv_attach_mcast(qp, &group, 0) == 0);
+	CHECK(ibv_detach_mcast(qp, &group, 0) == 0 && ibv_detach_mcast(qp, &group, 0) == EINVAL);
 
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(mr) == 0);
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_cq(ex.recv_cq) == 0);
@@ -450,7 +456,7 @@ static void queue_pairs(void)
 	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
 	CHECK(attr.qp_state == IBV_QPS_RESET && init.send_cq == cq && init.qp_type == IBV_QPT_RC);
 	CHECK(ibv_query_ece(qp, &ece) == EOPNOTSUPP && ibv_set_ece(qp, &ece) == EOPNOTSUPP);
-	CHECK(ibv_attach_mcast(qp, &gid, 0) == EOPNOTSUPP);
+	CHECK(ibv_attach_mcast(qp, &gid, 0) == EINVAL); /* takes no datagrams */
 	CHECK(ibv_query_qp_data_in_order(qp, IBV_WR_SEND, 0) == 0);
 	CHECK(ibv_destroy_qp(qp) == 0);
 

@@ -381,6 +381,9 @@ impl Qp {
         if self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
+        if self.datagram.is_some() {
+            ud::multicast::forget(self);
+        }
         rendezvous::forget(self);
         self.publish_state(QpState::Reset);
         self.drop_connection();

@@ -23,13 +23,19 @@ impl AddressHandle {
     ///
     /// # Errors
     /// `EINVAL` for a port other than 1, a source GID that is not in the table, and a destination
-    /// that is missing or of another family than the source.
+    /// that is missing or of another family than the source. (To a group of another family the
+    /// device sends from an address of that, if it has one.)
     pub fn new(pd: &Arc<Pd>, vector: &AddressVector) -> Result<Arc<Self>> {
         let device = pd.context().device();
         if vector.port_num != 1 {
             return Err(Errno::INVAL);
         }
-        let (source, host) = ends(device, vector).ok_or(Errno::INVAL)?;
+        let (mut source, host) = ends(device, vector).ok_or(Errno::INVAL)?;
+        if host.is_multicast() && source.is_ipv4() != host.is_ipv4() {
+            let mut own = device.addresses.iter();
+            let like = own.find(|own| own.is_ipv4() == host.is_ipv4());
+            source = like.copied().ok_or(Errno::INVAL)?;
+        }
         if host.is_unspecified() || source.is_ipv4() != host.is_ipv4() {
             return Err(Errno::INVAL);
         }

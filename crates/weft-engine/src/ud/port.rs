@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use weft_sys::{Arrival, Lock, RecvBatch, UdpSocket};
-use weft_wire::datagram::Header;
+use weft_wire::datagram::{Header, MULTICAST_QP};
 
+use super::multicast;
 use crate::qp::Qp;
 use crate::reactor::{Reactor, Source};
 use crate::{Errno, Result, numbers, udp};
@@ -34,7 +35,18 @@ impl Port {
     /// # Errors
     /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
     pub(crate) fn open(number: u16) -> Result<Arc<Self>> {
-        let socket = udp::bind(number, false)?;
+        Self::with(udp::bind(number, false)?)
+    }
+
+    /// The same for a port that other processes have bound as well, for groups.
+    ///
+    /// # Errors
+    /// As [`Port::open`].
+    pub(super) fn open_shared(number: u16) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, true)?)
+    }
+
+    fn with(socket: UdpSocket) -> Result<Arc<Self>> {
         let port = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             socket,
@@ -105,10 +117,20 @@ impl Port {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
+            if header.to == MULTICAST_QP {
+                self.deliver_to_group(&header, &arrival, payload);
+                continue;
+            }
             if last.as_ref().is_none_or(|qp| qp.number() != header.to) {
                 last = numbers::find(header.to);
             }
             self.deliver_to(last.as_deref(), &header, &arrival, payload);
+        }
+    }
+
+    fn deliver_to_group(&self, header: &Header, arrival: &Arrival, payload: &[u8]) {
+        if !multicast::deliver(header, arrival, payload) {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
         }
     }
 
