@@ -243,8 +243,8 @@ mod datagrams {
     }
 
     tests! {
-        ib_send_bw: "-q 4" "-b" "-I 64" "-l 8" "-e" "-x 0" "--use-srq";
-        ib_send_lat: "-I 0" "-e" "-x 0";
+        ib_send_bw: "-q 4" "-b" "-I 64" "-l 8" "-e" "-x 0" "--use-srq" "-R";
+        ib_send_lat: "-I 0" "-e" "-x 0" "-R";
     }
 }
 

@@ -29,7 +29,7 @@ const CONTROL_WORDS: usize = 16;
 
 type Control = [u64; CONTROL_WORDS];
 
-/// A UDP socket of every address of the host, IPv4 and IPv6, that does not block.
+/// A UDP socket that does not block.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
@@ -106,21 +106,30 @@ impl UdpSocket {
     /// # Errors
     /// `EADDRINUSE` and the like.
     pub fn bind(port: u16, shared: bool) -> Result<Self, Errno> {
-        let v6 = Self::bind_to(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), shared);
+        let v6 = Self::bind_to(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), shared, false);
         // A machine without IPv6 has no socket of that family.
         v6.or_else(|error| match error {
             Errno::ADDRINUSE | Errno::ACCESS => Err(error),
-            _ => Self::bind_to(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), shared),
+            _ => Self::bind_to(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), shared, false),
         })
     }
 
-    fn bind_to(address: SocketAddr, shared: bool) -> Result<Self, Errno> {
+    /// Binds one address, or all of a family; those of IPv6 are all of IPv4, too, unless
+    /// `only_ipv6`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EADDRNOTAVAIL` and the like.
+    pub fn bind_address(address: SocketAddr, only_ipv6: bool) -> Result<Self, Errno> {
+        Self::bind_to(address, false, only_ipv6)
+    }
+
+    fn bind_to(address: SocketAddr, shared: bool, only_ipv6: bool) -> Result<Self, Errno> {
         let is_ipv6 = address.is_ipv6();
         let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
         if is_ipv6 {
-            sockopt::set_ipv6_v6only(&fd, false)?;
+            sockopt::set_ipv6_v6only(&fd, only_ipv6)?;
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
             // Groups that another program of the host has joined are not ours.
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, &0)?;

@@ -10,8 +10,7 @@ use std::ffi::{c_int, c_void};
 use weft_engine::Errno;
 
 use crate::abi::{
-    IBV_FORK_UNNEEDED, ibv_ah_attr, ibv_context, ibv_ece, ibv_fork_status, ibv_mr, ibv_pd,
-    ibv_qp,
+    IBV_FORK_UNNEEDED, ibv_ah_attr, ibv_context, ibv_ece, ibv_fork_status, ibv_mr, ibv_pd, ibv_qp,
 };
 use crate::errno;
 

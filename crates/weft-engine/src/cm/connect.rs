@@ -90,6 +90,9 @@ impl Id {
     /// `EINVAL` before the route is resolved, or for parameters out of range; what the system says
     /// at once, such as `ENETUNREACH`.
     pub fn connect(&self, via: &Via, param: &ConnectParam) -> Result<()> {
+        if self.is_datagram() {
+            return self.connect_datagrams(param);
+        }
         self.connect_end(|inner| inner.end(via), param)
     }
 
@@ -133,6 +136,9 @@ impl Id {
     /// `EINVAL` in the wrong state or for parameters out of range; `ECONNRESET` when the peer has
     /// given up; what changing the queue pair's state reports.
     pub fn accept(&self, via: &Via, param: &ConnectParam) -> Result<()> {
+        if self.is_datagram() {
+            return self.accept_datagrams(via, param);
+        }
         self.accept_end(|inner| inner.end(via), param)
     }
 
@@ -177,6 +183,9 @@ impl Id {
     /// # Errors
     /// `EINVAL` in the wrong state or for too much private data.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
+        if self.is_datagram() {
+            return self.reject_datagrams(private_data);
+        }
         if private_data.len() > PRIVATE_DATA_MAX {
             return Err(Errno::INVAL);
         }
@@ -263,6 +272,9 @@ impl Id {
     /// # Errors
     /// `EINVAL` for a state that is not on the way, or before the peer is known.
     pub fn qp_attributes(&self, state: QpState) -> Result<(QpAttr, AttrMask)> {
+        if self.is_datagram() {
+            return Self::datagram_qp_attributes(state);
+        }
         self.lock().qp_attributes(state)
     }
 
@@ -482,6 +494,7 @@ impl Inner {
             responder_resources: self.depths.responder_resources,
             initiator_depth: self.depths.initiator_depth,
             qp_num: self.peer_qp.map_or(0, |peer| peer.number),
+            datagram: None,
         }
     }
 
@@ -523,7 +536,7 @@ impl Inner {
         Ok((attr, mask | AttrMask::STATE))
     }
 
-    fn address_vector(&self, peer: PeerQp) -> Result<AddressVector> {
+    pub(super) fn address_vector(&self, peer: PeerQp) -> Result<AddressVector> {
         let local = self.local.ok_or(Errno::INVAL)?.ip();
         let devices = device::list()?;
         let index = devices

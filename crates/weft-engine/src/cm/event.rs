@@ -8,6 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Lock, consume, counting_eventfd, notify};
 
 use super::id::Id;
+use crate::qp::AddressVector;
 use crate::reactor::Reactor;
 use crate::{Errno, Result};
 
@@ -25,6 +26,7 @@ pub enum EventKind {
     Rejected = 8,
     Established = 9,
     Disconnected = 10,
+    MulticastJoin = 12,
     TimewaitExit = 15,
 }
 
@@ -39,6 +41,21 @@ pub struct EventParam {
     pub initiator_depth: u8,
     /// The peer's queue pair number.
     pub qp_num: u32,
+    /// With datagrams, how to reach it.
+    pub datagram: Option<DatagramParam>,
+}
+
+/// `struct rdma_ud_param`, as far as it differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramParam {
+    /// Where the peer's host, or the group, is.
+    pub address: AddressVector,
+    /// The Q_Key to send with.
+    pub qkey: u32,
+    /// Of a join, what the program gave.
+    pub context: usize,
+    /// Of a join, whether it is to send only.
+    pub sends_only: bool,
 }
 
 /// An event.
@@ -54,6 +71,14 @@ pub struct Event {
     pub status: i32,
     /// What came with it.
     pub param: EventParam,
+}
+
+/// Why a datagram service cannot be reached, with the values of `enum ib_cm_sidr_status`.
+pub mod sidr_status {
+    /// Nobody listens on the port.
+    pub const UNSUPPORTED: i32 = 1;
+    /// The peer's program refused.
+    pub const REJECT: i32 = 2;
 }
 
 /// Reasons of a rejection, with the values of InfiniBand's connection manager

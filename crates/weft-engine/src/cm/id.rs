@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use weft_sys::{Lock, LockGuard, interface_addresses};
+use weft_sys::{Lock, LockGuard, UdpSocket, interface_addresses};
 
+use super::datagram::Membership;
 use super::dial::Dial;
 use super::endpoint::Endpoint;
 use super::event::{Channel, Event, EventKind, EventParam};
@@ -15,8 +16,11 @@ use super::handshake::Greeted;
 use super::incoming::Incoming;
 use super::limits::{BACKLOG_MAX, DISCONNECT_TIME, TIMEWAIT};
 use super::listen::{Callee, Listener};
+use super::lookup::Lookup;
 use super::option::{IdOption, Options};
 use super::port::Port;
+use super::service::{Inquiry, Service};
+use super::sidr;
 use super::socket::{concrete, source_for};
 use crate::device::{self, Gid, gid_of};
 use crate::hello::Identity;
@@ -29,7 +33,7 @@ use crate::{Errno, Result};
 pub enum PortSpace {
     /// Connections: `RDMA_PS_TCP`, and `RDMA_PS_IB` with IP addresses.
     Connected,
-    /// Datagrams: `RDMA_PS_UDP` and `RDMA_PS_IPOIB`. Addresses only, for now.
+    /// Datagrams: `RDMA_PS_UDP` and `RDMA_PS_IPOIB`.
     Datagram,
 }
 
@@ -50,6 +54,10 @@ pub(super) struct Inner {
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) port: Option<Port>,
+    /// In the place of a port, with datagrams.
+    pub(super) socket: Option<UdpSocket>,
+    /// Multicast groups that it has joined.
+    pub(super) groups: Vec<Membership>,
     pub(super) depths: Depths,
     pub(super) peer_qp: Option<PeerQp>,
     /// Whether queue pairs know that we connect them to `peer_qp`.
@@ -120,6 +128,14 @@ pub(super) enum Phase {
     Connected {
         end: End,
     },
+    /// Datagrams: who wants to know the queue pair is answered.
+    Serving(Arc<Service>),
+    /// Datagrams, active side: the service is asked.
+    Asking(Arc<Lookup>),
+    /// Datagrams, passive side: the program is to answer.
+    Asked(Arc<Inquiry>),
+    /// Datagrams: there is nothing more to do.
+    Answered,
     /// Over, or never come about.
     Disconnected {
         end: Option<End>,
@@ -138,6 +154,8 @@ impl Id {
                 local: None,
                 peer: None,
                 port: None,
+                socket: None,
+                groups: Vec::new(),
                 depths: Depths::default(),
                 peer_qp: None,
                 expecting: false,
@@ -169,24 +187,37 @@ impl Id {
         depths: Depths,
         identity: Option<Identity>,
     ) -> Arc<Self> {
-        let [local, peer] = incoming.addresses();
-        let mut child = Inner {
-            channel: Arc::clone(&inner.channel),
-            options: inner.options,
-            local: Some(local),
-            peer: Some(peer),
-            port: None,
-            depths,
-            peer_qp: Some(PeerQp::new(identity, peer.ip())),
-            expecting: false,
-            backlog: 0,
-            disconnecting: None,
-            timewait: None,
-            disconnect_due: None,
-            phase: Phase::Requested { incoming, foreign: identity.is_none() },
-        };
-        child.expect();
-        Self::with(child, self.space)
+        let ends = incoming.addresses();
+        let phase = Phase::Requested { incoming, foreign: identity.is_none() };
+        let child = self.child_for(inner, ends, phase);
+        {
+            let mut inner = child.lock();
+            inner.depths = depths;
+            inner.peer_qp = Some(PeerQp::new(identity, ends[1].ip()));
+            inner.expect();
+        }
+        child
+    }
+
+    /// An identifier for a request to this listener: our address and the peer's.
+    pub(super) fn child_for(
+        &self,
+        inner: &Inner,
+        [local, peer]: [SocketAddr; 2],
+        phase: Phase,
+    ) -> Arc<Self> {
+        let child = Self::new(&inner.channel, self.space);
+        {
+            let mut fresh = child.lock();
+            fresh.options = inner.options;
+            (fresh.local, fresh.peer) = (Some(local), Some(peer));
+            fresh.phase = phase;
+        }
+        child
+    }
+
+    pub(super) fn is_datagram(&self) -> bool {
+        self.space == PortSpace::Datagram
     }
 
     pub(super) fn lock(&self) -> LockGuard<'_, Inner> {
@@ -248,7 +279,9 @@ impl Id {
         inner.local = Some(address);
         // Others may have bound a port that is to be shared; who may listen is found out then.
         let shared = inner.options.reuse_address && address.port() != 0;
-        if self.space == PortSpace::Connected && !shared {
+        if self.is_datagram() {
+            inner.bind_datagrams(address).inspect_err(|_| inner.local = None)?;
+        } else if !shared {
             let port = Port::bind(address, &inner.options);
             inner.local = port.as_ref().ok().map(Port::address);
             inner.port = Some(port?);
@@ -267,9 +300,6 @@ impl Id {
         source: Option<SocketAddr>,
         destination: SocketAddr,
     ) -> Result<()> {
-        if self.space == PortSpace::Datagram {
-            return Err(Errno::OPNOTSUPP);
-        }
         let mut inner = self.lock();
         if !matches!(inner.phase, Phase::Idle) {
             return Err(Errno::INVAL);
@@ -285,10 +315,17 @@ impl Id {
         };
         check_ours(local)?;
         local.set_port(wanted.map_or(0, |wanted| wanted.port()));
-        if inner.port.is_none() {
-            inner.port = Some(Port::bind_source(local, &inner.options)?);
+        if self.is_datagram() {
+            if inner.socket.is_none() {
+                inner.bind_datagrams(local)?;
+            }
+            local.set_port(inner.local.map_or(0, |local| local.port()));
+        } else {
+            if inner.port.is_none() {
+                inner.port = Some(Port::bind_source(local, &inner.options)?);
+            }
+            local.set_port(inner.port.as_ref().map_or(0, |port| port.address().port()));
         }
-        local.set_port(inner.port.as_ref().map_or(0, |port| port.address().port()));
         inner.local = Some(local);
         inner.peer = Some(peer);
         inner.phase = Phase::AddressResolved;
@@ -316,8 +353,8 @@ impl Id {
     /// # Errors
     /// `EINVAL` in the wrong state; `EADDRINUSE` when somebody else listens on the port.
     pub fn listen(&self, backlog: u32) -> Result<()> {
-        if self.space == PortSpace::Datagram {
-            return Err(Errno::OPNOTSUPP);
+        if self.is_datagram() {
+            return self.listen_for_datagrams(backlog);
         }
         let mut inner = self.lock();
         if !matches!(inner.phase, Phase::Idle) {
@@ -331,7 +368,7 @@ impl Id {
             }
         };
         inner.local = Some(port.address());
-        inner.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+        inner.set_backlog(backlog);
         let callee: Weak<dyn Callee> = Weak::clone(&self.this) as _;
         inner.phase = Phase::Listening(Listener::start(port, inner.options, callee)?);
         Ok(())
@@ -357,6 +394,7 @@ impl Id {
             let mut inner = self.lock();
             inner.stop_expecting();
             inner.port = None;
+            inner.socket = None;
             let events = inner.channel.extract(|event| self.owns(event));
             (std::mem::replace(&mut inner.phase, Phase::Destroyed), events)
         };
@@ -365,7 +403,11 @@ impl Id {
             Phase::Dialling { dial, .. } => dial.cancel(),
             Phase::Requested { incoming, .. } => incoming.reject(&[]),
             Phase::Joining { end, .. } | Phase::Connected { end } => end.endpoint.disconnect(),
-            Phase::Idle
+            Phase::Serving(service) => service.close(),
+            Phase::Asking(lookup) => lookup.cancel(),
+            Phase::Asked(inquiry) => inquiry.answer(sidr::REJECTED, 0, 0, &[]),
+            Phase::Answered
+            | Phase::Idle
             | Phase::AddressResolved
             | Phase::RouteResolved
             | Phase::Responded { .. }
@@ -440,6 +482,10 @@ impl PeerQp {
 }
 
 impl Inner {
+    pub(super) fn set_backlog(&mut self, backlog: u32) {
+        self.backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+    }
+
     /// Tells queue pairs that a connection to `peer_qp` is on its way to them.
     pub(super) fn expect(&mut self) {
         if let Some(peer) = self.peer_qp

@@ -25,6 +25,14 @@ pub const ASK_AT: [Duration; 3] =
 pub const ASK_TIMEOUT: Duration = Duration::from_millis(350);
 /// The same on one host, where an answer takes no time.
 pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
+/// When a datagram service is asked again, counted from the last time; twice as long each time.
+pub const INQUIRE_EVERY: Duration = Duration::from_millis(50);
+/// The longest pause between.
+pub const INQUIRE_EVERY_MAX: Duration = Duration::from_secs(1);
+/// How long a closed port is no reason to give up: see [`KNOCK_AGAIN_AFTER`].
+pub const REFUSED_TIME: Duration = Duration::from_millis(600);
+/// Requests that a datagram service remembers, to answer those that are repeated.
+pub const INQUIRIES_MAX: usize = 1_024;
 /// Port queries answered in a row before the driving thread looks at something else.
 pub const ANSWERS_MAX: usize = 64;
 

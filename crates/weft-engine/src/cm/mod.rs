@@ -13,6 +13,7 @@
 //! | [`event`] | events and channels |
 //! | [`port`], [`query`] | RDMA ports laid over TCP and UDP ports |
 //! | [`dial`], [`listen`], [`incoming`], [`handshake`] | the exchange, active and passive |
+//! | [`datagram`], [`sidr`], [`lookup`], [`service`] | the port space of datagrams |
 //! | [`endpoint`], [`held`] | the queue pair that gets the stream, or what stands in for it |
 //!
 //! # Locks
@@ -22,6 +23,7 @@
 //! ([`crate::qp::Monitor`]).
 
 mod connect;
+mod datagram;
 mod dial;
 mod endpoint;
 mod event;
@@ -31,15 +33,18 @@ mod id;
 mod incoming;
 pub mod limits;
 mod listen;
+mod lookup;
 mod option;
 mod port;
 mod query;
+mod service;
+mod sidr;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod watched;
 
 pub use connect::{ConnectParam, Via};
-pub use event::{Channel, Event, EventKind, EventParam, reject};
+pub use event::{Channel, DatagramParam, Event, EventKind, EventParam, reject, sidr_status};
 pub use id::{Id, PortSpace};
 pub use option::IdOption;

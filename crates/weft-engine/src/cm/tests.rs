@@ -342,10 +342,6 @@ fn wrong_states_and_addresses() {
     assert_eq!(id.connect(&super::Via::External(1), &long).unwrap_err(), Errno::INVAL);
     let deep = ConnectParam { initiator_depth: 129, ..ConnectParam::default() };
     assert_eq!(id.connect(&super::Via::External(1), &deep).unwrap_err(), Errno::INVAL);
-
-    let datagrams = Id::new(&channel, PortSpace::Datagram);
-    datagrams.bind(address("127.0.0.1:7471")).expect("only an address");
-    assert_eq!(datagrams.listen(0).unwrap_err(), Errno::OPNOTSUPP);
 }
 
 #[test]

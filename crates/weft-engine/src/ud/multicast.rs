@@ -31,11 +31,12 @@ struct Groups {
 static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::default()));
 
 impl Qp {
-    /// `ibv_attach_mcast`: gives this queue pair what is sent to a group. Once more changes nothing.
+    /// `ibv_attach_mcast`: gives this queue pair what is sent to a group. Once more changes
+    /// nothing.
     ///
     /// # Errors
-    /// `EINVAL` for a GID that is no group's, or a queue pair that takes no datagrams; `ENOMEM` when
-    /// there are too many groups or members; what the system reports, such as `ENOBUFS`.
+    /// `EINVAL` for a GID that is no group's, or a queue pair that takes no datagrams; `ENOMEM`
+    /// when there are too many groups or members; what the system reports, such as `ENOBUFS`.
     pub fn attach_multicast(&self, gid: Gid) -> Result<()> {
         attach(&self.me(), group_of(self, gid)?)
     }

@@ -15,7 +15,10 @@ use weft_engine::{Errno, Result};
 
 use super::event;
 use super::id::Id;
-use crate::abi::{IBV_EVENT_COMM_EST, ibv_ece, ibv_qp_attr, rdma_cm_id, rdma_conn_param};
+use crate::abi::{
+    IBV_EVENT_COMM_EST, RDMA_PS_IPOIB, RDMA_PS_UDP, ibv_ece, ibv_qp_attr, rdma_cm_id,
+    rdma_conn_param,
+};
 use crate::errno;
 use crate::qp::{Qp, c_attr_of};
 
@@ -107,6 +110,11 @@ unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(
 unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: a live identifier and the program's structure.
     let accepted = unsafe { accept(id, param) };
+    // SAFETY: as above; the port space never changes.
+    if matches!(unsafe { (*id).ps }, RDMA_PS_UDP | RDMA_PS_IPOIB) {
+        // There is no connection to wait for.
+        return errno::minus_one(accepted);
+    }
     // SAFETY: as above.
     errno::minus_one(accepted.and_then(|()| unsafe { event::complete(id) }))
 }

@@ -10,11 +10,12 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-use weft_engine::cm::{Event as EngineEvent, EventKind, EventParam};
+use weft_engine::cm::{DatagramParam, Event as EngineEvent, EventKind, EventParam};
 use weft_engine::{Errno, Result};
 
 use super::channel::Channel;
 use super::id::{self, Id, Kind};
+use super::multicast;
 use crate::abi::{
     RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
     RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
@@ -22,9 +23,10 @@ use crate::abi::{
     RDMA_CM_EVENT_MULTICAST_ERROR, RDMA_CM_EVENT_MULTICAST_JOIN, RDMA_CM_EVENT_REJECTED,
     RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
     RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel,
+    rdma_event_channel, rdma_ud_param,
 };
 use crate::acks::Acks;
+use crate::ah;
 use crate::errno;
 use crate::object::{self, Behind};
 use crate::qp::Qp;
@@ -93,9 +95,10 @@ unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
         (id, listener) = (child, owner);
     }
     // SAFETY: live, and the program's thread is in its call.
-    if let Err(error) = unsafe { show(id, event.kind) } {
+    if let Err(error) = unsafe { show(id, &event) } {
         status = -error.raw_os_error();
         kind = match event.kind {
+            EventKind::MulticastJoin => RDMA_CM_EVENT_MULTICAST_ERROR,
             EventKind::RouteResolved => RDMA_CM_EVENT_ROUTE_ERROR,
             _ => RDMA_CM_EVENT_ADDR_ERROR,
         };
@@ -103,7 +106,10 @@ unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
     // SAFETY: the structure consists of integers, pointers and unions of them: zero is valid.
     let mut c: rdma_cm_event = unsafe { MaybeUninit::zeroed().assume_init() };
     (c.id, c.listen_id, c.event, c.status) = (id, listener, kind, status);
-    c.param.conn = conn_param(&event.param);
+    match &event.param.datagram {
+        Some(datagram) => c.param.ud = ud_param(&event.param, datagram),
+        None => c.param.conn = conn_param(&event.param),
+    }
     Some(object::create(c, Event { _private_data: event.param.private_data, acks }))
 }
 
@@ -121,6 +127,22 @@ fn conn_param(param: &EventParam) -> rdma_conn_param {
         rnr_retry_count: RETRIES,
         srq: 0,
         qp_num: param.qp_num,
+    }
+}
+
+fn ud_param(param: &EventParam, datagram: &DatagramParam) -> rdma_ud_param {
+    let data = &param.private_data;
+    let private_data = match (data.is_empty(), datagram.context) {
+        (false, _) => data.as_ptr().cast(),
+        // Of a join, what the program gave.
+        (true, context) => ptr::with_exposed_provenance(context),
+    };
+    rdma_ud_param {
+        private_data,
+        private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
+        ah_attr: ah::attr_of(&datagram.address),
+        qp_num: param.qp_num,
+        qkey: datagram.qkey,
     }
 }
 
@@ -163,12 +185,14 @@ unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut
 
 /// # Safety
 /// `id` must be live.
-unsafe fn show(id: *mut rdma_cm_id, kind: EventKind) -> Result<()> {
-    match kind {
+unsafe fn show(id: *mut rdma_cm_id, event: &EngineEvent) -> Result<()> {
+    match event.kind {
         // SAFETY: the caller's promise.
         EventKind::AddrResolved => unsafe { id::show_ends(id) },
         // SAFETY: as above.
         EventKind::RouteResolved => unsafe { id::show_path(id) },
+        // SAFETY: as above.
+        EventKind::MulticastJoin => unsafe { multicast::joined(id, &event.param) },
         _ => {
             // SAFETY: as above.
             unsafe { show_qp_state(id) };
@@ -333,6 +357,7 @@ mod tests {
             (EventKind::Rejected, "RDMA_CM_EVENT_REJECTED"),
             (EventKind::Established, "RDMA_CM_EVENT_ESTABLISHED"),
             (EventKind::Disconnected, "RDMA_CM_EVENT_DISCONNECTED"),
+            (EventKind::MulticastJoin, "RDMA_CM_EVENT_MULTICAST_JOIN"),
             (EventKind::TimewaitExit, "RDMA_CM_EVENT_TIMEWAIT_EXIT"),
         ] {
             assert_eq!(name(kind as rdma_cm_event_type).to_str(), Ok(text));

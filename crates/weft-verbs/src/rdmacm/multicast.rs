@@ -1,37 +1,129 @@
-//! Multicast groups: there are none, for datagrams are not supported yet.
+//! Multicast groups of an identifier.
 //!
 //! # Safety
-//! The exported names are those of librdmacm, with its signatures; no argument is looked at.
+//! Identifiers and queue pairs that a program hands in are live ones of ours, and structures are
+//! its own.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 
 use libc::sockaddr;
-use weft_engine::Errno;
+use weft_engine::cm::EventParam;
+use weft_engine::{Errno, Result};
 
-use crate::abi::{rdma_cm_id, rdma_cm_join_mc_attr_ex};
+use super::address;
+use super::event;
+use super::id::Id;
+use crate::abi::{
+    RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_MC_JOIN_FLAG_FULLMEMBER,
+    RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, rdma_cm_id, rdma_cm_join_mc_attr_ex,
+};
 use crate::errno;
+use crate::qp::Qp;
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast(
-    _id: *mut rdma_cm_id,
-    _group: *const sockaddr,
-    _context: *mut c_void,
-) -> c_int {
-    errno::minus_one(Err(Errno::OPNOTSUPP))
+/// The IP address of a group.
+///
+/// # Errors
+/// `EINVAL` for NULL and for families other than IP.
+///
+/// # Safety
+/// `group` must be NULL or a valid socket address.
+unsafe fn read(group: *const sockaddr) -> Result<IpAddr> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { address::read(group) }?.ip().to_canonical())
+}
+
+/// # Errors
+/// As [`weft_engine::cm::Id::join_multicast`].
+///
+/// # Safety
+/// `id` must be live, `group` NULL or valid.
+unsafe fn join(
+    id: *mut rdma_cm_id,
+    group: *const sockaddr,
+    sends_only: bool,
+    context: *mut c_void,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let group = unsafe { read(group) }?;
+    // SAFETY: live, by the caller's promise.
+    let state = unsafe { Id::of(id) };
+    state.engine().join_multicast(group, sends_only, context.expose_provenance())?;
+    // SAFETY: as above.
+    unsafe { event::complete(id) }
+}
+
+/// Attaches the identifier's queue pair, if it has one, to the group that it has joined to receive.
+///
+/// # Errors
+/// As [`weft_engine::qp::Qp::attach_multicast`].
+///
+/// # Safety
+/// `id` must be live.
+pub(super) unsafe fn joined(id: *mut rdma_cm_id, param: &EventParam) -> Result<()> {
+    let datagram = param.datagram.filter(|datagram| !datagram.sends_only);
+    let route = datagram.and_then(|datagram| datagram.address.global);
+    // SAFETY: live, by the caller's promise.
+    let qp = unsafe { (*id).qp };
+    match route {
+        Some(route) if !qp.is_null() => {
+            // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+            unsafe { Qp::of(qp) }.engine().attach_multicast(route.dgid)
+        }
+        _ => Ok(()),
+    }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast_ex(
-    _id: *mut rdma_cm_id,
-    _attr: *const rdma_cm_join_mc_attr_ex,
-    _context: *mut c_void,
+unsafe extern "C-unwind" fn rdma_join_multicast(
+    id: *mut rdma_cm_id,
+    group: *const sockaddr,
+    context: *mut c_void,
 ) -> c_int {
-    errno::minus_one(Err(Errno::OPNOTSUPP))
+    // SAFETY: a live identifier and the program's address.
+    errno::minus_one(unsafe { join(id, group, false, context) })
 }
 
-/// No group has been joined, so none can be left.
 #[unsafe(no_mangle)]
-extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _group: *const sockaddr) -> c_int {
-    errno::minus_one(Err(Errno::ADDRNOTAVAIL))
+unsafe extern "C-unwind" fn rdma_join_multicast_ex(
+    id: *mut rdma_cm_id,
+    attr: *const rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    const NEEDED: u32 = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    // SAFETY: the program's structure.
+    let attr = unsafe { &*attr };
+    let sends_only = match attr.join_flags {
+        RDMA_MC_JOIN_FLAG_FULLMEMBER => Ok(false),
+        RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => Ok(true),
+        _ => Err(Errno::INVAL),
+    };
+    let checked = if attr.comp_mask == NEEDED { sends_only } else { Err(Errno::INVAL) };
+    // SAFETY: a live identifier and the program's address.
+    errno::minus_one(checked.and_then(|only| unsafe { join(id, attr.addr, only, context) }))
+}
+
+/// # Safety
+/// `id` must be live, `group` NULL or valid.
+unsafe fn leave(id: *mut rdma_cm_id, group: *const sockaddr) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let group = unsafe { read(group) }?;
+    // SAFETY: live, by the caller's promise.
+    unsafe { Id::of(id) }.engine().leave_multicast(group)?;
+    // SAFETY: as above.
+    let qp = unsafe { (*id).qp };
+    if !qp.is_null() {
+        // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+        let engine = unsafe { Qp::of(qp) }.engine();
+        // It is not attached if the program has not taken the event, or only sends.
+        let _ = engine.detach_multicast(weft_engine::device::gid_of(group));
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, group: *const sockaddr) -> c_int {
+    // SAFETY: a live identifier and the program's address.
+    errno::minus_one(unsafe { leave(id, group) })
 }

@@ -15,7 +15,7 @@ use weft_engine::{Errno, Result};
 use super::device;
 use super::id::Id;
 use crate::abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_XRC_RECV, IBV_SRQ_INIT_ATTR_CQ,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_SRQ_INIT_ATTR_CQ,
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC,
     IBV_SRQT_XRC, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id,
@@ -167,19 +167,27 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
     Ok(())
 }
 
-/// Takes a fresh queue pair to INIT.
+/// Takes a fresh queue pair to INIT, or, one for datagrams, to where messages flow.
 ///
 /// # Safety
 /// `id` and `qp` must be live.
 unsafe fn initialise(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<()> {
     // SAFETY: live, by the caller's promise.
-    let (attr, mask) = unsafe { Id::of(id) }.engine().qp_attributes(QpState::Init)?;
-    let mut attr = c_attr_of(&attr);
-    // SAFETY: live, by the caller's promise.
-    match unsafe { ibv_modify_qp(qp, &raw mut attr, mask.bits().cast_signed()) } {
-        0 => Ok(()),
-        error => Err(Errno::from_raw_os_error(error)),
+    let states: &[QpState] = match unsafe { (*qp).qp_type } {
+        IBV_QPT_UD => &[QpState::Init, QpState::Rtr, QpState::Rts],
+        _ => &[QpState::Init],
+    };
+    for &state in states {
+        // SAFETY: live, by the caller's promise.
+        let (attr, mask) = unsafe { Id::of(id) }.engine().qp_attributes(state)?;
+        let mut attr = c_attr_of(&attr);
+        // SAFETY: as above.
+        let changed = unsafe { ibv_modify_qp(qp, &raw mut attr, mask.bits().cast_signed()) };
+        if changed != 0 {
+            return Err(Errno::from_raw_os_error(changed));
+        }
     }
+    Ok(())
 }
 
 /// [`create`], leaving nothing behind when it fails.

@@ -1,0 +1,233 @@
+//! Identifiers of the datagram space: `RDMA_PS_UDP` and `RDMA_PS_IPOIB`. There is no connection: a
+//! client learns a service's queue pair number and Q_Key, and where its host is.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+use weft_sys::UdpSocket;
+use weft_wire::datagram::MULTICAST_QP;
+
+use super::connect::{ConnectParam, Via};
+use super::event::{DatagramParam, EventKind, EventParam, sidr_status};
+use super::id::{Id, Inner, PeerQp, Phase};
+use super::lookup::{Inquirer, Lookup};
+use super::service::{Host, Inquiry, Service};
+use super::sidr::{REJECTED, Reply, SUCCESS};
+use crate::device::{self, Gid, address_of, gid_of};
+use crate::limits::{MULTICAST_GROUPS_MAX, PRIVATE_DATA_MAX};
+use crate::qp::{AttrMask, QpAttr, QpState};
+use crate::{Errno, Result};
+
+/// The Q_Key of all queue pairs of this space (`RDMA_UDP_QKEY`).
+const QKEY: u32 = 0x0123_4567;
+
+/// A multicast group that an identifier has joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Membership {
+    group: IpAddr,
+}
+
+impl Inner {
+    /// Binds the port of this space: a UDP port of the same number.
+    pub(super) fn bind_datagrams(&mut self, address: SocketAddr) -> Result<()> {
+        let only_ipv6 = self.options.af_only == Some(true);
+        let socket = UdpSocket::bind_address(address, only_ipv6)?;
+        self.local = Some(SocketAddr::new(address.ip(), socket.port()?));
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    fn datagram_param(&self, ip: IpAddr, qkey: u32) -> Result<DatagramParam> {
+        let peer = PeerQp { gid: gid_of(ip), number: 0 };
+        let mut address = self.address_vector(peer)?;
+        if let Some(route) = address.global.as_mut()
+            && ip.is_loopback()
+        {
+            (route.sgid_index, route.dgid) = own_gid(ip)?;
+        }
+        Ok(DatagramParam { address, qkey, context: 0, sends_only: false })
+    }
+}
+
+impl Id {
+    pub(super) fn listen_for_datagrams(&self, backlog: u32) -> Result<()> {
+        let mut inner = self.lock();
+        if !matches!(inner.phase, Phase::Idle) {
+            return Err(Errno::INVAL);
+        }
+        if inner.socket.is_none() {
+            let any = SocketAddr::from(([0, 0, 0, 0], 0));
+            let local = inner.local.unwrap_or(any);
+            inner.bind_datagrams(local)?;
+        }
+        let socket = inner.socket.take().ok_or(Errno::INVAL)?;
+        let port = socket.port()?;
+        let host: Weak<dyn Host> = Weak::clone(&self.this) as _;
+        inner.set_backlog(backlog);
+        inner.phase = Phase::Serving(Service::start(socket, port, host)?);
+        Ok(())
+    }
+
+    pub(super) fn connect_datagrams(&self, param: &ConnectParam) -> Result<()> {
+        if param.private_data.len() > PRIVATE_DATA_MAX {
+            return Err(Errno::INVAL);
+        }
+        let mut inner = self.lock();
+        let (Phase::RouteResolved, Some(local), Some(peer)) =
+            (&inner.phase, inner.local, inner.peer)
+        else {
+            return Err(Errno::INVAL);
+        };
+        let socket = inner.socket.take().ok_or(Errno::INVAL)?;
+        let inquirer: Weak<dyn Inquirer> = Weak::clone(&self.this) as _;
+        // The lock is held, so that an answer waits until we know of the lookup.
+        let lookup = Lookup::start(socket, [local, peer], &param.private_data, inquirer)?;
+        inner.phase = Phase::Asking(lookup);
+        Ok(())
+    }
+
+    pub(super) fn accept_datagrams(&self, via: &Via, param: &ConnectParam) -> Result<()> {
+        let (number, qkey) = match via {
+            Via::Own(qp) => (qp.number(), qp.query().0.qkey),
+            Via::External(number) => (*number, QKEY),
+        };
+        self.answer(SUCCESS, number, qkey, &param.private_data)
+    }
+
+    pub(super) fn reject_datagrams(&self, private_data: &[u8]) -> Result<()> {
+        self.answer(REJECTED, 0, 0, private_data)
+    }
+
+    fn answer(&self, status: u8, qp_num: u32, qkey: u32, private_data: &[u8]) -> Result<()> {
+        if private_data.len() > PRIVATE_DATA_MAX {
+            return Err(Errno::INVAL);
+        }
+        let mut inner = self.lock();
+        let Phase::Asked(inquiry) = &inner.phase else { return Err(Errno::INVAL) };
+        let inquiry = Arc::clone(inquiry);
+        inner.phase = Phase::Answered;
+        drop(inner);
+        inquiry.answer(status, qp_num, qkey, private_data);
+        Ok(())
+    }
+
+    pub(super) fn datagram_qp_attributes(state: QpState) -> Result<(QpAttr, AttrMask)> {
+        let attr = QpAttr { qp_state: state, port_num: 1, qkey: QKEY, ..QpAttr::default() };
+        let mask = match state {
+            QpState::Init => AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+            QpState::Rtr => AttrMask::empty(),
+            QpState::Rts => AttrMask::SQ_PSN,
+            _ => return Err(Errno::INVAL),
+        };
+        Ok((attr, mask | AttrMask::STATE))
+    }
+
+    /// `rdma_join_multicast`: the event comes at once, with what leads to the group, and with
+    /// `context` and `sends_only`. To receive, a queue pair must be attached
+    /// ([`crate::qp::Qp::attach_multicast`]).
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that is no group's, or before the identifier has a device;
+    /// `EADDRINUSE` when it has joined already; `ENOMEM` for too many groups.
+    pub fn join_multicast(&self, group: IpAddr, sends_only: bool, context: usize) -> Result<()> {
+        let mut inner = self.lock();
+        let has_device = inner.local.is_some_and(|local| !local.ip().is_unspecified());
+        if !group.is_multicast() || !has_device || !self.is_datagram() {
+            return Err(Errno::INVAL);
+        }
+        let membership = Membership { group };
+        if inner.groups.contains(&membership) {
+            return Err(Errno::ADDRINUSE);
+        }
+        if inner.groups.len() >= MULTICAST_GROUPS_MAX as usize {
+            return Err(Errno::NOMEM);
+        }
+        let way = inner.datagram_param(group, QKEY)?;
+        let datagram = Some(DatagramParam { context, sends_only, ..way });
+        let param = EventParam { qp_num: MULTICAST_QP, datagram, ..EventParam::default() };
+        inner.groups.push(membership);
+        self.post(&inner, EventKind::MulticastJoin, 0, param);
+        Ok(())
+    }
+
+    /// `rdma_leave_multicast`.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` when it has not joined.
+    pub fn leave_multicast(&self, group: IpAddr) -> Result<()> {
+        let mut inner = self.lock();
+        let before = inner.groups.len();
+        inner.groups.retain(|membership| membership.group != group);
+        if inner.groups.len() == before {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        // What the program has not heard of did not happen.
+        let gid = gid_of(group);
+        let is_this = |param: &EventParam| {
+            let global = param.datagram.as_ref().and_then(|datagram| datagram.address.global);
+            global.is_some_and(|route| address_of(route.dgid) == address_of(gid))
+        };
+        inner.channel.extract(|event| {
+            event.kind == EventKind::MulticastJoin
+                && std::ptr::eq(Arc::as_ptr(event.owner()), self)
+                && is_this(&event.param)
+        });
+        Ok(())
+    }
+}
+
+/// The loopback network belongs to every host, whichever device stands for it: the first one, whose
+/// address is then both ends', for its queue pairs know no other. Returns index and GID.
+fn own_gid(loopback: IpAddr) -> Result<(u8, Gid)> {
+    let devices = device::list()?;
+    let gids = devices.first().ok_or(Errno::NODEV)?.addresses.iter().enumerate();
+    let alike = |(_, address): &(usize, &IpAddr)| address.is_ipv4() == loopback.is_ipv4();
+    let (index, &address) =
+        gids.clone().find(alike).or_else(|| gids.clone().next()).ok_or(Errno::NODEV)?;
+    Ok((u8::try_from(index).map_err(|_| Errno::NODEV)?, gid_of(address)))
+}
+
+impl Host for Id {
+    fn asked(&self, inquiry: Arc<Inquiry>, private_data: Vec<u8>) -> bool {
+        let inner = self.lock();
+        if !matches!(inner.phase, Phase::Serving(_)) {
+            return false;
+        }
+        let ends = [inquiry.to, inquiry.from];
+        let child = self.child_for(&inner, ends, Phase::Asked(inquiry));
+        let datagram = child.lock().datagram_param(ends[1].ip(), QKEY).ok();
+        let param = EventParam { private_data, datagram, ..EventParam::default() };
+        self.post_request(&inner, child, param)
+    }
+}
+
+impl Inquirer for Id {
+    fn answered(&self, outcome: Result<Reply>) {
+        let mut inner = self.lock();
+        let (Phase::Asking(_), Some(peer)) = (&inner.phase, inner.peer) else { return };
+        inner.phase = Phase::Answered;
+        let unreachable = EventKind::Unreachable;
+        let (kind, status, param) = match outcome {
+            Ok(reply) if reply.status == SUCCESS => {
+                let Reply { qp_num, qkey, private_data, .. } = reply;
+                match inner.datagram_param(peer.ip(), qkey) {
+                    Ok(datagram) => {
+                        let datagram = Some(datagram);
+                        let param =
+                            EventParam { private_data, qp_num, datagram, ..EventParam::default() };
+                        (EventKind::Established, 0, param)
+                    }
+                    Err(error) => (unreachable, -error.raw_os_error(), EventParam::default()),
+                }
+            }
+            Ok(Reply { status, private_data, .. }) => {
+                (unreachable, i32::from(status), EventParam { private_data, ..Default::default() })
+            }
+            Err(Errno::CONNREFUSED) => {
+                (unreachable, sidr_status::UNSUPPORTED, EventParam::default())
+            }
+            Err(error) => (unreachable, -error.raw_os_error(), EventParam::default()),
+        };
+        self.post(&inner, kind, status, param);
+    }
+}

@@ -1,0 +1,178 @@
+//! A listener of the datagram space: takes requests for its queue pair, and answers them.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
+
+use super::limits::{ANSWERS_MAX, INQUIRIES_MAX};
+use super::sidr::{Reply, Request};
+use crate::Result;
+use crate::reactor::{Reactor, Source, Token};
+
+/// Who listens.
+pub(super) trait Host: Send + Sync {
+    /// A client asks. Returns false when the question cannot be taken; the client asks again.
+    fn asked(&self, inquiry: Arc<Inquiry>, private_data: Vec<u8>) -> bool;
+}
+
+/// A listener.
+pub(super) struct Service {
+    this: Weak<Self>,
+    host: Weak<dyn Host>,
+    socket: UdpSocket,
+    port: u16,
+    state: Lock<State>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Token>,
+    /// Requests that were taken, by client and nonce, with the answer once there is one: clients
+    /// ask until they hear it.
+    inquiries: HashMap<(SocketAddr, u64), Option<Reply>>,
+    /// The same, the oldest first.
+    order: VecDeque<(SocketAddr, u64)>,
+}
+
+/// A request that waits for the program.
+pub(super) struct Inquiry {
+    service: Arc<Service>,
+    /// Who asks.
+    pub(super) from: SocketAddr,
+    /// At which address.
+    pub(super) to: SocketAddr,
+    interface: u32,
+    nonce: u64,
+}
+
+impl Service {
+    /// Starts to listen on a bound socket.
+    ///
+    /// # Errors
+    /// What the reactor reports.
+    pub(super) fn start(socket: UdpSocket, port: u16, host: Weak<dyn Host>) -> Result<Arc<Self>> {
+        let service = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            host,
+            socket,
+            port,
+            state: Lock::new(State::default()),
+        });
+        let token = Reactor::get().watch(service.socket.as_fd(), service.owner())?;
+        service.state.lock().token = Some(token);
+        Ok(service)
+    }
+
+    /// Stops listening. What the program has been told of can still be answered.
+    pub(super) fn close(&self) {
+        let token = self.state.lock().token.take();
+        if let Some(token) = token {
+            Reactor::get().unwatch(self.socket.as_fd(), token);
+        }
+    }
+
+    fn owner(&self) -> Arc<Self> {
+        self.this.upgrade().expect("called through an `Arc` of it")
+    }
+
+    fn take(&self, message: &[u8], from: SocketAddr, to: IpAddr, interface: u32) {
+        let Some(request) = Request::parse(message) else { return };
+        let key = (from, request.nonce);
+        let inquiry = Inquiry {
+            service: self.owner(),
+            from,
+            to: SocketAddr::new(to, self.port),
+            interface,
+            nonce: request.nonce,
+        };
+        {
+            let mut state = self.state.lock();
+            match state.inquiries.get(&key) {
+                Some(Some(reply)) => {
+                    let message = reply.emit();
+                    drop(state);
+                    return inquiry.send(&message);
+                }
+                Some(None) => return,
+                None if request.port != self.port || state.token.is_none() => return,
+                None => state.remember(key),
+            }
+        }
+        let host = self.host.upgrade();
+        let taken = host.is_some_and(|host| host.asked(Arc::new(inquiry), request.private_data));
+        if !taken {
+            self.state.lock().inquiries.remove(&key);
+        }
+    }
+}
+
+impl State {
+    fn remember(&mut self, key: (SocketAddr, u64)) {
+        if self.order.len() >= INQUIRIES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.inquiries.remove(&oldest);
+        }
+        self.order.push_back(key);
+        self.inquiries.insert(key, None);
+    }
+}
+
+impl Inquiry {
+    /// Answers.
+    pub(super) fn answer(&self, status: u8, qp_num: u32, qkey: u32, private_data: &[u8]) {
+        let private_data = private_data.to_vec();
+        let reply = Reply { nonce: self.nonce, status, qp_num, qkey, private_data };
+        let message = reply.emit();
+        if let Some(slot) = self.service.state.lock().inquiries.get_mut(&(self.from, self.nonce)) {
+            *slot = Some(reply);
+        }
+        self.send(&message);
+    }
+
+    /// A datagram that is lost is asked for again.
+    fn send(&self, message: &[u8]) {
+        let (bytes, segment) = (0..message.len(), message.len());
+        let is_link_local = matches!(self.to.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let interface = if is_link_local { self.interface } else { 0 };
+        let run = Run { bytes, segment, to: self.from, from: (self.to.ip(), interface) };
+        let _ = self.service.socket.send(message, &[run]);
+    }
+}
+
+impl Source for Service {
+    fn ready(&self) {
+        let mut batch = RecvBatch::default();
+        for _ in 0..ANSWERS_MAX {
+            match self.socket.receive(&mut batch) {
+                Ok(more) => {
+                    for (arrival, message) in batch.datagrams() {
+                        self.take(message, arrival.from, arrival.to, arrival.interface);
+                    }
+                    if !more {
+                        return;
+                    }
+                }
+                Err(crate::Errno::AGAIN) => return,
+                // Somebody to whom we answered has closed its port.
+                Err(_) => {}
+            }
+        }
+        // There are more, and the edge will not come again.
+        Reactor::get().start_timer(Instant::now(), self.owner());
+    }
+
+    fn expired(&self) {
+        self.ready();
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("port", &self.port).finish_non_exhaustive()
+    }
+}

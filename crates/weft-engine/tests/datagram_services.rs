@@ -1,0 +1,204 @@
+//! Identifiers of the datagram space: services are found, refused, or not there; groups are joined.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_engine::Errno;
+use weft_engine::cm::{Channel, ConnectParam, Event, EventKind, Id, PortSpace, Via, sidr_status};
+use weft_engine::device::{self, address_of, gid_of};
+use weft_engine::qp::QpState;
+
+fn channel() -> Arc<Channel> {
+    Channel::new().expect("a descriptor")
+}
+
+fn expect(channel: &Channel, kind: EventKind) -> Event {
+    let event = channel.next_event(|_| ()).expect("an event");
+    assert_eq!(event.kind, kind, "{event:?}");
+    event
+}
+
+fn param(private_data: &[u8]) -> ConnectParam {
+    ConnectParam { private_data: private_data.to_vec(), ..ConnectParam::default() }
+}
+
+fn service(channel: &Arc<Channel>, at: &str) -> (Arc<Id>, SocketAddr) {
+    let id = Id::new(channel, PortSpace::Datagram);
+    id.bind(at.parse().expect("an address")).expect("free");
+    id.listen(0).expect("bound");
+    let mut address = id.local().expect("bound");
+    if address.ip().is_unspecified() {
+        address.set_ip([127, 0, 0, 1].into());
+    }
+    (id, address)
+}
+
+fn client(channel: &Arc<Channel>, at: SocketAddr, private_data: &[u8]) -> Arc<Id> {
+    let id = Id::new(channel, PortSpace::Datagram);
+    id.resolve_address(None, at).expect("a route");
+    expect(channel, EventKind::AddrResolved);
+    id.resolve_route().expect("resolved");
+    expect(channel, EventKind::RouteResolved);
+    id.connect(&Via::External(1), &param(private_data)).expect("asked");
+    id
+}
+
+#[test]
+fn a_service_is_found_at_every_address() {
+    for at in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0", "[::1]:0"] {
+        let (passive, active) = (channel(), channel());
+        let (listener, mut address) = service(&passive, at);
+        if at == "[::1]:0" {
+            address.set_ip("::1".parse().expect("an address"));
+        }
+        let id = client(&active, address, b"where?");
+        let request = expect(&passive, EventKind::ConnectRequest);
+        assert!(Arc::ptr_eq(request.owner(), &listener));
+        assert_eq!(request.param.private_data, b"where?");
+        assert_eq!(request.id.peer(), id.local());
+        assert_eq!(request.id.local(), Some(address));
+        request.id.accept(&Via::External(0x1234), &param(b"here")).expect("asked");
+        assert_eq!(request.id.reject(b"").unwrap_err(), Errno::INVAL, "once");
+        let found = expect(&active, EventKind::Established);
+        assert_eq!((found.param.qp_num, found.status), (0x1234, 0));
+        assert_eq!(found.param.private_data, b"here");
+        let datagram = found.param.datagram.expect("where to send");
+        let route = datagram.address.global.expect("a GID");
+        // An address of the device that stands for the loopback network.
+        let devices = device::list().expect("interfaces are listed");
+        let own = devices[0].addresses[usize::from(route.sgid_index)];
+        assert_eq!((address_of(route.dgid), own.is_ipv4()), (own, address.is_ipv4()));
+        assert_ne!(datagram.qkey, 0);
+        for id in [&id, &request.id, &listener] {
+            id.destroy();
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_unreachable_with_a_reason() {
+    let (passive, active) = (channel(), channel());
+    let (listener, address) = service(&passive, "127.0.0.1:0");
+    let _first = client(&active, address, b"");
+    expect(&passive, EventKind::ConnectRequest).id.reject(b"no").expect("asked");
+    let refused = expect(&active, EventKind::Unreachable);
+    assert_eq!((refused.status, refused.param.private_data), (sidr_status::REJECT, b"no".to_vec()));
+    // So is a request that the program lets go.
+    let _second = client(&active, address, b"");
+    expect(&passive, EventKind::ConnectRequest).id.destroy();
+    assert_eq!(expect(&active, EventKind::Unreachable).status, sidr_status::REJECT);
+    listener.destroy();
+}
+
+#[test]
+fn nobody_listens() {
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let address = taken.local_addr().expect("bound");
+    drop(taken);
+    let active = channel();
+    let _id = client(&active, address, b"");
+    let refused = expect(&active, EventKind::Unreachable);
+    assert_eq!(refused.status, sidr_status::UNSUPPORTED);
+}
+
+#[test]
+fn a_lost_request_is_asked_again_and_a_repeated_one_answered_once() {
+    // In between stands somebody who drops the first request and doubles the others.
+    let (passive, active) = (channel(), channel());
+    let (listener, address) = service(&passive, "127.0.0.1:0");
+    let relay = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let at = relay.local_addr().expect("bound");
+    let relaying = std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        let (_, asker) = relay.recv_from(&mut buffer).expect("the first request");
+        let (length, _) = relay.recv_from(&mut buffer).expect("the second request");
+        // Its port, so that the service takes it for its own.
+        buffer[10..12].copy_from_slice(&address.port().to_be_bytes());
+        for _ in 0..3 {
+            relay.send_to(&buffer[..length], address).expect("sent");
+        }
+        let (length, _) = relay.recv_from(&mut buffer).expect("a reply");
+        relay.send_to(&buffer[..length], asker).expect("sent");
+    });
+    let _id = client(&active, at, b"");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    std::thread::sleep(Duration::from_millis(20));
+    request.id.accept(&Via::External(7), &param(b"")).expect("asked");
+    assert_eq!(expect(&active, EventKind::Established).param.qp_num, 7);
+    relaying.join().expect("relayed");
+    assert!(is_empty(&passive), "one request, however often it came");
+    listener.destroy();
+}
+
+fn is_empty(channel: &Channel) -> bool {
+    let ready = weft_sys::wait_readable([channel.as_fd()], Some(Duration::from_millis(20)));
+    ready.expect("no signal") == [false]
+}
+
+#[test]
+fn garbage_is_not_answered() {
+    let passive = channel();
+    let (listener, address) = service(&passive, "127.0.0.1:0");
+    let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let mut rng = fastrand::Rng::with_seed(3);
+    for _ in 0..300 {
+        let noise: Vec<u8> = (0..rng.usize(..600)).map(|_| rng.u8(..)).collect();
+        stranger.send_to(&noise, address).expect("sent");
+    }
+    let active = channel();
+    let _id = client(&active, address, b"sound");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    assert_eq!(request.param.private_data, b"sound");
+    stranger.set_nonblocking(true).expect("a socket");
+    assert!(stranger.recv(&mut [0; 1]).is_err(), "nothing came back");
+    request.id.destroy();
+    listener.destroy();
+}
+
+#[test]
+fn groups_are_joined_once_and_left() {
+    let channel = channel();
+    let id = Id::new(&channel, PortSpace::Datagram);
+    let group = IpAddr::from([239, 255, 3, 4]);
+    assert_eq!(id.join_multicast(group, false, 0), Err(Errno::INVAL), "no device yet");
+    id.bind("127.0.0.1:0".parse().expect("an address")).expect("free");
+    assert_eq!(id.join_multicast([10, 0, 0, 1].into(), false, 0), Err(Errno::INVAL));
+    id.join_multicast(group, true, 0x77).expect("a group");
+    assert_eq!(id.join_multicast(group, false, 0), Err(Errno::ADDRINUSE));
+    let joined = expect(&channel, EventKind::MulticastJoin);
+    assert_eq!(joined.param.qp_num, 0xff_ffff);
+    let datagram = joined.param.datagram.expect("where to send");
+    assert_eq!(datagram.address.global.expect("a GID").dgid, gid_of(group));
+    assert_eq!((datagram.context, datagram.sends_only), (0x77, true));
+    id.leave_multicast(group).expect("a member");
+    assert_eq!(id.leave_multicast(group), Err(Errno::ADDRNOTAVAIL));
+    id.destroy();
+}
+
+#[test]
+fn wrong_states() {
+    let channel = channel();
+    let id = Id::new(&channel, PortSpace::Datagram);
+    assert_eq!(id.connect(&Via::External(1), &param(b"")).unwrap_err(), Errno::INVAL);
+    assert_eq!(id.accept(&Via::External(1), &param(b"")).unwrap_err(), Errno::INVAL);
+    assert_eq!(id.reject(b"").unwrap_err(), Errno::INVAL);
+    let (first, address) = service(&channel, "127.0.0.1:0");
+    let second = Id::new(&channel, PortSpace::Datagram);
+    assert_eq!(second.bind(address).unwrap_err(), Errno::ADDRINUSE);
+    assert_eq!(first.listen(0).unwrap_err(), Errno::INVAL);
+    for (state, has_attributes) in
+        [(QpState::Init, true), (QpState::Rtr, true), (QpState::Rts, true), (QpState::Sqd, false)]
+    {
+        assert_eq!(first.qp_attributes(state).is_ok(), has_attributes);
+    }
+    let long = param(&[0; 197]);
+    let id = Id::new(&channel, PortSpace::Datagram);
+    id.resolve_address(None, address).expect("a route");
+    expect(&channel, EventKind::AddrResolved);
+    id.resolve_route().expect("resolved");
+    assert_eq!(id.connect(&Via::External(1), &long).unwrap_err(), Errno::INVAL);
+    first.destroy();
+    second.destroy();
+}
