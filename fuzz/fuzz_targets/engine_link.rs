@@ -1,3 +1,9 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weft_fuzz::engine::link(data));
+use weft_engine::qp::QpType;
+use weft_fuzz::engine;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    engine::link(data);
+    engine::link_of(QpType::XrcRecv, data);
+});

@@ -25,8 +25,10 @@ use weft_engine::qp::{
     AddressVector, AttrMask, Connection, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
     pending,
 };
+use weft_engine::srq::{Srq, SrqAttr};
 use weft_engine::wc::{Completion, Opcode as Completed, Status};
 use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, Sge};
+use weft_engine::xrc::{OpenMode, Xrcd};
 use weft_sys::Region;
 use weft_wire::ddp::Header;
 use weft_wire::mpa::fpdu;
@@ -51,6 +53,11 @@ const PEER_ACK_STAG: u32 = 0x0acc_0001;
 /// Whatever comes, the process goes on, the stream ends, and no memory changes but what the peer
 /// may write to.
 pub fn link(data: &[u8]) {
+    link_of(QpType::Rc, data);
+}
+
+/// The same for a queue pair of a connected type that receives.
+pub fn link_of(qp_type: QpType, data: &[u8]) {
     let context = context();
     let pd = Pd::new(context);
     let everything =
@@ -58,10 +65,19 @@ pub fn link(data: &[u8]) {
     let open = Memory::new(&pd, everything);
     let private = Memory::new(&pd, Access::REMOTE_READ);
     let cq = Cq::new(context, 64, None).expect("a completion queue");
-    let (qp, mut peer) = connected(&pd, &cq);
-    post_work(&qp, &open);
+    let (qp, shared) = queue_pair(qp_type, &pd, &cq);
+    let mut peer = connect(&qp, qp_type);
+    match &shared {
+        Some(srq) => receives(&open, |request| srq.post(request)),
+        None => receives(&open, |request| qp.post_recv(request)),
+    }
+    if qp_type == QpType::Rc {
+        post_work(&qp, &open);
+    }
 
-    let keys = [open.mr.key(), private.mr.key(), qp.identity().ack_stag, 0x77];
+    // A message to a target names its queue where others name a key.
+    let number = shared.as_ref().and_then(|srq| srq.number()).unwrap_or(0x77);
+    let keys = [open.mr.key(), private.mr.key(), qp.identity().ack_stag, number];
     let bytes = stream(data, keys, [&open, &private].map(Memory::addr));
     peer.write_all(&bytes).expect("the socket has room");
     peer.shutdown(Shutdown::Write).expect("a connected socket");
@@ -94,8 +110,15 @@ fn context() -> &'static Arc<Context> {
     })
 }
 
-/// A queue pair in RTS, and the socket to it.
-fn connected(pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, UnixStream) {
+/// A queue pair, and the shared receive queue that a target needs.
+fn queue_pair(qp_type: QpType, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, Option<Arc<Srq>>) {
+    if qp_type == QpType::XrcRecv {
+        let mode = OpenMode { create: true, exclusive: false };
+        let domain = Xrcd::open(context(), None, mode).expect("a domain");
+        let attr = SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+        let srq = Srq::new_xrc(pd, attr, &domain, cq).expect("a shared queue");
+        return (Qp::new_target(&domain).expect("a queue pair"), Some(srq));
+    }
     let cap = QpCap {
         max_send_wr: 4,
         max_recv_wr: 4,
@@ -104,9 +127,12 @@ fn connected(pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, UnixStream) {
         max_inline_data: 0,
     };
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
-    let qp_type = QpType::Rc;
     let init = QpInit { qp_type, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
-    let qp = Qp::new(pd, init).expect("a queue pair");
+    (Qp::new(pd, init).expect("a queue pair"), None)
+}
+
+/// Brings a queue pair to RTS; the other end of its connection.
+fn connect(qp: &Qp, qp_type: QpType) -> UnixStream {
     let gid = gid_of(Ipv4Addr::LOCALHOST.into());
     let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });
     let attr = QpAttr {
@@ -153,20 +179,30 @@ fn connected(pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, UnixStream) {
     // The queue pair is not to look for its peer itself.
     pending::expect((gid, PEER));
     let path = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    to(QpState::Rtr, path | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER);
+    let served = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+    let retries = AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+    // What a target does not need is not looked at.
+    let (at_rtr, at_rts) = match qp_type {
+        QpType::Uc => (path, AttrMask::SQ_PSN),
+        _ => (path | served, retries | AttrMask::TIMEOUT | AttrMask::SQ_PSN),
+    };
+    to(QpState::Rtr, at_rtr);
     pending::unexpect((gid, PEER));
-    let retries = AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
-    to(QpState::Rts, retries | AttrMask::SQ_PSN | AttrMask::MAX_QP_RD_ATOMIC);
+    to(QpState::Rts, at_rts);
     qp.attach(connection).expect("the first connection");
-    (qp, far)
+    far
 }
 
-/// Receives, a Send to acknowledge, a Read and an atomic to answer.
-fn post_work(qp: &Qp, memory: &Memory) {
+fn receives(memory: &Memory, post: impl Fn(&RecvRequest<'_>) -> weft_engine::Result<()>) {
     let sges = [Sge { addr: memory.addr(), length: 64, lkey: memory.mr.key() }];
     for wr_id in 0..3 {
-        qp.post_recv(&RecvRequest { wr_id, sges: &sges }).expect("room");
+        post(&RecvRequest { wr_id, sges: &sges }).expect("room");
     }
+}
+
+/// A Send to acknowledge, a Read and an atomic to answer.
+fn post_work(qp: &Qp, memory: &Memory) {
+    let sges = [Sge { addr: memory.addr(), length: 64, lkey: memory.mr.key() }];
     let word = [Sge { length: 8, ..sges[0] }];
     let (remote_addr, rkey) = (0x1000, 0x99);
     let mut poster = qp.start_post();
