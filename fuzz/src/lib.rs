@@ -5,4 +5,5 @@
 //! replays.
 
 pub mod engine;
+pub mod rd;
 pub mod wire;

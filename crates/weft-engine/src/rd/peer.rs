@@ -99,7 +99,7 @@ pub(super) struct Peer {
     pub(super) listed: bool,
 }
 
-const _: () = assert!(size_of::<Peer>() <= 352, "the state of an idle peer has grown");
+const _: () = assert!(size_of::<Peer>() <= 288, "the state of an idle peer has grown");
 
 /// A clock of 32 bits, in microseconds, which is never 0.
 pub(super) fn stamp(now: u64) -> u32 {
