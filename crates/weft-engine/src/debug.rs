@@ -120,6 +120,7 @@ fn describe(qp: &Qp) -> String {
         messages_sent,
         messages_placed_there,
         messages_placed_here,
+        messages_dropped,
         bytes_parked,
         bytes_in,
         bytes_out,
@@ -129,13 +130,16 @@ fn describe(qp: &Qp) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         text,
-        "{{\"number\":\"{:#08x}\",\"device\":{},\"state\":{},\"transport\":{},\"peer\":{},\
+        "{{\"number\":\"{:#08x}\",\"type\":{},\"device\":{},\"state\":{},\
+         \"transport\":{},\"peer\":{},\
          \"peer_is_weft\":{peer_is_weft},\"sends_posted\":{sends_posted},\
          \"sends_waiting\":{sends_waiting},\"receives_posted\":{receives_posted},\
          \"messages_sent\":{messages_sent},\"placed_at_peer\":{messages_placed_there},\
-         \"placed_here\":{messages_placed_here},\"bytes_parked\":{bytes_parked},\
+         \"placed_here\":{messages_placed_here},\"dropped_here\":{messages_dropped},\
+         \"bytes_parked\":{bytes_parked},\
          \"bytes_in\":{bytes_in},\"bytes_out\":{bytes_out}",
         qp.number(),
+        quoted(qp.qp_type().name()),
         quoted(&qp.context().device().name),
         quoted(&format!("{:?}", qp.state()).to_uppercase()),
         quoted(transport),

@@ -525,6 +525,7 @@ impl Link {
             return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
         }
         if self.is_unreliable() {
+            self.count_loss();
             return Ok(());
         }
         self.start_parking(opcode, srqn, None, Some(imm), Some(written));

@@ -37,6 +37,8 @@ pub(super) struct Loss {
     starved: bool,
     /// It has waited long enough: what finds no receive is dropped at once until one is posted.
     impatient: bool,
+    /// Messages of the peer's that were dropped.
+    count: u64,
 }
 
 impl Link {
@@ -133,6 +135,7 @@ impl Link {
         if self.loss.send {
             if last {
                 self.send_imm = None;
+                self.count_loss();
             }
             return Ok(());
         }
@@ -159,7 +162,18 @@ impl Link {
         self.loss.write |= !placed;
         if last {
             self.loss.last_write = std::mem::take(&mut self.loss.write);
+            self.loss.count += u64::from(self.loss.last_write);
         }
+    }
+
+    /// A message has been dropped.
+    pub(super) fn count_loss(&mut self) {
+        self.loss.count += 1;
+    }
+
+    /// Messages of the peer's that were dropped since the connection began.
+    pub(crate) fn messages_dropped(&self) -> u64 {
+        self.loss.count
     }
 
     /// Whether the rest of the Write under way is dropped.

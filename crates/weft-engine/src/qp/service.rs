@@ -4,6 +4,17 @@ use super::attr::QpType;
 use crate::wr::Operation;
 
 impl QpType {
+    /// The name, as it is known.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::XrcSend => "XRC_SEND",
+            Self::XrcRecv => "XRC_RECV",
+        }
+    }
+
     /// Whether the operation can be posted.
     pub(super) fn has(self, operation: &Operation) -> bool {
         let takes_answer = matches!(
