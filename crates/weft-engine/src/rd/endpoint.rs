@@ -131,9 +131,11 @@ impl Endpoint {
     pub fn post(&self, to: PeerAddress, id: u64, request: Request) -> Result<()> {
         let to = PeerAddress { socket: canonical(to.socket), ..to };
         let now = self.inner.now();
-        self.inner.state.lock().machine.post(now, to, id, request)?;
-        self.inner.drive();
-        Ok(())
+        self.inner.with(|state| {
+            let posted = state.machine.post(now, to, id, request);
+            self.inner.kick.store(true, Ordering::SeqCst);
+            posted
+        })
     }
 
     /// The next event, if there is one. Drives the fabric when there is none yet.
@@ -178,7 +180,7 @@ impl Endpoint {
     /// Peers whose state is kept.
     #[must_use]
     pub fn peers(&self) -> usize {
-        self.inner.state.lock().machine.peers()
+        self.inner.with(|state| state.machine.peers())
     }
 
     fn take_awake(&self) -> Option<Event> {
@@ -233,20 +235,30 @@ impl Inner {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
     }
 
-    fn take(&self) -> Option<Event> {
-        let mut state = self.state.lock();
-        let event = state.machine.next_event(self.now())?;
-        // Senders that found no room may have to be told of some.
-        let more = state.machine.has_output();
-        drop(state);
-        if more {
+    /// Looks into the state, or changes it, and then does what somebody who found it taken by this
+    /// has left to do.
+    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        let result = look(&mut self.state.lock());
+        if self.kick.load(Ordering::SeqCst) {
             self.drive();
         }
-        Some(event)
+        result
+    }
+
+    fn take(&self) -> Option<Event> {
+        self.with(|state| {
+            let event = state.machine.next_event(self.now());
+            // Senders that found no room may have to be told of some.
+            if state.machine.has_output() {
+                self.kick.store(true, Ordering::SeqCst);
+            }
+            event
+        })
     }
 
     fn wake_sleepers(&self) {
-        if self.sleepers.load(Ordering::SeqCst) != 0 && self.state.lock().machine.has_event() {
+        if self.sleepers.load(Ordering::SeqCst) != 0 && self.with(|state| state.machine.has_event())
+        {
             notify(&self.wake);
         }
     }
@@ -258,8 +270,11 @@ impl Inner {
             let Some(mut state) = self.state.try_lock() else { return };
             self.kick.store(false, Ordering::SeqCst);
             let more = self.pass(&mut state);
+            let told = state.machine.has_event();
             drop(state);
-            self.wake_sleepers();
+            if told && self.sleepers.load(Ordering::SeqCst) != 0 {
+                notify(&self.wake);
+            }
             if more && let Some(me) = self.me.upgrade() {
                 Reactor::get().requeue(me);
             }
@@ -355,8 +370,10 @@ impl Source for Inner {
     }
 
     fn expired(&self) {
-        self.state.lock().timer = None;
-        self.drive();
+        self.with(|state| {
+            state.timer = None;
+            self.kick.store(true, Ordering::SeqCst);
+        });
     }
 }
 

@@ -54,13 +54,8 @@ impl Peer {
         segment: &[u8],
     ) {
         if let Some(reason) = self.refused {
-            return shared.reply(
-                now,
-                self.address,
-                header,
-                Kind::Reset(reason),
-                Some(self.recv_next),
-            );
+            let next = Some(self.recv_next);
+            return self.answer(now, shared, header, Kind::Reset(reason), next);
         }
         let ahead = distance(self.recv_next, header.sequence);
         if ahead != 0 {
@@ -87,12 +82,12 @@ impl Peer {
                     shared.starved.push(self.address);
                 }
             }
-            Err(Halt::Challenge) => shared.reply(now, self.address, header, Kind::Challenge, None),
+            Err(Halt::Challenge) => self.answer(now, shared, header, Kind::Challenge, None),
             Err(Halt::Refuse(reason)) => {
                 self.drop_inbox(shared);
                 self.refused = Some(reason);
                 let next = Some(self.recv_next);
-                shared.reply(now, self.address, header, Kind::Reset(reason), next);
+                self.answer(now, shared, header, Kind::Reset(reason), next);
             }
         }
         self.tidy_inbox();

@@ -8,7 +8,7 @@
 //! needs no round trip before it.
 
 use weft_wire::ddp::UntaggedQueue;
-use weft_wire::rd::{Header, Kind, Reason};
+use weft_wire::rd::{CRC_LEN, HEADER_LEN, Header, Kind, Reason};
 
 use super::inbox::Inbox;
 use super::limits::{FIRST_FLIGHT, GIVE_UP, IDLE};
@@ -262,7 +262,7 @@ impl Peer {
         }
         if !header.syn {
             if header.kind == Kind::Data {
-                shared.reply(now, self.address, header, Kind::Reset(Reason::UnknownStream), None);
+                self.answer(now, shared, header, Kind::Reset(Reason::UnknownStream), None);
             }
             return header.kind == Kind::Ack;
         }
@@ -345,6 +345,20 @@ impl Peer {
             self.fail(now, shared, Status::PeerUnreachable);
         } else {
             self.renew(now, shared, true);
+        }
+    }
+
+    /// Answers a datagram that is not taken.
+    pub(super) fn answer(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        header: &Header,
+        kind: Kind,
+        next: Option<u32>,
+    ) {
+        if self.spend((HEADER_LEN + CRC_LEN) as u32) {
+            shared.reply(now, self.address, header, kind, next);
         }
     }
 
