@@ -57,7 +57,7 @@ struct Inner {
     state: Lock<State>,
     /// There may be something to receive or to send.
     kick: AtomicBool,
-    /// Readable while events wait for a thread that sleeps.
+    /// Readable while events wait and a thread sleeps: see `State::raised`.
     wake: OwnedFd,
     sleepers: AtomicUsize,
 }
@@ -69,6 +69,10 @@ struct State {
     outgoing: Outbox,
     datagram: Vec<u8>,
     timer: Option<(u64, TimerId)>,
+    /// `wake` is readable.
+    raised: bool,
+    /// The program has dropped the endpoint; the reactor may still be at it.
+    closed: bool,
 }
 
 impl Endpoint {
@@ -101,6 +105,8 @@ impl Endpoint {
             outgoing: Outbox::new(socket.can_segment()),
             datagram: Vec::new(),
             timer: None,
+            raised: false,
+            closed: false,
         };
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
@@ -159,14 +165,13 @@ impl Endpoint {
         let Some(end) = end else {
             let wait = Reactor::get().wait(self.inner.wake.as_fd(), |pass| {
                 pass();
-                self.take_awake()
+                self.inner.take()
             });
             return wait.map(Some);
         };
         Reactor::get().about_to_wait();
         loop {
-            // Events that came before the sleeper was known raised nothing.
-            if let Some(event) = self.take_awake() {
+            if let Some(event) = self.inner.take() {
                 return Ok(Some(event));
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -181,14 +186,6 @@ impl Endpoint {
     #[must_use]
     pub fn peers(&self) -> usize {
         self.inner.with(|state| state.machine.peers())
-    }
-
-    fn take_awake(&self) -> Option<Event> {
-        consume(&self.inner.wake);
-        let event = self.inner.take()?;
-        // There may be another for another sleeper.
-        self.inner.wake_sleepers();
-        Some(event)
     }
 }
 
@@ -207,7 +204,9 @@ impl fmt::Debug for Inner {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         Reactor::get().unwatch(self.inner.socket.as_fd(), self.token);
-        if let Some((_, timer)) = self.inner.state.lock().timer.take() {
+        let mut state = self.inner.state.lock();
+        state.closed = true;
+        if let Some((_, timer)) = state.timer.take() {
             Reactor::get().stop_timer(timer);
         }
     }
@@ -248,19 +247,16 @@ impl Inner {
     fn take(&self) -> Option<Event> {
         self.with(|state| {
             let event = state.machine.next_event(self.now());
+            if state.raised && !state.machine.has_event() {
+                state.raised = false;
+                consume(&self.wake);
+            }
             // Senders that found no room may have to be told of some.
             if state.machine.has_output() {
                 self.kick.store(true, Ordering::SeqCst);
             }
             event
         })
-    }
-
-    fn wake_sleepers(&self) {
-        if self.sleepers.load(Ordering::SeqCst) != 0 && self.with(|state| state.machine.has_event())
-        {
-            notify(&self.wake);
-        }
     }
 
     /// Does all that does not block. A thread that finds another at it leaves that one a note.
@@ -270,11 +266,12 @@ impl Inner {
             let Some(mut state) = self.state.try_lock() else { return };
             self.kick.store(false, Ordering::SeqCst);
             let more = self.pass(&mut state);
-            let told = state.machine.has_event();
-            drop(state);
-            if told && self.sleepers.load(Ordering::SeqCst) != 0 {
+            // A thread that is not counted yet looks for events before it sleeps.
+            let wanted = state.machine.has_event() && self.sleepers.load(Ordering::SeqCst) != 0;
+            if wanted && !std::mem::replace(&mut state.raised, true) {
                 notify(&self.wake);
             }
+            drop(state);
             if more && let Some(me) = self.me.upgrade() {
                 Reactor::get().requeue(me);
             }
@@ -283,6 +280,9 @@ impl Inner {
 
     /// One pass over socket, timers and peers. Returns whether there may be more to receive.
     fn pass(&self, state: &mut State) -> bool {
+        if state.closed {
+            return false;
+        }
         let more = self.receive(state);
         state.machine.expire(self.now());
         self.send(state);

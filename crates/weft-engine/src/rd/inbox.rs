@@ -21,6 +21,7 @@ use super::seq::distance;
 pub(super) struct Inbox {
     /// Segments that came before an earlier one: that at `n` is `n + 1` behind the missing one.
     early: VecDeque<Option<Box<[u8]>>>,
+    early_len: usize,
     /// A Send under way, the length it will have, and since when it is.
     partial: Vec<u8>,
     partial_len: usize,
@@ -94,15 +95,19 @@ impl Peer {
     }
 
     fn keep_early(&mut self, shared: &mut Shared, at: usize, segment: &[u8]) {
-        if segment.len() > shared.early_room {
+        let held = self.inbox.as_ref().map_or(0, |inbox| inbox.early_len);
+        // Nobody holds more than what is left for others (A. K. Choudhury and E. L. Hahne, "Dynamic
+        // Queue Length Thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
+        if held + segment.len() > shared.early_room {
             return;
         }
-        let early = &mut self.inbox.get_or_insert_default().early;
-        if early.len() <= at {
-            early.resize(at + 1, None);
+        let inbox = self.inbox.get_or_insert_default();
+        if inbox.early.len() <= at {
+            inbox.early.resize(at + 1, None);
         }
-        if early[at].is_none() {
-            early[at] = Some(segment.into());
+        if inbox.early[at].is_none() {
+            inbox.early[at] = Some(segment.into());
+            inbox.early_len += segment.len();
             shared.early_room -= segment.len();
         }
     }
@@ -112,6 +117,7 @@ impl Peer {
         // What is at the front is the one behind the one just taken.
         let inbox = self.inbox.as_mut()?;
         let segment = inbox.early.pop_front()??;
+        inbox.early_len -= segment.len();
         shared.early_room += segment.len();
         Some(segment)
     }
@@ -312,7 +318,7 @@ impl Peer {
 
     pub(super) fn drop_inbox(&mut self, shared: &mut Shared) {
         let Some(inbox) = self.inbox.take() else { return };
-        shared.early_room += inbox.early.iter().flatten().map(|early| early.len()).sum::<usize>();
+        shared.early_room += inbox.early_len;
         if inbox.partial_len != 0 {
             shared.receive_room += inbox.partial_len + RECEIVE_COST;
         }
