@@ -27,8 +27,12 @@ const BATCH: usize = 32;
 const ATOMIC_LEN: usize = 8;
 /// In front of each datagram received: the routing header.
 const GRH_LEN: usize = 40;
-/// Where messages without a receive are lost, there are this many for each that may be under way.
+/// Receives for each message that may be under way: enough for those, too, that the program has not
+/// taken yet, and more where a message without a receive is lost.
+const RECEIVES: usize = 4;
 const RECEIVES_IF_LOSSY: usize = 8;
+/// The share of a full queue, one in so many, that has to be free before it is filled again.
+const REFILL: usize = 4;
 /// `wr_id`: the connection below, the buffer above it, and on top what kind of request it was.
 const SLOT_SHIFT: u32 = 32;
 const RECEIVE: u64 = 1 << 63;
@@ -79,7 +83,12 @@ fn header_len(over: Over) -> usize {
 }
 
 fn receives(spec: &LaneSpec) -> usize {
-    let factor = if spec.over.is_lossy() { RECEIVES_IF_LOSSY } else { 1 };
+    let factor = match spec.registration {
+        _ if spec.over.is_lossy() => RECEIVES_IF_LOSSY,
+        Registration::Before => RECEIVES,
+        // One that waits would keep the buffer of the others registered.
+        Registration::EachTime | Registration::Cached => 1,
+    };
     (spec.window * factor).min(WINDOW_MAX)
 }
 
@@ -115,7 +124,7 @@ impl super::Opening for Opening {
                 bail!("the peer has no queue pair")
             };
             let destination = queue_pair.connect(Remote { number, gid, sgid_index })?;
-            lane.peers.push(Peer { memory, key, destination, under_way: 0 });
+            lane.peers.push(Peer { memory, key, destination, under_way: 0, is_full: false });
         }
         Ok(Box::new(lane))
     }
@@ -130,6 +139,8 @@ struct Peer {
     destination: Option<Destination>,
     /// Operations that have not ended.
     under_way: usize,
+    /// There was no room for more, and is not enough yet.
+    is_full: bool,
 }
 
 /// Connected queue pairs.
@@ -247,7 +258,11 @@ impl Lane for Verbs {
         last: bool,
         patience: Patience,
     ) -> Result<bool> {
-        let has_room = |lane: &Self| lane.peers[connection].under_way < lane.spec.window;
+        let (full, window) = (self.peers[connection].is_full, self.spec.window);
+        // A queue that was full is filled up again in one go, as programs do that ask for one
+        // completion of many: so that what is posted together can go out together.
+        let room_below = if full { window - window / REFILL } else { window };
+        let has_room = |lane: &Self| lane.peers[connection].under_way < room_below;
         if !has_room(self) {
             if patience == Patience::Now {
                 self.reap()?;
@@ -260,6 +275,8 @@ impl Lane for Verbs {
         if can {
             self.post(connection, operation, last)?;
         }
+        let peer = &mut self.peers[connection];
+        peer.is_full = !can || peer.under_way == window;
         Ok(can)
     }
 
