@@ -6,6 +6,7 @@
 
 mod compile;
 pub mod endpoint;
+mod loss;
 pub mod machine;
 pub mod measure;
 mod namespace;

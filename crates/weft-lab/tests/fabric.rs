@@ -56,6 +56,17 @@ fn verbs_datagrams_made_reliable() -> Result<()> {
 }
 
 #[test]
+fn datagrams_made_reliable_over_a_link_that_loses() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    let pair = stage.pair.as_ref().context("no namespaces")?;
+    pair.lose_datagrams(1)?;
+    pingpong(&stage, "verbs;ofi_rxd", "-e rdm", &SIZES)?;
+    ensure!(pair.datagrams_lost()? > 0, "nothing was lost");
+    Ok(())
+}
+
+#[test]
 fn across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;

@@ -200,8 +200,10 @@ fn uc_pingpong_across_namespaces() -> Result<()> {
 fn ud_pingpong_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
-    // The largest goes in IP fragments.
-    for (size, options) in [(1024, ""), (1024, "-g 0"), (4096, "-e"), (4096, "-e -g 0")] {
+    // The largest goes in IP fragments; the second GID is an IPv6 address.
+    for (size, options) in
+        [(1024, ""), (1024, "-g 0"), (4096, "-e"), (4096, "-e -g 0"), (1024, "-g 1")]
+    {
         pingpong(&stage, "ibv_ud_pingpong", size, 1000, options)?;
     }
     Ok(())
