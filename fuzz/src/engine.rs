@@ -117,7 +117,7 @@ fn queue_pair(qp_type: QpType, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, Option<A
         let domain = Xrcd::open(context(), None, mode).expect("a domain");
         let attr = SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 };
         let srq = Srq::new_xrc(pd, attr, &domain, cq).expect("a shared queue");
-        return (Qp::new_target(&domain).expect("a queue pair"), Some(srq));
+        return (Qp::new_target(context(), &domain).expect("a queue pair"), Some(srq));
     }
     let cap = QpCap {
         max_send_wr: 4,

@@ -25,7 +25,8 @@ const NUMBER_MASK: u32 = 0x00ff_ffff;
 /// An XRC domain.
 #[derive(Debug)]
 pub struct Xrcd {
-    context: Arc<Context>,
+    /// The name of the device.
+    device: String,
     file: Option<File>,
     queues: Lock<HashMap<u32, Weak<Srq>>>,
 }
@@ -85,18 +86,12 @@ impl Xrcd {
 
     fn new(context: &Arc<Context>, file: Option<File>) -> Arc<Self> {
         let queues = Lock::new(HashMap::new());
-        Arc::new(Self { context: Arc::clone(context), file, queues })
+        Arc::new(Self { device: context.device().name.clone(), file, queues })
     }
 
     fn is(&self, context: &Context, file: &File) -> bool {
         let same_file = |own: &File| (own.device, own.inode) == (file.device, file.inode);
-        self.context.device().name == context.device().name
-            && self.file.as_ref().is_some_and(same_file)
-    }
-
-    /// The context in which it was made.
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
+        self.device == context.device().name && self.file.as_ref().is_some_and(same_file)
     }
 
     /// Makes a shared receive queue and gives it a number.

@@ -71,7 +71,7 @@ fn rtr(peer: &Arc<Qp>) -> QpAttr {
 /// A side that sends, and the side that it sends to.
 fn pair(host: &Host, domain: &Arc<Xrcd>) -> (Endpoint, Target) {
     let from = host.endpoint_of(|init| init.qp_type = QpType::XrcSend);
-    let to = Target(Qp::new_target(domain).expect("a target"));
+    let to = Target(Qp::new_target(&host.context, domain).expect("a target"));
     let peer = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
     let served = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
     for qp in [&from.qp, &to.0] {

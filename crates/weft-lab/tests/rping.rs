@@ -188,5 +188,6 @@ fn rdma_client_and_server_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
     client_and_server(&stage, "rdma_server", "rdma_client", "")?;
-    client_and_server(&stage, "rdma_xserver", "rdma_xclient", "")
+    client_and_server(&stage, "rdma_xserver", "rdma_xclient", "")?;
+    client_and_server(&stage, "rdma_xserver", "rdma_xclient", "-c x")
 }

@@ -104,7 +104,7 @@ pub(crate) fn give(
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         create_qp_ex: Some(qp::create_qp_ex),
-        open_qp: Some(qp::open_qp),
+        open_qp: Some(xrc::open_qp),
         create_srq_ex: Some(srq::create_srq_ex),
         get_srq_num: Some(srq::get_srq_num),
         open_xrcd: Some(xrc::open_xrcd),

@@ -20,11 +20,9 @@ use crate::abi::{
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT,
-    IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QP_STATE, IBV_QPT_RC,
-    IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
-    ibv_qp_type, zeroed,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
+    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_type, zeroed,
 };
 use crate::acks::Acks;
 use crate::ah;
@@ -35,7 +33,7 @@ use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
 use crate::qp_ex::{self, Stage};
 use crate::srq::Srq;
-use crate::xrc::Xrcd;
+use crate::xrc;
 
 /// What the builders of `ibv_qp_ex` can build.
 const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -174,68 +172,20 @@ unsafe fn create(
     let engine = EngineQp::new(domain.engine(), unsafe { init_of(init) }?)?;
     init.cap = c_cap_of(engine.query().1);
     let home = Home { context: domain.context(), pd, held: domain.hold() };
-    Ok(give(engine, home, init, has_builders))
-}
-
-/// Makes a queue pair that peers of an XRC domain send to.
-///
-/// # Errors
-/// `EINVAL` without a domain; `ENOMEM` without numbers or keys left.
-///
-/// # Safety
-/// The domain must be NULL or live.
-unsafe fn create_target(
-    context: *mut ibv_context,
-    ex: &ibv_qp_init_attr_ex,
-) -> Result<*mut ibv_qp> {
-    if ex.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || ex.xrcd.is_null() {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: live, by the caller's promise.
-    let xrcd = unsafe { Xrcd::of(ex.xrcd) };
-    let engine = EngineQp::new_target(xrcd.engine())?;
-    let init =
-        ibv_qp_init_attr { qp_context: ex.qp_context, qp_type: IBV_QPT_XRC_RECV, ..zeroed() };
-    let home = Home { context, pd: ptr::null_mut(), held: xrcd.hold() };
-    Ok(give(engine, home, &init, false))
-}
-
-/// Opens a queue pair that peers of an XRC domain send to. Its asynchronous events go to who made
-/// it.
-///
-/// # Errors
-/// `EINVAL` when the domain has no such queue pair.
-///
-/// # Safety
-/// The domain must be NULL or live.
-unsafe fn open(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Result<*mut ibv_qp> {
-    let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    let is_complete = attr.comp_mask & needed == needed && !attr.xrcd.is_null();
-    if !is_complete || attr.qp_type != IBV_QPT_XRC_RECV {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: live, by the caller's promise.
-    let xrcd = unsafe { Xrcd::of(attr.xrcd) };
-    let engine = EngineQp::open_target(xrcd.engine(), attr.qp_num).ok_or(Errno::INVAL)?;
-    let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-    let init = ibv_qp_init_attr {
-        qp_context: if has_context { attr.qp_context } else { ptr::null_mut() },
-        qp_type: IBV_QPT_XRC_RECV,
-        ..zeroed()
-    };
-    let home = Home { context, pd: ptr::null_mut(), held: xrcd.hold() };
-    Ok(give(engine, home, &init, false))
+    Ok(tell_events(&Arc::clone(&engine), give(engine, home, init, has_builders)))
 }
 
 /// Where a queue pair belongs.
-struct Home {
-    context: *mut ibv_context,
-    pd: *mut ibv_pd,
-    held: Use,
+pub(crate) struct Home {
+    pub(crate) context: *mut ibv_context,
+    /// NULL for a queue pair without a protection domain.
+    pub(crate) pd: *mut ibv_pd,
+    /// The use of the protection domain or XRC domain that it is made in.
+    pub(crate) held: Use,
 }
 
-/// Gives a queue pair to the program.
-fn give(
+/// Gives the program a name for a queue pair.
+pub(crate) fn give(
     engine: Arc<EngineQp>,
     home: Home,
     init: &ibv_qp_init_attr,
@@ -260,7 +210,6 @@ fn give(
     if has_builders {
         qp_ex::set_operations(&mut c);
     }
-    let cookie = Arc::clone(&engine);
     let state = Qp {
         engine,
         context: home.context,
@@ -270,11 +219,13 @@ fn give(
         async_acks: Acks::default(),
         _held: home.held,
     };
-    let qp = object::create(c, state);
-    // One that is opened has had its name since it was made.
-    let address = qp.expose_provenance();
-    let _ = cookie.cookie.compare_exchange(0, address, Ordering::AcqRel, Ordering::Acquire);
-    qp.cast()
+    object::create(c, state).cast()
+}
+
+/// Asynchronous events of the queue pair name `qp`, which is in its context.
+pub(crate) fn tell_events(engine: &EngineQp, qp: *mut ibv_qp) -> *mut ibv_qp {
+    engine.cookie.store(qp.expose_provenance(), Ordering::Release);
+    qp
 }
 
 #[unsafe(no_mangle)]
@@ -297,7 +248,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let ex = unsafe { *init };
     if ex.qp_type == IBV_QPT_XRC_RECV {
         // SAFETY: the caller's promise is ours.
-        return errno::pointer(unsafe { create_target(context, &ex) });
+        return errno::pointer(unsafe { xrc::create_target(context, &ex) });
     }
     if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
         return errno::pointer(Err(Errno::OPNOTSUPP));
@@ -317,17 +268,6 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let init = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
     // SAFETY: the caller's promise is ours.
     errno::pointer(unsafe { create(ex.pd, init, has_builders) })
-}
-
-/// `ibv_open_qp`.
-pub(crate) unsafe extern "C" fn open_qp(
-    context: *mut ibv_context,
-    attr: *mut ibv_qp_open_attr,
-) -> *mut ibv_qp {
-    // SAFETY: the program's structure.
-    let attr = unsafe { &*attr };
-    // SAFETY: the caller's promise is ours.
-    errno::pointer(unsafe { open(context, attr) })
 }
 
 /// The extended form of a queue pair, if it was made with builders.

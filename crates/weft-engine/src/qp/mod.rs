@@ -199,9 +199,9 @@ impl Qp {
     ///
     /// # Errors
     /// `ENOMEM` when there are no numbers or keys left.
-    pub fn new_target(xrcd: &Arc<Xrcd>) -> Result<Arc<Self>> {
-        let pd = Pd::new(xrcd.context());
-        let cq = Cq::new(xrcd.context(), 1, None)?;
+    pub fn new_target(context: &Arc<Context>, xrcd: &Arc<Xrcd>) -> Result<Arc<Self>> {
+        let pd = Pd::new(context);
+        let cq = Cq::new(context, 1, None)?;
         let init = QpInit {
             qp_type: QpType::XrcRecv,
             send_cq: Arc::clone(&cq),
