@@ -86,6 +86,24 @@ fn datagrams() -> Result<()> {
     qperf(&Stage::loopback(), &DATAGRAMS, "")
 }
 
+/// Who sends datagrams without pause still takes what comes: most of it on one host, where a
+/// datagram is lost only when nobody looks.
+#[test]
+fn datagrams_both_ways_arrive() -> Result<()> {
+    let stage = Stage::loopback();
+    let port = ports::next();
+    let program = Program::weft("qperf").args(["-lp", &port.to_string()]);
+    let server = stage.server(program.clone()).start()?.listening(Port::Tcp(port))?;
+    let client = program.arg(stage.server_address().to_string()).args(OPTIONS);
+    let ended = client.args(["-t", "1", "ud_bi_bw"]).run(TIMEOUT)?.success()?;
+    let report = Report::parse(&ended.stdout).with_context(|| ended.complaint("no report"))?;
+    let (sent, received) =
+        (report.value("ud_bi_bw", "send_bw")?, report.value("ud_bi_bw", "recv_bw")?);
+    ensure!(received > sent / 4.0, ended.complaint(format!("{received} of {sent}")));
+    server.kill()?;
+    Ok(())
+}
+
 #[test]
 fn connected_by_rdma_cm() -> Result<()> {
     qperf(&Stage::loopback(), &TESTS, "-cm1")

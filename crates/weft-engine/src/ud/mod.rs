@@ -169,7 +169,11 @@ impl Datagram {
         while self.kick.load(Ordering::SeqCst) {
             let Some(mut tx) = self.tx.try_lock() else { return };
             self.kick.store(false, Ordering::SeqCst);
+            let before = tx.outbox.done();
             self.transmit(qp, &mut tx);
+            let sent = tx.outbox.done() - before;
+            drop(tx);
+            self.port.note_sent(sent);
         }
     }
 

@@ -15,6 +15,10 @@ use crate::{Errno, Result, numbers, udp};
 /// Batches that one pass takes from a socket before others have their turn.
 const BATCHES_MAX: usize = 8;
 
+/// Datagrams that may go out before somebody looks whether any have come. A program whose sends are
+/// complete at once finds a completion whenever it polls, so that polling alone never gets there.
+const SENT_MAX: u64 = 64;
+
 /// A UDP socket with what comes in on it.
 #[derive(Debug)]
 pub(crate) struct Port {
@@ -23,6 +27,8 @@ pub(crate) struct Port {
     /// There may be something to receive.
     kick: AtomicBool,
     rx: Lock<RecvBatch>,
+    /// Datagrams that have gone out since somebody last looked.
+    sent: AtomicU64,
     /// Queue pairs that found the socket full.
     waiting: Lock<Vec<Weak<Qp>>>,
     unknown: AtomicU64,
@@ -52,6 +58,7 @@ impl Port {
             socket,
             kick: AtomicBool::new(false),
             rx: Lock::new(RecvBatch::default()),
+            sent: AtomicU64::new(0),
             waiting: Lock::new(Vec::new()),
             unknown: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
@@ -62,6 +69,13 @@ impl Port {
 
     pub(super) fn socket(&self) -> &UdpSocket {
         &self.socket
+    }
+
+    /// So many datagrams have gone out.
+    pub(super) fn note_sent(&self, count: u64) {
+        if self.sent.fetch_add(count, Ordering::Relaxed) + count >= SENT_MAX {
+            self.drive();
+        }
     }
 
     /// Lets the queue pair go on once the socket has room again.
@@ -79,6 +93,7 @@ impl Port {
     }
 
     fn drive(&self) {
+        self.sent.store(0, Ordering::Relaxed);
         self.kick.store(true, Ordering::SeqCst);
         while self.kick.load(Ordering::SeqCst) {
             let Some(mut batch) = self.rx.try_lock() else { return };
