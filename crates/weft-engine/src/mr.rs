@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use weft_sys::{Lock, Region};
+use weft_sys::{Adopted, Lock, Region};
 
 use crate::access::Access;
 use crate::keys::{self, Keyed};
 use crate::limits::MR_SIZE_MAX;
 use crate::pd::{Pd, PdUser};
+use crate::shm::{self, Adoption};
 use crate::xrc::Xrcd;
-use crate::{Errno, Result, shm};
+use crate::{Errno, Result};
 
 /// Why an access to registered memory is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Mr {
     pins: AtomicU32,
     /// A peer may use the key directly: deregistration takes that back.
     pub(crate) granted: AtomicBool,
+    /// What makes it, or parts of it, memory that peers can map.
+    adoption: Lock<Option<Adoption>>,
     /// Windows bound here: deregistration fails while there are any.
     pub(crate) windows: AtomicUsize,
 }
@@ -63,7 +66,9 @@ impl Mr {
         if region.len() as u64 > MR_SIZE_MAX || iova.checked_add(region.len() as u64).is_none() {
             return Err(Errno::INVAL);
         }
+        let adoption = Adoption::of(&region, access);
         Ok(Arc::new(Self {
+            adoption: Lock::new(Some(adoption)),
             pd: Arc::clone(pd),
             hold: Lock::new(Some(pd.user())),
             region,
@@ -140,6 +145,7 @@ impl Mr {
             shm::revoke(self.key());
         }
         self.settle();
+        *self.adoption.lock() = None;
     }
 
     /// Waits for accesses in progress, each of which lasts for one copy.
@@ -170,6 +176,11 @@ impl Mr {
     /// Whether the keys work.
     pub(crate) fn is_valid(&self) -> bool {
         self.valid.load(Ordering::SeqCst)
+    }
+
+    /// The part of it that peers can map, and how.
+    pub(crate) fn mappable(&self) -> Option<Arc<Adopted>> {
+        self.adoption.lock().as_ref().and_then(Adoption::mappable)
     }
 
     /// Address and length in bytes.

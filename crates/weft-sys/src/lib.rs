@@ -1,6 +1,8 @@
 //! The island of unsafe: memory that a program registered and a peer may touch, and the system
 //! calls that the standard library lacks. Everything above this crate is safe Rust.
 
+#[cfg(not(loom))]
+mod adopt;
 mod atomic;
 mod forkable;
 mod futex;
@@ -17,6 +19,8 @@ mod thread;
 mod udp;
 mod wait;
 
+#[cfg(not(loom))]
+pub use adopt::Adopted;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use lock::{Lock, LockGuard};

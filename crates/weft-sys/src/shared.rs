@@ -162,6 +162,30 @@ impl SharedMemory {
         unsafe { std::ptr::copy(source.addr() as *const u8, to, source.len()) }
     }
 
+    /// Puts the whole of a program's region to `offset`, the last word last: programs wait for a
+    /// message by looking at its last bytes. A word is put by one store.
+    ///
+    /// # Panics
+    /// When it would not lie inside.
+    #[inline]
+    pub fn place(&self, offset: usize, source: &Region) {
+        let to = self.range(offset, source.len());
+        let from = source.addr() as *const u8;
+        // SAFETY: the source is mapped and readable by the region's contract, the destination lies
+        // inside the mapping.
+        unsafe { place(from, to, source.len()) }
+    }
+
+    /// [`SharedMemory::place`] for bytes of ours.
+    ///
+    /// # Panics
+    /// When they would not lie inside.
+    pub fn place_bytes(&self, offset: usize, bytes: &[u8]) {
+        let to = self.range(offset, bytes.len());
+        // SAFETY: the destination lies inside the mapping, the source is an ordinary slice.
+        unsafe { place(bytes.as_ptr(), to, bytes.len()) }
+    }
+
     /// Fills the whole of a program's region from `offset`.
     ///
     /// # Panics
@@ -197,6 +221,30 @@ impl SharedMemory {
         // SAFETY: `offset` is at most `len` (asserted), so the result is inside the mapping or
         // one past its end.
         unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes.
+#[inline]
+unsafe fn place(from: *const u8, to: *mut u8, len: usize) {
+    const WORD: usize = size_of::<u64>();
+    let tail = len.min(WORD);
+    // SAFETY: `tail` is at most `len`. The ranges may overlap.
+    unsafe { std::ptr::copy(from, to, len - tail) };
+    // SAFETY: within the range, for `len - tail` is at most `len`.
+    let from = unsafe { from.add(len - tail) };
+    // SAFETY: likewise.
+    let to = unsafe { to.add(len - tail) };
+    std::sync::atomic::fence(Ordering::Release);
+    if tail == WORD {
+        // SAFETY: the last word of the source, of any alignment.
+        let word = unsafe { from.cast::<u64>().read_unaligned() };
+        // SAFETY: the last word of the destination, of any alignment.
+        unsafe { to.cast::<u64>().write_unaligned(word) };
+    } else {
+        // SAFETY: the last bytes of both ranges.
+        unsafe { std::ptr::copy(from, to, tail) };
     }
 }
 

@@ -537,17 +537,24 @@ impl Link {
         let (key, at, needs) = match *operation {
             Operation::Write { remote_addr, rkey, .. } => (rkey, remote_addr, Access::REMOTE_WRITE),
             Operation::Read { remote_addr, rkey } => (rkey, remote_addr, Access::REMOTE_READ),
+            Operation::FetchAdd { remote_addr, rkey, .. }
+            | Operation::CompareSwap { remote_addr, rkey, .. } => {
+                (rkey, remote_addr, Access::REMOTE_ATOMIC)
+            }
             _ => return Direct::Ring,
         };
         let asker = self.asker(qp);
         let Some(shared) = &mut self.shared else { return Direct::Ring };
         let Some(view) = &shared.view else { return Direct::Ring };
         if length != 0 {
-            if !view.peer.is_reachable() {
+            let found = shared.keys.find(&shared.session, key, at, length.into(), needs);
+            let Found::Direct(mut address, mut mapped, _in_use) = found else {
+                return Direct::Ring;
+            };
+            // The kernel copies, but makes no atomics.
+            if mapped.is_none() && (needs == Access::REMOTE_ATOMIC || !view.peer.is_reachable()) {
                 return Direct::Ring;
             }
-            let found = shared.keys.find(&shared.session, key, at, length.into(), needs);
-            let Found::Direct(mut address, _in_use) = found else { return Direct::Ring };
             if shared.last_write > self.peer_placed {
                 return Direct::Wait;
             }
@@ -557,20 +564,40 @@ impl Link {
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
                 let pin = finder.access(asker, key, addr, len, local).ok()?;
-                let copied = if is_read {
-                    view.peer.read(&[(address, pin.region().len())], pin.region())
-                } else {
-                    view.peer.write(address, pin.region())
-                };
+                let region = pin.region();
+                match &mut mapped {
+                    Some(mapped) => {
+                        match is_read {
+                            true => mapped.memory.copy_to(mapped.offset, region),
+                            false => mapped.memory.place(mapped.offset, region),
+                        }
+                        mapped.offset += region.len();
+                    }
+                    None if is_read => view.peer.read(&[(address, region.len())], region).ok()?,
+                    None => view.peer.write(address, region).ok()?,
+                }
                 address = address.wrapping_add(len);
-                copied.ok()
+                Some(())
             };
-            let copied = if inline.is_empty() {
+            let done = if needs == Access::REMOTE_ATOMIC {
+                let mapped = mapped.and_then(|at| atomic(operation, at.memory, at.offset));
+                mapped.map(|old| {
+                    let old = old.to_ne_bytes();
+                    // The list has been checked. Who deregisters it meanwhile gets no old value.
+                    let _ = place::scatter(finder, asker, sges, 0, Payload::Bytes(&old));
+                })
+            } else if inline.is_empty() {
                 place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
             } else {
-                view.peer.write_bytes(address, inline).ok()
+                match mapped {
+                    Some(at) => {
+                        at.memory.place_bytes(at.offset, inline);
+                        Some(())
+                    }
+                    None => view.peer.write_bytes(address, inline).ok(),
+                }
             };
-            if copied.is_none() {
+            if done.is_none() {
                 // The target knows what is wrong with it.
                 return Direct::Ring;
             }
@@ -602,6 +629,15 @@ impl Link {
         self.messages_sent += 1;
         qp.sq.lock().advance(sq::Progress::Sent(self.messages_sent));
     }
+}
+
+/// Carries an atomic out and returns what was there before.
+fn atomic(operation: &Operation, memory: &SharedMemory, offset: usize) -> Option<u64> {
+    memory.update_u64(offset, |old| match *operation {
+        Operation::FetchAdd { add, .. } => old.wrapping_add(add),
+        Operation::CompareSwap { compare, swap, .. } if old == compare => swap,
+        _ => old,
+    })
 }
 
 /// The low half of a count.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Forkable, Lock};
 
-use super::keys::Granted;
+use super::keys::{Granted, Memory, Segment};
 use super::segment::{GRANTS, GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
@@ -66,7 +66,10 @@ impl Grants {
             return None;
         }
         let (addr, len) = mr.place();
-        Some(Granted { slot, rights, iova: mr.iova(), len, addr })
+        let segment = mr
+            .mappable()
+            .map(|adopted| Segment { start: adopted.addr() as u64, memory: Memory::Own(adopted) });
+        Some(Granted { slot, rights, iova: mr.iova(), len, addr, segment })
     }
 
     fn take_slot(&self, key: u32) -> usize {

@@ -5,6 +5,9 @@
 //! says so, which is looked at for each operation.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use weft_sys::{Adopted, SharedMemory};
 
 use super::segment::{GrantWords, Rings};
 use super::session::Session;
@@ -16,7 +19,7 @@ const PATIENCE: u32 = 1_024;
 const KEYS_MAX: usize = 1_024;
 
 /// Memory of the peer's that a key names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Granted {
     /// The word that says whether this still holds.
     pub(super) slot: usize,
@@ -28,6 +31,25 @@ pub(crate) struct Granted {
     pub(super) len: u64,
     /// The first byte's address in the peer.
     pub(super) addr: u64,
+    /// What of it can be mapped.
+    pub(super) segment: Option<Segment>,
+}
+
+/// A segment of the peer's that holds memory which a key names.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    /// Address of its first byte in the peer.
+    pub(super) start: u64,
+    pub(super) memory: Memory,
+}
+
+/// The memory itself.
+#[derive(Clone, Debug)]
+pub(super) enum Memory {
+    /// Ours, for a peer to map.
+    Own(Arc<Adopted>),
+    /// A peer's, mapped.
+    Mapped(Arc<SharedMemory>),
 }
 
 impl Granted {
@@ -37,6 +59,16 @@ impl Granted {
         let offset = at.checked_sub(self.iova)?;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         (inside && self.rights.contains(needs)).then(|| self.addr.wrapping_add(offset))
+    }
+
+    /// Where in our mapping of the peer's memory `len` bytes at an address of the peer's are.
+    fn mapped(&self, address: u64, len: u64) -> Option<Mapped<'_>> {
+        let Segment { start, memory: Memory::Mapped(memory) } = self.segment.as_ref()? else {
+            return None;
+        };
+        let offset = address.checked_sub(*start)?;
+        let inside = offset.checked_add(len)? <= memory.len() as u64;
+        inside.then_some(Mapped { memory, offset: usize::try_from(offset).ok()? })
     }
 }
 
@@ -50,10 +82,17 @@ enum Known {
 /// How to reach memory of the peer's.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    /// At this address in the peer, while the value lives.
-    Direct(u64, InUse<'a>),
+    /// At this address in the peer, and perhaps mapped, while the value lives.
+    Direct(u64, Option<Mapped<'a>>, InUse<'a>),
     /// Only the target can.
     Ring,
+}
+
+/// A place in a mapping of the peer's memory; the range asked for lies inside.
+#[derive(Debug)]
+pub(crate) struct Mapped<'a> {
+    pub(crate) memory: &'a SharedMemory,
+    pub(crate) offset: usize,
 }
 
 /// The target is told that a key is in use, until this is dropped: it waits for that with the
@@ -89,13 +128,10 @@ impl PeerKeys {
         len: u64,
         needs: Access,
     ) -> Found<'_> {
-        let granted = match self.last {
-            Some((last, granted)) if last == key => granted,
-            _ => match self.look_up(session, key) {
-                Some(granted) => granted,
-                None => return Found::Ring,
-            },
-        };
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            self.last = self.look_up(session, key).map(|granted| (key, granted));
+        }
+        let Some((_, granted)) = &self.last else { return Found::Ring };
         let Some(address) = granted.address_of(at, len, needs) else { return Found::Ring };
         // First say, then look: the target first revokes, then looks.
         self.words.set_in_use(key);
@@ -105,7 +141,8 @@ impl PeerKeys {
             self.last = None;
             return Found::Ring;
         }
-        Found::Direct(address, InUse(&self.words))
+        let Some((_, granted)) = &self.last else { return Found::Ring };
+        Found::Direct(address, granted.mapped(address, len), InUse(&self.words))
     }
 
     /// The peer's answer to a question for a key.
@@ -118,10 +155,7 @@ impl PeerKeys {
     #[cold]
     fn look_up(&mut self, session: &Session, key: u32) -> Option<Granted> {
         match self.known.get_mut(&key) {
-            Some(Known::Granted(granted)) => {
-                self.last = Some((key, *granted));
-                return Some(*granted);
-            }
+            Some(Known::Granted(granted)) => return Some(granted.clone()),
             Some(Known::Denied) => return None,
             Some(Known::Asked { uses }) => {
                 *uses += 1;

@@ -7,6 +7,7 @@
 //! Writes and Reads straight to the memory that a key names ([`keys`], [`grants`]). The TCP
 //! connection carries nothing any more; its end tells of the peer's.
 
+mod adoption;
 mod grants;
 mod keys;
 mod listener;
@@ -15,6 +16,7 @@ mod policy;
 mod segment;
 mod session;
 
+pub(crate) use adoption::Adoption;
 pub(crate) use grants::{Grants, revoke};
 pub(crate) use keys::{Found, Granted, PeerKeys};
 pub(crate) use listener::own_id;

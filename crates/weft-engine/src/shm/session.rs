@@ -17,9 +17,9 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 use rustix::time::Timespec;
-use weft_sys::{Forkable, Lock, OwnPresence, PeerPresence, peer_credentials};
+use weft_sys::{Forkable, Lock, OwnPresence, PeerPresence, SharedMemory, peer_credentials};
 
-use super::keys::Granted;
+use super::keys::{Granted, Memory, Segment};
 use super::listener::{find, own_id, sweep_directory};
 use super::peer::Peer;
 use super::policy::admits;
@@ -260,7 +260,7 @@ impl Session {
             ASK => self.answer(fields.word()?),
             GRANT => {
                 let key = fields.word()?;
-                let granted = fields.granted()?;
+                let granted = fields.granted(fds)?;
                 self.qp()?.learn_key(key, Some(granted));
                 Ok(())
             }
@@ -317,16 +317,22 @@ impl Session {
         let granted = self.qp()?.grant_key(key);
         let mut bytes = vec![if granted.is_some() { GRANT } else { DENY }];
         bytes.extend_from_slice(&key.to_ne_bytes());
-        if let Some(Granted { slot, rights, iova, len, addr }) = granted {
-            let slot = u32::try_from(slot).map_err(|_| Errno::OVERFLOW)?;
+        let mut segment_fd = None;
+        if let Some(Granted { slot, rights, iova, len, addr, segment }) = &granted {
+            let slot = u32::try_from(*slot).map_err(|_| Errno::OVERFLOW)?;
             bytes.extend_from_slice(&slot.to_ne_bytes());
             bytes.extend_from_slice(&rights.bits().to_ne_bytes());
-            for long in [iova, len, addr] {
+            for long in [*iova, *len, *addr] {
                 bytes.extend_from_slice(&long.to_ne_bytes());
+            }
+            if let Some(Segment { start, memory: Memory::Own(adopted) }) = segment {
+                bytes.extend_from_slice(&start.to_ne_bytes());
+                bytes.extend_from_slice(&(adopted.len() as u64).to_ne_bytes());
+                segment_fd = Some(adopted.fd().as_fd());
             }
         }
         // If the socket is full, the peer asks again later.
-        let _ = self.send(&bytes, &[]);
+        let _ = self.send(&bytes, segment_fd.as_slice());
         Ok(())
     }
 
@@ -405,10 +411,23 @@ impl Fields<'_> {
         self.take()
     }
 
-    fn granted(&mut self) -> Result<Granted> {
+    fn granted(&mut self, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Granted> {
         let slot = self.word()? as usize;
         let rights = Access::from_bits_truncate(self.word()?);
         let (iova, len, addr) = (self.long()?, self.long()?, self.long()?);
-        Ok(Granted { slot, rights, iova, len, addr })
+        let segment = match fds {
+            // Without a mapping the memory is reached all the same.
+            [Some(fd), _] => self.segment(fd, rights).ok(),
+            _ => None,
+        };
+        Ok(Granted { slot, rights, iova, len, addr, segment })
+    }
+
+    fn segment(&mut self, fd: OwnedFd, rights: Access) -> Result<Segment> {
+        let (start, len) = (self.long()?, self.long()?);
+        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        let writable = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let memory = SharedMemory::open(fd.as_fd(), len, writable)?;
+        Ok(Segment { start, memory: Memory::Mapped(Arc::new(memory)) })
     }
 }
