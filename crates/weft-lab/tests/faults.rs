@@ -145,13 +145,15 @@ fn peer_stopped_and_continued() -> Result<()> {
 fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
     /// What allocators and kernels may keep for later, over 900 connections.
     const SLACK_KIB: i64 = 512;
+    /// Descriptors of the last connections, which are being closed.
+    const CLOSING: i64 = 4;
     let ends = churn(&Stage::loopback(), 1000)?;
     for end in [&ends.server, &ends.client] {
         let (early, late) = (resources(end, "tenth")?, resources(end, "end")?);
         let Resources { memory_kib, descriptors, threads } = late;
         let grown = memory_kib - early.memory_kib;
         ensure!(grown <= SLACK_KIB, end.complaint(format!("{grown} KiB more in the end")));
-        ensure!(descriptors <= early.descriptors, end.complaint("descriptors leaked"));
+        ensure!(descriptors <= early.descriptors + CLOSING, end.complaint("descriptors leaked"));
         ensure!(threads <= early.threads, end.complaint("threads leaked"));
     }
     Ok(())

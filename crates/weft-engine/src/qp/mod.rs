@@ -485,7 +485,10 @@ impl Qp {
     /// The transport of its connection, as `weft dump` names it.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.transport_of(&self.conn.lock())
+        let transport = self.transport_of(&self.conn.lock());
+        // Who came meanwhile has left its work to this thread.
+        self.drive(0);
+        transport
     }
 
     fn transport_of(&self, conn: &Conn) -> &'static str {
@@ -502,7 +505,7 @@ impl Qp {
             let sq = self.sq.lock();
             (sq.len(), sq.unsent())
         };
-        Snapshot {
+        let snapshot = Snapshot {
             transport: self.transport_of(&conn),
             peer: conn.peer(),
             peer_is_weft: conn.link.is_weft_peer(),
@@ -517,7 +520,11 @@ impl Qp {
             bytes_in,
             bytes_out,
             datagrams: self.datagram.as_ref().map(Datagram::counted),
-        }
+        };
+        drop(conn);
+        // Who came meanwhile has left its work to this thread.
+        self.drive(0);
+        snapshot
     }
 
     pub(crate) fn pop_receive(&self, work: &mut RecvWork) -> bool {

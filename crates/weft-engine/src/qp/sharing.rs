@@ -36,8 +36,10 @@ impl Qp {
 
     /// The peer asks for a key.
     pub(crate) fn grant_key(&self, key: u32) -> Option<Granted> {
-        let grants = self.conn.lock().link.grants()?;
-        grants.grant(self, key)
+        let grants = self.conn.lock().link.grants();
+        // Who came meanwhile has left its work to this thread.
+        self.drive(0);
+        grants?.grant(self, key)
     }
 
     /// What a peer may do to memory now.
