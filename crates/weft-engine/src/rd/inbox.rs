@@ -11,7 +11,7 @@ use super::limits::{
 };
 use super::machine::Shared;
 use super::memory::{Memory, Party};
-use super::outbox::{Message, What};
+use super::message::{Message, What};
 use super::peer::{NEVER, Peer};
 use super::request::{Data, Event, Status};
 use super::seq::distance;

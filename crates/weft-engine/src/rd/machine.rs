@@ -14,7 +14,8 @@ use super::limits::{
     SEND_LEN_MAX, TRANSFER_LEN_MAX, UNPROVEN_MAX,
 };
 use super::memory::Memory;
-use super::outbox::{Message, Outbox, What};
+use super::message::{Message, What};
+use super::outbox::Outbox;
 use super::peer::{NEVER, Peer, stamp};
 use super::request::{Data, Event, PeerAddress, Request, Status};
 use super::table::Table;

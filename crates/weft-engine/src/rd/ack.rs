@@ -1,0 +1,166 @@
+//! What a peer has received of what was sent, and what is lost.
+
+use weft_wire::rd::{Acknowledgement, Header, Kind, words};
+
+use super::machine::Shared;
+use super::message::What;
+use super::outbox::Fate;
+use super::peer::{Peer, stamp};
+use super::request::Status;
+use super::seq::distance;
+
+/// Datagrams sent later that arrive before one that is taken for lost (RFC 9002, section 6.1.1).
+const REORDER: u64 = 3;
+/// A datagram sent earlier than one that arrived is lost after this part of a round trip, in
+/// eighths (RFC 9002, section 6.1.2).
+const LATE_EIGHTHS: u64 = 9;
+/// What is longer than this, in microseconds, is no round trip.
+const RTT_MAX: u32 = 60_000_000;
+
+impl Peer {
+    /// Deals with what the peer has received of our stream.
+    pub(super) fn acknowledged(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        header: &Header,
+        ack: Acknowledgement,
+        body: &[u8],
+    ) {
+        let flights = self.flights();
+        let first = self.next_seq.wrapping_sub(flights as u32);
+        let arrived = distance(first, ack.next);
+        if arrived > flights as i32 {
+            // Not even sent: a liar's acknowledgement says nothing.
+            return;
+        }
+        self.heard_at = now;
+        let reopened = self.window == 0 && header.window != 0;
+        if arrived >= 0 {
+            self.window = header.window;
+        }
+        if self.window != 0 {
+            self.backoff = 0;
+        }
+        if self.outbox.is_none() {
+            return;
+        }
+        let rtt = (header.echo != 0)
+            .then(|| stamp(now).wrapping_sub(header.echo))
+            .filter(|rtt| *rtt < RTT_MAX);
+        if arrived >= 0 {
+            let body = if header.kind == Kind::Ack { body } else { &[] };
+            self.mark(now, shared, rtt, arrived as usize, ack.selective, body);
+        }
+        let Some(outbox) = &mut self.outbox else { return };
+        self.rate.acknowledged(now, rtt, outbox.flying);
+        if reopened {
+            self.resend_all(now);
+        } else {
+            self.find_lost(now);
+        }
+    }
+
+    /// Marks what has arrived: the `count` first ones under way, and those that the words name.
+    pub(super) fn mark(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        rtt: Option<u32>,
+        count: usize,
+        selective: u64,
+        body: &[u8],
+    ) {
+        let Some(outbox) = &mut self.outbox else { return };
+        let selected = std::iter::once(selective).chain(words(body)).enumerate();
+        let selected = selected.flat_map(|(word, bits)| {
+            let set = (0..64).filter(move |bit| bits >> bit & 1 != 0);
+            set.map(move |bit| count + 1 + 64 * word + bit)
+        });
+        let mut news = false;
+        for at in (0..count).chain(selected) {
+            let Some(flight) = outbox.flights.get(at) else { break };
+            if flight.fate == Fate::Received {
+                continue;
+            }
+            if flight.order == 0 {
+                // Cut, but not sent yet: only a liar has it.
+                outbox.arrived(at);
+                continue;
+            }
+            news = true;
+            // Of a datagram that was sent twice, the first copy may have arrived.
+            if !flight.again || now.saturating_sub(flight.sent.at) >= self.rate.min_rtt() {
+                outbox.arrived_order = outbox.arrived_order.max(flight.order);
+            }
+            let sent = outbox.arrived(at);
+            self.rate.arrived(now, &sent);
+        }
+        if news {
+            self.timer_from = now;
+            if let Some(rtt) = rtt {
+                self.rtt.measured(rtt);
+            }
+        }
+        outbox.flights.drain(..count);
+        self.finish_messages(shared);
+    }
+
+    /// Takes out the messages that the peer has all of.
+    fn finish_messages(&mut self, shared: &mut Shared) {
+        let first = self.next_seq.wrapping_sub(self.flights() as u32);
+        let Some(outbox) = &mut self.outbox else { return };
+        while let Some(message) = outbox.messages.front()
+            && (message.is_cut() || message.over)
+            && message.last.is_none_or(|last| distance(last, first) > 0)
+        {
+            let Some(message) = outbox.messages.pop_front() else { return };
+            outbox.first = outbox.first.wrapping_add(1);
+            outbox.cut -= 1;
+            match message.what {
+                What::Send | What::Write { .. } if !message.over => {
+                    shared.complete(message.id, message.own_bytes(), Status::Success);
+                }
+                What::Response { .. } => outbox.responses -= 1,
+                _ => {}
+            }
+        }
+        self.tidy_outbox(shared);
+    }
+
+    /// Decides which datagrams are lost: those behind which others have overtaken.
+    pub(super) fn find_lost(&mut self, now: u64) {
+        let rtt = self.rtt.smoothed().max(1_000);
+        let late = rtt * LATE_EIGHTHS / 8;
+        let Some(outbox) = &mut self.outbox else { return };
+        outbox.late_at = None;
+        if outbox.flights.front().is_none_or(|flight| flight.order > outbox.arrived_order)
+            && !outbox.flights.iter().any(|flight| flight.again)
+        {
+            return;
+        }
+        for at in 0..outbox.flights.len() {
+            let flight = &outbox.flights[at];
+            if flight.fate != Fate::Flying || flight.order >= outbox.arrived_order {
+                continue;
+            }
+            let late_at = flight.sent.at + late;
+            if outbox.arrived_order - flight.order >= REORDER || late_at <= now {
+                outbox.lose(at);
+            } else {
+                outbox.late_at = Some(outbox.late_at.map_or(late_at, |old| old.min(late_at)));
+            }
+        }
+    }
+
+    /// Everything under way is to be sent again.
+    pub(super) fn resend_all(&mut self, now: u64) {
+        self.timer_from = now;
+        let Some(outbox) = &mut self.outbox else { return };
+        for at in 0..outbox.flights.len() {
+            if outbox.flights[at].fate == Fate::Flying || at == 0 {
+                outbox.lose(at);
+            }
+        }
+    }
+}

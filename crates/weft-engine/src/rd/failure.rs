@@ -1,0 +1,138 @@
+//! When requests fail, and how what is left goes on.
+
+use weft_wire::rd::Reason;
+
+use super::limits::WINDOW;
+use super::machine::Shared;
+use super::message::{Message, What};
+use super::peer::Peer;
+use super::request::Status;
+use super::seq::distance;
+
+impl Peer {
+    /// The peer refuses what comes from `next` on for a reason of the message that is there.
+    pub(super) fn refused_at(&mut self, now: u64, shared: &mut Shared, next: u32, reason: Reason) {
+        let flights = self.flights();
+        let arrived = distance(self.next_seq.wrapping_sub(flights as u32), next);
+        if arrived < 0 || arrived >= flights as i32 {
+            return;
+        }
+        self.synced = true;
+        self.heard_at = now;
+        self.mark(now, shared, None, arrived as usize, 0, &[]);
+        let Some(outbox) = &mut self.outbox else { return };
+        let Some(flight) = outbox.flights.front() else { return };
+        let index = flight.message.wrapping_sub(outbox.first) as usize;
+        let Some(message) = outbox.messages.get_mut(index) else { return };
+        let (id, own_bytes, what) = (message.id, message.own_bytes(), message.what);
+        let over = std::mem::replace(&mut message.over, true);
+        match what {
+            What::Read { read, .. } => self.end_read(shared, read, Status::Refused(reason)),
+            What::Send | What::Write { .. } if !over => {
+                shared.complete(id, own_bytes, Status::Refused(reason));
+            }
+            _ => {}
+        }
+        self.renew(now, shared, false);
+    }
+
+    /// A read is over, and its request need not be made again.
+    pub(super) fn end_read(&mut self, shared: &mut Shared, number: u32, status: Status) {
+        let Some(outbox) = &mut self.outbox else { return };
+        let Some(at) = outbox.reads.iter().position(|read| read.read == number) else { return };
+        let Some(read) = outbox.reads.remove(at) else { return };
+        shared.complete(read.id, 0, status);
+        let request = outbox
+            .messages
+            .iter_mut()
+            .find(|message| matches!(message.what, What::Read { read, .. } if read == number));
+        if let Some(request) = request {
+            request.over = true;
+        }
+        self.tidy_outbox(shared);
+    }
+
+    /// Nobody wants the responses any more: what was sent of them is made up with nothing.
+    pub(super) fn drop_responses(&mut self, shared: &mut Shared) {
+        let Some(outbox) = &mut self.outbox else { return };
+        let is_response = |message: &Message| matches!(message.what, What::Response { .. });
+        outbox.messages.retain(|message| message.last.is_some() || !is_response(message));
+        for message in outbox.messages.iter_mut().filter(|message| is_response(message)) {
+            outbox.cut += usize::from(!message.is_cut());
+            (message.len, message.over) = (message.cut, true);
+        }
+        outbox.responses = outbox.messages.iter().filter(|message| is_response(message)).count();
+        self.tidy_outbox(shared);
+    }
+
+    /// Responses will come again from their start.
+    pub(super) fn restart_reads(&mut self) {
+        let Some(outbox) = &mut self.outbox else { return };
+        outbox.reads.iter_mut().for_each(|read| read.received = 0);
+    }
+
+    /// Responses will not come.
+    pub(super) fn fail_reads(&mut self, shared: &mut Shared) {
+        while let Some(read) = self.outbox.as_ref().and_then(|outbox| outbox.reads.front()) {
+            let number = read.read;
+            self.end_read(shared, number, Status::PeerUnreachable);
+        }
+    }
+
+    /// Starts a new stream with the messages that the peer does not have. One that has `forgotten`
+    /// the old stream has forgotten reads, too.
+    pub(super) fn renew(&mut self, now: u64, shared: &mut Shared, forgotten: bool) {
+        self.own.stream = shared.new_stream();
+        (self.synced, self.next_seq, self.next_msn) = (false, 1, [1; 3]);
+        (self.window, self.backoff, self.probe) = (WINDOW, 0, false);
+        (self.timer_from, self.heard_at) = (now, now);
+        let Some(outbox) = &mut self.outbox else { return };
+        outbox.flights.clear();
+        (outbox.flying, outbox.lost, outbox.cut, outbox.late_at) = (0, 0, 0, None);
+        outbox.messages.retain(|message| !message.over);
+        outbox.responses = 0;
+        for message in &mut outbox.messages {
+            (message.cut, message.last) = (0, None);
+            outbox.responses += usize::from(matches!(message.what, What::Response { .. }));
+        }
+        let (messages, reads) = (&outbox.messages, &mut outbox.reads);
+        let mut gone = Vec::new();
+        reads.retain(|read| {
+            let asks = |message: &Message| {
+                matches!(message.what, What::Read { read: number, .. } if number == read.read)
+            };
+            let again = messages.iter().any(asks);
+            if !again && forgotten {
+                gone.push(read.id);
+            }
+            !again && !forgotten
+        });
+        for id in gone {
+            shared.complete(id, 0, Status::PeerUnreachable);
+        }
+        self.tidy_outbox(shared);
+    }
+
+    /// Everything that is open at the peer fails.
+    pub(super) fn fail(&mut self, now: u64, shared: &mut Shared, status: Status) {
+        if let Some(mut outbox) = self.outbox.take() {
+            for read in outbox.reads.drain(..) {
+                shared.complete(read.id, 0, status);
+            }
+            for message in outbox.messages.drain(..) {
+                let told = match message.what {
+                    What::Send | What::Write { .. } => message.over,
+                    // Those that were sent are among the reads, or over.
+                    What::Read { .. } => message.last.is_some() || message.over,
+                    What::Response { .. } | What::Failure(_) => true,
+                };
+                if !told {
+                    shared.complete(message.id, message.own_bytes(), status);
+                }
+            }
+            self.gave_up |= outbox.responses != 0;
+            shared.keep_spare(outbox);
+        }
+        self.renew(now, shared, true);
+    }
+}

@@ -1,0 +1,277 @@
+//! Making datagrams: what is sent next to a peer, and when.
+
+use weft_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use weft_wire::rd::{
+    Acknowledgement, CRC_LEN, End, HEADER_LEN, Header, Kind, ReadFailure, Reason, WORDS_MAX, seal,
+};
+use weft_wire::rdmap::queue;
+
+use super::limits::{FIRST_FLIGHT, GIVE_UP, RTO_MAX, WINDOW};
+use super::machine::Shared;
+use super::memory::Memory;
+use super::message::{Message, What};
+use super::outbox::{Fate, Flight, Outbox, PendingRead};
+use super::peer::{NEVER, Peer, stamp};
+use super::rate::Sent;
+use super::request::{Data, Status};
+
+const _: () = assert!(RTO_MAX < GIVE_UP, "a peer is asked again before it is given up");
+
+impl Peer {
+    /// Makes the next datagram for the peer, if there is one to be sent now.
+    pub(super) fn transmit(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        buf: &mut Vec<u8>,
+    ) -> bool {
+        if self.transmit_data(now, shared, memory, buf) {
+            return true;
+        }
+        let probe = std::mem::take(&mut self.probe);
+        if self.ack_at > now && !probe {
+            return false;
+        }
+        self.ack_at = NEVER;
+        let count = self.early_words().saturating_sub(1).min(WORDS_MAX);
+        // An endpoint that has been introduced to a stream has to confirm that, and hear of it.
+        let probe = probe || self.is_unsettled();
+        if !self.spend((HEADER_LEN + 8 * count + CRC_LEN) as u32) {
+            return false;
+        }
+        let header = Header { probe, ..self.header(now, shared, Kind::Ack, self.next_seq) };
+        buf.clear();
+        buf.resize(HEADER_LEN, 0);
+        header.emit(buf);
+        for word in 1..=count {
+            buf.extend_from_slice(&self.early_word(word).to_be_bytes());
+        }
+        seal(buf);
+        true
+    }
+
+    fn header(&self, now: u64, shared: &Shared, kind: Kind, sequence: u32) -> Header {
+        let ack = Acknowledgement { next: self.recv_next, selective: self.early_word(0) };
+        Header {
+            kind,
+            syn: !self.synced,
+            probe: false,
+            lost: self.gave_up && !self.synced,
+            source: End {
+                endpoint: shared.config.endpoint,
+                epoch: self.own.epoch,
+                stream: self.own.stream,
+            },
+            destination: End {
+                endpoint: self.address.endpoint,
+                epoch: self.their.epoch,
+                stream: self.their.stream,
+            },
+            window: if self.closed { 0 } else { WINDOW },
+            sequence,
+            ack: self.receiving.then_some(ack),
+            timestamp: stamp(now),
+            echo: self.echo(now),
+        }
+    }
+
+    fn transmit_data(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        buf: &mut Vec<u8>,
+    ) -> bool {
+        loop {
+            let room = u64::from(shared.datagram_len());
+            let allowed = self.proven || u64::from(self.allowance) >= room;
+            let flight_max = self.flight_max();
+            let Some(outbox) = &mut self.outbox else { return false };
+            outbox.advance_response();
+            let paced = outbox.flying < self.rate.window(room) && self.rate.next_send_at() <= now;
+            let at = if self.probe && self.window != 0 && !outbox.flights.is_empty() {
+                // The receiver may have dropped even what it had acknowledged selectively.
+                outbox.lose(0);
+                0
+            } else if outbox.lost != 0 && paced && self.window != 0 {
+                let lost = outbox.flights.iter().position(|flight| flight.fate == Fate::Lost);
+                lost.unwrap_or(0)
+            } else if paced && outbox.has_more() && outbox.flights.len() < flight_max {
+                outbox.flights.len()
+            } else {
+                return false;
+            };
+            if !allowed {
+                return false;
+            }
+            if at == self.flights() && !self.cut(shared) {
+                return false;
+            }
+            if self.emit_segment(now, shared, memory, buf, at) {
+                self.probe = false;
+                return true;
+            }
+            // The program's memory is gone; what comes behind it is not.
+        }
+    }
+
+    pub(super) fn flight_max(&self) -> usize {
+        let window = usize::from(self.window.min(WINDOW));
+        if self.synced { window } else { window.min(FIRST_FLIGHT as usize) }
+    }
+
+    /// Cuts the next segment, which is then the last under way and counts as lost.
+    fn cut(&mut self, shared: &Shared) -> bool {
+        let Some(outbox) = &mut self.outbox else { return false };
+        let at = outbox.cut;
+        let Some(message) = outbox.messages.get_mut(at) else { return false };
+        let (queue, header_len) = match message.what {
+            What::Send => (Some(queue::SEND), UNTAGGED_LEN),
+            What::Read { .. } => (Some(queue::READ_REQUEST), UNTAGGED_LEN),
+            What::Failure(_) => (Some(queue::TERMINATE), UNTAGGED_LEN),
+            What::Write { .. } | What::Response { .. } => (None, TAGGED_LEN),
+        };
+        if message.last.is_none()
+            && let Some(queue) = queue
+        {
+            let msn = &mut self.next_msn[queue as usize];
+            message.msn = *msn;
+            *msn = msn.wrapping_add(1);
+        }
+        if let What::Read { read, into, .. } = message.what
+            && message.last.is_none()
+        {
+            outbox.reads.push_back(PendingRead { id: message.id, read, into, received: 0 });
+        }
+        let room = shared.datagram_len() as usize - HEADER_LEN - header_len - CRC_LEN;
+        let len = (message.len - message.cut).min(room as u32);
+        outbox.flights.push_back(Flight {
+            message: outbox.first.wrapping_add(at as u32),
+            offset: message.cut,
+            len,
+            fate: Fate::Lost,
+            again: false,
+            order: 0,
+            sent: Sent::default(),
+        });
+        outbox.lost += 1;
+        message.cut += len;
+        message.last = Some(self.next_seq);
+        if message.is_cut() {
+            outbox.cut += 1;
+        }
+        self.next_seq = self.next_seq.wrapping_add(1);
+        true
+    }
+
+    /// Writes the datagram under way at `at`. Returns false if it need not be sent after all.
+    fn emit_segment(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        buf: &mut Vec<u8>,
+        at: usize,
+    ) -> bool {
+        let flights = self.flights();
+        let sequence = self.next_seq.wrapping_sub((flights - at) as u32);
+        let header = self.header(now, shared, Kind::Data, sequence);
+        let all_told = self.early_words() <= 1;
+        let Some(outbox) = &mut self.outbox else { return false };
+        let Outbox { messages, flights, first, .. } = &mut **outbox;
+        let flight = &mut flights[at];
+        let index = flight.message.wrapping_sub(*first) as usize;
+        let Some(message) = messages.get_mut(index) else { return false };
+        buf.clear();
+        buf.resize(HEADER_LEN, 0);
+        header.emit(buf);
+        if let Err(reason) = message.segment(memory, flight.offset, flight.len, buf) {
+            self.give_up_message(shared, index, reason);
+            return false;
+        }
+        seal(buf);
+        // The budget of an unproven peer covers whole datagrams.
+        let len = buf.len() as u32;
+        outbox.lost -= 1;
+        outbox.order += 1;
+        let idle = outbox.lost == 0 && outbox.messages.len() == outbox.cut;
+        let flight = &mut outbox.flights[at];
+        flight.again = flight.order != 0;
+        flight.order = outbox.order;
+        flight.fate = Fate::Flying;
+        flight.sent = self.rate.sent(now, len, outbox.flying, idle);
+        outbox.flying += u64::from(len);
+        self.timer_from = now;
+        if all_told {
+            self.ack_at = NEVER;
+        }
+        self.spend(len);
+        true
+    }
+
+    /// The memory that a message comes from cannot be read (any more): its segments go without.
+    fn give_up_message(&mut self, shared: &mut Shared, index: usize, reason: Reason) {
+        let Some(outbox) = &mut self.outbox else { return };
+        let message = &mut outbox.messages[index];
+        if !message.is_cut() {
+            outbox.cut += 1;
+        }
+        message.len = message.cut;
+        message.over = true;
+        let (id, own_bytes) = (message.id, message.own_bytes());
+        match message.what {
+            What::Response { read, .. } => {
+                let failure = What::Failure(ReadFailure { read, reason });
+                let failure = Message::new(0, failure, Data::Bytes(Box::default()));
+                outbox.messages.insert(outbox.cut, failure);
+            }
+            _ => shared.complete(id, own_bytes, Status::LocalAccess(reason)),
+        }
+    }
+
+    /// When something is to be done though nothing comes in.
+    pub(super) fn next_deadline(&self, shared: &Shared) -> u64 {
+        let mut deadline = self.ack_at;
+        if self.is_waiting() {
+            deadline = deadline.min(self.timer_from + self.rtt.timeout(self.backoff));
+        }
+        let Some(outbox) = &self.outbox else { return deadline };
+        if let Some(late_at) = outbox.late_at {
+            deadline = deadline.min(late_at);
+        }
+        let room = u64::from(shared.datagram_len());
+        let more = outbox.lost != 0 && self.window != 0
+            || outbox.has_more() && outbox.flights.len() < self.flight_max();
+        let allowed = self.proven || u64::from(self.allowance) >= room;
+        if more && allowed && outbox.flying < self.rate.window(room) {
+            deadline = deadline.min(self.rate.next_send_at());
+        }
+        deadline
+    }
+
+    /// The deadline has come.
+    pub(super) fn expired(&mut self, now: u64, shared: &mut Shared) {
+        if self.outbox.as_ref().and_then(|outbox| outbox.late_at).is_some_and(|at| at <= now) {
+            self.find_lost(now);
+        }
+        if !self.is_waiting() || self.timer_from + self.rtt.timeout(self.backoff) > now {
+            return;
+        }
+        if now.saturating_sub(self.heard_at) >= GIVE_UP {
+            // A peer that does not settle any more is none of the program's business.
+            self.their_syn = false;
+            if self.outbox.is_some() {
+                self.fail(now, shared, Status::PeerUnreachable);
+            }
+            return;
+        }
+        self.backoff = self.backoff.saturating_add(1);
+        self.timer_from = now;
+        self.probe = true;
+        if self.dialled {
+            let more = self.allowance.saturating_add(shared.datagram_len());
+            self.allowance = more.min(FIRST_FLIGHT * shared.datagram_len());
+        }
+    }
+}
