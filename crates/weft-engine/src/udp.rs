@@ -148,3 +148,87 @@ impl Outbox {
 fn datagrams_of(run: &Run) -> u64 {
     run.bytes.len().div_ceil(run.segment) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_sys::RecvBatch;
+
+    const FROM: (IpAddr, u32) = (IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+    fn push(outbox: &mut Outbox, to: SocketAddr, bytes: &[u8]) {
+        assert!(outbox.has_room(bytes.len()));
+        let pushed = outbox.push(to, FROM, |out| {
+            out.extend_from_slice(bytes);
+            Ok::<(), ()>(())
+        });
+        pushed.expect("written");
+    }
+
+    fn lengths(outbox: &Outbox) -> Vec<(usize, usize)> {
+        outbox.runs.iter().map(|run| (run.bytes.len(), run.segment)).collect()
+    }
+
+    #[test]
+    fn equal_datagrams_to_one_destination_make_a_run() {
+        let mut outbox = Outbox::new(true);
+        let [one, other] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        for (to, length) in
+            [(one, 10), (one, 10), (one, 4), (one, 4), (one, 5), (other, 5), (one, 5)]
+        {
+            push(&mut outbox, to, &vec![0; length]);
+        }
+        // The shorter one ends a run; another destination does, too.
+        assert_eq!(lengths(&outbox), [(24, 10), (4, 4), (5, 5), (5, 5), (5, 5)]);
+        outbox.clear();
+        for _ in 0..SEGMENTS_MAX + 1 {
+            push(&mut outbox, one, &[0; 8]);
+        }
+        assert_eq!(lengths(&outbox), [(8 * SEGMENTS_MAX, 8), (8, 8)]);
+        outbox.clear();
+        let failed = outbox.push(one, FROM, |out| {
+            out.extend_from_slice(b"half a datagram");
+            Err(())
+        });
+        assert!(failed.is_err() && outbox.is_empty() && outbox.bytes.is_empty());
+    }
+
+    #[test]
+    fn a_run_that_the_path_does_not_take_is_sent_one_by_one() {
+        let (sender, receiver) = (bind(0, false).expect("free"), bind(0, false).expect("free"));
+        let port = receiver.port().expect("bound");
+        let to = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut outbox = Outbox::new(true);
+        for first in 0..3 {
+            push(&mut outbox, to, &[first; 100]);
+        }
+        push(&mut outbox, to, &[3; 20]);
+        outbox.split(0);
+        assert_eq!(lengths(&outbox), [(100, 100), (100, 100), (100, 100), (20, 20)]);
+        // What a path of a shorter MTU would have made it.
+        outbox.segment_max = 99;
+        assert!(outbox.send(&sender), "there is room");
+        assert_eq!((outbox.done(), outbox.dropped()), (4, 0));
+        push(&mut outbox, to, &[4; 100]);
+        push(&mut outbox, to, &[5; 100]);
+        assert_eq!(lengths(&outbox), [(100, 100), (100, 100)], "no runs of that size any more");
+        assert!(outbox.send(&sender), "there is room");
+        let (mut batch, mut found) = (RecvBatch::default(), Vec::new());
+        while found.len() < 6 {
+            receiver.receive(&mut batch).expect("it has come over loopback");
+            found.extend(batch.datagrams().map(|(_, bytes)| (bytes[0], bytes.len())));
+        }
+        assert_eq!(found, [(0, 100), (1, 100), (2, 100), (3, 20), (4, 100), (5, 100)]);
+    }
+
+    #[test]
+    fn what_the_network_refuses_is_dropped_and_counted() {
+        let sender = bind(0, false).expect("free");
+        let mut outbox = Outbox::new(true);
+        // Port 0 is nobody's.
+        push(&mut outbox, SocketAddr::from(([127, 0, 0, 1], 0)), b"lost");
+        push(&mut outbox, SocketAddr::from(([127, 0, 0, 1], 9)), b"sent");
+        assert!(outbox.send(&sender), "there is room");
+        assert_eq!((outbox.done(), outbox.dropped()), (2, 1));
+    }
+}
