@@ -95,11 +95,11 @@ pub struct Common {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "HOW")]
     pub wait: Vec<Wait>,
 
-    /// Seconds for each measurement
+    /// Seconds for each measurement; 0.5 by default
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
 
-    /// Rounds, of which the median counts
+    /// Rounds, of which the median counts; 3 by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 

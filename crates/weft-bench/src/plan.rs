@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use weft_engine::limits::DATAGRAM_MAX;
+use weft_engine::rd::limits::SEND_LEN_MAX;
 
 use crate::limits::{
     BUFFERS_MAX, CONNECTIONS_MAX, DURATION_MAX, LANES_MAX, MESSAGE_MAX, REQUESTS_MAX, SLOTS_MAX,
@@ -28,6 +29,8 @@ pub enum Over {
     Uc,
     /// Unreliable datagram queue pairs: as those, and what UDP loses
     Ud,
+    /// Reliable datagrams of the engine, without connections
+    Rd,
     /// A plain TCP socket with TCP_NODELAY
     #[value(alias = "tcp")]
     TcpSockets,
@@ -40,9 +43,14 @@ pub enum Over {
 }
 
 impl Over {
-    /// Whether these are queue pairs, not sockets.
+    /// Whether these are the engine's, not sockets.
     pub(crate) fn is_verbs(self) -> bool {
         !matches!(self, Self::TcpSockets | Self::UdpSockets | Self::UnixSockets)
+    }
+
+    /// Whether these are queue pairs, with memory registered by us.
+    pub(crate) fn has_queue_pairs(self) -> bool {
+        self.is_verbs() && self != Self::Rd
     }
 
     /// Whether messages may get lost.
@@ -55,7 +63,8 @@ impl Over {
         match operation {
             Operation::Send => true,
             Operation::Write => self.is_verbs() && self != Self::Ud,
-            Operation::Read | Operation::Atomic => self.is_verbs() && !self.is_lossy(),
+            Operation::Read => self.is_verbs() && !self.is_lossy(),
+            Operation::Atomic => self.has_queue_pairs() && !self.is_lossy(),
         }
     }
 
@@ -70,6 +79,7 @@ impl Over {
             // 65,535 less the headers of IPv4 and UDP.
             Self::UdpSockets => 65_507,
             Self::Ud => DATAGRAM_MAX as usize,
+            Self::Rd => SEND_LEN_MAX as usize,
             _ => MESSAGE_MAX,
         }
     }
@@ -91,6 +101,7 @@ impl Over {
             Self::RcShm => "rc-shm",
             Self::Uc => "uc",
             Self::Ud => "ud",
+            Self::Rd => "rd",
             Self::TcpSockets => "tcp-sockets",
             Self::UdpSockets => "udp-sockets",
             Self::UnixSockets => "unix-sockets",
@@ -344,6 +355,8 @@ pub(crate) enum Address {
     Unix { name: String, ticket: u64 },
     /// A queue pair, and memory that its peer may use.
     Qp { number: u32, gid: [u8; 16], memory: u64, key: u32 },
+    /// An endpoint of reliable datagrams, and memory that its peers may use.
+    Endpoint { address: SocketAddr, memory: u64, key: u32 },
     /// Nothing: this side dials.
     Dials,
 }

@@ -79,9 +79,9 @@ fn latency_has_percentiles_in_order_for_each_operation() {
 #[test]
 fn throughput_is_rate_times_size() {
     for name in ["bandwidth", "bibandwidth", "rate"] {
-        let over = "rc,ud,tcp-sockets,unix-sockets,udp-sockets";
+        let over = "rc,ud,rd,tcp-sockets,unix-sockets,udp-sockets";
         let tables = measure(&[name, "--sizes", "64,8k", "--over", over]);
-        assert_eq!(rows(&tables[0]).len(), 10, "{name}");
+        assert_eq!(rows(&tables[0]).len(), 12, "{name}");
         for row in rows(&tables[0]) {
             let bytes = value(row, "bandwidth") * 1e6;
             let messages = value(row, "rate") * 1e3;
@@ -123,11 +123,11 @@ fn memory_and_buffers() {
 
 #[test]
 fn a_transport_that_is_asked_for_is_used() {
-    let over = "rc-shm,rc-tcp,uc,ud,tcp-sockets,unix-sockets,udp-sockets";
+    let over = "rc-shm,rc-tcp,uc,ud,rd,tcp-sockets,unix-sockets,udp-sockets";
     let tables = measure(&["latency", "--sizes", "64", "--op", "send", "--over", over]);
     let used: Vec<_> =
         rows(&tables[0]).iter().filter_map(|row| row["transport"].as_str()).collect();
-    assert_eq!(used, ["shm", "tcp", "shm", "udp", "tcp", "unix", "udp"]);
+    assert_eq!(used, ["shm", "tcp", "shm", "udp", "udp", "tcp", "unix", "udp"]);
 }
 
 #[test]
@@ -217,9 +217,9 @@ impl Drop for Server {
 #[test]
 fn two_sides_meet_by_serve() {
     let server = Server::start();
-    let there = ["--connect", &server.address, "--over", "rc,ud,tcp-sockets,udp-sockets"];
+    let there = ["--connect", &server.address, "--over", "rc,ud,rd,tcp-sockets,udp-sockets"];
     let tables = measure(&[&["latency", "--sizes", "64", "--op", "send"], &there[..]].concat());
-    assert_eq!(transports(&tables[0]), ["rc", "ud", "tcp-sockets", "udp-sockets"]);
+    assert_eq!(transports(&tables[0]), ["rc", "ud", "rd", "tcp-sockets", "udp-sockets"]);
     measure(&[&["fanin", "--counts", "2"], &there[..4]].concat());
     // What must be on one host is left out.
     let local = ["latency", "--over", "unix-sockets", "--connect", &server.address];

@@ -158,7 +158,9 @@ fn dial(peer: &Address) -> Result<OwnedFd> {
             stream.write_all(&ticket.to_be_bytes())?;
             Ok(stream.into())
         }
-        Address::Qp { .. } | Address::Dials => bail!("the peer does not listen"),
+        Address::Qp { .. } | Address::Endpoint { .. } | Address::Dials => {
+            bail!("the peer does not listen")
+        }
     }
 }
 

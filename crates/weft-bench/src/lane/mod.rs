@@ -3,6 +3,7 @@
 
 mod dial;
 mod queue_pair;
+mod rd;
 mod sockets;
 mod verbs;
 
@@ -106,6 +107,7 @@ pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
         Over::Rc | Over::RcTcp | Over::RcShm | Over::Uc | Over::Ud => {
             Box::new(verbs::Opening::new(spec)?)
         }
+        Over::Rd => Box::new(rd::Opening::new(spec)?),
         Over::TcpSockets | Over::UdpSockets | Over::UnixSockets => {
             Box::new(dial::Opening::new(spec)?)
         }

@@ -44,7 +44,9 @@ impl Door {
                 let address = UnixAddress::from_abstract_name(&name)?;
                 Self::Unix(UnixListener::bind_addr(&address)?, name)
             }
-            Over::UdpSockets | Over::Ud | Over::Uc => bail!("there is nothing to accept"),
+            Over::UdpSockets | Over::Ud | Over::Uc | Over::Rd => {
+                bail!("there is nothing to accept")
+            }
             Over::Rc | Over::RcTcp | Over::RcShm => {
                 let (host, channel) = (Host::open(spec.address)?, Channel::new()?);
                 let listener = Id::new(&channel, PortSpace::Connected);

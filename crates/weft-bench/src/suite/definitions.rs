@@ -8,8 +8,15 @@ use crate::args::Bench;
 use crate::plan::{Job, LaneSpec, Operation, Over, Registration, Reuse, Role, Wait, Way};
 use crate::session::Plan;
 
-const ALL: &[Over] =
-    &[Over::Rc, Over::RcTcp, Over::Ud, Over::TcpSockets, Over::UnixSockets, Over::UdpSockets];
+const ALL: &[Over] = &[
+    Over::Rc,
+    Over::RcTcp,
+    Over::Ud,
+    Over::Rd,
+    Over::TcpSockets,
+    Over::UnixSockets,
+    Over::UdpSockets,
+];
 /// Those that lose nothing.
 const RELIABLE: &[Over] = &[Over::Rc, Over::RcTcp, Over::TcpSockets, Over::UnixSockets];
 const VERBS: &[Over] = &[Over::Rc];
@@ -260,7 +267,7 @@ fn registration(request: &Request) -> Benchmark {
         about: "The time to register memory and to deregister it.",
         axis: SIZE,
         primary: "register",
-        cases: cases.into_iter().filter(|case| case.over.is_verbs()).collect(),
+        cases: cases.into_iter().filter(|case| case.over.has_queue_pairs()).collect(),
         read: reading::registration,
     }
 }
@@ -292,7 +299,7 @@ fn regcache(request: &Request) -> Vec<Benchmark> {
     let defaults = Defaults { over: VERBS, operations: SEND, waits: POLL, xs };
     let of = |plan: &dyn Fn(Point) -> Plan| {
         let cases = request.cross(&defaults, plan);
-        let cases = cases.into_iter().filter(|case| case.over.is_verbs()).collect();
+        let cases = cases.into_iter().filter(|case| case.over.has_queue_pairs()).collect();
         varied(cases, ["cache off", "cache on"], |case, index| {
             let registration = [Registration::EachTime, Registration::Cached][index];
             lanes(&mut case.plan).for_each(|lane| lane.registration = registration);
@@ -434,7 +441,10 @@ fn setup(request: &Request) -> Benchmark {
                 rdma_cm for queue pairs, connect and a byte for sockets.",
         axis: Axis { name: "at once", unit: "" },
         primary: "p50",
-        cases: cases.into_iter().filter(|case| !case.over.is_lossy()).collect(),
+        cases: cases
+            .into_iter()
+            .filter(|case| !case.over.is_lossy() && case.over != Over::Rd)
+            .collect(),
         read: reading::setup,
     }
 }
@@ -446,7 +456,7 @@ fn markers(request: &Request) -> Benchmark {
     let window = request.window(WINDOW);
     let cases =
         request.cross(&defaults, |point| flow(point, &point.lane(point.x, window, 1), Way::Out, 1));
-    let cases = cases.into_iter().filter(|case| case.over.is_verbs()).collect();
+    let cases = cases.into_iter().filter(|case| case.over.has_queue_pairs()).collect();
     let variants = ["plain", "CRC", "markers", "markers and CRC"];
     Benchmark {
         name: "markers",
