@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Bytes of one frame of the control connection.
 pub(crate) const FRAME_MAX: usize = 4 << 20;
-/// Workers that one `weft bench serve` runs at once.
+/// Workers of one measurement, and those that one `weft bench serve` runs at once.
 pub(crate) const WORKERS_MAX: usize = 256;
 /// Threads of one worker.
 pub(crate) const LANES_MAX: usize = 64;

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{self, Answer, Order, Report};
-use crate::limits::PATIENCE;
+use crate::limits::{PATIENCE, WORKERS_MAX};
 use crate::plan::{Address, Job};
 
 /// What both ends of a measurement do.
@@ -66,6 +66,8 @@ impl Place {
 /// # Errors
 /// Why a worker failed, or that it did not answer in time.
 pub(crate) fn run(plan: &Plan, place: &Place) -> Result<Outcome> {
+    let count = plan.clients.len() + plan.beside.len();
+    ensure!(count < WORKERS_MAX, "{count} processes beside the server are too many");
     let mut all = Vec::new();
     let mut client_address = IpAddr::V4(Ipv4Addr::LOCALHOST);
     for job in plan.server.iter().chain(&plan.beside) {

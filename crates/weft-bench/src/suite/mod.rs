@@ -4,12 +4,18 @@
 mod definitions;
 mod reading;
 
+use std::time::Duration;
+
 use crate::args::{Bench, Common};
 use crate::limits::MESSAGE_MAX;
 use crate::plan::{Job, LaneSpec, Operation, Over, Registration, Reuse, Role, Wait, Way};
 use crate::session::{Outcome, Plan};
 
 pub(crate) use definitions::benchmarks;
+
+/// Time of a measurement unless told otherwise: of one benchmark, and of all of them.
+const DURATION: Duration = Duration::from_millis(500);
+const DURATION_OF_MANY: Duration = Duration::from_millis(200);
 
 /// A value with its name and unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,6 +102,9 @@ impl Request {
             }
             Bench::Setup(args) | Bench::All(args) => {
                 request.common = args.common.clone();
+                if matches!(bench, Bench::All(_)) {
+                    request.common.duration.get_or_insert(DURATION_OF_MANY);
+                }
                 return Some(request);
             }
             Bench::Serve(_) | Bench::Peer => return None,
@@ -159,8 +168,7 @@ impl Request {
         }
         let jobs = plan.server.iter_mut().chain(&mut plan.clients).chain(&mut plan.beside);
         for job in jobs {
-            job.duration_ms =
-                self.common.duration.map_or(500, |duration| duration.as_millis() as u64);
+            job.duration_ms = self.common.duration.unwrap_or(DURATION).as_millis() as u64;
             if let Some(lane) = &mut job.lane {
                 lane.congestion.clone_from(&self.common.congestion);
             }
@@ -264,4 +272,75 @@ fn flow(point: Point, lane: &LaneSpec, way: Way, clients: usize) -> Plan {
 /// As many buffers as fit into `bytes`, at least two and at most 256.
 fn slots(size: usize) -> usize {
     (MESSAGE_MAX / size).clamp(2, 256)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::*;
+    use crate::args::BenchArgs;
+
+    fn benchmarks_of(line: &[&str]) -> Vec<Benchmark> {
+        let command = BenchArgs::augment_args(clap::Command::new("bench"));
+        let matches = command.try_get_matches_from([&["bench"], line].concat()).expect("sound");
+        let args = BenchArgs::from_arg_matches(&matches).expect("sound");
+        benchmarks(&args.bench, &Request::of(&args.bench).expect("a benchmark"))
+    }
+
+    #[test]
+    fn every_benchmark_is_sound_by_default() {
+        let command = BenchArgs::augment_args(clap::Command::new("bench"));
+        let names = command.get_subcommands().map(|command| command.get_name().to_owned());
+        for name in names.filter(|name| !["serve", "peer"].contains(&name.as_str())) {
+            for benchmark in benchmarks_of(&[&name]) {
+                assert!(!benchmark.cases.is_empty(), "{name}");
+                for case in &benchmark.cases {
+                    let Plan { server, clients, beside, .. } = &case.plan;
+                    for job in server.iter().chain(clients).chain(beside) {
+                        job.check().expect("within bounds");
+                    }
+                    let nothing = Outcome { server: None, clients: Vec::new() };
+                    let values = (benchmark.read)(case, &nothing);
+                    assert!(values.iter().any(|value| value.name == benchmark.primary), "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_transport_is_asked_for_what_it_has_only() {
+        let over = "rc,ud,rd,tcp-sockets,udp-sockets";
+        let line = ["latency", "--over", over, "--sizes", "8,64k", "--wait", "cpu,latency"];
+        let benchmark = benchmarks_of(&line).remove(0);
+        let has = |over, operation, x| {
+            let like = |case: &&Case| (case.over, case.operation, case.x) == (over, operation, x);
+            benchmark.cases.iter().filter(like).count()
+        };
+        assert_eq!(has(Over::Rc, Operation::Read, 65_536), 2, "by each policy");
+        assert_eq!(has(Over::Rc, Operation::Atomic, 65_536), 0, "it has a size of its own");
+        assert_eq!(has(Over::Rd, Operation::Atomic, 8), 0);
+        assert_eq!(has(Over::Ud, Operation::Write, 8), 0);
+        assert_eq!(has(Over::TcpSockets, Operation::Send, 8), 1, "sockets know no policy");
+        assert_eq!(has(Over::UdpSockets, Operation::Send, 65_536), 0, "no datagram is that long");
+    }
+
+    #[test]
+    fn what_must_be_on_one_host_is_left_out_between_two() {
+        let there = ["latency", "--connect", "127.0.0.1:9", "--sizes", "8"];
+        let over = |case: &Case| case.over;
+        let found: Vec<_> = benchmarks_of(&there)[0].cases.iter().map(over).collect();
+        assert!(!found.contains(&Over::UnixSockets) && !found.contains(&Over::RcTcp));
+        assert!(found.contains(&Over::Rc) && found.contains(&Over::TcpSockets));
+    }
+
+    #[test]
+    fn policies_and_transports_reach_the_workers() {
+        let line = ["latency", "--over", "rc-shm", "--wait", "cpu", "--congestion", "reno"];
+        let plan = &benchmarks_of(&line)[0].cases[0].plan;
+        let expected =
+            [("WEFT_TRANSPORT", "shm"), ("WEFT_WAIT", "cpu"), ("WEFT_CONGESTION", "reno")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(plan.environment, expected);
+    }
 }
