@@ -7,7 +7,8 @@ use weft_wire::rd::{Header, Kind, ReadFailure, Reason};
 use weft_wire::rdmap::{Opcode, ReadRequest, queue};
 
 use super::limits::{
-    ACK_DELAY, PARTIAL_MAX, RECEIVE_COST, RESPONSES_MAX, SEND_LEN_MAX, TRANSFER_LEN_MAX, WINDOW,
+    ACK_DELAY, PARTIAL_MAX, PARTIAL_RATE, RECEIVE_COST, RESPONSES_MAX, SEND_LEN_MAX,
+    TRANSFER_LEN_MAX, WINDOW,
 };
 use super::machine::Shared;
 use super::memory::{Memory, Party};
@@ -308,7 +309,9 @@ impl Peer {
     /// Gives up a Send that takes up room for too long.
     pub(super) fn drop_slow_partial(&mut self, now: u64, shared: &mut Shared) {
         let slow = self.inbox.as_ref().is_some_and(|inbox| {
-            inbox.partial_len != 0 && now.saturating_sub(inbox.partial_at) > PARTIAL_MAX
+            let earned = inbox.partial.len() as u64 * 1_000_000 / PARTIAL_RATE;
+            let allowed = inbox.partial_at + PARTIAL_MAX + earned;
+            inbox.partial_len != 0 && allowed < now
         });
         if slow {
             self.drop_inbox(shared);

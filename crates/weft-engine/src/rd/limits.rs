@@ -49,8 +49,11 @@ pub const GIVE_UP: u64 = 30_000_000;
 /// no datagram of that peer's is on its way (RFC 9293 takes 120 seconds for a segment's life; that
 /// was 1981).
 pub const IDLE: u64 = 3 * GIVE_UP;
-/// A Send that comes in for longer may be refused when others find no room.
+/// A Send that comes in for longer may be refused when others find no room, unless it has come at
+/// [`PARTIAL_RATE`] since.
 pub const PARTIAL_MAX: u64 = GIVE_UP;
+/// In bytes per second.
+pub const PARTIAL_RATE: u64 = 1_024;
 /// The retransmission timer: before the first measurement, at least, and the most that back-off
 /// makes of it. A path that loses one datagram in seven in either direction is still not given up
 /// for that.

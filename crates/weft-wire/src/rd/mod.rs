@@ -99,7 +99,8 @@ pub enum Reason {
     Bounds = 3,
     /// The memory does not grant the right.
     Rights = 4,
-    /// The message is longer than the receiver takes.
+    /// The message is longer than the receiver takes, or has been coming in for too long while
+    /// others waited for its room.
     TooLong = 5,
     /// The segment is wrong in itself or in its place in a message.
     Malformed = 6,

@@ -156,6 +156,10 @@ impl Oracle {
             | (Status::LocalAccess(reason), Effect::LocalFault(expected)) => {
                 ensure!(reason == *expected, "{place} is refused for {reason:?}");
             }
+            // One that is held up by the network may have to make room for others.
+            (Status::Refused(Reason::TooLong), Effect::Sent { .. }) => {
+                ensure!(self.cut.contains(&(from, to)), "{place} is too long for no reason");
+            }
             (Status::PeerRestarted, _) => {
                 ensure!(self.restarted.contains(&to), "{place}: no restart, but {status:?}");
             }
