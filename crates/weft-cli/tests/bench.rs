@@ -79,9 +79,9 @@ fn latency_has_percentiles_in_order_for_each_operation() {
 #[test]
 fn throughput_is_rate_times_size() {
     for name in ["bandwidth", "bibandwidth", "rate"] {
-        let over = "rc,ud,rd,tcp-sockets,unix-sockets,udp-sockets";
+        let over = "rc,uc,ud,rd,tcp-sockets,unix-sockets,udp-sockets";
         let tables = measure(&[name, "--sizes", "64,8k", "--over", over]);
-        assert_eq!(rows(&tables[0]).len(), 12, "{name}");
+        assert_eq!(rows(&tables[0]).len(), 14, "{name}");
         for row in rows(&tables[0]) {
             let bytes = value(row, "bandwidth") * 1e6;
             let messages = value(row, "rate") * 1e3;

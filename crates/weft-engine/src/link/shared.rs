@@ -330,7 +330,7 @@ impl Link {
     }
 
     fn takes_slots(&self) -> bool {
-        self.receives() && self.parked_bytes <= PARKED_BYTES_MAX && !self.is_starved()
+        self.receives() && self.parked_bytes <= PARKED_BYTES_MAX
     }
 
     /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
@@ -404,7 +404,8 @@ impl Link {
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
     /// Acknowledgements may wait for the next pass if somebody `looks_soon`.
     pub(crate) fn settle_shared(&mut self, looks_soon: bool) {
-        let takes_slots = self.takes_slots();
+        // A message that waits for a receive is looked at again when there is one.
+        let takes_slots = self.takes_slots() && !self.is_starved();
         let is_awaiting = self.messages_sent != self.peer_placed;
         let owes = looks_soon && self.acks_due() != 0;
         let Some(shared) = &mut self.shared else { return };
