@@ -189,7 +189,8 @@ impl Peer {
             .map_err(|_| Reason::Malformed)?;
         let end = place.offset as usize + payload.len();
         let length = length as usize;
-        if last != (end == length) {
+        let begun = self.inbox.as_ref().map_or(0, |inbox| inbox.partial_len);
+        if last != (end == length) || (!place.first && length != begun) {
             return Err(Reason::Malformed.into());
         }
         if place.first {

@@ -12,7 +12,7 @@ use super::setup::Setup;
 use crate::rd::limits::{GIVE_UP, IDLE};
 use crate::rd::request::{Buffer, Data, Event, Request, Status};
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 500;
 const DATAGRAMS: usize = 400;
 const VICTIM: usize = 0;
 const HONEST: usize = 1;
