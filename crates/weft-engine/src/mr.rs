@@ -233,6 +233,27 @@ impl Drop for Pin<'_> {
     }
 }
 
+/// A region that stays registered while this value lives. Held for a few copies, never across a
+/// wait.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    key: u32,
+    pin: Pin<'a>,
+}
+
+impl Held<'_> {
+    /// Whether it is the region of a key.
+    pub(crate) fn is_of(&self, key: u32) -> bool {
+        self.key == key
+    }
+
+    /// `len` bytes at `addr`; `None` when they do not lie inside.
+    pub(crate) fn part(&self, addr: u64, len: u64) -> Option<Region> {
+        let offset = usize::try_from(addr.checked_sub(self.pin.mr.iova)?).ok()?;
+        self.pin.part.part(offset, usize::try_from(len).ok()?)
+    }
+}
+
 /// Who asks for an access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
@@ -258,6 +279,27 @@ pub(crate) struct Finder {
 }
 
 impl Finder {
+    /// Holds a whole region of this side's still, for several copies from it. The caller checks
+    /// nothing further than what [`Held::part`] does: no right is needed to read one's own memory.
+    pub(crate) fn hold(
+        &mut self,
+        asker: Asker<'_>,
+        key: u32,
+    ) -> std::result::Result<Held<'_>, AccessError> {
+        let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
+        if !remembered {
+            match keys::find(key) {
+                Some(Keyed::Region(mr)) => self.last = Some(mr),
+                _ => return Err(AccessError::Key),
+            }
+        }
+        let mr = self.last.as_ref().ok_or(AccessError::Key)?;
+        if !Arc::ptr_eq(mr.pd(), asker.pd) {
+            return Err(AccessError::Domain);
+        }
+        Ok(Held { key, pin: mr.pin(mr.iova(), mr.len())? })
+    }
+
     /// Finds the memory that `key` names and checks domain, rights and bounds, in this order
     /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
     pub(crate) fn access(

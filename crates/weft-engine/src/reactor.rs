@@ -66,6 +66,9 @@ const EMPTY_PASSES_ALONE: u32 = 1024;
 const TAKEN_UP_NS: u64 = 20_000;
 /// Looks at the rings, which cost no system call, for each look at the sockets.
 const SOCKETS_EVERY: u32 = 16;
+/// Polls for each look at the clock. A program that polls now and then seems not to; then the
+/// service thread does the work, as it should.
+const CLOCK_EVERY: u32 = 8;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
@@ -143,6 +146,8 @@ struct Driver {
     rings_version: u32,
     /// Polls since the sockets were last looked at.
     without_sockets: u32,
+    /// Polls since the clock was last looked at.
+    without_clock: u32,
     /// Polls on end that found nothing since a core was last offered.
     empty_passes: u32,
 }
@@ -179,11 +184,16 @@ static REACTOR: Forkable<Reactor> = Forkable::new(Reactor::new);
 
 /// Says that a thread of the program's is at the sockets; dropped, that it was just now.
 #[derive(Debug)]
-pub struct Busy<'a>(&'a Reactor);
+pub struct Busy<'a> {
+    reactor: &'a Reactor,
+    /// What time it was, or [`BUSY`] if that is to be looked up.
+    then: u64,
+}
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.polled_at.store(now_ns(), Ordering::Relaxed);
+        let now = if self.then == BUSY { now_ns() } else { self.then };
+        self.reactor.polled_at.store(now, Ordering::Relaxed);
     }
 }
 
@@ -330,8 +340,16 @@ impl Reactor {
     /// One pass over the sockets by a thread that is polling. Returns at once when another thread
     /// is at it.
     pub fn poll(&self) {
-        let busy = self.busy();
+        let then = self.polled_at.load(Ordering::Relaxed);
+        let mut busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
+        // The clock costs as much as a look at a ring.
+        driver.without_clock += 1;
+        if driver.without_clock < CLOCK_EVERY {
+            busy.then = then;
+        } else {
+            driver.without_clock = 0;
+        }
         self.flush_dirty(&mut driver);
         let found = self.scan_rings(&mut driver);
         if !driver.rings.is_empty() && driver.without_sockets < SOCKETS_EVERY {
@@ -369,7 +387,7 @@ impl Reactor {
     /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
     pub fn busy(&self) -> Busy<'_> {
         self.polled_at.store(BUSY, Ordering::Relaxed);
-        Busy(self)
+        Busy { reactor: self, then: BUSY }
     }
 
     /// Waits until `attempt` finds what is waited for, driving the fabric meanwhile. `attempt` may

@@ -17,6 +17,9 @@ pub const SLOT_LEN: usize = 128;
 /// Bytes of a slot that carry a message.
 pub const SLOT_BODY_LEN: usize = SLOT_LEN - TAG_LEN;
 
+/// How many slots ahead a producer fetches the lines that it will write.
+const AHEAD: u32 = 3;
+
 const TAG_LEN: usize = size_of::<u64>();
 
 /// The memory of a ring.
@@ -31,6 +34,8 @@ pub trait Slots {
     fn read(&self, slot: u32, body: &mut [u8]);
     /// Copies `body` to the start of a slot's body.
     fn write(&self, slot: u32, body: &[u8]);
+    /// A slot will soon be filled: its lines may be fetched from the other core meanwhile.
+    fn prepare(&self, _slot: u32) {}
     /// How many slots the consumer has emptied since the beginning, with acquire ordering.
     fn emptied(&self) -> u32;
     /// Says so, with release ordering.
@@ -104,6 +109,7 @@ impl<S: Slots> Producer<S> {
         self.slots.write(slot, body);
         self.slots.set_tag(slot, tag(self.filled, info));
         self.filled = self.filled.wrapping_add(1);
+        self.slots.prepare(self.filled.wrapping_add(AHEAD) & (self.slots.count() - 1));
     }
 }
 
@@ -212,6 +218,13 @@ impl Slots for SharedSlots {
     fn write(&self, slot: u32, body: &[u8]) {
         assert!(body.len() <= SLOT_BODY_LEN);
         self.memory.copy_in(self.at(slot) + TAG_LEN, body);
+    }
+
+    #[inline]
+    fn prepare(&self, slot: u32) {
+        let at = self.at(slot);
+        self.memory.prefetch_for_writing(at);
+        self.memory.prefetch_for_writing(at + SLOT_LEN / 2);
     }
 
     #[inline]

@@ -117,6 +117,22 @@ impl SharedMemory {
         unsafe { &*at }
     }
 
+    /// Asks the CPU for the line at `offset`, to write to it.
+    ///
+    /// # Panics
+    /// When the line does not lie inside.
+    #[inline]
+    pub fn prefetch_for_writing(&self, offset: usize) {
+        let at = self.range(offset, 1);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which changes nothing, for an address inside the mapping.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch(at.cast(), std::arch::x86_64::_MM_HINT_ET0);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
     /// Copies `bytes` to `offset`.
     ///
     /// # Panics

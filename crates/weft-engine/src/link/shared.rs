@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use weft_sys::{PIECES_MAX, Piece, SLOT_BODY_LEN, SharedMemory, SharedSlots};
 use weft_wire::ddp::{self, Header};
 use weft_wire::error::ProtocolError;
-use weft_wire::rdmap::Opcode;
+use weft_wire::rdmap::{self, Opcode};
 
 use super::control::Control;
 use super::payload::Payload;
@@ -19,8 +19,9 @@ use super::tx::MessageHeader;
 use super::{Fault, Link, Phase, fault, place};
 use crate::access::Access;
 use crate::limits::PARKED_BYTES_MAX;
-use crate::qp::Qp;
+use crate::mr::{Asker, Held};
 use crate::qp::sq;
+use crate::qp::{Qp, QpState};
 use crate::reactor::Reactor;
 use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
@@ -109,7 +110,7 @@ impl Shared {
         if peer.is_reachable() {
             rings.tell_pulls();
         }
-        let port = Arc::new(rings.port(Arc::downgrade(&qp.me())));
+        let port = Arc::new(rings.port(qp.me()));
         let view = View {
             memory: Arc::clone(rings.memory()),
             rx: Arc::clone(&rings.rx),
@@ -399,6 +400,63 @@ impl Link {
             self.complete_sends(qp);
         }
         has_more
+    }
+
+    /// Hands over small Sends from one piece of memory, as many as there are, at once: taking turns
+    /// with the lines of the ring is what a message costs, and each lock taken between two would
+    /// wait for them. Returns whether there was one.
+    pub(super) fn push_small_sends(&mut self, qp: &Qp) -> bool {
+        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+        let is_ready = self.rules.state == QpState::Rts && self.phase == Phase::Open;
+        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
+        let mut finder = std::mem::take(&mut self.tx_finder);
+        let (mut held, mut other) = (None::<Held<'_>>, Some(&mut finder));
+        let before = self.messages_sent;
+        let mut sq = qp.sq.lock();
+        while shared.has_room() {
+            let Some((_, work)) = sq.peek_next() else { break };
+            let is_plain =
+                matches!(work.operation, Operation::Send { imm: None, invalidate: None });
+            if !is_plain
+                || work.srqn != 0
+                || work.length as usize > INLINE_MAX
+                || work.flags.contains(SendFlags::FENCE)
+            {
+                break;
+            }
+            let solicited = work.flags.contains(SendFlags::SOLICITED);
+            let Some(piece) = sq.next_piece() else { break };
+            if let Some(finder) = other.take() {
+                held = finder.hold(asker, piece.lkey).ok();
+            }
+            let Some(region) = held
+                .as_ref()
+                .filter(|held| held.is_of(piece.lkey))
+                .and_then(|held| held.part(piece.addr, piece.length.into()))
+            else {
+                break;
+            };
+            let opcode = if solicited { Opcode::SendSe } else { Opcode::Send };
+            let (qn, msn) = (rdmap::queue::SEND, self.send_msn);
+            let header =
+                Header::Untagged { last: true, ulp: opcode.control(), ulp_word: 0, qn, msn, mo: 0 };
+            shared.scratch.clear();
+            region.copy_out(&mut shared.scratch);
+            let scratch = std::mem::take(&mut shared.scratch);
+            shared.push(&header, &scratch, self.placed);
+            shared.scratch = scratch;
+            self.send_msn = msn.wrapping_add(1);
+            self.messages_sent += 1;
+            self.appended += u64::from(piece.length);
+            sq.advance(sq::Progress::Sent(self.messages_sent));
+        }
+        drop((sq, held));
+        self.tx_finder = finder;
+        if self.messages_sent == before {
+            return false;
+        }
+        self.placed_told = self.placed;
+        true
     }
 
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.

@@ -109,7 +109,7 @@ impl Link {
             && self.responses.is_empty()
             && !self.outgoing.active
             && self.rtr_due.is_none()
-            && qp.unsent() == 0
+            && !qp.may_have_unsent()
     }
 
     /// One FPDU, or one step that needs none. False when nothing can be done now.
@@ -138,6 +138,10 @@ impl Link {
         }
         // A message of the program's and an answer to the peer take turns.
         self.response_turn = !self.response_turn;
+        let our_turn = !self.response_turn || self.responses.is_empty();
+        if our_turn && self.is_shared() && self.is_acknowledged() && self.push_small_sends(qp) {
+            return true;
+        }
         if self.response_turn && self.respond(qp) {
             return true;
         }
@@ -286,7 +290,10 @@ impl Link {
             return false;
         }
         let mut sq = qp.sq.lock();
-        let Some((number, work)) = sq.peek_next() else { return false };
+        let Some((number, work)) = sq.peek_next() else {
+            qp.has_no_unsent(&sq);
+            return false;
+        };
         if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty() {
             return false;
         }

@@ -108,6 +108,8 @@ pub struct Qp {
     datagram: Option<Datagram>,
     kick: AtomicU32,
     deferred: AtomicBool,
+    /// Changed under the lock of `sq` only.
+    has_unsent: AtomicBool,
     /// The last deferred requests were several: one to an idle connection will not be the only one.
     posts_bursts: AtomicBool,
     parked: AtomicBool,
@@ -181,6 +183,7 @@ impl Qp {
             datagram,
             kick: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
+            has_unsent: AtomicBool::new(false),
             posts_bursts: AtomicBool::new(false),
             parked: AtomicBool::new(false),
             retry_timer: Lock::new(None),
@@ -560,6 +563,16 @@ impl Qp {
         self.attr.lock().qkey
     }
 
+    /// Whether there may be requests that have not been handed over.
+    pub(crate) fn may_have_unsent(&self) -> bool {
+        self.has_unsent.load(Ordering::SeqCst)
+    }
+
+    /// There are none, as the holder of the queue has found.
+    pub(crate) fn has_no_unsent(&self, _held: &LockGuard<'_, SendQueue>) {
+        self.has_unsent.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn unsent(&self) -> u64 {
         self.sq.lock().unsent()
     }
@@ -900,6 +913,7 @@ impl Poster<'_> {
         }
         let srqn = if self.qp.init.qp_type == QpType::XrcSend { srqn } else { 0 };
         sq.push(request, srqn)?;
+        self.qp.has_unsent.store(true, Ordering::SeqCst);
         self.posted += 1;
         Ok(())
     }

@@ -161,6 +161,14 @@ impl SendQueue {
         Some((self.next, self.work.get(self.index(self.next)?)?))
     }
 
+    /// The only piece of memory that the next request gathers from; `None` when there are several,
+    /// or it is inline.
+    pub(crate) fn next_piece(&self) -> Option<Sge> {
+        let (_, work) = self.peek_next()?;
+        let is_one = work.sge_count == 1 && work.inline_len == 0;
+        if is_one { self.sges.get(self.next_sge).copied() } else { None }
+    }
+
     /// Copies the gather list and inline bytes of the next request.
     pub(crate) fn copy_next(&self, sges: &mut Vec<Sge>, inline: &mut Vec<u8>) {
         sges.clear();

@@ -11,8 +11,8 @@
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots};
 
@@ -122,7 +122,7 @@ impl Rings {
     }
 
     /// What the reactor looks at.
-    pub(crate) fn port(&self, qp: Weak<Qp>) -> RingPort {
+    pub(crate) fn port(&self, qp: Arc<Qp>) -> RingPort {
         RingPort {
             rx: Arc::clone(&self.rx),
             memory: Arc::clone(&self.memory),
@@ -197,7 +197,7 @@ pub(crate) struct RingPort {
     owes: AtomicBool,
     /// The peer's progress as it was last taken in.
     seen: AtomicU64,
-    qp: Weak<Qp>,
+    qp: Arc<Qp>,
 }
 
 impl RingPort {
@@ -229,9 +229,7 @@ impl Polled for RingPort {
     }
 
     fn run(&self) {
-        if let Some(qp) = self.qp.upgrade() {
-            qp.ring_ready();
-        }
+        self.qp.ring_ready();
     }
 }
 
