@@ -11,6 +11,7 @@ use weft_sys::{Lock, LockGuard, consume, counting_eventfd, notify};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::reactor::Reactor;
+use crate::spin::Spin;
 use crate::{Errno, Result};
 
 #[derive(Debug, Default)]
@@ -30,6 +31,7 @@ pub struct CompChannel {
     queue: Lock<Queue>,
     /// The program waits in `next_event`, not in a `poll` of its own that we do not see.
     waits_here: AtomicBool,
+    spin: Spin,
 }
 
 impl AsFd for CompChannel {
@@ -46,8 +48,8 @@ impl CompChannel {
     pub fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
         let queue = Lock::new(Queue::default());
-        let waits_here = AtomicBool::new(false);
-        Ok(Arc::new(Self { context: Arc::clone(context), fd, queue, waits_here }))
+        let (waits_here, spin) = (AtomicBool::new(false), Spin::new());
+        Ok(Arc::new(Self { context: Arc::clone(context), fd, queue, waits_here, spin }))
     }
 
     /// The context it belongs to.
@@ -77,7 +79,7 @@ impl CompChannel {
         if !blocks {
             return self.drive(&|| Reactor::get().poll()).ok_or(Errno::AGAIN);
         }
-        Reactor::get().wait(self.fd.as_fd(), |pass| self.drive(pass))
+        Reactor::get().wait(self.fd.as_fd(), &self.spin, |pass| self.drive(pass))
     }
 
     /// Makes a pass over the sockets and takes an event, perhaps one that it brought.

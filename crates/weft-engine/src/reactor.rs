@@ -62,6 +62,8 @@ const ENDED: epoll::EventFlags =
 /// programs that poll than cores; late where it was not.
 const EMPTY_PASSES_CROWDED: u32 = 32;
 const EMPTY_PASSES_ALONE: u32 = 1024;
+/// For so long, in nanoseconds, an offer that was taken up shows that cores are scarce.
+const CROWDED_NS: u64 = 100_000_000;
 /// An offer that took this long, in nanoseconds, was taken up.
 const TAKEN_UP_NS: u64 = 20_000;
 /// Looks at the rings, which cost no system call, for each look at the sockets.
@@ -171,8 +173,7 @@ pub struct Reactor {
     driven_until: AtomicU64,
     /// Polls that may find nothing before one offers its core to others.
     patience: AtomicU32,
-    /// Of threads that wait in us.
-    wait_spin: Spin,
+    crowded_until: AtomicU64,
     /// Of the service thread.
     service_spin: Spin,
     /// 1 while the service thread is parked (also the futex it sleeps on).
@@ -238,7 +239,7 @@ impl Reactor {
             polled_at: AtomicU64::new(0),
             driven_until: AtomicU64::new(0),
             patience: AtomicU32::new(EMPTY_PASSES_ALONE),
-            wait_spin: Spin::new(),
+            crowded_until: AtomicU64::new(0),
             service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
@@ -345,7 +346,7 @@ impl Reactor {
         let Some(mut driver) = self.driver.try_lock() else { return };
         // The clock costs as much as a look at a ring.
         driver.without_clock += 1;
-        if driver.without_clock < CLOCK_EVERY {
+        if !driver.rings.is_empty() && driver.without_clock < CLOCK_EVERY {
             busy.then = then;
         } else {
             driver.without_clock = 0;
@@ -376,10 +377,19 @@ impl Reactor {
         }
     }
 
+    /// Whether more threads than there are cores wanted to run a moment ago.
+    fn is_crowded(&self, now: u64) -> bool {
+        now < self.crowded_until.load(Ordering::Relaxed)
+    }
+
     fn offer_core(&self) {
         let before = now_ns();
         rustix::thread::sched_yield();
-        let crowded = now_ns() - before > TAKEN_UP_NS;
+        let now = now_ns();
+        let crowded = now - before > TAKEN_UP_NS;
+        if crowded {
+            self.crowded_until.store(now + CROWDED_NS, Ordering::Relaxed);
+        }
         let patience = if crowded { EMPTY_PASSES_CROWDED } else { EMPTY_PASSES_ALONE };
         self.patience.store(patience, Ordering::Relaxed);
     }
@@ -392,30 +402,31 @@ impl Reactor {
 
     /// Waits until `attempt` finds what is waited for, driving the fabric meanwhile. `attempt` may
     /// call what it is given to make a pass over the sockets; it is called again whenever `fd` is
-    /// readable or a socket has something. No lock is held while the thread sleeps, so it may be
-    /// cancelled there.
+    /// readable or a socket has something. `spin` is of the object that is waited on. No lock is
+    /// held while the thread sleeps, so it may be cancelled there.
     ///
     /// # Errors
     /// `EINTR` after a signal.
-    pub fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         fd: BorrowedFd<'_>,
+        spin: &Spin,
         mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
     ) -> Result<T> {
         let start = now_ns();
-        let spin = self.wait_spin.ns();
+        let look = spin.ns(self.is_crowded(start));
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
             let found = attempt(&|| self.poll());
             let waited = now_ns() - start;
             if let Some(found) = found {
-                self.wait_spin.learn(waited);
+                spin.learn(waited);
                 return Ok(found);
             }
             if waited >= WAIT_DRIVE_NS {
                 break;
             }
-            if waited >= spin {
+            if waited >= look {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
                 let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
                 if !self.rings_are_ready() {
@@ -423,7 +434,7 @@ impl Reactor {
                 }
             }
         }
-        self.wait_spin.learn(WAIT_DRIVE_NS);
+        spin.learn(WAIT_DRIVE_NS);
         self.driven_until.store(0, Ordering::Relaxed);
         self.about_to_wait();
         loop {
@@ -565,7 +576,8 @@ impl Reactor {
     /// Works as long as there is something to do every few microseconds. Returns false when it is
     /// time to sleep.
     fn spin_for_work(&self, start: u64) -> bool {
-        while now_ns() - start < self.service_spin.ns() && !self.is_driven() {
+        let look = self.service_spin.ns(self.is_crowded(start));
+        while now_ns() - start < look && !self.is_driven() {
             if self.pass() {
                 return true;
             }

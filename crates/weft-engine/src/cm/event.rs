@@ -10,6 +10,7 @@ use weft_sys::{Lock, consume, counting_eventfd, notify};
 use super::id::Id;
 use crate::qp::AddressVector;
 use crate::reactor::Reactor;
+use crate::spin::Spin;
 use crate::{Errno, Result};
 
 /// `enum rdma_cm_event_type`, as far as it happens here, with the same values.
@@ -104,6 +105,7 @@ pub struct Channel {
     fd: OwnedFd,
     /// Bounded by the identifiers: each has a few events, and a listener its backlog.
     events: Lock<VecDeque<Event>>,
+    spin: Spin,
 }
 
 impl AsFd for Channel {
@@ -119,7 +121,7 @@ impl Channel {
     /// `EMFILE` and the like when there is no descriptor left.
     pub fn new() -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
-        Ok(Arc::new(Self { fd, events: Lock::new(VecDeque::new()) }))
+        Ok(Arc::new(Self { fd, events: Lock::new(VecDeque::new()), spin: Spin::new() }))
     }
 
     /// The descriptor to poll. It stays owned by the channel.
@@ -142,7 +144,7 @@ impl Channel {
             Reactor::get().poll();
             return self.take(&delivering).ok_or(Errno::AGAIN);
         }
-        Reactor::get().wait(self.fd.as_fd(), |pass| {
+        Reactor::get().wait(self.fd.as_fd(), &self.spin, |pass| {
             pass();
             self.take(&delivering)
         })

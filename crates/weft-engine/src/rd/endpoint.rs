@@ -19,6 +19,7 @@ use super::memory::Registered;
 use super::request::{Event, PeerAddress, Request};
 use crate::pd::Pd;
 use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::spin::Spin;
 use crate::udp::{self, Outbox};
 use crate::{Errno, Result};
 
@@ -60,6 +61,7 @@ struct Inner {
     /// Readable while events wait and a thread sleeps: see `State::raised`.
     wake: OwnedFd,
     sleepers: AtomicUsize,
+    spin: Spin,
 }
 
 struct State {
@@ -117,6 +119,7 @@ impl Endpoint {
             kick: AtomicBool::new(false),
             wake,
             sleepers: AtomicUsize::new(0),
+            spin: Spin::new(),
         });
         let source = Arc::clone(&inner) as Arc<dyn Source>;
         let token = Reactor::get().watch(inner.socket.as_fd(), source)?;
@@ -163,7 +166,7 @@ impl Endpoint {
         }
         let _sleeper = Sleeper::new(&self.inner.sleepers);
         let Some(end) = end else {
-            let wait = Reactor::get().wait(self.inner.wake.as_fd(), |pass| {
+            let wait = Reactor::get().wait(self.inner.wake.as_fd(), &self.inner.spin, |pass| {
                 pass();
                 self.inner.take()
             });
