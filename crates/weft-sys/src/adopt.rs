@@ -36,6 +36,7 @@ pub struct Adopted {
     addr: usize,
     len: usize,
     inode: u64,
+    writable: bool,
     fd: OwnedFd,
 }
 
@@ -93,7 +94,7 @@ impl Adopted {
         }
         let base = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let seals = if writable { base } else { base | SealFlags::FUTURE_WRITE };
-        let adopted = Arc::new(Self { addr: start, len, inode, fd });
+        let adopted = Arc::new(Self { addr: start, len, inode, writable, fd });
         fcntl_add_seals(&adopted.fd, seals)?;
         Ok(adopted)
     }
@@ -109,6 +110,12 @@ impl Adopted {
     #[allow(clippy::len_without_is_empty)] // Never empty.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether those who get the descriptor can write.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// The segment.

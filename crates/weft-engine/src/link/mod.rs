@@ -168,7 +168,8 @@ impl Parked {
     /// What it takes of the bound on parked bytes. An empty message is bounded, too; one under way
     /// only by its bytes, so that its room does not run out at its last segment.
     fn cost(&self) -> usize {
-        self.bytes.len() + if self.complete { size_of::<Self>() } else { 0 }
+        let pieces = self.pieces.len() * size_of::<Piece>();
+        self.bytes.len() + pieces + if self.complete { size_of::<Self>() } else { 0 }
     }
 
     fn payload<'a>(&'a self, peer: Option<&'a Peer>) -> Payload<'a> {
@@ -470,6 +471,9 @@ impl Link {
         //% When the connection is lost, the stream ends, and a message that has not come whole is
         //% not delivered.
         self.phase = Phase::Closed;
+        if let Some(shared) = &self.shared {
+            shared.end();
+        }
         if was_open {
             self.notices.disconnected = true;
             self.lost_errno = errno;

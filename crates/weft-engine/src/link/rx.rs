@@ -722,10 +722,12 @@ impl Link {
         if !fits || !place_right {
             return Err(ProtocolError::MismatchedReadResponse { stag }.into());
         }
-        if place::scatter(&mut self.rx_finder, asker, &read.sges, read.received.into(), payload)
-            .is_err()
-        {
-            self.fail(qp, Some(Status::LocProtErr), 0);
+        let at = read.received.into();
+        let placed = place::scatter(&mut self.rx_finder, asker, &read.sges, at, payload);
+        if let Err(misplaced) = placed {
+            if misplaced == Misplaced::Target {
+                self.fail(qp, Some(Status::LocProtErr), 0);
+            }
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
         read.received = u32::try_from(received).unwrap_or(u32::MAX);

@@ -38,6 +38,8 @@ const PULL_MIN: u32 = 16 << 10;
 const STEP_SLOTS: u32 = 4;
 /// Slots that one pass takes before others have their turn.
 const TAKE_MAX: u32 = 64;
+/// Passes that take all that a ring holds.
+pub(crate) const PASSES_PER_RING: u32 = SLOTS.div_ceil(TAKE_MAX);
 /// Bytes that one pass hands over before others have their turn.
 const GIVE_MAX: u64 = 1 << 20;
 
@@ -138,9 +140,9 @@ impl Shared {
         })
     }
 
-    /// Whether what is due to the peer waits for room.
+    /// Whether what is due to the peer waits for room. In a broken ring there will be none.
     pub(super) fn is_full(&self) -> bool {
-        self.full
+        self.full && !self.broken
     }
 
     /// Whether one more step may be made.
@@ -240,6 +242,12 @@ impl Shared {
 
     /// What the peer found out about our keys does not hold any more.
     pub(super) fn withdraw_grants(&self) {
+        self.grants.withdraw_all();
+    }
+
+    /// The peer is gone: nothing in the rings matters any more.
+    pub(super) fn end(&self) {
+        self.port.settle(false, None, false);
         self.grants.withdraw_all();
     }
 }
@@ -356,7 +364,7 @@ impl Link {
                 let payload = Payload::Shared { memory, at: view.bulk_at + at, len };
                 self.take_parsed(&header, payload, qp).map(|()| Some(len))
             }
-            PULL => {
+            PULL if is_whole(&header) => {
                 let pieces = pull_pieces(rest);
                 let len = pieces.iter().map(|(_, len)| len).sum();
                 let payload = Payload::Remote { peer: &view.peer, pieces: &pieces, len };
@@ -398,6 +406,9 @@ impl Link {
         self.taken = self.appended;
         if !self.is_acknowledged() {
             self.complete_sends(qp);
+        }
+        if self.shared.as_ref().is_some_and(|shared| shared.broken) && self.phase == Phase::Open {
+            self.refuse(qp, &ProtocolError::RdmapCatastrophic.into());
         }
         has_more
     }
@@ -703,6 +714,14 @@ fn atomic(operation: &Operation, memory: &SharedMemory, offset: usize) -> Option
 fn low(count: u64) -> u32 {
     let [a, b, c, d, ..] = count.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
+}
+
+/// Whether a segment is the whole of its message: the sender of one that is fetched cuts nothing.
+fn is_whole(header: &Header) -> bool {
+    match *header {
+        Header::Tagged { last, .. } => last,
+        Header::Untagged { last, mo, .. } => last && mo == 0,
+    }
 }
 
 /// Where a payload in bulk data is: offset and length, which lie inside.

@@ -11,7 +11,7 @@ use weft_wire::mpa::negotiate::Negotiated;
 
 use super::Qp;
 use crate::hello::Identity;
-use crate::link::shared::Shared;
+use crate::link::shared::{PASSES_PER_RING, Shared};
 use crate::link::{Agreement, Link, Phase};
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source, TimerId, Token};
@@ -219,7 +219,22 @@ impl Conn {
             Ok(_) => Errno::PROTO.raw_os_error().unsigned_abs(),
             Err(error) => error.raw_os_error().unsigned_abs(),
         };
-        while self.link.input_shared(qp) {}
+        self.end_sharing(qp, errno);
+    }
+
+    /// The socket beside the connection has ended, and soon the connection will have.
+    pub(super) fn session_ended(&mut self, qp: &Qp) {
+        if self.link.is_shared() {
+            self.end_sharing(qp, 0);
+        }
+    }
+
+    /// What the peer said before the end comes first: all that the ring holds, and not what one
+    /// that goes on talking puts there meanwhile.
+    fn end_sharing(&mut self, qp: &Qp, errno: u32) {
+        for _ in 0..PASSES_PER_RING {
+            self.link.input_shared(qp);
+        }
         self.link.lost(qp, errno);
     }
 

@@ -23,6 +23,12 @@ impl Qp {
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
     }
 
+    /// The socket beside the connection has ended.
+    pub(crate) fn session_ended(&self) {
+        self.conn.lock().session_ended(self);
+        self.drive(KICK_SEND);
+    }
+
     /// There may be something in shared memory.
     pub(crate) fn ring_ready(&self) {
         self.drive(KICK_RING);

@@ -14,7 +14,7 @@ use super::policy::{Choice, choice};
 use crate::access::Access;
 
 /// Regions longer than this, in bytes, stay where they are: copying them takes long.
-const LEN_MAX: usize = 1 << 30;
+pub(super) const LEN_MAX: usize = 1 << 30;
 /// How many registered regions are looked at to find out that none overlaps a new one.
 const LOOKS_MAX: usize = 64;
 
@@ -55,7 +55,12 @@ impl Adoption {
                 holds.push(adopted);
             }
         }
-        let mappable = is_remote && holds.len() == 1;
+        // Who maps a segment has all of it, with the rights that it was made with.
+        let mappable = is_remote
+            && holds.len() == 1
+            && holds.iter().all(|adopted| {
+                lies_in(adopted, region) && adopted.is_writable() == access.intersects(writing)
+            });
         Self { id: ranges.remember(region), holds, mappable }
     }
 
@@ -100,6 +105,11 @@ impl Ranges {
 
 fn overlap(adopted: &Adopted, region: &Region) -> bool {
     adopted.addr() < region.addr() + region.len() && region.addr() < adopted.addr() + adopted.len()
+}
+
+fn lies_in(adopted: &Adopted, region: &Region) -> bool {
+    let end = region.addr() + region.len();
+    adopted.addr() >= region.addr() && adopted.addr() + adopted.len() <= end
 }
 
 /// `WEFT_ADOPT=0` leaves all memory where it is.

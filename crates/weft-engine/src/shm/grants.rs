@@ -1,7 +1,7 @@
 //! The target's side of one-sided operations: which of its keys peers may use directly.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,16 @@ pub(crate) struct Grants {
     words: GrantWords,
     session: Weak<Session>,
     slots: Lock<Granting>,
+    /// The peer did not let go of a key, and is not waited for again.
+    is_stuck: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Granting {
     keys: [Option<u32>; GRANTS],
     next: usize,
+    /// Serial number of the last grant, never 0.
+    serial: u32,
 }
 
 /// Who may use a key.
@@ -41,7 +45,8 @@ impl Grants {
         Arc::new(Self {
             words: rings.own_grants(),
             session: Arc::downgrade(session),
-            slots: Lock::new(Granting { keys: [None; GRANTS], next: 0 }),
+            slots: Lock::new(Granting { keys: [None; GRANTS], next: 0, serial: 0 }),
+            is_stuck: AtomicBool::new(false),
         })
     }
 
@@ -50,8 +55,9 @@ impl Grants {
     pub(crate) fn grant(self: &Arc<Self>, qp: &Qp, key: u32) -> Option<Granted> {
         let Some(Keyed::Region(mr)) = keys::find(key) else { return None };
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let rights = mr.access() & qp.remote_access() & remote;
-        if !Arc::ptr_eq(mr.pd(), qp.pd()) || rights.is_empty() {
+        let rights = || mr.access() & qp.remote_access() & remote;
+        let granted = rights();
+        if !Arc::ptr_eq(mr.pd(), qp.pd()) || granted.is_empty() {
             return None;
         }
         mr.granted.store(true, Ordering::SeqCst);
@@ -59,20 +65,25 @@ impl Grants {
         let holders = holders.entry(key).or_default();
         holders.retain(|other| other.strong_count() != 0 && !other.ptr_eq(&Arc::downgrade(self)));
         holders.push(Arc::downgrade(self));
-        let slot = self.take_slot(key);
-        // Deregistration first makes the region invalid and then looks for grants.
-        if !mr.is_valid() {
+        let (slot, serial) = self.take_slot(key);
+        // Deregistration first makes the region invalid and then looks for grants; so does a change
+        // of the queue pair's rights or state.
+        if !mr.is_valid() || rights() != granted {
             self.withdraw(key);
             return None;
         }
         let (addr, len) = mr.place();
-        let segment = mr
+        // Who can map it can do with it what the segment lets everybody do.
+        let writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let mappable = mr
             .mappable()
+            .filter(|adopted| !adopted.is_writable() || granted.contains(mr.access() & writing));
+        let segment = mappable
             .map(|adopted| Segment { start: adopted.addr() as u64, memory: Memory::Own(adopted) });
-        Some(Granted { slot, rights, iova: mr.iova(), len, addr, segment })
+        Some(Granted { slot, serial, rights: granted, iova: mr.iova(), len, addr, segment })
     }
 
-    fn take_slot(&self, key: u32) -> usize {
+    fn take_slot(&self, key: u32) -> (usize, u32) {
         let mut slots = self.slots.lock();
         let slot = match slots.keys.iter().position(|&held| held == Some(key)) {
             Some(slot) => slot,
@@ -82,8 +93,9 @@ impl Grants {
             }
         };
         slots.keys[slot] = Some(key);
-        self.words.set(slot, Some(key));
-        slot
+        slots.serial = slots.serial.wrapping_add(1).max(1);
+        self.words.set(slot, Some((key, slots.serial)));
+        (slot, slots.serial)
     }
 
     /// Takes a key back; it is not in use any more on return.
@@ -113,14 +125,14 @@ impl Grants {
     /// A peer that has died at it, or pretends to be at it for ever, is not waited for.
     fn wait_while(&self, is_used: impl Fn(u32) -> bool) {
         let start = Instant::now();
-        while is_used(self.words.in_use()) {
+        while is_used(self.words.in_use()) && !self.is_stuck.load(Ordering::Relaxed) {
             let alive = self.session.upgrade().is_some_and(|session| session.is_alive());
             if !alive {
                 return;
             }
             if start.elapsed() > IN_USE_MAX {
                 log::write(Level::Error, format_args!("a peer does not let go of a key"));
-                return;
+                self.is_stuck.store(true, Ordering::Relaxed);
             }
             std::thread::yield_now();
         }

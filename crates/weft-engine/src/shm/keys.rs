@@ -23,6 +23,9 @@ const KEYS_MAX: usize = 1_024;
 pub(crate) struct Granted {
     /// The word that says whether this still holds.
     pub(super) slot: usize,
+    /// Which of the grants of this key it is: one that was on its way while the region was
+    /// registered anew does not count.
+    pub(super) serial: u32,
     /// What the peer grants.
     pub(super) rights: Access,
     /// What the first byte is called.
@@ -135,7 +138,7 @@ impl PeerKeys {
         let Some(address) = granted.address_of(at, len, needs) else { return Found::Ring };
         // First say, then look: the target first revokes, then looks.
         self.words.set_in_use(key);
-        if !self.words.grants(granted.slot, key) {
+        if !self.words.grants(granted.slot, key, granted.serial) {
             self.words.set_in_use(0);
             self.known.remove(&key);
             self.last = None;

@@ -152,16 +152,17 @@ pub(super) struct GrantWords {
 }
 
 impl GrantWords {
-    /// The target: the peer may (`Some`), or may not, use the key of a slot.
-    pub(super) fn set(&self, slot: usize, key: Option<u32>) {
-        let word = key.map_or(0, granted);
+    /// The target: the peer may (`Some`), or may not, use the key of a slot as the grant with this
+    /// serial number says.
+    pub(super) fn set(&self, slot: usize, grant: Option<(u32, u32)>) {
+        let word = grant.map_or(0, |(key, serial)| granted(key, serial));
         self.word(slot).store(word, Ordering::SeqCst);
     }
 
-    /// The peer: whether a slot still grants this key.
+    /// The peer: whether a slot still holds this grant.
     #[inline]
-    pub(super) fn grants(&self, slot: usize, key: u32) -> bool {
-        self.word(slot).load(Ordering::SeqCst) == granted(key)
+    pub(super) fn grants(&self, slot: usize, key: u32, serial: u32) -> bool {
+        self.word(slot).load(Ordering::SeqCst) == granted(key, serial)
     }
 
     /// The peer: it uses a key now, or (0) none.
@@ -180,8 +181,9 @@ impl GrantWords {
     }
 }
 
-fn granted(key: u32) -> u64 {
-    1 << 32 | u64::from(key)
+/// A serial number is never 0, so that this is not the word of a slot that grants nothing.
+fn granted(key: u32, serial: u32) -> u64 {
+    u64::from(serial) << 32 | u64::from(key)
 }
 
 /// What the reactor looks at to find out whether a connection has something to do.

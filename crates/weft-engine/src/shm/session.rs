@@ -15,10 +15,11 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, getuid};
 use rustix::time::Timespec;
 use weft_sys::{Forkable, Lock, OwnPresence, PeerPresence, SharedMemory, peer_credentials};
 
+use super::adoption::LEN_MAX as ADOPTED_LEN_MAX;
 use super::keys::{Granted, Memory, Segment};
 use super::listener::{find, own_id, sweep_directory};
 use super::peer::Peer;
@@ -98,7 +99,10 @@ enum Stage {
 pub(crate) struct Session {
     me: Weak<Self>,
     socket: OwnedFd,
-    peer_pid: Option<Pid>,
+    /// The peer's process, if it is one of the same user's. Another user's is not trusted with a
+    /// number: it may become a program with more rights than the user has, whose memory we would
+    /// read or write in its place.
+    own_users_pid: Option<Pid>,
     token: Lock<Option<Token>>,
     stage: Lock<Stage>,
 }
@@ -149,14 +153,15 @@ impl Session {
 
     /// Refuses those whom the user does not admit.
     fn new(socket: OwnedFd, stage: Stage) -> Option<Arc<Self>> {
-        let (peer_pid, uid) = peer_credentials(socket.as_fd()).ok()?;
+        let (pid, uid) = peer_credentials(socket.as_fd()).ok()?;
         if !admits(uid) {
             return None;
         }
+        let own_users_pid = pid.filter(|_| uid == getuid().as_raw());
         Some(Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             socket,
-            peer_pid,
+            own_users_pid,
             token: Lock::new(None),
             stage: Lock::new(stage),
         }))
@@ -232,8 +237,10 @@ impl Session {
         let mut fds = [None, None];
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = part {
-                // What does not fit is closed.
-                fds.iter_mut().zip(received).for_each(|(slot, fd)| *slot = Some(fd));
+                let mut slots = fds.iter_mut();
+                for fd in received {
+                    *slots.next().ok_or(Errno::PROTO)? = Some(fd);
+                }
             }
         }
         if message.bytes == 0 {
@@ -273,11 +280,7 @@ impl Session {
     }
 
     fn handle_offer(&self, fields: &mut Fields<'_>, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<()> {
-        let old = std::mem::replace(&mut *self.stage.lock(), Stage::Over);
-        let Stage::Strange(timer) = old else { return Err(Errno::PROTO) };
-        if let Some(timer) = timer {
-            Reactor::get().stop_timer(timer);
-        }
+        self.take_stage(|stage| matches!(stage, Stage::Strange(_)))?;
         let [Some(segment), Some(presence)] = fds else { return Err(Errno::PROTO) };
         if fields.byte()? != VERSION {
             return Err(Errno::PROTO);
@@ -288,7 +291,7 @@ impl Session {
         let from = Offerer { qp_num, ack_stag, process };
         let rings = Rings::open(segment.as_fd())?;
         let presence = PeerPresence::open(presence.as_fd())?;
-        let peer = Peer::new(presence, self.peer_pid, from.process, fields.long()?);
+        let peer = Peer::new(presence, self.own_users_pid, from.process, fields.long()?);
         let qp = numbers::find(wanted).ok_or(Errno::NOENT)?;
         let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
         qp.offered(Offer { from, rings, peer, session });
@@ -301,16 +304,30 @@ impl Session {
         fds: [Option<OwnedFd>; FDS_MAX],
     ) -> Result<()> {
         let [Some(presence), None] = fds else { return Err(Errno::PROTO) };
-        let mut stage = self.stage.lock();
-        let old = std::mem::replace(&mut *stage, Stage::Over);
-        let Stage::Offering { rings, process, qp } = old else { return Err(Errno::PROTO) };
         let presence = PeerPresence::open(presence.as_fd())?;
-        let peer = Peer::new(presence, self.peer_pid, process, fields.long()?);
-        *stage = Stage::Sharing { qp: Weak::clone(&qp) };
-        drop(stage);
+        let probe = fields.long()?;
+        let old = self.take_stage(|stage| matches!(stage, Stage::Offering { .. }))?;
+        let Stage::Offering { rings, process, qp } = old else { return Err(Errno::PROTO) };
+        let peer = Peer::new(presence, self.own_users_pid, process, probe);
+        *self.stage.lock() = Stage::Sharing { qp: Weak::clone(&qp) };
         let qp = qp.upgrade().ok_or(Errno::CONNABORTED)?;
         qp.offer_accepted(rings, peer);
         Ok(())
+    }
+
+    /// Leaves the stage if it is the right one; otherwise it stays, for `end` to know what ends.
+    fn take_stage(&self, is_right: impl Fn(&Stage) -> bool) -> Result<Stage> {
+        let mut stage = self.stage.lock();
+        if !is_right(&stage) {
+            return Err(Errno::PROTO);
+        }
+        let mut old = std::mem::replace(&mut *stage, Stage::Over);
+        if let Stage::Strange(timer) = &mut old
+            && let Some(timer) = timer.take()
+        {
+            Reactor::get().stop_timer(timer);
+        }
+        Ok(old)
     }
 
     fn answer(&self, key: u32) -> Result<()> {
@@ -318,10 +335,11 @@ impl Session {
         let mut bytes = vec![if granted.is_some() { GRANT } else { DENY }];
         bytes.extend_from_slice(&key.to_ne_bytes());
         let mut segment_fd = None;
-        if let Some(Granted { slot, rights, iova, len, addr, segment }) = &granted {
+        if let Some(Granted { slot, serial, rights, iova, len, addr, segment }) = &granted {
             let slot = u32::try_from(*slot).map_err(|_| Errno::OVERFLOW)?;
-            bytes.extend_from_slice(&slot.to_ne_bytes());
-            bytes.extend_from_slice(&rights.bits().to_ne_bytes());
+            for word in [slot, *serial, rights.bits()] {
+                bytes.extend_from_slice(&word.to_ne_bytes());
+            }
             for long in [*iova, *len, *addr] {
                 bytes.extend_from_slice(&long.to_ne_bytes());
             }
@@ -343,17 +361,21 @@ impl Session {
         }
     }
 
-    /// The peer is gone or talks nonsense. An offer that it has not taken is void; for the rest the
-    /// TCP connection says what becomes of the queue pair.
+    /// The peer is gone or talks nonsense. An offer that it has not taken is void; a connection
+    /// that shares memory is lost, because nobody would wake us for what comes.
     fn end(&self) {
-        let offering = match &*self.stage.lock() {
-            Stage::Offering { qp, .. } => qp.upgrade(),
-            _ => None,
+        let (offering, sharing) = match &*self.stage.lock() {
+            Stage::Offering { qp, .. } => (qp.upgrade(), None),
+            Stage::Sharing { qp } => (None, qp.upgrade()),
+            Stage::Strange(_) | Stage::Over => (None, None),
         };
         self.close();
         sweep_directory();
         if let Some(qp) = offering {
             qp.offer_refused();
+        }
+        if let Some(qp) = sharing {
+            qp.session_ended();
         }
     }
 }
@@ -412,7 +434,7 @@ impl Fields<'_> {
     }
 
     fn granted(&mut self, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Granted> {
-        let slot = self.word()? as usize;
+        let (slot, serial) = (self.word()? as usize, self.word()?);
         let rights = Access::from_bits_truncate(self.word()?);
         let (iova, len, addr) = (self.long()?, self.long()?, self.long()?);
         let segment = match fds {
@@ -420,12 +442,15 @@ impl Fields<'_> {
             [Some(fd), _] => self.segment(fd, rights).ok(),
             _ => None,
         };
-        Ok(Granted { slot, rights, iova, len, addr, segment })
+        Ok(Granted { slot, serial, rights, iova, len, addr, segment })
     }
 
     fn segment(&mut self, fd: OwnedFd, rights: Access) -> Result<Segment> {
         let (start, len) = (self.long()?, self.long()?);
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        if len > ADOPTED_LEN_MAX {
+            return Err(Errno::INVAL);
+        }
         let writable = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let memory = SharedMemory::open(fd.as_fd(), len, writable)?;
         Ok(Segment { start, memory: Memory::Mapped(Arc::new(memory)) })

@@ -1,7 +1,9 @@
 //! What the engine's tests share: a device, memory, connected queue pairs, polling with a deadline.
 #![allow(unsafe_code, dead_code, unreachable_pub)]
 
+pub mod local;
 pub mod peer;
+pub mod victim;
 
 use std::cell::UnsafeCell;
 use std::os::fd::BorrowedFd;

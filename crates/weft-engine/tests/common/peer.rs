@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use weft_engine::device::gid_of;
-use weft_engine::hello::{self, Identity};
+use weft_engine::hello::{self, Identity, ProcessId};
 use weft_wire::ddp::Header;
 use weft_wire::mpa::fpdu::{self, Decoded};
 use weft_wire::mpa::negotiate::{Initiator, InitiatorOutcome, Params, RtrKinds};
@@ -61,7 +61,12 @@ pub fn params(crc: bool) -> Params {
 
 /// The MPA request by which the peer asks for a queue pair.
 pub fn request(wanted: u32, crc: bool) -> Initiator {
-    let identity = Identity { qp_num: NUMBER, ack_stag: ACK_STAG, gid: gid(), process: [0; 16] };
+    request_as([0; 16], wanted, crc)
+}
+
+/// The same of a peer that names its process.
+pub fn request_as(process: ProcessId, wanted: u32, crc: bool) -> Initiator {
+    let identity = Identity { qp_num: NUMBER, ack_stag: ACK_STAG, gid: gid(), process };
     let private_data = hello::append(&[], &identity, wanted);
     Initiator::new(params(crc), &private_data).expect("it fits a frame")
 }
@@ -76,11 +81,16 @@ impl Peer {
 
     /// The same without the ready-to-receive message.
     pub fn dial_in_silence(victim: &Endpoint, crc: bool) -> Self {
+        Self::dial_as([0; 16], victim, crc)
+    }
+
+    /// The same of a peer that names its process.
+    pub fn dial_as(process: ProcessId, victim: &Endpoint, crc: bool) -> Self {
         let number = victim.qp.number();
         let mut stream = TcpStream::connect(address_of(number)).expect("the victim listens");
         stream.set_nodelay(true).expect("a TCP option");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
-        let mut initiator = request(number, crc);
+        let mut initiator = request_as(process, number, crc);
         stream.write_all(initiator.request()).expect("the victim reads");
         let mut bytes = [0; 1024];
         loop {
@@ -144,6 +154,12 @@ impl Peer {
         let qn = opcode.queue().expect("an untagged operation");
         let ulp = opcode.control();
         self.segment(Header::Untagged { last: true, ulp, ulp_word: 0, qn, msn, mo: 0 }, payload);
+    }
+
+    /// A peer that the victim has dialled: `stream` is behind the MPA exchange.
+    pub fn dialled(stream: TcpStream, victim: Identity, crc: bool) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+        Self { stream, victim, crc, received: Vec::new() }
     }
 
     /// No more will be sent.

@@ -1,0 +1,529 @@
+//! A peer on the same host that breaks the rules of sharing memory: by the Unix socket beside the
+//! connection, by what it says of keys, and by how it ends. Each misbehaviour ends its own
+//! connection at most, or leaves it on TCP; nothing hangs or is left behind.
+
+mod common;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use common::local::{
+    ASK, BELL, DENY, Dialled, GRANT, INLINE, Local, OFFER, SEGMENT_LEN, SLOTS, Session, Stranger,
+    random_process,
+};
+use common::victim::{Victim, alone, ignored};
+use common::{Memory, init_attr, poll_one, poll_some, send, signalled, to_state};
+use weft_engine::access::Access;
+use weft_engine::mw::{Mw, WindowType};
+use weft_engine::qp::{AttrMask, QpAttr, QpState};
+use weft_engine::wc::Status;
+use weft_engine::wr::{Data, Operation, WindowBind};
+use weft_sys::{OwnPresence, SharedMemory};
+
+/// What the Unix socket may carry, cut and garbled.
+#[test]
+fn packets_while_sharing() {
+    let _alone = alone();
+    let packets: [(&str, &[u8]); 14] = [
+        ("of no bytes", &[]),
+        ("of kind 0", &[0]),
+        ("of kind 7", &[7]),
+        ("of kind 255", &[255; 96]),
+        ("longer than any", &[BELL; 97]),
+        ("a second offer", &[OFFER; 46]),
+        ("a cut offer", &[OFFER]),
+        ("an acceptance of nothing", &[2, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ("a question for no key", &[ASK]),
+        ("half a question", &[ASK, 1, 2, 3]),
+        ("a grant of nothing", &[GRANT]),
+        ("half a grant", &[GRANT, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]),
+        ("a denial of nothing", &[DENY]),
+        ("half a denial", &[DENY, 1]),
+    ];
+    for (what, packet) in packets {
+        eprintln!("{what}");
+        let victim = Victim::new();
+        let peer = Local::dial(&victim.end);
+        peer.session.send(packet, &[]);
+        assert!(peer.session.is_closed(), "{what}");
+        victim.check_lost();
+    }
+    ignored(&[
+        ("answers that nobody asked for", |_, peer| {
+            peer.session.send(&[&[GRANT], &[0xff; 60][..]].concat(), &[]);
+            peer.session.send(&[DENY, 1, 2, 3, 4], &[]);
+        }),
+        ("bells without end", |_, peer| (0..10_000).for_each(|_| peer.bell())),
+        ("descriptors with a bell", |_, peer| {
+            let (_memory, fd) = SharedMemory::create(4096).expect("memory");
+            (0..1_000).for_each(|_| peer.session.send(&[BELL], &[fd.as_fd(), fd.as_fd()]));
+        }),
+        ("questions that nobody reads the answers of", |victim, peer| {
+            let [a, b, c, d] = victim.memory.key().to_ne_bytes();
+            (0..2_000).for_each(|_| peer.session.send(&[ASK, a, b, c, d], &[]));
+        }),
+    ]);
+    let victim = Victim::new();
+    let peer = Local::dial(&victim.end);
+    let (_memory, fd) = SharedMemory::create(4096).expect("memory");
+    peer.session.send(&[BELL], &[fd.as_fd(); 3]);
+    assert!(peer.session.is_closed(), "more descriptors than any packet has");
+    victim.check_lost();
+}
+
+/// Keys that a peer may not use are not granted, and what is granted is exactly what the key is.
+#[test]
+fn questions() {
+    let _alone = alone();
+    let victim = Victim::new();
+    let peer = Local::dial(&victim.end);
+    let window = Mw::allocate(&victim.host.pd, WindowType::Two).expect("a key");
+    let bind = WindowBind {
+        region: Some(std::sync::Arc::clone(&victim.memory.mr)),
+        addr: victim.memory.addr(0),
+        length: 64,
+        access: Access::REMOTE_WRITE,
+    };
+    let rkey = window.next_key();
+    let operation = Operation::BindWindow { window: window.clone(), rkey, bind };
+    victim.end.post(&signalled(4, operation, Data::Gather(&[])));
+    assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
+    let gone = Memory::new(&victim.host, 64, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    gone.mr.deregister().expect("no window");
+    for key in [
+        0,
+        victim.memory.key() ^ 1,
+        victim.private.key(),
+        victim.foreign.key(),
+        window.key(),
+        gone.key(),
+        peer.tcp.victim.ack_stag,
+    ] {
+        assert_eq!(peer.ask(key).bytes[0], DENY, "{key:#x}");
+    }
+    assert!((0..64).all(|slot| peer.granted(slot) == 0), "nothing has been granted");
+
+    let answer = peer.ask(victim.memory.key());
+    assert_eq!(answer.bytes[0], GRANT);
+    let slot = (0..64).find(|&slot| peer.granted(slot) as u32 == victim.memory.key());
+    let slot = slot.expect("a granted key");
+    // A right that the queue pair does not give is not granted, and one that it takes back is not
+    // left to the peer.
+    let mut attr = QpAttr { qp_access_flags: Access::REMOTE_READ, ..init_attr() };
+    victim.end.qp.modify(&attr, AttrMask::ACCESS_FLAGS).expect("allowed in RTS");
+    assert_eq!(peer.granted(slot), 0);
+    let answer = peer.ask(victim.memory.key());
+    assert_eq!(answer.bytes[0], GRANT);
+    assert!(answer.fds.is_empty(), "what can be mapped can be written");
+    attr.qp_access_flags = Access::empty();
+    victim.end.qp.modify(&attr, AttrMask::ACCESS_FLAGS).expect("allowed in RTS");
+    assert_eq!(peer.ask(victim.memory.key()).bytes[0], DENY);
+    window.deallocate();
+}
+
+/// Offers that are not what they should be are refused; the connection stays on TCP.
+#[test]
+fn offers() {
+    fn unsealed(len: u64, seals: SealFlags) -> std::os::fd::OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("hostile", flags).expect("a memfd");
+        ftruncate(&fd, len).expect("room");
+        fcntl_add_seals(&fd, seals).expect("seals");
+        fd
+    }
+    let _alone = alone();
+    let (_memory, segment) = SharedMemory::create(SEGMENT_LEN).expect("memory");
+    let presence = OwnPresence::new().expect("a page");
+    let (segment, presence) = (segment.as_fd(), presence.fd());
+    let shrinkable = unsealed(SEGMENT_LEN as u64, SealFlags::GROW);
+    let short = unsealed(SEGMENT_LEN as u64 - 4096, SealFlags::SHRINK);
+    let long = unsealed(SEGMENT_LEN as u64 + 4096, SealFlags::SHRINK);
+    let readonly = unsealed(SEGMENT_LEN as u64, SealFlags::SHRINK | SealFlags::FUTURE_WRITE);
+    let page = unsealed(4096, SealFlags::empty());
+    let file = std::fs::File::open("/proc/self/exe").expect("a file");
+    let fds: [(&str, Vec<BorrowedFd<'_>>); 10] = [
+        ("no descriptors", vec![]),
+        ("one descriptor", vec![segment]),
+        ("three descriptors", vec![segment, presence, presence]),
+        ("the wrong way round", vec![presence, segment]),
+        ("a segment that can shrink", vec![shrinkable.as_fd(), presence]),
+        ("a segment that is too short", vec![short.as_fd(), presence]),
+        ("a segment that is too long", vec![long.as_fd(), presence]),
+        ("a segment that cannot be written", vec![readonly.as_fd(), presence]),
+        ("a segment that is a file", vec![file.as_fd(), presence]),
+        ("a page that can shrink", vec![segment, page.as_fd()]),
+    ];
+    for (what, fds) in &fds {
+        eprintln!("{what}");
+        let victim = Victim::new();
+        let mut stranger = Stranger::dial(&victim.end);
+        let session = Session::dial(&stranger.tcp.victim.process);
+        session.send(&stranger.offer().bytes(), fds);
+        assert!(session.is_closed(), "{what}");
+        victim.check_well_over_tcp(&mut stranger);
+    }
+    type Spoil = fn(&Victim, &mut common::local::Offer);
+    let spoilt: [(&str, Spoil); 7] = [
+        ("another version", |_, offer| offer.version = 2),
+        ("for no queue pair", |_, offer| offer.wanted = 0),
+        ("for another connection", |victim, offer| {
+            offer.wanted = victim.bystanders.0.qp.number();
+        }),
+        ("from another queue pair", |_, offer| offer.qp_num += 1),
+        ("with another key", |_, offer| offer.ack_stag += 1),
+        ("from another process", |_, offer| offer.process = random_process()),
+        ("from no process", |_, offer| offer.process = [0; 16]),
+    ];
+    for (what, spoil) in spoilt {
+        eprintln!("{what}");
+        let victim = Victim::new();
+        let mut stranger = Stranger::dial(&victim.end);
+        let session = Session::dial(&stranger.tcp.victim.process);
+        let mut offer = stranger.offer();
+        spoil(&victim, &mut offer);
+        session.send(&offer.bytes(), &[segment, presence]);
+        assert!(session.is_closed(), "{what}");
+        victim.check_well_over_tcp(&mut stranger);
+    }
+    for (what, bytes) in [("a cut offer", 20), ("a longer one", 47)] {
+        let victim = Victim::new();
+        let mut stranger = Stranger::dial(&victim.end);
+        let session = Session::dial(&stranger.tcp.victim.process);
+        let mut offer = stranger.offer().bytes();
+        offer.resize(bytes, 0);
+        session.send(&offer, &[segment, presence]);
+        assert!(bytes > 38 || session.is_closed(), "{what}");
+        if session.answer().is_none() {
+            victim.check_well_over_tcp(&mut stranger);
+        }
+    }
+    for first in [BELL, ASK, GRANT, DENY, 2, 77] {
+        let victim = Victim::new();
+        let mut stranger = Stranger::dial(&victim.end);
+        let session = Session::dial(&stranger.tcp.victim.process);
+        session.send(&[first; 48], &[segment, presence]);
+        assert!(session.is_closed(), "{first} from a stranger");
+        victim.check_well_over_tcp(&mut stranger);
+    }
+    // Behind the first word over TCP it is too late, and one connection has one offer.
+    let victim = Victim::new();
+    let mut stranger = Stranger::dial(&victim.end);
+    victim.check_well_over_tcp(&mut stranger);
+    let session = Session::dial(&stranger.tcp.victim.process);
+    session.send(&stranger.offer().bytes(), &[segment, presence]);
+    assert!(session.is_closed(), "too late");
+
+    let victim = Victim::new();
+    let stranger = Stranger::dial(&victim.end);
+    let offer = stranger.offer();
+    let mut peer = stranger.share();
+    let session = Session::dial(&peer.tcp.victim.process);
+    session.send(&offer.bytes(), &[segment, presence]);
+    assert!(session.is_closed(), "a second offer");
+    victim.check_well(&mut peer);
+}
+
+/// Who says nothing is waited for, but by nobody else.
+#[test]
+fn a_stranger_that_says_nothing() {
+    let _alone = alone();
+    let victim = Victim::new();
+    let mut stranger = Stranger::dial(&victim.end);
+    let session = Session::dial(&stranger.tcp.victim.process);
+    let start = Instant::now();
+    victim.check_well_over_tcp(&mut stranger);
+    assert!(start.elapsed() < Duration::from_secs(4));
+    assert!(session.is_closed(), "after a while");
+}
+
+/// A page of sleepers that lies: the victim rings in vain, or does not ring.
+#[test]
+fn a_presence_of_garbage() {
+    let _alone = alone();
+    let victim = Victim::new();
+    let stranger = Stranger::dial(&victim.end);
+    let (page, fd) = SharedMemory::create(4096).expect("memory");
+    page.copy_in(0, &[0xff; 4096]);
+    let (_segment, segment) = SharedMemory::create(SEGMENT_LEN).expect("memory");
+    let session = Session::dial(&stranger.tcp.victim.process);
+    session.send(&stranger.offer().bytes(), &[segment.as_fd(), fd.as_fd()]);
+    let accept = session.answer().expect("an answer");
+    assert_eq!(accept.bytes[0], 2);
+    // More bells than the socket holds, which nobody takes.
+    for round in 0..250 {
+        victim.end.post(&send(round, Data::Inline(&[])));
+        page.copy_in(0, &round.to_ne_bytes());
+        victim.check_bystanders();
+    }
+    stranger.tcp.finish();
+    victim.check_bystanders();
+}
+
+/// The TCP connection beside says that the peer is there, and nothing else.
+#[test]
+fn what_the_other_connection_says() {
+    let _alone = alone();
+    let victim = Victim::new();
+    let mut peer = Local::dial(&victim.end);
+    peer.tcp.raw(b"bytes that nobody expects");
+    victim.check_well(&mut peer);
+    victim.expect_send(7);
+    peer.tcp.finish();
+    victim.check_lost();
+
+    let victim = Victim::new();
+    let mut peer = Local::dial(&victim.end);
+    peer.send(b"last words");
+    peer.tcp.finish();
+    let received = poll_one(&victim.end.recv_cq);
+    assert_eq!((received.status, received.byte_len), (Status::Success, 10));
+    victim.expect_send(7);
+    victim.check_lost();
+
+    // Without the session nobody could wake the victim any more.
+    let victim = Victim::new();
+    let Local { tcp, session, memory: _memory, .. } = Local::dial(&victim.end);
+    drop(session);
+    victim.check_lost();
+    drop(tcp);
+}
+
+/// A peer that goes on filling the ring while its connection ends.
+#[test]
+fn words_without_end() {
+    let _alone = alone();
+    let victim = Victim::new();
+    let mut peer = Local::dial(&victim.end);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || {
+            peer.tcp.finish();
+            let ack = peer.tcp.victim.ack_stag;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                peer.write(INLINE, ack, 0, &[]);
+                while peer.filled.wrapping_sub(peer.emptied_there()) >= SLOTS
+                    && !stop.load(std::sync::atomic::Ordering::Relaxed)
+                {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        victim.check_lost();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+/// The victim has dialled and made the offer.
+#[test]
+fn answers_to_an_offer() {
+    let _alone = alone();
+    let (_memory, segment) = SharedMemory::create(SEGMENT_LEN).expect("memory");
+    let presence = OwnPresence::new().expect("a page");
+    type Answer = fn(&Dialled, BorrowedFd<'_>, BorrowedFd<'_>);
+    let answers: [(&str, Answer); 8] = [
+        ("a refusal", |_, _, _| ()),
+        ("no descriptor", |dialled, _, _| dialled.session.send(&dialled.acceptance(), &[])),
+        ("two descriptors", |dialled, _, presence| {
+            dialled.session.send(&dialled.acceptance(), &[presence, presence]);
+        }),
+        ("a page that is none", |dialled, segment, _| {
+            dialled.session.send(&dialled.acceptance(), &[segment]);
+        }),
+        ("a cut one", |dialled, _, presence| dialled.session.send(&[2], &[presence])),
+        ("an offer in return", |dialled, segment, presence| {
+            dialled.session.send(&dialled.offer.bytes, &[segment, presence]);
+        }),
+        ("a bell", |dialled, _, _| dialled.session.send(&[BELL], &[])),
+        ("a question", |dialled, _, _| dialled.session.send(&[ASK, 1, 2, 3, 4], &[])),
+    ];
+    for (what, answer) in answers {
+        eprintln!("{what}");
+        let victim = Victim::idle();
+        let dialled = Dialled::by(&victim.host, &victim.end);
+        victim.end.post(&send(3, Data::Inline(&[b"over TCP"])));
+        answer(&dialled, segment.as_fd(), presence.fd());
+        let Dialled { mut tcp, session, .. } = dialled;
+        drop(session);
+        while tcp.receive().expect("the victim goes on").payload != b"over TCP" {}
+        assert_eq!(victim.end.qp.transport(), "tcp");
+        victim.check_bystanders();
+    }
+    // Nothing at all: requests wait, as for a peer that does not read.
+    let victim = Victim::idle();
+    let dialled = Dialled::by(&victim.host, &victim.end);
+    victim.end.post(&send(3, Data::Inline(&[])));
+    assert!(poll_some(&victim.end.send_cq, 1).is_empty());
+    victim.check_bystanders();
+    to_state(&victim.end.qp, QpState::Err);
+    assert_eq!(poll_one(&victim.end.send_cq).status, Status::WrFlushErr);
+    drop(dialled);
+}
+
+/// What a peer says of its keys decides where the victim's bytes go, and where it reads from: never
+/// outside of its own lists.
+#[test]
+fn grants() {
+    let _alone = alone();
+    const KEY: u32 = 0x77;
+    const AT: u64 = 0x5000;
+    fn grant(slot: u32, rights: u32, longs: &[u64]) -> Vec<u8> {
+        let mut bytes = vec![GRANT];
+        for word in [KEY, slot, 1, rights] {
+            bytes.extend_from_slice(&word.to_ne_bytes());
+        }
+        longs.iter().for_each(|long| bytes.extend_from_slice(&long.to_ne_bytes()));
+        bytes
+    }
+    const ALL: u32 = u32::MAX;
+    let (memory, fd) = SharedMemory::create(8192).expect("memory");
+    let shrinkable = {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("hostile", flags).expect("a memfd");
+        ftruncate(&fd, 8192).expect("room");
+        fd
+    };
+    let file = std::fs::File::open("/proc/self/exe").expect("a file");
+    // Slot, rights, (name, length, address, start of the segment, length of the segment).
+    let all_of_it = [0, u64::MAX, 0, 0, 8192];
+    type Case<'a> = (&'static str, u32, u32, &'a [u64], Option<BorrowedFd<'a>>);
+    let cases: [Case<'_>; 12] = [
+        ("nothing", 0, 0, &[AT, 64, 0x1000], None),
+        ("an address that is not mapped", 0, ALL, &[AT, 64, 0x10], None),
+        ("an address in the kernel", 0, ALL, &[AT, 64, 1 << 63], None),
+        ("all there is", 0, ALL, &[0, u64::MAX, 0], None),
+        ("around the end", 0, ALL, &[AT, u64::MAX, u64::MAX - 8], None),
+        ("an absurd slot", u32::MAX, ALL, &[AT, 64, 0x10], None),
+        (
+            "a segment that ends before",
+            0,
+            ALL,
+            &[AT, 64, 0x5000, 0x5000 - 8192, 8192],
+            Some(fd.as_fd()),
+        ),
+        ("a segment that starts behind", 0, ALL, &[AT, 64, 0x5000, 0x5001, 8192], Some(fd.as_fd())),
+        (
+            "a segment that is not long enough",
+            0,
+            ALL,
+            &[AT, 64, 0x5000, 0x5000 - 8188, 8192],
+            Some(fd.as_fd()),
+        ),
+        (
+            "a segment of another length",
+            0,
+            ALL,
+            &[AT, 64, 0x5000, 0x5000, u64::MAX],
+            Some(fd.as_fd()),
+        ),
+        ("a segment that can shrink", 0, ALL, &all_of_it, Some(shrinkable.as_fd())),
+        ("a segment that is a file", 0, ALL, &all_of_it, Some(file.as_fd())),
+    ];
+    for (what, slot, rights, longs, fd) in cases {
+        eprintln!("{what}");
+        let victim = Victim::idle();
+        let mut peer = Dialled::by(&victim.host, &victim.end).share();
+        for operation in [
+            Operation::Write { remote_addr: AT, rkey: KEY, imm: None },
+            Operation::Read { remote_addr: AT, rkey: KEY },
+            Operation::FetchAdd { remote_addr: AT, rkey: KEY, add: 1 },
+        ] {
+            // The first goes through the ring and asks; so do all for which the grant is no good.
+            victim.post(3, operation, 8);
+            peer.receive();
+        }
+        assert_eq!(peer.session.answer().expect("a question").bytes[0], ASK);
+        peer.grant(slot as usize % 64, 1 << 32 | u64::from(KEY));
+        peer.session.send(&grant(slot, rights, longs), fd.as_slice());
+        // Packets are dealt with in order: once this one is answered, the grant is known.
+        assert_eq!(peer.ask(0).bytes[0], DENY);
+        peer.tell_placed(1);
+        poll_one(&victim.end.send_cq);
+        for (wr_id, operation) in [
+            (10, Operation::Write { remote_addr: AT, rkey: KEY, imm: None }),
+            (11, Operation::Read { remote_addr: AT, rkey: KEY }),
+            (12, Operation::FetchAdd { remote_addr: AT, rkey: KEY, add: 1 }),
+        ] {
+            victim.post(wr_id, operation, 8);
+        }
+        // None is complete, for the peer has answered nothing; and none has gone astray.
+        assert!(poll_some(&victim.end.send_cq, 1).is_empty(), "{what}");
+        victim.check_memory();
+        victim.check_bystanders();
+    }
+    // A sound grant is used, until its word changes.
+    let victim = Victim::idle();
+    let mut peer = Dialled::by(&victim.host, &victim.end).share();
+    let write = Operation::Write { remote_addr: AT + 16, rkey: KEY, imm: None };
+    victim.post(3, write.clone(), 8);
+    peer.receive();
+    peer.session.answer().expect("a question");
+    peer.grant(5, 1 << 32 | u64::from(KEY));
+    memory.copy_in(0, &[9; 64]);
+    let sound = grant(5, ALL, &[AT, 64, 0x5000, 0x5000, 8192]);
+    peer.session.send(&sound, &[fd.as_fd()]);
+    assert_eq!(peer.ask(0).bytes[0], DENY);
+    peer.tell_placed(1);
+    poll_one(&victim.end.send_cq);
+    victim.post(4, write.clone(), 8);
+    assert_eq!(poll_one(&victim.end.send_cq).status, Status::Success);
+    let mut found = [0; 64];
+    memory.copy_out(0, &mut found);
+    assert_eq!(found, [&[9; 16][..], &[0; 8], &[9; 40]].concat()[..]);
+    // Another serial number is another grant.
+    peer.grant(5, 2 << 32 | u64::from(KEY));
+    victim.post(5, write, 8);
+    assert!(poll_some(&victim.end.send_cq, 1).is_empty());
+    victim.check_bystanders();
+}
+
+/// After everything above nothing is left: descriptors, mappings, sockets.
+#[test]
+fn nothing_is_left_behind() {
+    let _alone = alone();
+    let attacks: [fn(&Victim, &mut Local); 6] = [
+        |_, peer| peer.slot(255, &[0x41; 120]),
+        |_, peer| peer.tell_placed(7),
+        |_, peer| peer.session.send(&[77], &[]),
+        |_, peer| peer.tcp.raw(b"?"),
+        |_, peer| peer.tcp.finish(),
+        |victim, peer| drop(peer.ask(victim.memory.key())),
+    ];
+    let round = || {
+        for attack in attacks {
+            let victim = Victim::new();
+            let mut peer = Local::dial(&victim.end);
+            attack(&victim, &mut peer);
+            poll_some(&victim.end.recv_cq, 1);
+            drop(peer);
+            let victim = Victim::new();
+            let stranger = Stranger::dial(&victim.end);
+            let session = Session::dial(&stranger.tcp.victim.process);
+            session.send(&stranger.offer().bytes(), &[]);
+            let victim = Victim::idle();
+            let mut peer = Dialled::by(&victim.host, &victim.end).share();
+            attack(&victim, &mut peer);
+        }
+    };
+    round();
+    let before = settled();
+    (0..5).for_each(|_| round());
+    let after = settled();
+    for (what, before, after) in
+        [("descriptors", before.0, after.0), ("mappings", before.1, after.1)]
+    {
+        assert!(after <= before, "{what}: {before} before, {after} after");
+    }
+}
+
+/// Descriptors and shared mappings of this process, once what is on its way out has gone.
+fn settled() -> (usize, usize) {
+    // Longer than connections linger, and than a stranger is listened to.
+    std::thread::sleep(Duration::from_millis(5_500));
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("a list").count();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a list");
+    (descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count())
+}
