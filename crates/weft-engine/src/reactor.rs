@@ -50,8 +50,9 @@ const WAIT_DRIVE_NS: u64 = 2_000_000;
 const PARK_MIN: Duration = Duration::from_micros(10);
 /// A poll as old as this, in nanoseconds, is no reason any more to expect another.
 const POLLING_NS: u64 = 10_000;
-/// A program that polls without pause has polled this long ago, in nanoseconds.
-const PAUSE_NS: u64 = 2_000;
+/// A program that polls at least once in this time, perhaps while it has the core for only a part of
+/// it, polls without pause.
+const PAUSE: Duration = Duration::from_micros(4);
 /// Instead of a time: a thread of the program's is at the sockets now.
 const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
@@ -60,12 +61,19 @@ const ENDED: epoll::EventFlags =
 /// Polls that may find nothing before one of them offers its core to others: the peer whose
 /// message is awaited may want it. Soon, where the last offer was taken up, for there are more
 /// programs that poll than cores; late where it was not.
-const EMPTY_PASSES_CROWDED: u32 = 32;
+const EMPTY_PASSES_CROWDED: u32 = 8;
 const EMPTY_PASSES_ALONE: u32 = 1024;
-/// For so long, in nanoseconds, an offer that was taken up shows that cores are scarce.
+/// Others who poll, too, give a core back sooner than this, in nanoseconds, however many they are;
+/// those who take it for their whole turn are not to be offered it at every opportunity.
+const HOGGED_NS: u64 = 500_000;
+/// Offers in a row that nobody took up, after which nobody seems to want a core: the one who does
+/// may have been quick.
+const REFUSED_OFFERS_MAX: u32 = 64;
+/// For so long, in nanoseconds, an offer that others had work for shows that cores are scarce.
 const CROWDED_NS: u64 = 100_000_000;
-/// An offer that took this long, in nanoseconds, was taken up.
-const TAKEN_UP_NS: u64 = 20_000;
+/// An offer that took this long, in nanoseconds, was taken up; or so long that others have work.
+const TAKEN_UP_NS: u64 = 1_500;
+const LONG_TAKEN_UP_NS: u64 = 20_000;
 /// Looks at the rings, which cost no system call, for each look at the sockets.
 const SOCKETS_EVERY: u32 = 16;
 /// Polls for each look at the clock. A program that polls now and then seems not to; then the
@@ -169,10 +177,14 @@ pub struct Reactor {
     /// When a thread of the program's was last at the sockets, in nanoseconds of the monotonic
     /// clock, or [`BUSY`].
     polled_at: AtomicU64,
+    /// Polls that had the driver, modulo 2^32.
+    polls: AtomicU32,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
     /// Polls that may find nothing before one offers its core to others.
     patience: AtomicU32,
+    /// Offers in a row that nobody took up.
+    refused_offers: AtomicU32,
     crowded_until: AtomicU64,
     /// Of the service thread.
     service_spin: Spin,
@@ -237,8 +249,10 @@ impl Reactor {
             timers: Lock::new(BTreeMap::new()),
             timer_serial: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
+            polls: AtomicU32::new(0),
             driven_until: AtomicU64::new(0),
             patience: AtomicU32::new(EMPTY_PASSES_ALONE),
+            refused_offers: AtomicU32::new(0),
             crowded_until: AtomicU64::new(0),
             service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
@@ -344,6 +358,7 @@ impl Reactor {
         let then = self.polled_at.load(Ordering::Relaxed);
         let mut busy = self.busy();
         let Some(mut driver) = self.driver.try_lock() else { return };
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         // The clock costs as much as a look at a ring.
         driver.without_clock += 1;
         if !driver.rings.is_empty() && driver.without_clock < CLOCK_EVERY {
@@ -386,12 +401,22 @@ impl Reactor {
         let before = now_ns();
         rustix::thread::sched_yield();
         let now = now_ns();
-        let crowded = now - before > TAKEN_UP_NS;
-        if crowded {
+        let took = now - before;
+        if took > LONG_TAKEN_UP_NS {
             self.crowded_until.store(now + CROWDED_NS, Ordering::Relaxed);
         }
-        let patience = if crowded { EMPTY_PASSES_CROWDED } else { EMPTY_PASSES_ALONE };
-        self.patience.store(patience, Ordering::Relaxed);
+        if took > HOGGED_NS {
+            self.patience.store(EMPTY_PASSES_ALONE, Ordering::Relaxed);
+        } else if took > TAKEN_UP_NS {
+            self.refused_offers.store(0, Ordering::Relaxed);
+            self.patience.store(EMPTY_PASSES_CROWDED, Ordering::Relaxed);
+        } else {
+            let refused = self.refused_offers.load(Ordering::Relaxed).saturating_add(1);
+            self.refused_offers.store(refused, Ordering::Relaxed);
+            if refused >= REFUSED_OFFERS_MAX {
+                self.patience.store(EMPTY_PASSES_ALONE, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
@@ -415,6 +440,7 @@ impl Reactor {
     ) -> Result<T> {
         let start = now_ns();
         let look = spin.ns(self.is_crowded(start));
+        let mut offered = false;
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
             let found = attempt(&|| self.poll());
@@ -426,7 +452,10 @@ impl Reactor {
             if waited >= WAIT_DRIVE_NS {
                 break;
             }
-            if waited >= look {
+            if waited >= look && !std::mem::replace(&mut offered, true) {
+                // Perhaps the one that is waited for only needs this core.
+                self.offer_core();
+            } else if waited >= look {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
                 let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
                 if !self.rings_are_ready() {
@@ -621,21 +650,25 @@ impl Reactor {
         let mut nap = PARK_MIN;
         loop {
             let before = self.polled_at.load(Ordering::Relaxed);
+            let polls_before = self.polls.load(Ordering::Relaxed);
             self.parked.store(1, Ordering::SeqCst);
             let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(nap)));
             let called = self.parked.swap(0, Ordering::SeqCst) == 0;
             self.expire_timers();
             let now = now_ns();
-            let polled_at = self.polled_at.load(Ordering::Relaxed);
-            let idle = polled_at == before
+            let polls = self.polls.load(Ordering::Relaxed).wrapping_sub(polls_before);
+            let idle = polls == 0
+                && self.polled_at.load(Ordering::Relaxed) == before
                 && before != BUSY
                 && now >= self.driven_until.load(Ordering::Relaxed);
             if called || idle {
                 return;
             }
             // A program that polls now and then may look at its memory for the rest of the time.
-            nap =
-                if now.saturating_sub(polled_at) < PAUSE_NS { PARK.min(nap * 2) } else { PARK_MIN };
+            // One that waits in us keeps its promise, and is not to be disturbed.
+            let is_promised = now < self.driven_until.load(Ordering::Relaxed);
+            let is_dense = u128::from(polls) * PAUSE.as_nanos() >= nap.as_nanos();
+            nap = if is_promised || is_dense { PARK.min(nap * 2) } else { PARK_MIN };
         }
     }
 
