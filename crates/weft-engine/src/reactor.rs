@@ -50,8 +50,8 @@ const WAIT_DRIVE_NS: u64 = 2_000_000;
 const PARK_MIN: Duration = Duration::from_micros(10);
 /// A poll as old as this, in nanoseconds, is no reason any more to expect another.
 const POLLING_NS: u64 = 10_000;
-/// A program that polls at least once in this time, perhaps while it has the core for only a part of
-/// it, polls without pause.
+/// A program that polls at least once in this time, perhaps while it has the core for only a part
+/// of it, polls without pause.
 const PAUSE: Duration = Duration::from_micros(4);
 /// Instead of a time: a thread of the program's is at the sockets now.
 const BUSY: u64 = u64::MAX;
