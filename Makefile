@@ -11,7 +11,7 @@ fish_completions := $(root)/share/fish/vendor_completions.d
 
 # Debian packages that `make demo` and `make bench` measure with.
 measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
-	perftest rdmacm-utils qperf iperf3
+	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin
 
 .PHONY: help build demo test bench install clean
 
@@ -29,7 +29,7 @@ demo: ## Run RDMA programs between two network namespaces, and compare them with
 test: ## Run every check and every test, real programs included
 	scripts/test
 
-bench: ## Measure against TCP over the same path (BENCH="--json" for JSON)
+bench: ## Measure beside TCP (BENCH="--json", or "--one-host" for shared memory)
 	scripts/setup $(measured)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)

@@ -1,13 +1,15 @@
 //! One measurement: a client and a server of some tool, on a stage, and what they report.
 
 use std::fmt;
-use std::thread::available_parallelism;
-use std::time::Duration;
+use std::hint::black_box;
+use std::thread::{self, available_parallelism};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::endpoint::Port;
-use crate::parse::{iperf3, perftest, qperf};
+use crate::parse::{iperf3, perftest, qperf, ucx};
 use crate::ports;
 use crate::program::{Program, Running};
 use crate::stage::Stage;
@@ -23,6 +25,8 @@ pub enum Placement {
     Pinned,
     /// As the scheduler likes.
     Free,
+    /// Both on the first core.
+    Together,
 }
 
 impl Placement {
@@ -31,6 +35,7 @@ impl Placement {
         match self {
             Self::Pinned => (Some(0), Some(last)),
             Self::Free => (None, None),
+            Self::Together => (Some(0), Some(0)),
         }
     }
 }
@@ -38,6 +43,9 @@ impl Placement {
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cores() {
+            (Some(server), Some(client)) if server == client => {
+                write!(f, "both on core {server}")
+            }
             (Some(server), Some(client)) => {
                 write!(f, "server on core {server}, client on core {client}")
             }
@@ -111,16 +119,39 @@ pub enum Tool {
         /// Bytes or messages per second.
         unit: Unit,
     },
+    /// UCX over its own shared memory transports, read in the given unit.
+    Ucx {
+        /// The test, `tag_lat` or `tag_bw`.
+        test: &'static str,
+        /// Size and number of messages.
+        options: &'static str,
+        /// Of any kind.
+        unit: Unit,
+    },
+    /// Ping-pong over libfabric's provider for shared memory.
+    FabricShm {
+        /// Bytes per message.
+        bytes: u32,
+    },
+    /// One core that copies memory, always the same.
+    Memcpy {
+        /// Bytes per copy.
+        bytes: u32,
+    },
 }
 
 impl Tool {
     /// The unit of the tool's result.
     pub fn unit(self) -> Unit {
         match self {
-            Self::PerftestBandwidth { unit, .. } | Self::QperfTcpBandwidth { unit, .. } => unit,
-            Self::Iperf3 { .. } => Unit::BytesPerSecond,
+            Self::PerftestBandwidth { unit, .. }
+            | Self::QperfTcpBandwidth { unit, .. }
+            | Self::Ucx { unit, .. } => unit,
+            Self::Iperf3 { .. } | Self::Memcpy { .. } => Unit::BytesPerSecond,
             Self::Iperf3NoDelay { .. } => Unit::MessagesPerSecond,
-            Self::PerftestLatency { .. } | Self::QperfTcpLatency { .. } => Unit::Nanoseconds,
+            Self::PerftestLatency { .. }
+            | Self::QperfTcpLatency { .. }
+            | Self::FabricShm { .. } => Unit::Nanoseconds,
         }
     }
 }
@@ -134,6 +165,9 @@ impl fmt::Display for Tool {
             Self::Iperf3NoDelay { bytes } => write!(f, "iperf3 -N -l {bytes}"),
             Self::QperfTcpLatency { bytes } => write!(f, "qperf tcp_lat -m {bytes}"),
             Self::QperfTcpBandwidth { bytes, .. } => write!(f, "qperf tcp_bw -m {bytes}"),
+            Self::Ucx { test, options, .. } => write!(f, "ucx_perftest -t {test} {options}"),
+            Self::FabricShm { bytes } => write!(f, "fi_pingpong -p shm -S {bytes}"),
+            Self::Memcpy { bytes } => write!(f, "memcpy of {bytes} bytes"),
         }
     }
 }
@@ -149,14 +183,20 @@ pub struct Sample {
 
 /// Where measurements are made.
 #[derive(Debug)]
-pub struct Bench {
+pub struct Bench<'a> {
     /// The place of each end.
-    pub stage: Stage,
+    pub stage: &'a Stage,
     /// The core of each end.
     pub placement: Placement,
 }
 
-impl Bench {
+impl Bench<'_> {
+    /// The same with the ends elsewhere.
+    #[must_use]
+    pub fn at(&self, placement: Placement) -> Bench<'_> {
+        Bench { stage: self.stage, placement }
+    }
+
     /// Runs `tool` once. Nothing else that this process started may be running.
     ///
     /// # Errors
@@ -175,6 +215,9 @@ impl Bench {
             }
             Tool::QperfTcpLatency { bytes } => self.qperf_tcp_latency(bytes),
             Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
+            Tool::Ucx { test, options, unit } => self.ucx(test, options, unit),
+            Tool::FabricShm { bytes } => self.fabric_shm(bytes),
+            Tool::Memcpy { bytes } => self.memcpy(bytes as usize),
         };
         result.with_context(|| tool.to_string())
     }
@@ -243,6 +286,63 @@ impl Bench {
         // The second test makes the server end, so that its children's time is accounted for.
         let (output, cpu) = self.client_then_server(client.args([test, "quit"]), server)?;
         Ok((qperf::Report::parse(&output)?, cpu))
+    }
+
+    fn ucx(&self, test: &str, options: &str, unit: Unit) -> Result<Sample> {
+        let port = ports::next();
+        let program = Program::plain("ucx_perftest").env("UCX_TLS", "posix,cma,self");
+        let program = program.line("-p").arg(port.to_string()).args(["-t", test]).line(options);
+        let server = self.server(program.clone()).start()?.listening(Port::Tcp(port))?;
+        let (output, cpu) = self.client_then_server(program.arg(self.address()), server)?;
+        let result = ucx::Final::parse(&output)?;
+        let (value, ways) = match unit {
+            Unit::Nanoseconds => (result.latency, 2.0),
+            Unit::BytesPerSecond => (result.bandwidth, 1.0),
+            Unit::MessagesPerSecond => (result.message_rate, 1.0),
+        };
+        Ok(Sample::new(value, cpu, ways * result.iterations))
+    }
+
+    fn fabric_shm(&self, bytes: u32) -> Result<Sample> {
+        let (port, iterations) = (ports::next().to_string(), 100_000);
+        let program = Program::plain("fi_pingpong").line("-p shm -e rdm -S").arg(bytes.to_string());
+        let program = program.arg("-I").arg(iterations.to_string());
+        let server = self.server(program.clone().args(["-B", &port])).start()?;
+        let server = server.listening(Port::Tcp(port.parse()?))?;
+        let client = program.args(["-P", &port]).arg(self.address());
+        let (output, cpu) = self.client_then_server(client, server)?;
+        // Size, sent, acknowledged, total, time, MB/s, microseconds one way, rate.
+        let row = output.lines().rfind(|line| line.starts_with(&bytes.to_string()));
+        let latency = row.and_then(|row| row.split_whitespace().nth(6)).context("no row")?;
+        Ok(Sample::new(latency.parse::<f64>()? * 1e3, cpu, 2.0 * f64::from(iterations)))
+    }
+
+    /// Copies between two buffers, as long as the other tools measure at least.
+    fn memcpy(&self, bytes: usize) -> Result<Sample> {
+        const TIME: Duration = Duration::from_millis(500);
+        let measured = thread::scope(|scope| {
+            let copying = scope.spawn(|| -> Result<Sample> {
+                if let Some(core) = self.placement.cores().1 {
+                    let mut cores = CpuSet::new();
+                    cores.set(core);
+                    sched_setaffinity(None, &cores)?;
+                }
+                let (source, mut target) = (vec![1u8; bytes], vec![0u8; bytes]);
+                let (start, mut copies) = (Instant::now(), 0.0);
+                while start.elapsed() < TIME {
+                    for _ in 0..(4 << 20) / bytes + 1 {
+                        target.copy_from_slice(black_box(&source));
+                        black_box(&mut target);
+                        copies += 1.0;
+                    }
+                }
+                let taken = start.elapsed();
+                let rate = copies * bytes as f64 / taken.as_secs_f64();
+                Ok(Sample::new(rate, [taken, Duration::ZERO], copies))
+            });
+            copying.join()
+        });
+        measured.map_err(|_| anyhow::anyhow!("the copying thread panicked"))?
     }
 
     /// Runs the client to its end, then awaits the server's. Order matters: the accounts of

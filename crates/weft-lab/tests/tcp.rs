@@ -5,7 +5,7 @@ use weft_lab::measure::{Bench, Placement, Tool, Unit};
 use weft_lab::{Stage, skip_without_namespaces};
 
 fn measures_tcp(stage: Stage) -> Result<()> {
-    let bench = Bench { stage, placement: Placement::Pinned };
+    let bench = Bench { stage: &stage, placement: Placement::Pinned };
     let iperf3 = Tool::Iperf3 { bytes: 65_536 };
     let rate = Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond };
     for tool in [iperf3, rate, Tool::QperfTcpLatency { bytes: 8 }] {

@@ -19,6 +19,10 @@ struct Args {
     #[arg(long, value_enum, default_value_t = Placement::Pinned)]
     placement: Placement,
 
+    /// Measure shared memory on one host, beside other libraries' and plain copying
+    #[arg(long)]
+    one_host: bool,
+
     /// Stay on loopback even with the right to make network namespaces
     #[arg(long)]
     loopback: bool,
@@ -35,10 +39,27 @@ enum Target {
     AtMost(f64),
 }
 
-/// A measurement of TCP and those of Weft that it is the measure of.
+/// A measurement of a rival and those of Weft that it is the measure of.
 struct Group {
     baseline: Tool,
+    /// Where the baseline runs, if not where the subjects do.
+    baseline_placement: Option<Placement>,
+    /// Where the subjects run, if not where the user says.
+    placement: Option<Placement>,
     subjects: &'static [(Tool, Target)],
+}
+
+impl Group {
+    /// Where Weft's ends and the rival's run, if not where the user says.
+    fn placements(&self, usual: Placement) -> [String; 2] {
+        let weft = self.placement.unwrap_or(usual);
+        let rival = self.baseline_placement.unwrap_or(weft);
+        [weft, rival].map(|place| if place == usual { String::new() } else { place.to_string() })
+    }
+
+    const fn of(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Self {
+        Self { baseline, baseline_placement: None, placement: None, subjects }
+    }
 }
 
 const MESSAGE_RATE: &[(Tool, Target)] = &[(
@@ -51,9 +72,9 @@ const MESSAGE_RATE: &[(Tool, Target)] = &[(
 )];
 
 const GROUPS: [Group; 4] = [
-    Group {
-        baseline: Tool::Iperf3 { bytes: 65_536 },
-        subjects: &[
+    Group::of(
+        Tool::Iperf3 { bytes: 65_536 },
+        &[
             (
                 Tool::PerftestBandwidth {
                     program: "ib_write_bw",
@@ -71,10 +92,10 @@ const GROUPS: [Group; 4] = [
                 Target::AtLeast(0.9),
             ),
         ],
-    },
-    Group {
-        baseline: Tool::QperfTcpLatency { bytes: 8 },
-        subjects: &[
+    ),
+    Group::of(
+        Tool::QperfTcpLatency { bytes: 8 },
+        &[
             (
                 Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
                 Target::AtMost(1.1),
@@ -84,12 +105,102 @@ const GROUPS: [Group; 4] = [
                 Target::AtMost(1.3),
             ),
         ],
-    },
-    Group { baseline: Tool::Iperf3NoDelay { bytes: 64 }, subjects: MESSAGE_RATE },
+    ),
+    Group::of(Tool::Iperf3NoDelay { bytes: 64 }, MESSAGE_RATE),
+    Group::of(Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond }, MESSAGE_RATE),
+];
+
+const SEND_LATENCY: Tool =
+    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 200000" };
+const WRITE_LATENCY: Tool =
+    Tool::PerftestLatency { program: "ib_write_lat", options: "-s 8 -n 200000" };
+
+const fn bandwidth(program: &'static str, options: &'static str) -> Tool {
+    Tool::PerftestBandwidth { program, options, unit: Unit::BytesPerSecond }
+}
+
+const fn rate(program: &'static str) -> Tool {
+    let options = "-s 64 -t 128 -n 3000000";
+    Tool::PerftestBandwidth { program, options, unit: Unit::MessagesPerSecond }
+}
+
+const fn ucx_bandwidth(options: &'static str) -> Tool {
+    Tool::Ucx { test: "tag_bw", options, unit: Unit::BytesPerSecond }
+}
+
+const WRITE_64K: Tool = bandwidth("ib_write_bw", "-s 65536 -n 100000");
+const READ_64K: Tool = bandwidth("ib_read_bw", "-s 65536 -n 100000");
+const WRITE_1M: Tool = bandwidth("ib_write_bw", "-s 1048576 -n 10000");
+const READ_1M: Tool = bandwidth("ib_read_bw", "-s 1048576 -n 10000");
+const WRITE_16M: Tool = bandwidth("ib_write_bw", "-s 16777216 -n 300");
+const READ_16M: Tool = bandwidth("ib_read_bw", "-s 16777216 -n 300");
+
+/// On one host, where memory is shared.
+const GROUPS_OF_ONE_HOST: [Group; 12] = [
+    Group::of(
+        Tool::Ucx { test: "tag_lat", options: "-s 8 -n 300000", unit: Unit::Nanoseconds },
+        &[(SEND_LATENCY, Target::AtMost(1.0)), (WRITE_LATENCY, Target::AtMost(1.0))],
+    ),
+    Group::of(
+        Tool::FabricShm { bytes: 8 },
+        &[(SEND_LATENCY, Target::AtMost(1.0)), (WRITE_LATENCY, Target::AtMost(1.0))],
+    ),
+    Group::of(
+        Tool::QperfTcpLatency { bytes: 8 },
+        &[(SEND_LATENCY, Target::AtMost(0.02)), (WRITE_LATENCY, Target::AtMost(0.02))],
+    ),
+    // TCP is at its best where no core has to be woken.
     Group {
-        baseline: Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond },
-        subjects: MESSAGE_RATE,
+        baseline_placement: Some(Placement::Together),
+        ..Group::of(
+            Tool::QperfTcpLatency { bytes: 8 },
+            &[(SEND_LATENCY, Target::AtMost(0.125)), (WRITE_LATENCY, Target::AtMost(0.125))],
+        )
     },
+    Group {
+        placement: Some(Placement::Together),
+        ..Group::of(
+            Tool::QperfTcpLatency { bytes: 8 },
+            &[
+                (
+                    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
+                    Target::AtMost(1.0),
+                ),
+                (
+                    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000 -e" },
+                    Target::AtMost(1.0),
+                ),
+            ],
+        )
+    },
+    Group::of(
+        Tool::Ucx { test: "tag_bw", options: "-s 64 -n 3000000", unit: Unit::MessagesPerSecond },
+        &[(rate("ib_send_bw"), Target::AtLeast(1.0)), (rate("ib_write_bw"), Target::AtLeast(1.0))],
+    ),
+    Group::of(
+        ucx_bandwidth("-s 65536 -n 100000"),
+        &[(WRITE_64K, Target::AtLeast(1.0)), (READ_64K, Target::AtLeast(1.0))],
+    ),
+    Group::of(
+        Tool::Memcpy { bytes: 65_536 },
+        &[(WRITE_64K, Target::AtLeast(0.7)), (READ_64K, Target::AtLeast(0.7))],
+    ),
+    Group::of(
+        ucx_bandwidth("-s 1048576 -n 10000"),
+        &[(WRITE_1M, Target::AtLeast(1.0)), (READ_1M, Target::AtLeast(1.0))],
+    ),
+    Group::of(
+        Tool::Memcpy { bytes: 1 << 20 },
+        &[(WRITE_1M, Target::AtLeast(0.9)), (READ_1M, Target::AtLeast(0.9))],
+    ),
+    Group::of(
+        ucx_bandwidth("-s 16777216 -n 300"),
+        &[(WRITE_16M, Target::AtLeast(1.0)), (READ_16M, Target::AtLeast(1.0))],
+    ),
+    Group::of(
+        Tool::Memcpy { bytes: 16 << 20 },
+        &[(WRITE_16M, Target::AtLeast(0.9)), (READ_16M, Target::AtLeast(0.9))],
+    ),
 ];
 
 /// Connections that share a process, for what each one costs.
@@ -99,14 +210,16 @@ const IDLE_SECONDS: u32 = 3;
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let stage = if args.loopback { Stage::loopback() } else { Stage::best()? };
-    let fallback = namespaces_denied().filter(|_| !args.loopback);
+    let stays = args.loopback || args.one_host;
+    let stage = if stays { Stage::loopback() } else { Stage::best()? };
+    let fallback = namespaces_denied().filter(|_| !stays);
     if let Some(why) = fallback {
         eprintln!("Falling back to loopback: {why}");
     }
-    let bench = Bench { stage, placement: args.placement };
+    let bench = Bench { stage: &stage, placement: args.placement };
     let mut comparisons = Vec::new();
-    for group in &GROUPS {
+    let groups: &[Group] = if args.one_host { &GROUPS_OF_ONE_HOST } else { &GROUPS };
+    for group in groups {
         comparisons.extend(compare(&bench, group, args.runs)?);
     }
     let report = Report {
@@ -115,8 +228,8 @@ fn main() -> Result<()> {
         placement: bench.placement.to_string(),
         runs: args.runs,
         comparisons,
-        idle: Idle::measure(&bench.stage)?,
-        memory: Memory::measure(&bench.stage)?,
+        idle: Idle::measure(bench.stage)?,
+        memory: Memory::measure(bench.stage)?,
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -141,7 +254,9 @@ struct Report {
 struct Comparison {
     unit: Unit,
     weft: Series,
-    tcp: Series,
+    rival: Series,
+    /// Where Weft's ends and where the rival's ran.
+    placements: [String; 2],
     /// Median over the runs of the ratio within each run, which drifts of the machine spare.
     ratio: f64,
     target: String,
@@ -176,25 +291,28 @@ struct Memory {
     target_kib_each: f64,
 }
 
-/// Measures TCP and then each subject, again and again, so that all see the same machine.
-fn compare(bench: &Bench, group: &Group, runs: u32) -> Result<Vec<Comparison>> {
+/// Measures the rival and then each subject, again and again, so that all see the same machine.
+fn compare(bench: &Bench<'_>, group: &Group, runs: u32) -> Result<Vec<Comparison>> {
     let mut baseline = Vec::new();
     let mut subjects = vec![Vec::new(); group.subjects.len()];
     for run in 1..=runs {
         eprintln!("run {run} of {runs}: {}", group.baseline);
-        baseline.push(bench.run(group.baseline)?);
+        let place = group.placement.unwrap_or(bench.placement);
+        let baseline_place = group.baseline_placement.unwrap_or(place);
+        baseline.push(bench.at(baseline_place).run(group.baseline)?);
         for ((tool, _), samples) in group.subjects.iter().zip(&mut subjects) {
             eprintln!("run {run} of {runs}: {tool}");
-            samples.push(bench.run(*tool)?);
+            samples.push(bench.at(place).run(*tool)?);
         }
     }
     let comparisons = group.subjects.iter().zip(&subjects).map(|((tool, target), samples)| {
-        let ratios = samples.iter().zip(&baseline).map(|(weft, tcp)| weft.value / tcp.value);
+        let ratios = samples.iter().zip(&baseline).map(|(weft, rival)| weft.value / rival.value);
         let ratio = median(ratios);
         Comparison {
             unit: tool.unit(),
             weft: Series::new(*tool, samples),
-            tcp: Series::new(group.baseline, &baseline),
+            rival: Series::new(group.baseline, &baseline),
+            placements: group.placements(bench.placement),
             ratio,
             target: target.to_string(),
             met: target.is_met(ratio),
@@ -259,22 +377,22 @@ impl Report {
             "on Weft",
             "result",
             "CPU us/message",
-            "plain TCP",
+            "rival",
             "result",
             "CPU us/message",
-            "Weft / TCP",
+            "Weft / rival",
             "target",
             "",
         ]);
         for comparison in &self.comparisons {
-            let Comparison { unit, weft, tcp, .. } = comparison;
+            let Comparison { unit, weft, rival, .. } = comparison;
             table.add_row([
-                weft.tool.clone(),
+                at(&weft.tool, &comparison.placements[0]),
                 unit.show(weft.median),
                 weft.cpu(),
-                tcp.tool.clone(),
-                unit.show(tcp.median),
-                tcp.cpu(),
+                at(&rival.tool, &comparison.placements[1]),
+                unit.show(rival.median),
+                rival.cpu(),
                 format!("{:.2}", comparison.ratio),
                 comparison.target.clone(),
                 if comparison.met { "met" } else { "MISSED" }.to_owned(),
@@ -311,6 +429,11 @@ impl std::fmt::Display for Target {
             Self::AtMost(most) => write!(f, "at most {most}"),
         }
     }
+}
+
+/// A tool, and where it ran if that is not where the others did.
+fn at(tool: &str, placement: &str) -> String {
+    if placement.is_empty() { tool.to_owned() } else { format!("{tool}, {placement}") }
 }
 
 /// The middle value, or the mean of the two in the middle.

@@ -28,7 +28,8 @@ fn main() -> Result<()> {
     if let Some(why) = namespaces_denied() {
         println!("Falling back to loopback: {why}");
     }
-    let bench = Bench { stage: Stage::best()?, placement: Placement::Pinned };
+    let stage = Stage::best()?;
+    let bench = Bench { stage: &stage, placement: Placement::Pinned };
     println!("Machine:   {}", machine::describe());
     println!("Path:      {}", bench.stage.describe());
     println!("Placement: {}\n", bench.placement);
@@ -40,7 +41,7 @@ fn main() -> Result<()> {
     compare(&bench, &mut table, SEND_LATENCY, &TCP_LATENCY)?;
     table.add_row([
         format!("rping -V -C {PINGS}"),
-        ping(&bench.stage)?,
+        ping(bench.stage)?,
         String::new(),
         String::new(),
         String::new(),
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn compare(bench: &Bench, table: &mut Table, tool: Tool, baselines: &[Tool]) -> Result<()> {
+fn compare(bench: &Bench<'_>, table: &mut Table, tool: Tool, baselines: &[Tool]) -> Result<()> {
     let weft = bench.run(tool)?.value;
     for &baseline in baselines {
         let tcp = bench.run(baseline)?.value;

@@ -3,3 +3,4 @@
 pub mod iperf3;
 pub mod perftest;
 pub mod qperf;
+pub mod ucx;
