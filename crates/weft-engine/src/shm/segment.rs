@@ -33,11 +33,13 @@ const PLACED_AT: usize = 4;
 const PULLS_AT: usize = 8;
 const KEY_IN_USE_AT: usize = 128;
 const GRANTS_AT: usize = 256;
-const SLOTS_AT: usize = 4_096;
+/// In the first page: a connection that says little touches no other.
+const SLOTS_AT: usize = 1_024;
 const BULK_AT: usize = SLOTS_AT + SLOTS as usize * SLOT_LEN;
-const DIRECTION_LEN: usize = BULK_AT + BULK_LEN;
+const DIRECTION_LEN: usize = (BULK_AT + BULK_LEN).next_multiple_of(PAGE);
 const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
-const _: () = assert!(GRANTS_AT + GRANTS * 8 <= SLOTS_AT && DIRECTION_LEN.is_multiple_of(4_096));
+const PAGE: usize = 4_096;
+const _: () = assert!(GRANTS_AT + GRANTS * 8 <= SLOTS_AT && SLOTS_AT.is_multiple_of(SLOT_LEN));
 
 /// What a consumer says of itself in `pulls`.
 const PULLS: u32 = 1;

@@ -40,9 +40,9 @@ const PLACED_AT: usize = 4;
 const PULLS_AT: usize = 8;
 const KEY_IN_USE_AT: usize = 128;
 const GRANTS_AT: usize = 256;
-const SLOTS_AT: usize = 4_096;
+const SLOTS_AT: usize = 1_024;
 const BULK_AT: usize = SLOTS_AT + SLOTS as usize * SLOT_LEN;
-const DIRECTION_LEN: usize = BULK_AT + BULK_LEN;
+const DIRECTION_LEN: usize = (BULK_AT + BULK_LEN).next_multiple_of(4_096);
 pub const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
 
 /// Where a slot says that its payload is.
