@@ -18,7 +18,7 @@ use weft_engine::Context;
 use weft_engine::access::Access;
 use weft_engine::cq::Cq;
 use weft_engine::device::{Device, gid_of};
-use weft_engine::hello::Identity;
+use weft_engine::hello::{Identity, ProcessId};
 use weft_engine::mr::Mr;
 use weft_engine::pd::Pd;
 use weft_engine::qp::{
@@ -35,9 +35,9 @@ use weft_wire::mpa::fpdu;
 use weft_wire::mpa::negotiate::Negotiated;
 use weft_wire::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
 
-const RECORD_LEN: usize = 7;
+pub(crate) const RECORD_LEN: usize = 7;
 const FLAG_LAST: u8 = 0x10;
-const FLAG_RAW: u8 = 0x20;
+pub(crate) const FLAG_RAW: u8 = 0x20;
 const FLAG_WRONG_NUMBER: u8 = 0x40;
 const FLAG_WRONG_VERSION: u8 = 0x80;
 /// Bytes to the queue pair at most: less than what a socket holds, so that all of it is taken.
@@ -47,8 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY_LEN: usize = 1024;
 const GUARD: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 const GUARD_WORDS: usize = 16;
-const PEER: u32 = 1;
-const PEER_ACK_STAG: u32 = 0x0acc_0001;
+pub(crate) const PEER: u32 = 1;
+pub(crate) const PEER_ACK_STAG: u32 = 0x0acc_0001;
 
 /// Whatever comes, the process goes on, the stream ends, and no memory changes but what the peer
 /// may write to.
@@ -66,7 +66,7 @@ pub fn link_of(qp_type: QpType, data: &[u8]) {
     let private = Memory::new(&pd, Access::REMOTE_READ);
     let cq = Cq::new(context, 64, None).expect("a completion queue");
     let (qp, shared) = queue_pair(qp_type, &pd, &cq);
-    let mut peer = connect(&qp, qp_type);
+    let mut peer = connect(&qp, qp_type, None);
     match &shared {
         Some(srq) => receives(&open, |request| srq.post(request)),
         None => receives(&open, |request| qp.post_recv(request)),
@@ -92,7 +92,7 @@ pub fn link_of(qp_type: QpType, data: &[u8]) {
     while context.next_event().is_ok() {}
 }
 
-fn context() -> &'static Arc<Context> {
+pub(crate) fn context() -> &'static Arc<Context> {
     static CONTEXT: OnceLock<Arc<Context>> = OnceLock::new();
     CONTEXT.get_or_init(|| {
         let device = Device {
@@ -111,7 +111,11 @@ fn context() -> &'static Arc<Context> {
 }
 
 /// A queue pair, and the shared receive queue that a target needs.
-fn queue_pair(qp_type: QpType, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, Option<Arc<Srq>>) {
+pub(crate) fn queue_pair(
+    qp_type: QpType,
+    pd: &Arc<Pd>,
+    cq: &Arc<Cq>,
+) -> (Arc<Qp>, Option<Arc<Srq>>) {
     if qp_type == QpType::XrcRecv {
         let mode = OpenMode { create: true, exclusive: false };
         let domain = Xrcd::open(context(), None, mode).expect("a domain");
@@ -131,8 +135,9 @@ fn queue_pair(qp_type: QpType, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (Arc<Qp>, Option<A
     (Qp::new(pd, init).expect("a queue pair"), None)
 }
 
-/// Brings a queue pair to RTS; the other end of its connection.
-fn connect(qp: &Qp, qp_type: QpType) -> UnixStream {
+/// Brings a queue pair to RTS; the other end of its connection, which a peer that names its process
+/// has opened.
+pub(crate) fn connect(qp: &Qp, qp_type: QpType, process: Option<ProcessId>) -> UnixStream {
     let gid = gid_of(Ipv4Addr::LOCALHOST.into());
     let global = Some(GlobalRoute { dgid: gid, ..GlobalRoute::default() });
     let attr = QpAttr {
@@ -161,14 +166,14 @@ fn connect(qp: &Qp, qp_type: QpType) -> UnixStream {
         socket: near.into(),
         read_from: None,
         local: None,
-        peer: None,
-        initiator: true,
+        peer: process.map(|_| (Ipv4Addr::LOCALHOST, 1).into()),
+        initiator: process.is_none(),
         negotiated,
         peer_identity: Some(Identity {
             qp_num: PEER,
             ack_stag: PEER_ACK_STAG,
             gid,
-            process: [0; 16],
+            process: process.unwrap_or_default(),
         }),
         early: Vec::new(),
     };
@@ -193,7 +198,10 @@ fn connect(qp: &Qp, qp_type: QpType) -> UnixStream {
     far
 }
 
-fn receives(memory: &Memory, post: impl Fn(&RecvRequest<'_>) -> weft_engine::Result<()>) {
+pub(crate) fn receives(
+    memory: &Memory,
+    post: impl Fn(&RecvRequest<'_>) -> weft_engine::Result<()>,
+) {
     let sges = [Sge { addr: memory.addr(), length: 64, lkey: memory.mr.key() }];
     for wr_id in 0..3 {
         post(&RecvRequest { wr_id, sges: &sges }).expect("room");
@@ -201,7 +209,7 @@ fn receives(memory: &Memory, post: impl Fn(&RecvRequest<'_>) -> weft_engine::Res
 }
 
 /// A Send to acknowledge, a Read and an atomic to answer.
-fn post_work(qp: &Qp, memory: &Memory) {
+pub(crate) fn post_work(qp: &Qp, memory: &Memory) {
     let sges = [Sge { addr: memory.addr(), length: 64, lkey: memory.mr.key() }];
     let word = [Sge { length: 8, ..sges[0] }];
     let (remote_addr, rkey) = (0x1000, 0x99);
@@ -252,7 +260,13 @@ fn stream(data: &[u8], keys: [u32; 4], addrs: [u64; 2]) -> Vec<u8> {
     bytes
 }
 
-fn segment(kind: u8, key: u32, to: u64, payload: &[u8], numbers: &mut [u32; 4]) -> Vec<u8> {
+pub(crate) fn segment(
+    kind: u8,
+    key: u32,
+    to: u64,
+    payload: &[u8],
+    numbers: &mut [u32; 4],
+) -> Vec<u8> {
     const READ_REQUEST: u8 = 1;
     const ATOMIC_REQUEST: u8 = 10;
     const ATOMIC_RESPONSE: u8 = 11;
@@ -301,7 +315,7 @@ fn segment(kind: u8, key: u32, to: u64, payload: &[u8], numbers: &mut [u32; 4]) 
 }
 
 /// Polls until the queue pair has closed the stream.
-fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
+pub(crate) fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
     peer.set_nonblocking(true).expect("a socket option");
     let deadline = Instant::now() + PATIENCE;
     let mut space = [Completion::new(0, Status::Success, Completed::Send, 0); 8];
@@ -320,13 +334,13 @@ fn drain(peer: &mut UnixStream, cq: &Arc<Cq>) {
 }
 
 /// Registered zeros between two guards.
-struct Memory {
+pub(crate) struct Memory {
     words: Box<[UnsafeCell<u64>]>,
-    mr: Arc<Mr>,
+    pub(crate) mr: Arc<Mr>,
 }
 
 impl Memory {
-    fn new(pd: &Arc<Pd>, access: Access) -> Self {
+    pub(crate) fn new(pd: &Arc<Pd>, access: Access) -> Self {
         let guard = [GUARD; GUARD_WORDS];
         let words = [&guard[..], &[0; MEMORY_LEN / 8], &guard].concat();
         let words: Box<[_]> = words.into_iter().map(UnsafeCell::new).collect();
@@ -338,7 +352,7 @@ impl Memory {
         Self { words, mr }
     }
 
-    fn addr(&self) -> u64 {
+    pub(crate) fn addr(&self) -> u64 {
         self.words[GUARD_WORDS].get() as u64
     }
 
@@ -347,12 +361,12 @@ impl Memory {
         unsafe { *self.words[at].get() }
     }
 
-    fn guards_are_whole(&self) -> bool {
+    pub(crate) fn guards_are_whole(&self) -> bool {
         let behind = GUARD_WORDS + MEMORY_LEN / 8;
         (0..GUARD_WORDS).chain(behind..self.words.len()).all(|at| self.word(at) == GUARD)
     }
 
-    fn is(&self, value: u64) -> bool {
+    pub(crate) fn is(&self, value: u64) -> bool {
         (GUARD_WORDS..GUARD_WORDS + MEMORY_LEN / 8).all(|at| self.word(at) == value)
     }
 }

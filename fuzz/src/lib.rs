@@ -6,4 +6,5 @@
 
 pub mod engine;
 pub mod rd;
+pub mod shared;
 pub mod wire;

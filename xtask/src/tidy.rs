@@ -16,7 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-verbs", &["weft-engine", "weft-sys"]),
     ("weft-preload", &[]),
     ("weft-bench", &["weft-engine", "weft-sys"]),
-    ("weft-cli", &["weft-bench", "weft-engine"]),
+    ("weft-cli", &["weft-bench", "weft-engine", "weft-sys"]),
     ("weft-lab", &[]),
 ];
 const LINE_LEN_MAX: usize = 100;

@@ -3,6 +3,7 @@
 //! A process that uses Weft answers on an abstract Unix socket named after its pid. The answer
 //! comes from a process that may belong to anyone, so its sender, length and text are checked.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::os::linux::net::SocketAddrExt as _;
@@ -34,7 +35,8 @@ pub(crate) fn ps(json: bool) -> Result<()> {
         let all: Vec<Value> = processes.iter().map(Process::to_json).collect();
         return output::print(&format!("{:#}\n", Value::from(all)));
     }
-    let mut table = output::table(["PID", "PROGRAM", "DEVICES", "QUEUE PAIRS", "NOTE"]);
+    let mut table =
+        output::table(["PID", "PROGRAM", "DEVICES", "QUEUE PAIRS", "TRANSPORTS", "NOTE"]);
     for process in &processes {
         table.add_row(process.row());
     }
@@ -66,7 +68,7 @@ impl Process {
         Self { pid, program: program.trim_end().to_owned(), answer: ask(pid) }
     }
 
-    fn row(&self) -> [String; 5] {
+    fn row(&self) -> [String; 6] {
         let count = |key| {
             let list = self.answer.as_ref().ok().and_then(|answer| answer.get(key)?.as_array());
             list.map_or_else(|| "-".to_owned(), |list| list.len().to_string())
@@ -77,6 +79,7 @@ impl Process {
             printable(&self.program),
             count("devices"),
             count("queue_pairs"),
+            self.answer.as_ref().map_or_else(|_| "-".to_owned(), transports),
             printable(&note.unwrap_or_default()),
         ]
     }
@@ -91,6 +94,23 @@ impl Process {
         };
         object.into()
     }
+}
+
+/// How many queue pairs use which transport and, where memory is shared, which way one-sided
+/// operations go.
+fn transports(state: &Value) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for pair in state.get("queue_pairs").and_then(Value::as_array).into_iter().flatten() {
+        let field = |name| pair.get(name).and_then(Value::as_str);
+        let name = match (field("transport"), field("one_sided")) {
+            (Some(transport), Some(way)) => format!("{transport} ({way})"),
+            (Some(transport), None) => transport.to_owned(),
+            (None, _) => continue,
+        };
+        *counts.entry(name).or_default() += 1;
+    }
+    let counts = counts.iter().map(|(name, count)| format!("{count} {}", printable(name)));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// The pids in the names of Weft's debug sockets, each once, in order.
@@ -219,6 +239,19 @@ Num       RefCount Protocol Flags    Type St Inode Path
         assert_eq!(ask(pid).unwrap(), json!({"queue_pairs": [{"qpn": "0x12"}]}));
         server.join().unwrap();
         assert!(ask(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn transports_are_counted() {
+        let state = json!({"queue_pairs": [
+            {"transport": "shm", "one_sided": "direct"},
+            {"transport": "tcp", "one_sided": null},
+            {"transport": "shm", "one_sided": "direct"},
+            {"transport": "shm", "one_sided": "ring"},
+            {"nothing": 1},
+        ]});
+        assert_eq!(transports(&state), "2 shm (direct), 1 shm (ring), 1 tcp");
+        assert_eq!(transports(&json!([])), "");
     }
 
     #[test]

@@ -9,10 +9,12 @@ use weft_engine::limits;
 
 use crate::layout::Layout;
 use crate::output;
+use crate::sharing::Sharing;
 
 /// How the data of a queue pair travels, best first; `weft dump` says which one each pair uses.
-const TRANSPORTS: [(&str, &str); 2] = [
+const TRANSPORTS: [(&str, &str); 3] = [
     ("loopback", "between queue pairs of one process"),
+    ("shm", "between processes of one host: shared memory"),
     ("tcp", "between processes and hosts: iWARP (RFC 5040 to 5044) over IPv4 and IPv6"),
 ];
 
@@ -54,6 +56,7 @@ fn to_json(devices: &[Device]) -> Value {
         "devices": devices.iter().map(device_to_json).collect::<Vec<_>>(),
         "limits": limits,
         "transports": transports,
+        "shared_memory": Sharing::find().to_json(),
     })
 }
 
@@ -85,6 +88,8 @@ fn describe(devices: &[Device]) -> String {
     LIMITS.iter().for_each(|(name, value)| text.push_str(&format!("  {name:<16} {value}\n")));
     text.push_str("\nTransports, best first\n");
     TRANSPORTS.iter().for_each(|(name, use_)| text.push_str(&format!("  {name:<9} {use_}\n")));
+    text.push_str("\nShared memory with other processes of this host\n");
+    text.push_str(&Sharing::find().describe());
     text
 }
 
@@ -124,7 +129,9 @@ mod tests {
     #[test]
     fn text_shows_device_addresses_limits_and_transports() {
         let text = describe(&[device()]);
-        for part in ["weft_eth0", "::ffff:192.0.2.7", "0x0207", "max_qp_wr", "tcp"] {
+        for part in
+            ["weft_eth0", "::ffff:192.0.2.7", "0x0207", "max_qp_wr", "tcp", "shm", "process_vm"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(describe(&[]).contains("No device"));

@@ -8,6 +8,7 @@ mod layout;
 mod manual;
 mod output;
 mod run;
+mod sharing;
 
 use std::process::ExitCode;
 

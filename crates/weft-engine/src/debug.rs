@@ -112,6 +112,7 @@ fn state() -> String {
 fn describe(qp: &Qp) -> String {
     let qp::Snapshot {
         transport,
+        one_sided,
         peer,
         peer_is_weft,
         sends_posted,
@@ -131,7 +132,7 @@ fn describe(qp: &Qp) -> String {
     let _ = write!(
         text,
         "{{\"number\":\"{:#08x}\",\"type\":{},\"device\":{},\"state\":{},\
-         \"transport\":{},\"peer\":{},\
+         \"transport\":{},\"one_sided\":{},\"peer\":{},\
          \"peer_is_weft\":{peer_is_weft},\"sends_posted\":{sends_posted},\
          \"sends_waiting\":{sends_waiting},\"receives_posted\":{receives_posted},\
          \"messages_sent\":{messages_sent},\"placed_at_peer\":{messages_placed_there},\
@@ -143,6 +144,7 @@ fn describe(qp: &Qp) -> String {
         quoted(&qp.context().device().name),
         quoted(&format!("{:?}", qp.state()).to_uppercase()),
         quoted(transport),
+        one_sided.map_or_else(|| "null".into(), quoted),
         peer.map_or_else(|| "null".into(), |peer| quoted(&peer.to_string())),
     );
     if let Some(counted) = datagrams {

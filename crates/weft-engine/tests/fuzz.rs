@@ -8,6 +8,9 @@ mod engine;
 #[path = "../../../fuzz/src/rd.rs"]
 #[allow(unreachable_pub)] // A module of a library there.
 mod rd;
+#[path = "../../../fuzz/src/shared.rs"]
+#[allow(unreachable_pub)] // A module of a library there.
+mod shared;
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +28,11 @@ fn link() {
             engine::link_of(qp_type, input);
         }
     });
+}
+
+#[test]
+fn shared_memory() {
+    corpus_and_random_changes_of_it("engine_shared", |input, _| shared::shared(input));
 }
 
 #[test]

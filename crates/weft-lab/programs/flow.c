@@ -20,6 +20,7 @@
  * whose event the program answers with rdma_disconnect, which flushes them.
  */
 #include <poll.h>
+#include <sys/prctl.h>
 
 #include "lab.h"
 
@@ -294,6 +295,9 @@ static const struct kind *kind_named(const char *name)
 
 int main(int argc, char **argv)
 {
+	/* Memory that no other process may look at. */
+	if (getenv("LAB_UNDUMPABLE"))
+		check(prctl(PR_SET_DUMPABLE, 0), "prctl");
 	if (argc == 4 && !strcmp(argv[1], "serve"))
 		serve(argv[2], atoi(argv[3]));
 	else if (argc == 6 && !strcmp(argv[1], "connect"))

@@ -5,7 +5,7 @@
  *
  * The parent sends over one connection before, while and after a child lives, for a child that
  * exits, one that executes another program, and one that uses the device itself, over a
- * connection of its own. It prints "parent: N sends" and "child: N sends" and ends with status 0.
+ * connection of its own. What a child writes to registered memory is its own. It prints "parent: N sends" and "child: N sends" and ends with status 0.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +13,9 @@
 #include "lab.h"
 
 enum { MESSAGE_BYTES = 512, SENDS = 500 };
+
+/* Peers could access it, so that it is memory which can be shared. */
+static const int ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 struct connection {
 	struct rdma_event_channel *channel;
@@ -39,7 +42,7 @@ static struct connection connect_to(const char *host, const char *port)
 	made.pd = check_pointer(ibv_alloc_pd(made.id->verbs), "ibv_alloc_pd");
 	made.cq = check_pointer(ibv_create_cq(made.id->verbs, 4, NULL, NULL, 0), "ibv_create_cq");
 	made.message = check_pointer(aligned_alloc(4096, 4096), "aligned_alloc");
-	made.mr = check_pointer(ibv_reg_mr(made.pd, made.message, MESSAGE_BYTES, 0), "ibv_reg_mr");
+	made.mr = check_pointer(ibv_reg_mr(made.pd, made.message, 4096, ACCESS), "ibv_reg_mr");
 	attributes.send_cq = attributes.recv_cq = made.cq;
 	check(rdma_create_qp(made.id, made.pd, &attributes), "rdma_create_qp");
 	check(rdma_connect(made.id, &parameters), "rdma_connect");
@@ -108,13 +111,19 @@ int main(int argc, char **argv)
 	connection = connect_to(argv[1], argv[2]);
 	send_some(&connection);
 
+	strcpy(connection.message + MESSAGE_BYTES, "the parent's");
 	child = checked_fork();
 	if (!child) {
+		if (strcmp(connection.message + MESSAGE_BYTES, "the parent's"))
+			die("the child has not inherited the memory");
+		memset(connection.message, 0xee, 4096);
 		usleep(200000);
 		exit(0); /* runs the library's own destructors */
 	}
 	send_some(&connection);
 	reap(child);
+	if (strcmp(connection.message + MESSAGE_BYTES, "the parent's"))
+		die("the child has changed its parent's memory");
 	send_some(&connection);
 
 	child = checked_fork();

@@ -24,6 +24,6 @@ pub use compile::compile;
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
 pub use paths::{kept, scratch};
-pub use program::{Finished, Program, Running};
+pub use program::{Finished, Program, Running, forced_transport};
 pub use skip::note_skip;
 pub use stage::Stage;

@@ -1,6 +1,7 @@
 //! Starting, watching and ending programs.
 
 use std::collections::VecDeque;
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
@@ -36,6 +37,8 @@ pub struct Program {
     namespace: Option<String>,
     core: Option<usize>,
     weft_options: Option<Vec<OsString>>,
+    transport: Option<OsString>,
+    user: Option<String>,
 }
 
 impl Program {
@@ -49,12 +52,16 @@ impl Program {
             namespace: None,
             core: None,
             weft_options: None,
+            transport: None,
+            user: None,
         }
     }
 
-    /// A program started by `weft run`.
+    /// A program started by `weft run`. On this host its connections use the transport that the
+    /// whole run of the lab is to use, if there is one.
     pub fn weft(name: impl AsRef<OsStr>) -> Self {
-        Self { weft_options: Some(Vec::new()), ..Self::plain(name) }
+        let (weft_options, transport) = (Some(Vec::new()), forced_transport());
+        Self { weft_options, transport, ..Self::plain(name) }
     }
 
     /// Adds an argument.
@@ -99,9 +106,13 @@ impl Program {
         self
     }
 
-    /// Puts the program into a network namespace; `None` is the lab's own.
+    /// Puts the program into a network namespace; `None` is the lab's own. Between namespaces there
+    /// is no choice of transports.
     #[must_use]
     pub fn within(mut self, namespace: Option<&Namespace>) -> Self {
+        if namespace.is_some() {
+            self.transport = None;
+        }
         self.namespace = namespace.map(|namespace| namespace.name.clone());
         self
     }
@@ -110,6 +121,13 @@ impl Program {
     #[must_use]
     pub fn on_core(mut self, core: Option<usize>) -> Self {
         self.core = core;
+        self
+    }
+
+    /// Has another user run the program, by number. Needs root, and no namespace.
+    #[must_use]
+    pub fn as_user(mut self, user: &str) -> Self {
+        self.user = Some(user.to_owned());
         self
     }
 
@@ -126,6 +144,7 @@ impl Program {
         let mut command = Command::new(first);
         command
             .args(words)
+            .envs(self.transport.iter().map(|transport| ("WEFT_TRANSPORT", transport)))
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(File::create(&output.stdout)?)
@@ -152,7 +171,12 @@ impl Program {
     fn command_line(&self) -> Result<Vec<OsString>> {
         let program = locate(&self.name)?;
         let mut words: Vec<OsString> = vec![locate("setpriv")?.into()];
-        words.extend(["--pdeathsig".into(), "KILL".into(), "--".into()]);
+        words.extend(["--pdeathsig".into(), "KILL".into()]);
+        if let Some(user) = &self.user {
+            words.extend(["--reuid".into(), user.into(), "--regid".into(), user.into()]);
+            words.push("--clear-groups".into());
+        }
+        words.push("--".into());
         if let Some(namespace) = &self.namespace {
             words.push(locate("ip")?.into());
             words.extend(["netns".into(), "exec".into(), namespace.into()]);
@@ -182,6 +206,9 @@ impl fmt::Display for Program {
         if let Some(namespace) = &self.namespace {
             write!(f, "[{namespace}] ")?;
         }
+        if let Some(transport) = &self.transport {
+            write!(f, "WEFT_TRANSPORT={} ", transport.display())?;
+        }
         for (name, value) in &self.environment {
             write!(f, "{}={} ", name.display(), value.display())?;
         }
@@ -191,6 +218,12 @@ impl fmt::Display for Program {
         write!(f, "{}", self.name.display())?;
         self.arguments.iter().try_for_each(|argument| write!(f, " {}", argument.display()))
     }
+}
+
+/// The transport that a run of the lab is to use for connections on this host: `WEFT_LAB_TRANSPORT`
+/// is `tcp` or `shm`. With `shm` a connection that falls back to TCP fails, and the test with it.
+pub fn forced_transport() -> Option<OsString> {
+    env::var_os("WEFT_LAB_TRANSPORT").filter(|transport| !transport.is_empty())
 }
 
 /// Where one program's output goes: files, so that a full pipe never stops a program.

@@ -7,6 +7,7 @@ mod atomic;
 mod forkable;
 mod futex;
 mod interfaces;
+mod leftover;
 mod lock;
 mod presence;
 mod process_vm;
@@ -23,6 +24,7 @@ mod wait;
 pub use adopt::Adopted;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
+pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard};
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};

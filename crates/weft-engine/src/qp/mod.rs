@@ -510,6 +510,7 @@ impl Qp {
         };
         let snapshot = Snapshot {
             transport: self.transport_of(&conn),
+            one_sided: conn.link.reach(),
             peer: conn.peer(),
             peer_is_weft: conn.link.is_weft_peer(),
             sends_posted,
@@ -958,6 +959,8 @@ fn rnr_delay(timer: u8) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) transport: &'static str,
+    /// How Writes, Reads and atomics reach the memory of a peer that memory is shared with.
+    pub(crate) one_sided: Option<&'static str>,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) peer_is_weft: bool,
     pub(crate) sends_posted: usize,

@@ -45,8 +45,9 @@ fn start() -> ProcessId {
         sweep(&directory);
         let path = directory.join(name_of(&id));
         let started = SocketAddrUnix::new(&path).and_then(serve);
-        if let Err(error) = started {
-            log::write(Level::Warn, format_args!("{}: {error}", path.display()));
+        match started {
+            Ok(()) => weft_sys::remove_at_exit(path),
+            Err(error) => log::write(Level::Warn, format_args!("{}: {error}", path.display())),
         }
     }
     id
@@ -81,8 +82,9 @@ fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+        // Of another type, so that a process that lives does not notice (it would sweep in turn).
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
         let (true, Ok(socket), Ok(address)) = (ours, socket, SocketAddrUnix::new(&path)) else {
             continue;
         };

@@ -370,11 +370,12 @@ impl Session {
             Stage::Strange(_) | Stage::Over => (None, None),
         };
         self.close();
-        sweep_directory();
         if let Some(qp) = offering {
             qp.offer_refused();
         }
         if let Some(qp) = sharing {
+            // It may have been killed.
+            sweep_directory();
             qp.session_ended();
         }
     }

@@ -1,0 +1,192 @@
+//! Connections that share memory: who may, who may not, and what is left when a peer goes without a
+//! word.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::{
+    Finished, Program, Stage, compile, note_skip, ports, scratch, skip_without_namespaces,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// `nobody` on Debian.
+const OTHER_USER: &str = "65534";
+const SHARES: &str = "shares memory, one-sided operations: ";
+
+/// A server and a client that write to each other until `COUNT` operations are done.
+fn flow(stage: &Stage, change: impl Fn(Program, bool) -> Program) -> Result<[Finished; 2]> {
+    const COUNT: &str = "2000";
+    let (flow, port) = (compile("flow")?, ports::next());
+    let words = ["serve".to_owned(), port.to_string(), "1".to_owned()];
+    let server = stage.server(change(program(&flow, words), true));
+    let server = server.start()?.listening(Port::Tcp(port))?;
+    let address = stage.server_address().to_string();
+    let words = ["connect", &address, &port.to_string(), "write", COUNT].map(str::to_owned);
+    let client = stage.client(change(program(&flow, words), false)).start()?;
+    Ok([server.wait(TIMEOUT)?, client.wait(TIMEOUT)?.success()?])
+}
+
+fn program(path: &Path, arguments: impl IntoIterator<Item = String>) -> Program {
+    Program::weft(path).args(arguments).env("WEFT_LOG", "info").env("WEFT_TRANSPORT", "auto")
+}
+
+/// Notes that a test needs another user if this process is not root, or another user could not read
+/// what has been built.
+fn skip_without_users(test: &str) -> Result<bool> {
+    let readable = |path: &Path| {
+        let others = |dir: &Path| {
+            fs::metadata(dir).is_ok_and(|found| found.permissions().mode() & 0o001 != 0)
+        };
+        path.ancestors().skip(1).all(others)
+    };
+    let why = if !rustix::process::geteuid().is_root() {
+        "only root can become another user"
+    } else if !readable(&compile("flow")?) || !readable(Path::new(env!("CARGO_MANIFEST_DIR"))) {
+        "another user cannot read what has been built"
+    } else {
+        return Ok(false);
+    };
+    note_skip(test, why);
+    Ok(true)
+}
+
+#[test]
+fn another_user_is_refused_unless_admitted() -> Result<()> {
+    if skip_without_users("another_user_is_refused_unless_admitted")? {
+        return Ok(());
+    }
+    let stage = Stage::loopback();
+    for other_serves in [false, true] {
+        let other = |program: Program, serves: bool| match serves == other_serves {
+            true => program.as_user(OTHER_USER),
+            false => program,
+        };
+        for end in flow(&stage, other)? {
+            ensure!(!end.stderr.contains(SHARES), end.complaint("shares memory"));
+        }
+        for end in flow(&stage, |program, serves| {
+            other(program, serves).env("WEFT_SHM_USERS", format!("7,{OTHER_USER},0"))
+        })? {
+            // Not with one's own rights in another user's memory.
+            end.said(&format!("{SHARES}ring"))?;
+        }
+        // One side alone cannot decide it.
+        for end in flow(&stage, |program, serves| match serves {
+            true => other(program, serves).env("WEFT_SHM_USERS", "any"),
+            false => other(program, serves),
+        })? {
+            ensure!(!end.stderr.contains(SHARES), end.complaint("shares memory"));
+        }
+    }
+    Ok(())
+}
+
+/// A process whose memory nobody may look into is reached through the ring, and says so.
+#[test]
+fn memory_that_cannot_be_reached() -> Result<()> {
+    if skip_without_users("memory_that_cannot_be_reached")? {
+        return Ok(());
+    }
+    let stage = Stage::loopback();
+    // Root may look into all memory, so both sides are somebody else.
+    for end in flow(&stage, |program, _| program.as_user(OTHER_USER))? {
+        end.said(&format!("{SHARES}direct"))?;
+    }
+    let [server, client] = flow(&stage, |program, serves| {
+        let program = program.as_user(OTHER_USER).env("WEFT_ADOPT", "0");
+        if serves { program.env("LAB_UNDUMPABLE", "1") } else { program }
+    })?;
+    client.said(&format!("{SHARES}ring"))?;
+    server.said(&format!("{SHARES}direct"))?;
+    Ok(())
+}
+
+/// An empty directory that other users can use, too.
+fn directory(name: &str) -> Result<PathBuf> {
+    let directory = scratch(&format!("{name}-{}", std::process::id()))?;
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
+    Ok(directory)
+}
+
+fn entries(directory: &Path) -> Result<usize> {
+    Ok(fs::read_dir(directory)?.count())
+}
+
+#[test]
+fn namespaces_with_a_common_directory() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    for end in flow(&stage, |program, _| program)? {
+        ensure!(!end.stderr.contains(SHARES), end.complaint("shares memory"));
+    }
+    let directory = directory("sockets")?;
+    let with_directory = |program: Program, _| program.env("WEFT_SHM_DIR", &directory);
+    for end in flow(&stage, with_directory)? {
+        end.said(SHARES)?;
+    }
+    ensure!(entries(&directory)? == 0, "a socket is left after an orderly end");
+
+    // One that is killed cannot remove its own; the survivor does.
+    let (flow, port) = (compile("flow")?, ports::next());
+    let words = ["serve".to_owned(), port.to_string(), "1".to_owned()];
+    let server = stage.server(with_directory(program(&flow, words), true));
+    let server = server.start()?.listening(Port::Tcp(port))?;
+    let address = stage.server_address().to_string();
+    let words = ["connect", &address, &port.to_string(), "send", "0"].map(str::to_owned);
+    let mut client = stage.client(with_directory(program(&flow, words), false)).start()?;
+    client.printed("flowing", TIMEOUT)?;
+    ensure!(entries(&directory)? == 2, "both sides have a socket there");
+    server.kill()?;
+    client.wait(TIMEOUT)?.success()?.said("state: 6")?;
+    ensure!(entries(&directory)? == 0, "a socket is left after a kill");
+    Ok(())
+}
+
+/// What `abrupt.c` says: descriptors and mappings, early and in the end.
+fn left(ended: &Finished, when: &str) -> Result<[i64; 2]> {
+    let line = ended.stdout.lines().find(|line| line.starts_with(&format!("{when}: ")));
+    let line = line.with_context(|| ended.complaint(format!("no line {when:?}")))?;
+    let numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    let numbers: Vec<i64> = numbers.collect();
+    numbers.try_into().ok().with_context(|| ended.complaint("two numbers"))
+}
+
+fn survive(end: &str, transport: &str, rounds: u32, leaving_max: Duration) -> Result<()> {
+    for role in ["serve", "dial"] {
+        let (port, rounds) = (ports::next().to_string(), rounds.to_string());
+        let ended = Program::weft(compile("abrupt")?)
+            .args(["survive", role, end, &port, &rounds])
+            .env("WEFT_TRANSPORT", transport)
+            .run(TIMEOUT * 2)
+            .and_then(Finished::success)
+            .with_context(|| format!("{role}, {transport}"))?;
+        let (early, late) = (left(&ended, "early")?, left(&ended, "end")?);
+        ensure!(late[0] <= early[0], ended.complaint("descriptors leaked"));
+        ensure!(late[1] <= early[1], ended.complaint("mappings leaked"));
+        let line = ended.stdout.lines().find_map(|line| line.strip_prefix("left: "));
+        let time = line.and_then(|line| line.strip_suffix(" ms")?.parse().ok());
+        let time = Duration::from_millis(time.with_context(|| ended.complaint("no time"))?);
+        ensure!(time < leaving_max, ended.complaint(format!("leaving took {time:?}")));
+    }
+    Ok(())
+}
+
+#[test]
+fn peers_killed_at_any_instant_share_memory() -> Result<()> {
+    survive("kill", "shm", 100, Duration::from_secs(3))
+}
+
+#[test]
+fn peers_killed_at_any_instant_over_tcp() -> Result<()> {
+    survive("kill", "tcp", 50, Duration::from_secs(3))
+}
+
+/// A peer that is stopped in the middle of an access to memory is waited for, but not for long.
+#[test]
+fn peers_stopped_at_any_instant() -> Result<()> {
+    survive("stop", "shm", 30, Duration::from_secs(6))
+}
