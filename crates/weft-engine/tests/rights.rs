@@ -6,13 +6,14 @@ mod common;
 use std::sync::Arc;
 
 use common::{
-    Endpoint, Host, Memory, connect, connect_with, init_attr, next_event, poll_one, send, signalled,
+    Endpoint, Host, Memory, check_mapped, connect, connect_sharing, connect_with, init_attr,
+    next_event, perhaps_alone, poll_one, poll_some, run_alone, send, signalled,
 };
 use weft_engine::Errno;
 use weft_engine::access::Access;
 use weft_engine::event::{Element, EventKind};
 use weft_engine::mw::{Mw, WindowType};
-use weft_engine::qp::{QpAttr, QpState};
+use weft_engine::qp::{AttrMask, QpAttr, QpState};
 use weft_engine::wc::{FLAG_WITH_INV, Status};
 use weft_engine::wr::{Data, Operation, WindowBind};
 
@@ -26,6 +27,48 @@ fn all() -> Access {
         | Access::MW_BIND
 }
 
+/// How the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Stream,
+    SharedMemory,
+}
+
+macro_rules! over_each {
+    ($($test:ident)*) => {
+        mod over_a_stream {
+            $(#[test] fn $test() { super::$test(super::Over::Stream); })*
+        }
+        mod over_shared_memory {
+            $(#[test] fn $test() {
+                super::perhaps_alone(|| super::$test(super::Over::SharedMemory));
+            })*
+        }
+        /// In a process with one thread, whose registered memory peers can map.
+        mod over_mapped_memory {
+            $(#[test] fn $test() {
+                super::run_alone(concat!("over_shared_memory::", stringify!($test)));
+            })*
+        }
+    };
+}
+
+over_each! {
+    each_right_is_needed_at_the_region_and_at_the_queue_pair
+    bounds_are_exact
+    a_message_of_no_bytes_needs_no_key
+    local_lists_are_checked
+    a_window_of_type_one_grants_its_part_until_bound_elsewhere
+    a_window_ends_where_it_was_bound_to
+    a_window_of_type_two_is_invalidated_by_either_side
+    bindings_that_the_manual_forbids
+    a_window_of_another_queue_pair
+    a_failed_bind_blames_no_request_before_it
+    deregistration_stops_a_peer_that_writes
+    rights_that_the_queue_pair_takes_back
+    a_region_that_is_registered_anew
+}
+
 /// A connected pair of the same host, with memory at the second.
 struct Pair {
     host: Host,
@@ -36,19 +79,50 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
-        Self::with(all(), init_attr().qp_access_flags)
+    fn new(over: Over) -> Self {
+        Self::with(over, all(), init_attr().qp_access_flags)
     }
 
     /// `far` grants `region`, and both queue pairs `qp`.
-    fn with(region: Access, qp_access_flags: Access) -> Self {
+    fn with(over: Over, region: Access, qp_access_flags: Access) -> Self {
         let host = Host::new();
         let (a, b) = (host.endpoint(), host.endpoint());
-        connect_with(&a, &b, &QpAttr { qp_access_flags, ..init_attr() }, 7);
+        let init = QpAttr { qp_access_flags, ..init_attr() };
+        match over {
+            Over::Stream => connect_with(&a, &b, &init, 7),
+            Over::SharedMemory => connect_sharing(&a, &b, &init),
+        }
         let near = Memory::new(&host, LEN, all());
         let far = Memory::new(&host, LEN, region);
         near.fill(|i| i as u8);
-        Self { host, a, b, near, far }
+        let pair = Self { host, a, b, near, far };
+        if over == Over::SharedMemory {
+            let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+            if region.intersects(remote) {
+                check_mapped(&pair.far);
+            }
+            pair.use_key(region & qp_access_flags);
+        }
+        pair
+    }
+
+    /// Uses the key as far as it goes, so that what comes next goes to the memory directly.
+    fn use_key(&self, rights: Access) {
+        let (remote_addr, rkey) = (self.far.addr(0), self.far.key());
+        let spare = Memory::new(&self.host, 8, Access::LOCAL_WRITE);
+        let operation = if rights.contains(Access::REMOTE_WRITE) {
+            Operation::Write { remote_addr, rkey, imm: None }
+        } else if rights.contains(Access::REMOTE_READ) {
+            Operation::Read { remote_addr, rkey }
+        } else {
+            return;
+        };
+        for _ in 0..3 {
+            self.a.post(&signalled(1, operation.clone(), Data::Gather(&[spare.sge(0, 8)])));
+            assert_eq!(poll_one(&self.a.send_cq).status, Status::Success);
+            // The question for the key, and the answer, are on their way.
+            poll_some(&self.b.recv_cq, 1);
+        }
     }
 
     fn write(&self, rkey: u32, at: usize, len: usize) -> Status {
@@ -89,8 +163,7 @@ impl Pair {
     }
 }
 
-#[test]
-fn each_right_is_needed_at_the_region_and_at_the_queue_pair() {
+fn each_right_is_needed_at_the_region_and_at_the_queue_pair(over: Over) {
     let rights = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
     let everything = init_attr().qp_access_flags;
     for right in rights {
@@ -100,7 +173,7 @@ fn each_right_is_needed_at_the_region_and_at_the_queue_pair() {
             (all(), right, Status::Success),
             (Access::LOCAL_WRITE | right, everything, Status::Success),
         ] {
-            let pair = Pair::with(region, qp);
+            let pair = Pair::with(over, region, qp);
             let (remote_addr, rkey) = (pair.far.addr(0), pair.far.key());
             let operation = match right {
                 Access::REMOTE_WRITE => Operation::Write { remote_addr, rkey, imm: None },
@@ -115,8 +188,7 @@ fn each_right_is_needed_at_the_region_and_at_the_queue_pair() {
     }
 }
 
-#[test]
-fn bounds_are_exact() {
+fn bounds_are_exact(over: Over) {
     for (at, len, expected) in [
         (0, LEN, Status::Success),
         (LEN - 8, 8, Status::Success),
@@ -124,7 +196,7 @@ fn bounds_are_exact() {
         (LEN - 7, 8, Status::RemAccessErr),
         (usize::MAX, 8, Status::RemAccessErr),
     ] {
-        let pair = Pair::new();
+        let pair = Pair::new(over);
         // `usize::MAX` is one byte before the region.
         let remote_addr = pair.far.addr(0).wrapping_add(at as u64);
         let rkey = pair.far.key();
@@ -133,7 +205,7 @@ fn bounds_are_exact() {
         if expected != Status::Success {
             pair.check_refused();
         }
-        let pair = Pair::new();
+        let pair = Pair::new(over);
         let remote_addr = pair.far.addr(0).wrapping_add(at as u64);
         let read = Operation::Read { remote_addr, rkey: pair.far.key() };
         assert_eq!(pair.run(read, len), expected, "read of {len} at {at}");
@@ -145,30 +217,28 @@ fn bounds_are_exact() {
     }
 }
 
-#[test]
-fn a_message_of_no_bytes_needs_no_key() {
-    let pair = Pair::new();
+fn a_message_of_no_bytes_needs_no_key(over: Over) {
+    let pair = Pair::new(over);
     assert_eq!(pair.write(0x77, 0, 0), Status::Success);
     let read = Operation::Read { remote_addr: 0, rkey: 0x77 };
     assert_eq!(pair.run(read, 0), Status::Success);
 }
 
 /// Errors in the own lists are found before anything is sent, or before anything is placed.
-#[test]
-fn local_lists_are_checked() {
-    let pair = Pair::new();
+fn local_lists_are_checked(over: Over) {
+    let pair = Pair::new(over);
     let mut sge = pair.near.sge(0, 8);
     sge.lkey ^= 1;
     pair.a.post(&send(1, Data::Gather(&[sge])));
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
 
-    let pair = Pair::new();
+    let pair = Pair::new(over);
     let mut sge = pair.near.sge(0, 8);
     sge.addr = pair.near.addr(LEN - 4);
     pair.a.post(&send(1, Data::Gather(&[sge])));
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
 
-    let pair = Pair::new();
+    let pair = Pair::new(over);
     let readonly = Memory::new(&pair.host, 64, Access::REMOTE_READ);
     let (remote_addr, rkey) = (pair.far.addr(0), pair.far.key());
     let data = [readonly.sge(0, 8)];
@@ -176,7 +246,7 @@ fn local_lists_are_checked() {
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
 
     // A receive that may not be written to fails, and so does the peer's Send.
-    let pair = Pair::new();
+    let pair = Pair::new(over);
     let readonly = Memory::new(&pair.host, 64, Access::REMOTE_READ);
     pair.b.receive(5, &[readonly.sge(0, 8)]);
     pair.a.post(&send(1, Data::Inline(&[b"bytes"])));
@@ -185,16 +255,15 @@ fn local_lists_are_checked() {
     assert_eq!(readonly.bytes(), [0; 64]);
 
     // One that is too short, too.
-    let pair = Pair::new();
+    let pair = Pair::new(over);
     pair.b.receive(5, &[pair.far.sge(0, 4)]);
     pair.a.post(&send(1, Data::Inline(&[b"bytes"])));
     assert_eq!(poll_one(&pair.b.recv_cq).status, Status::LocLenErr);
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::RemInvReqErr);
 }
 
-#[test]
-fn a_window_of_type_one_grants_its_part_until_bound_elsewhere() {
-    let pair = Pair::with(all() - Access::REMOTE_WRITE, init_attr().qp_access_flags);
+fn a_window_of_type_one_grants_its_part_until_bound_elsewhere(over: Over) {
+    let pair = Pair::with(over, all() - Access::REMOTE_WRITE, init_attr().qp_access_flags);
     let window = Mw::allocate(&pair.host.pd, WindowType::One).expect("a key");
     let first = window.next_key();
     assert_eq!(pair.bind(&window, first, 64, 128), Status::Success);
@@ -213,10 +282,9 @@ fn a_window_of_type_one_grants_its_part_until_bound_elsewhere() {
     assert_eq!(pair.far.mr.deregister(), Ok(()));
 }
 
-#[test]
-fn a_window_ends_where_it_was_bound_to() {
+fn a_window_ends_where_it_was_bound_to(over: Over) {
     for (at, len) in [(63, 8), (64 + 121, 8), (64, 129)] {
-        let pair = Pair::new();
+        let pair = Pair::new(over);
         let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
         assert_eq!(pair.bind(&window, window.next_key(), 64, 128), Status::Success);
         assert_eq!(pair.write(window.key(), at, len), Status::RemAccessErr, "{len} at {at}");
@@ -225,9 +293,8 @@ fn a_window_ends_where_it_was_bound_to() {
     }
 }
 
-#[test]
-fn a_window_of_type_two_is_invalidated_by_either_side() {
-    let pair = Pair::new();
+fn a_window_of_type_two_is_invalidated_by_either_side(over: Over) {
+    let pair = Pair::new(over);
     let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
     assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
     // By the own side.
@@ -248,8 +315,7 @@ fn a_window_of_type_two_is_invalidated_by_either_side() {
     window.deallocate();
 }
 
-#[test]
-fn bindings_that_the_manual_forbids() {
+fn bindings_that_the_manual_forbids(over: Over) {
     type Make = fn(&Pair) -> (Arc<Mw>, u32);
     let make: [(&str, Access, Make); 3] = [
         ("a region that may not be bound to", all() - Access::MW_BIND, |pair| {
@@ -270,23 +336,25 @@ fn bindings_that_the_manual_forbids() {
         }),
     ];
     for (what, access, make) in make {
-        let pair = Pair::with(access, init_attr().qp_access_flags);
+        let pair = Pair::with(over, access, init_attr().qp_access_flags);
         let (window, rkey) = make(&pair);
         assert_eq!(pair.bind(&window, rkey, 0, 8), Status::MwBindErr, "{what}");
         window.deallocate();
     }
-    let pair = Pair::new();
+    let pair = Pair::new(over);
     let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
     let status = pair.bind(&window, window.next_key(), 8, LEN);
     assert_eq!(status, Status::MwBindErr, "a range past the end");
 }
 
 /// A window of type two belongs to the queue pair that bound it.
-#[test]
-fn a_window_of_another_queue_pair() {
-    let pair = Pair::new();
+fn a_window_of_another_queue_pair(over: Over) {
+    let pair = Pair::new(over);
     let (c, d) = (pair.host.endpoint(), pair.host.endpoint());
-    connect(&c, &d);
+    match over {
+        Over::Stream => connect(&c, &d),
+        Over::SharedMemory => connect_sharing(&c, &d, &init_attr()),
+    }
     let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
     assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
     let operation =
@@ -298,9 +366,8 @@ fn a_window_of_another_queue_pair() {
     window.deallocate();
 }
 
-#[test]
-fn a_failed_bind_blames_no_request_before_it() {
-    let pair = Pair::new();
+fn a_failed_bind_blames_no_request_before_it(over: Over) {
+    let pair = Pair::new(over);
     let (remote_addr, rkey) = (pair.near.addr(0), pair.near.key());
     let sges = [pair.far.sge(0, LEN)];
     for wr_id in 0..16 {
@@ -318,10 +385,9 @@ fn a_failed_bind_blames_no_request_before_it() {
 }
 
 /// When deregistration has returned, no byte changes any more (ibv_dereg_mr(3)).
-#[test]
-fn deregistration_stops_a_peer_that_writes() {
+fn deregistration_stops_a_peer_that_writes(over: Over) {
     for _ in 0..10 {
-        let pair = Pair::new();
+        let pair = Pair::new(over);
         let target = Memory::new(&pair.host, 1 << 20, all());
         let source = Memory::new(&pair.host, 1 << 20, Access::LOCAL_WRITE);
         let (remote_addr, rkey) = (target.addr(0), target.key());
@@ -347,4 +413,34 @@ fn deregistration_stops_a_peer_that_writes() {
             assert!(then == target.bytes(), "a write after deregistration");
         });
     }
+}
+
+fn rights_that_the_queue_pair_takes_back(over: Over) {
+    let pair = Pair::new(over);
+    assert_eq!(pair.write(pair.far.key(), 0, 8), Status::Success);
+    pair.far.fill(|_| 0);
+    let attr = QpAttr { qp_access_flags: Access::REMOTE_READ, ..init_attr() };
+    pair.b.qp.modify(&attr, AttrMask::ACCESS_FLAGS).expect("allowed in RTS");
+    let read = Operation::Read { remote_addr: pair.far.addr(0), rkey: pair.far.key() };
+    assert_eq!(pair.run(read, 8), Status::Success);
+    assert_eq!(pair.write(pair.far.key(), 0, 8), Status::RemAccessErr);
+    pair.check_refused();
+}
+
+/// The key stays, and names other memory from then on.
+fn a_region_that_is_registered_anew(over: Over) {
+    let pair = Pair::new(over);
+    let other = Memory::new(&pair.host, LEN, all());
+    let (rkey, pd) = (pair.far.key(), Arc::clone(&pair.host.pd));
+    let fresh = pair.far.mr.reregister(&pd, other.region(), other.addr(0), all());
+    let fresh = fresh.expect("no window");
+    let operation = Operation::Write { remote_addr: other.addr(8), rkey, imm: None };
+    for _ in 0..3 {
+        assert_eq!(pair.run(operation.clone(), 8), Status::Success);
+        poll_some(&pair.b.recv_cq, 1);
+    }
+    assert_eq!(other.bytes()[8..16], pair.near.bytes()[..8]);
+    assert_eq!(pair.write(rkey, 0, 8), Status::RemAccessErr, "the old place");
+    pair.check_refused();
+    fresh.deregister().expect("no window");
 }

@@ -66,6 +66,8 @@ pub(super) struct Conn {
     /// The socket took no more; it will say when it does.
     blocked: bool,
     sharing: Sharing,
+    /// The peer opened the connection, and may not use it without sharing memory.
+    must_share: bool,
 }
 
 /// How far the two sides are with sharing memory instead of using the socket.
@@ -81,7 +83,7 @@ enum Sharing {
 
 impl Conn {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, wire: None, blocked: false, sharing: Sharing::Settled }
+        Self { link, wire: None, blocked: false, sharing: Sharing::Settled, must_share: false }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -133,9 +135,10 @@ impl Conn {
     /// The side that opened the connection looks whether memory can be shared; the other may have
     /// been offered it already.
     fn arrange_sharing(&mut self, qp: &Qp) {
-        let Some(wire) = &self.wire else { return };
-        let Some(identity) = wire.peer_identity.filter(|_| wire.peer.is_some()) else { return };
+        let Some(wire) = self.wire.as_ref().filter(|wire| wire.peer.is_some()) else { return };
+        let Some(identity) = wire.peer_identity else { return self.insist_on_sharing(qp) };
         if !wire.initiator {
+            self.must_share = shm::choice() == Choice::Demanded;
             if let Sharing::Early(offer) = std::mem::replace(&mut self.sharing, Sharing::Settled) {
                 self.offered(qp, *offer);
             }
@@ -263,6 +266,10 @@ impl Conn {
                 Ok(0) => {
                     self.link.lost(qp, 0);
                     self.link.input(qp);
+                    return false;
+                }
+                Ok(_) if self.must_share => {
+                    self.insist_on_sharing(qp);
                     return false;
                 }
                 Ok(count) => {

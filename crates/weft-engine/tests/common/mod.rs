@@ -6,7 +6,9 @@ pub mod peer;
 pub mod victim;
 
 use std::cell::UnsafeCell;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,12 +18,14 @@ use weft_engine::event::AsyncEvent;
 use weft_engine::mr::Mr;
 use weft_engine::pd::Pd;
 use weft_engine::qp::{
-    AddressVector, AttrMask, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    AddressVector, AttrMask, Connection, GlobalRoute, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
+    pending,
 };
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, Sge};
 use weft_engine::{Context, device};
 use weft_sys::{Region, wait_readable};
+use weft_wire::mpa::negotiate::Negotiated;
 
 /// How long a completion may take on a busy machine before the test fails.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,11 +100,14 @@ impl Drop for Endpoint {
 
 /// Bytes before and behind registered memory that nobody may change.
 const GUARD_LEN: usize = 64;
+const PAGE: usize = 4096;
 const GUARD: u8 = 0xa5;
 
-/// Registered memory between two guards, which are looked at when it goes.
+/// Registered memory between two guards, which are looked at when it goes. It starts with a page,
+/// so that peers may be able to map it.
 pub struct Memory {
     bytes: Box<[UnsafeCell<u64>]>,
+    start: usize,
     len: usize,
     pub mr: Arc<Mr>,
 }
@@ -111,15 +118,16 @@ impl Memory {
     }
 
     pub fn in_domain(pd: &Arc<Pd>, len: usize, access: Access) -> Self {
-        let words = (len + 2 * GUARD_LEN).div_ceil(8);
+        let words = (len + PAGE + 2 * GUARD_LEN).div_ceil(8);
         let guard = u64::from_ne_bytes([GUARD; 8]);
         let bytes: Box<[_]> = (0..words).map(|_| UnsafeCell::new(guard)).collect();
-        let first = bytes.as_ptr() as usize + GUARD_LEN;
+        let base = bytes.as_ptr() as usize;
+        let first = (base + GUARD_LEN).next_multiple_of(PAGE);
         // SAFETY: the memory lives as long as the region is registered (see `drop`), and the cells
         // allow it to change behind shared references.
         let region = unsafe { Region::new(first, len) }.expect("no wrap");
         let mr = Mr::register(pd, region, first as u64, access).expect("registered");
-        let memory = Self { bytes, len, mr };
+        let memory = Self { bytes, start: first - base, len, mr };
         memory.fill(|_| 0);
         memory
     }
@@ -129,15 +137,21 @@ impl Memory {
     }
 
     pub fn addr(&self, offset: usize) -> u64 {
-        (self.bytes.as_ptr() as usize + GUARD_LEN + offset) as u64
+        (self.bytes.as_ptr() as usize + self.start + offset) as u64
     }
 
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge { addr: self.addr(offset), length: length as u32, lkey: self.key() }
     }
 
+    /// The registered bytes, to be registered anew.
+    pub fn region(&self) -> Region {
+        // SAFETY: as in `in_domain`.
+        unsafe { Region::new(self.addr(0) as usize, self.len) }.expect("no wrap")
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
-        self.with_guards()[GUARD_LEN..GUARD_LEN + self.len].to_vec()
+        self.with_guards()[self.start..self.start + self.len].to_vec()
     }
 
     fn with_guards(&self) -> Vec<u8> {
@@ -170,7 +184,7 @@ impl Memory {
     /// Checks that nothing beside the registered bytes has changed.
     pub fn check_guards(&self) {
         let all = self.with_guards();
-        let guards = all[..GUARD_LEN].iter().chain(&all[GUARD_LEN + self.len..]);
+        let guards = all[..self.start].iter().chain(&all[self.start + self.len..]);
         assert!(guards.copied().all(|byte| byte == GUARD), "memory beside the region has changed");
     }
 }
@@ -204,6 +218,114 @@ pub fn connect_with(a: &Endpoint, b: &Endpoint, init: &QpAttr, rnr_retry: u8) {
             break;
         }
     }
+}
+
+/// The same for a pair that shares memory: over TCP, as if they were of two processes.
+pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (far, _) = listener.accept().expect("it has been dialled");
+    for (end, peer) in [(a, b), (b, a)] {
+        end.qp.modify(init, init_mask()).expect("INIT");
+        // The queue pair is not to look for its peer itself.
+        let name = (peer.qp.identity().gid, peer.qp.number());
+        pending::expect(name);
+        to_rts(&end.qp, name.0, name.1);
+        pending::unexpect(name);
+    }
+    // The side that waits comes first: it may be offered memory at once.
+    for (end, peer, socket, initiator) in [(b, a, far, false), (a, b, near, true)] {
+        socket.set_nonblocking(true).expect("a socket option");
+        let depth = 16;
+        let negotiated = Negotiated {
+            revision: 2,
+            crc: false,
+            tx_markers: false,
+            rx_markers: false,
+            ird: depth,
+            ord: depth,
+            rtr: None,
+            peer_private_data: Vec::new(),
+        };
+        let connection = Connection {
+            local: socket.local_addr().ok(),
+            peer: socket.peer_addr().ok(),
+            socket: socket.into(),
+            read_from: None,
+            initiator,
+            negotiated,
+            peer_identity: Some(peer.qp.identity()),
+            early: Vec::new(),
+        };
+        end.qp.attach(connection).expect("the first connection");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while a.qp.transport() != "shm" || b.qp.transport() != "shm" {
+        poll_some(&a.send_cq, 1);
+        assert!(Instant::now() < deadline, "no memory is shared");
+    }
+}
+
+/// Runs a test of this program in a process of its own, where it is the only thread, so that memory
+/// which it registers can be mapped by peers.
+///
+/// # Panics
+/// When the test fails there, or does not exist.
+pub fn run_alone(test: &str) {
+    run_again(test, ALONE, "1");
+}
+
+/// Runs a test of this program in a process of its own, with a variable that is read once only.
+///
+/// # Panics
+/// As [`run_alone`].
+pub fn run_again(test: &str, name: &str, value: &str) {
+    let program = std::env::current_exe().expect("the test itself");
+    let mut command = Command::new(program);
+    command.args(["--exact", test, "--nocapture"]).env(name, value);
+    let output = command.output().expect("it runs again");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Runs the body of a test; if [`run_alone`] has asked for it in a child, which leaves the threads
+/// of the test runner behind.
+pub fn perhaps_alone(body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_none() {
+        return body();
+    }
+    // SAFETY: nothing else goes on in this process, so that the child finds no lock taken. It ends
+    // by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(failed)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a valid place, `child` is our child.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((ended, status), (child, 0), "the child failed");
+}
+
+/// Set for a test that [`run_alone`] runs.
+const ALONE: &str = "WEFT_TEST_ALONE";
+
+/// Checks that memory is a segment that peers can map, in a test that is alone in its process; or
+/// was one, and stayed so because another thread was there when it was deregistered.
+pub fn check_mapped(memory: &Memory) {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a list");
+    let covers = |line: &&str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let parse = |text| u64::from_str_radix(text, 16).ok();
+        Some((parse(start)?..parse(end)?).contains(&memory.addr(0)))
+    };
+    let line = maps.lines().find(|line| covers(line) == Some(true)).expect("it is there");
+    assert!(line.contains("/memfd:weft-region"), "{line}");
 }
 
 pub fn init_attr() -> QpAttr {
