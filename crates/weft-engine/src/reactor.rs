@@ -45,6 +45,8 @@ const PARK: Duration = Duration::from_micros(500);
 /// How long a waiter drives the fabric itself before it leaves that to the service thread, in
 /// nanoseconds.
 const WAIT_DRIVE_NS: u64 = 2_000_000;
+/// How long a waiter that has got what it waited for may take to wait again, in nanoseconds.
+const COMES_BACK_NS: u64 = 20_000;
 /// The first time that the service thread stays away; a program that polls now and then, and
 /// computes or spins on its memory between, waits that long for what it left lying.
 const PARK_MIN: Duration = Duration::from_micros(10);
@@ -440,13 +442,16 @@ impl Reactor {
     ) -> Result<T> {
         let start = now_ns();
         let look = spin.ns(self.is_crowded(start));
-        let mut offered = false;
+        // Those who have work for a core get it when this thread sleeps; it is woken sooner then.
+        let mut offered = self.is_crowded(start);
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
             let found = attempt(&|| self.poll());
             let waited = now_ns() - start;
             if let Some(found) = found {
                 spin.learn(waited);
+                // It may come back at once, or not at all.
+                self.driven_until.store(start + waited + COMES_BACK_NS, Ordering::Relaxed);
                 return Ok(found);
             }
             if waited >= WAIT_DRIVE_NS {

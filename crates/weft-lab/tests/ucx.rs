@@ -1,68 +1,198 @@
-//! UCX on unreliable datagrams, which it makes reliable itself.
+//! UCX: `ucx_perftest` on reliable connections, over shared memory and over TCP, and on unreliable
+//! datagrams, which UCX makes reliable itself.
 
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
-use weft_lab::{Program, Stage, ports, skip_without_namespaces};
+use weft_lab::{Program, Stage, ports, scratch, skip_without_namespaces};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
-/// Message sizes, in bytes: within one datagram, and cut into several by UCX.
-const SIZES: [u32; 3] = [8, 3_000, 100_000];
-const ITERATIONS: &str = "500";
-/// Of UCP, the layer that MPI programs use.
-const TESTS: [&str; 5] = ["tag_lat", "tag_bw", "ucp_put_bw", "ucp_get", "ucp_am_bw"];
+const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Runs tests of every size over the transports that `tls` names.
-fn perftest(stage: &Stage, tls: &str, tests: &[&str]) -> Result<()> {
-    let all = tests.iter().flat_map(|test| SIZES.map(|size| (test, size)));
-    all.into_iter().try_for_each(|(test, size)| one_size(stage, tls, test, size))
+/// Reliable connections; UCX finds its peers by way of datagrams then.
+const CONNECTIONS: &str = "rc_v";
+const DATAGRAMS: &str = "ud_v";
+
+/// Tests of UCP, the layer that MPI programs use: messages, remote memory, streams, and active
+/// messages.
+const TRANSFERS: [&str; 11] = [
+    "tag_lat",
+    "tag_bw",
+    "tag_sync_lat",
+    "tag_sync_bw",
+    "ucp_put_lat",
+    "ucp_put_bw",
+    "ucp_get",
+    "stream_lat",
+    "stream_bw",
+    "ucp_am_lat",
+    "ucp_am_bw",
+];
+/// Sizes of a transfer, in bytes, and how many there are: within one datagram or inline, cut into
+/// several, and by rendezvous.
+const SIZES: [(u32, u32); 5] = [(8, 500), (3_000, 500), (100_000, 50), (1 << 20, 20), (5 << 20, 5)];
+
+/// UCP's atomics. It has active messages carry them where a device lacks any of add, and, or, xor,
+/// swap and compare-and-swap, as all verbs devices do.
+const ATOMICS: [&str; 4] = ["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
+const ATOMIC_SIZES: [(u32, u32); 2] = [(4, 500), (8, 500)];
+
+/// Tests of UCT, the layer below, which uses the device's own atomics, and lets choose how data
+/// gets to the device: inline, through UCX's buffers, or from the program's memory.
+const DEVICE_TESTS: [(&str, &str, u32); 12] = [
+    ("add_lat", "short", 8),
+    ("add_mr", "short", 8),
+    ("fadd", "short", 8),
+    ("cswap", "short", 8),
+    ("am_lat", "short", 16),
+    ("am_lat", "shortiov", 32),
+    ("am_bw", "bcopy", 4_000),
+    ("am_bw", "zcopy", 4_000),
+    ("put_lat", "short", 8),
+    ("put_bw", "zcopy", 1 << 20),
+    ("get", "bcopy", 4_000),
+    ("get", "zcopy", 1 << 20),
+];
+
+/// Tests that one pair of processes runs, one after the other.
+#[derive(Default)]
+struct Batch {
+    lines: String,
+    /// What the client has to report: the name of each test, and its number of iterations.
+    expected: Vec<(String, u32)>,
 }
 
-fn one_size(stage: &Stage, tls: &str, test: &str, size: u32) -> Result<()> {
+impl Batch {
+    /// Every one of `tests` with each of the sizes and numbers of iterations.
+    fn of(tests: &[&str], sizes: &[(u32, u32)]) -> Self {
+        let all = tests.iter().flat_map(|test| sizes.iter().map(move |size| (test, size)));
+        all.fold(Self::default(), |batch, (test, &(size, count))| {
+            batch.with(&format!("{test}/{size}"), &format!("-t {test} -s {size}"), count)
+        })
+    }
+
+    fn with(mut self, name: &str, options: &str, count: u32) -> Self {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.lines, "{name} {options} -n {count} -w 5");
+        self.expected.push((name.to_owned(), count));
+        self
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        self.lines += &other.lines;
+        self.expected.extend(other.expected);
+        self
+    }
+
+    fn everything() -> Self {
+        Self::of(&TRANSFERS, &SIZES).and(Self::of(&ATOMICS, &ATOMIC_SIZES))
+    }
+
+    fn of_device() -> Self {
+        DEVICE_TESTS.into_iter().fold(Self::default(), |batch, (test, layout, size)| {
+            let device = device(&Stage::loopback());
+            let options = format!("-x rc_verbs -d {device} -t {test} -D {layout} -s {size}");
+            batch.with(&format!("{test}/{layout}"), &options, 200)
+        })
+    }
+
+    fn file(&self, port: u16) -> Result<PathBuf> {
+        let path = scratch("ucx")?.join(format!("{port}.batch"));
+        fs::write(&path, &self.lines)?;
+        Ok(path)
+    }
+}
+
+/// How UCX, and Weft below it, are to get from one end to the other.
+#[derive(Clone, Copy)]
+struct Way {
+    /// UCX's transport.
+    tls: &'static str,
+    /// Weft's.
+    transport: &'static str,
+}
+
+/// The device that leads from one end to the other. UCX uses all that it finds for one large
+/// message, and takes a loopback device for one that leads to other hosts.
+fn device(stage: &Stage) -> &'static str {
+    if stage.pair.is_some() { "weft_weft0:1" } else { "weft_lo:1" }
+}
+
+/// Runs a batch and checks that each test was run to its end, by `way`.
+fn perftest(stage: &Stage, way: Way, batch: &Batch) -> Result<()> {
     let port = ports::next();
-    let program = Program::weft("ucx_perftest").env("UCX_TLS", tls).args(["-p", &port.to_string()]);
-    let client = program
-        .clone()
-        .args(["-t", test, "-s", &size.to_string(), "-n", ITERATIONS, "-w", "20"])
-        .arg(stage.server_address().to_string());
-    let ends = stage.converse(&program, Port::Tcp(port), &client, TIMEOUT);
-    let (_, client) = ends.with_context(|| format!("{tls} {test} {size}"))?;
-    let last = client.stdout.lines().find(|line| line.starts_with("Final:"));
-    let count = last.and_then(|line| line.split_whitespace().nth(1));
-    ensure!(count == Some(ITERATIONS), client.complaint("not all iterations"));
+    let program = Program::weft("ucx_perftest")
+        .env("UCX_TLS", way.tls)
+        .env("WEFT_TRANSPORT", way.transport)
+        .env("UCX_NET_DEVICES", device(stage))
+        .args(["-p", &port.to_string(), "-b"])
+        .arg(batch.file(port)?);
+    let client = program.clone().line("-v -f").arg(stage.server_address().to_string());
+    let (_, client) = stage.converse(&program, Port::Tcp(port), &client, TIMEOUT)?;
+    for (name, count) in &batch.expected {
+        let line = client.stdout.lines().find_map(|line| line.strip_prefix(&format!("{name},")));
+        let done = line.and_then(|line| line.split(',').next());
+        let complete = done.and_then(|done| done.trim().parse().ok()) == Some(*count);
+        ensure!(complete, client.complaint(format!("{name}: not all {count} iterations")));
+    }
     Ok(())
 }
 
-#[test]
-fn datagrams() -> Result<()> {
-    perftest(&Stage::loopback(), "ud_v", &TESTS)
+fn connections(stage: &Stage, transport: &'static str) -> Result<()> {
+    perftest(stage, Way { tls: CONNECTIONS, transport }, &Batch::everything())
 }
 
-/// UCX finds its reliable connections by way of datagrams.
 #[test]
-fn reliable_connections() -> Result<()> {
-    perftest(&Stage::loopback(), "rc_v,ud_v", &["tag_lat", "ucp_put_bw"])
+fn connections_over_shared_memory() -> Result<()> {
+    connections(&Stage::loopback(), "shm")
+}
+
+#[test]
+fn connections_over_tcp() -> Result<()> {
+    connections(&Stage::loopback(), "tcp")
+}
+
+#[test]
+fn connections_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    connections(&Stage::namespaces()?, "auto")
+}
+
+#[test]
+fn atomics_of_the_device() -> Result<()> {
+    for transport in ["shm", "tcp"] {
+        let way = Way { tls: CONNECTIONS, transport };
+        perftest(&Stage::loopback(), way, &Batch::of_device()).context(transport)?;
+    }
+    Ok(())
+}
+
+const BY_DATAGRAMS: Way = Way { tls: DATAGRAMS, transport: "auto" };
+
+#[test]
+fn datagrams() -> Result<()> {
+    perftest(&Stage::loopback(), BY_DATAGRAMS, &Batch::everything())
+}
+
+#[test]
+fn datagrams_across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    perftest(&Stage::namespaces()?, BY_DATAGRAMS, &Batch::everything())
 }
 
 /// What is lost UCX sends again.
 #[test]
-fn over_a_link_that_loses() -> Result<()> {
+fn datagrams_over_a_link_that_loses() -> Result<()> {
     skip_without_namespaces!();
     let stage = Stage::namespaces()?;
     let pair = stage.pair.as_ref().context("no namespaces")?;
     pair.lose_datagrams(1)?;
     // Not the largest: almost every message would lose a fragment and wait for UCX's timer.
-    for (test, size) in [("tag_lat", 8), ("tag_lat", 3_000), ("tag_bw", 8), ("tag_bw", 3_000)] {
-        one_size(&stage, "ud_v", test, size)?;
-    }
+    let batch = Batch::of(&["tag_lat", "tag_bw"], &[(8, 500), (3_000, 500)]);
+    perftest(&stage, BY_DATAGRAMS, &batch)?;
     ensure!(pair.datagrams_lost()? > 0, "nothing was lost");
     Ok(())
-}
-
-#[test]
-fn across_namespaces() -> Result<()> {
-    skip_without_namespaces!();
-    let stage = Stage::namespaces()?;
-    perftest(&stage, "ud_v", &TESTS)
 }
