@@ -22,6 +22,7 @@ pub mod log;
 pub mod mr;
 pub mod mw;
 mod numbers;
+mod offer;
 pub mod pd;
 pub mod qp;
 pub mod rd;

@@ -37,6 +37,7 @@ use weft_sys::{
     Forkable, Lock, consume, in_forked_child, neutralise, notify, spawn_quiet, wait_readable,
 };
 
+use crate::offer::CoreOffers;
 use crate::spin::Spin;
 use crate::{Errno, Result, shm};
 
@@ -60,22 +61,6 @@ const BUSY: u64 = u64::MAX;
 /// The peer will send no more, or the connection has failed.
 const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// Polls that may find nothing before one of them offers its core to others: the peer whose
-/// message is awaited may want it. Soon, where the last offer was taken up, for there are more
-/// programs that poll than cores; late where it was not.
-const EMPTY_PASSES_CROWDED: u32 = 8;
-const EMPTY_PASSES_ALONE: u32 = 1024;
-/// Others who poll, too, give a core back sooner than this, in nanoseconds, however many they are;
-/// those who take it for their whole turn are not to be offered it at every opportunity.
-const HOGGED_NS: u64 = 500_000;
-/// Offers in a row that nobody took up, after which nobody seems to want a core: the one who does
-/// may have been quick.
-const REFUSED_OFFERS_MAX: u32 = 64;
-/// For so long, in nanoseconds, an offer that others had work for shows that cores are scarce.
-const CROWDED_NS: u64 = 100_000_000;
-/// An offer that took this long, in nanoseconds, was taken up; or so long that others have work.
-const TAKEN_UP_NS: u64 = 1_500;
-const LONG_TAKEN_UP_NS: u64 = 20_000;
 /// Looks at the rings, which cost no system call, for each look at the sockets.
 const SOCKETS_EVERY: u32 = 16;
 /// Polls for each look at the clock. A program that polls now and then seems not to; then the
@@ -183,11 +168,7 @@ pub struct Reactor {
     polls: AtomicU32,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
-    /// Polls that may find nothing before one offers its core to others.
-    patience: AtomicU32,
-    /// Offers in a row that nobody took up.
-    refused_offers: AtomicU32,
-    crowded_until: AtomicU64,
+    offers: CoreOffers,
     /// Of the service thread.
     service_spin: Spin,
     /// 1 while the service thread is parked (also the futex it sleeps on).
@@ -253,9 +234,7 @@ impl Reactor {
             polled_at: AtomicU64::new(0),
             polls: AtomicU32::new(0),
             driven_until: AtomicU64::new(0),
-            patience: AtomicU32::new(EMPTY_PASSES_ALONE),
-            refused_offers: AtomicU32::new(0),
-            crowded_until: AtomicU64::new(0),
+            offers: CoreOffers::new(),
             service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
@@ -387,38 +366,18 @@ impl Reactor {
             }
         }
         driver.empty_passes += 1;
-        if driver.empty_passes >= self.patience.load(Ordering::Relaxed) {
+        if driver.empty_passes >= self.offers.patience() {
             driver.empty_passes = 0;
             drop((driver, busy));
             self.offer_core();
         }
     }
 
-    /// Whether more threads than there are cores wanted to run a moment ago.
-    fn is_crowded(&self, now: u64) -> bool {
-        now < self.crowded_until.load(Ordering::Relaxed)
-    }
-
     fn offer_core(&self) {
         let before = now_ns();
         rustix::thread::sched_yield();
         let now = now_ns();
-        let took = now - before;
-        if took > LONG_TAKEN_UP_NS {
-            self.crowded_until.store(now + CROWDED_NS, Ordering::Relaxed);
-        }
-        if took > HOGGED_NS {
-            self.patience.store(EMPTY_PASSES_ALONE, Ordering::Relaxed);
-        } else if took > TAKEN_UP_NS {
-            self.refused_offers.store(0, Ordering::Relaxed);
-            self.patience.store(EMPTY_PASSES_CROWDED, Ordering::Relaxed);
-        } else {
-            let refused = self.refused_offers.load(Ordering::Relaxed).saturating_add(1);
-            self.refused_offers.store(refused, Ordering::Relaxed);
-            if refused >= REFUSED_OFFERS_MAX {
-                self.patience.store(EMPTY_PASSES_ALONE, Ordering::Relaxed);
-            }
-        }
+        self.offers.learn(now - before, now);
     }
 
     /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
@@ -441,9 +400,9 @@ impl Reactor {
         mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
     ) -> Result<T> {
         let start = now_ns();
-        let look = spin.ns(self.is_crowded(start));
+        let look = spin.ns(self.offers.are_cores_scarce(start));
         // Those who have work for a core get it when this thread sleeps; it is woken sooner then.
-        let mut offered = self.is_crowded(start);
+        let mut offered = self.offers.are_cores_scarce(start);
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
             let found = attempt(&|| self.poll());
@@ -610,7 +569,7 @@ impl Reactor {
     /// Works as long as there is something to do every few microseconds. Returns false when it is
     /// time to sleep.
     fn spin_for_work(&self, start: u64) -> bool {
-        let look = self.service_spin.ns(self.is_crowded(start));
+        let look = self.service_spin.ns(self.offers.are_cores_scarce(start));
         while now_ns() - start < look && !self.is_driven() {
             if self.pass() {
                 return true;

@@ -566,7 +566,7 @@ impl Qp {
 
     /// Whether there may be requests that have not been handed over.
     pub(crate) fn may_have_unsent(&self) -> bool {
-        self.has_unsent.load(Ordering::SeqCst)
+        self.has_unsent.load(Ordering::Acquire)
     }
 
     /// There are none, as the holder of the queue has found.
@@ -745,14 +745,15 @@ impl Qp {
     }
 
     /// Does what `what` asks for, or leaves it to the thread that is at it.
-    fn drive(&self, what: u32) {
+    fn drive(&self, mut what: u32) {
         if let Some(datagram) = &self.datagram {
             return datagram.drive(self);
         }
-        self.kick.fetch_or(what, Ordering::SeqCst);
-        while self.kick.load(Ordering::SeqCst) != 0 {
-            let Some(mut conn) = self.conn.try_lock() else { return };
-            let what = self.kick.swap(0, Ordering::SeqCst);
+        while what != 0 || self.kick.load(Ordering::SeqCst) != 0 {
+            let Some(mut conn) = self.take_conn_or_leave(what) else { return };
+            if self.kick.load(Ordering::SeqCst) != 0 {
+                what |= self.kick.swap(0, Ordering::SeqCst);
+            }
             let mut again = false;
             if what & KICK_UNPARK != 0 {
                 conn.link.unpark(self);
@@ -769,7 +770,7 @@ impl Qp {
             }
             if !conn.link.wants_receive() {
                 // With a shared queue it says that this queue pair is on its list.
-                if self.init.srq.is_none() {
+                if self.init.srq.is_none() && self.parked.load(Ordering::SeqCst) {
                     self.parked.store(false, Ordering::SeqCst);
                 }
             } else if self.await_receive(&conn.link) {
@@ -789,7 +790,17 @@ impl Qp {
             let notices = std::mem::take(&mut conn.link.notices);
             drop(conn);
             self.give_notice(notices);
+            what = 0;
         }
+    }
+
+    /// The connection, or, if another thread is at it, `what` is left to that thread.
+    fn take_conn_or_leave(&self, what: u32) -> Option<LockGuard<'_, Conn>> {
+        self.conn.try_lock().or_else(|| {
+            self.kick.fetch_or(what, Ordering::SeqCst);
+            // It may have looked just before, and gone.
+            self.conn.try_lock()
+        })
     }
 
     fn give_notice(&self, notices: crate::link::Notices) {
@@ -914,7 +925,7 @@ impl Poster<'_> {
         }
         let srqn = if self.qp.init.qp_type == QpType::XrcSend { srqn } else { 0 };
         sq.push(request, srqn)?;
-        self.qp.has_unsent.store(true, Ordering::SeqCst);
+        self.qp.has_unsent.store(true, Ordering::Release);
         self.posted += 1;
         Ok(())
     }

@@ -1,0 +1,115 @@
+//! When a thread that polls in vain offers its core to others.
+//!
+//! The peer whose message is awaited may want the core. Whether it does shows in what becomes of
+//! an offer (`sched_yield(2)`): nobody takes it up, and it is over in less than a microsecond;
+//! another that polls takes it and gives it back soon; or somebody has work, and keeps it for a
+//! whole turn. Among pollers offers pay at every opportunity; otherwise they are made now and then,
+//! to find out.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Polls that find nothing between two offers, where cores are shared by pollers and elsewhere.
+const POLLS_AMONG_POLLERS: u32 = 8;
+const POLLS_ALONE: u32 = 4_096;
+/// An offer that took this long, in nanoseconds, was taken up.
+const TAKEN_NS: u64 = 1_500;
+/// Pollers, however many they are, give a core back sooner than this, in nanoseconds; who works
+/// takes a whole turn of the scheduler's.
+const TURN_NS: u64 = 2_000_000;
+/// Offers in a row that were taken up for less than a turn, after which the takers are pollers.
+const TAKEN_MIN: u32 = 4;
+/// Offers in a row that nobody took up, after which nobody seems to want the core: a poller may
+/// have been quick.
+const REFUSED_MAX: u32 = 64;
+/// An offer that took this long, in nanoseconds, shows that cores are scarce, and for how long.
+const SCARCE_NS: u64 = 20_000;
+const SCARCE_TIME_NS: u64 = 100_000_000;
+
+/// What became of the last offers. Threads may learn at once; then one of the lessons is lost.
+#[derive(Debug)]
+pub(crate) struct CoreOffers {
+    patience: AtomicU32,
+    taken: AtomicU32,
+    refused: AtomicU32,
+    scarce_until: AtomicU64,
+}
+
+impl CoreOffers {
+    pub(crate) fn new() -> Self {
+        Self {
+            patience: AtomicU32::new(POLLS_ALONE),
+            taken: AtomicU32::new(0),
+            refused: AtomicU32::new(0),
+            scarce_until: AtomicU64::new(0),
+        }
+    }
+
+    /// How many polls in a row may find nothing before the core is offered.
+    #[inline]
+    pub(crate) fn patience(&self) -> u32 {
+        self.patience.load(Ordering::Relaxed)
+    }
+
+    /// Whether more threads than there are cores wanted to run a moment ago. `now` is in
+    /// nanoseconds.
+    pub(crate) fn are_cores_scarce(&self, now: u64) -> bool {
+        now < self.scarce_until.load(Ordering::Relaxed)
+    }
+
+    /// An offer that ended `now` took this long; both in nanoseconds.
+    pub(crate) fn learn(&self, took: u64, now: u64) {
+        if took > SCARCE_NS {
+            self.scarce_until.store(now + SCARCE_TIME_NS, Ordering::Relaxed);
+        }
+        let was_taken = (TAKEN_NS..TURN_NS).contains(&took);
+        let taken = count(&self.taken, was_taken);
+        let refused = count(&self.refused, took < TAKEN_NS);
+        if taken >= TAKEN_MIN {
+            self.patience.store(POLLS_AMONG_POLLERS, Ordering::Relaxed);
+        } else if took >= TURN_NS || refused >= REFUSED_MAX {
+            self.patience.store(POLLS_ALONE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts what happened in a row.
+fn count(counter: &AtomicU32, happened: bool) -> u32 {
+    let before = counter.load(Ordering::Relaxed);
+    let count = if happened { before.saturating_add(1) } else { 0 };
+    counter.store(count, Ordering::Relaxed);
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUICK: u64 = 500;
+    const POLLER: u64 = 4_000;
+    const WORKER: u64 = 3_000_000;
+
+    fn after(offers: &[u64]) -> CoreOffers {
+        let all = CoreOffers::new();
+        offers.iter().for_each(|&took| all.learn(took, 0));
+        all
+    }
+
+    #[test]
+    fn pollers_hand_the_core_to_each_other() {
+        assert_eq!(after(&[POLLER; 3]).patience(), POLLS_ALONE, "an interrupt looks the same");
+        assert_eq!(after(&[POLLER; 4]).patience(), POLLS_AMONG_POLLERS);
+        let mut then = vec![POLLER; 4];
+        then.extend([QUICK; 63]);
+        assert_eq!(after(&then).patience(), POLLS_AMONG_POLLERS);
+        then.push(QUICK);
+        assert_eq!(after(&then).patience(), POLLS_ALONE, "they have gone");
+    }
+
+    #[test]
+    fn who_works_is_not_offered_more_than_its_share() {
+        let offers = after(&[POLLER, POLLER, POLLER, POLLER, WORKER]);
+        assert_eq!(offers.patience(), POLLS_ALONE);
+        assert!(offers.are_cores_scarce(SCARCE_TIME_NS - 1));
+        assert!(!offers.are_cores_scarce(SCARCE_TIME_NS));
+    }
+}
