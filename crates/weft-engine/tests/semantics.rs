@@ -202,6 +202,33 @@ fn a_fence_waits_for_reads() {
     }
 }
 
+/// No fence, but programs rely on it all the same: the Read gets what was there before the Write.
+#[test]
+fn a_write_does_not_overtake_a_read_of_the_same_bytes() {
+    const LEN: usize = 256 << 10;
+    let host = Host::new();
+    let (a, b) = pair(&host);
+    let far =
+        Memory::new(&host, LEN, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE);
+    let new = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+    let old = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+    let (remote_addr, rkey) = (far.addr(0), far.key());
+    for round in 1..20 {
+        new.fill(|_| round);
+        let mut poster = a.qp.start_post();
+        let read = Operation::Read { remote_addr, rkey };
+        poster.push(&signalled(1, read, Data::Gather(&[old.sge(0, LEN)]))).expect("room");
+        let write = Operation::Write { remote_addr, rkey, imm: None };
+        poster.push(&signalled(2, write, Data::Gather(&[new.sge(0, LEN)]))).expect("room");
+        drop(poster);
+        assert_eq!(poll_one(&a.send_cq).wr_id, 1);
+        assert_eq!(poll_one(&a.send_cq).wr_id, 2);
+        assert!(old.bytes().iter().all(|&byte| byte == round - 1), "round {round}");
+        assert_eq!(far.bytes(), new.bytes());
+    }
+    drop(b);
+}
+
 #[test]
 fn a_drained_send_queue_says_so_and_holds_what_is_posted() {
     let host = Host::new();

@@ -123,9 +123,23 @@ struct Outstanding {
     work: Option<u64>,
     id: u32,
     atomic: bool,
+    /// What it concerns at the peer, `length` bytes.
+    key: u32,
+    addr: u64,
     length: u32,
     received: u32,
     sges: SmallVec<[Sge; 2]>,
+}
+
+impl Outstanding {
+    /// Whether it reads any of these bytes at the peer.
+    fn reads(&self, key: u32, addr: u64, length: u32) -> bool {
+        let is_before = |addr: u64, length: u32, other| addr.saturating_add(length.into()) <= other;
+        !self.atomic
+            && self.key == key
+            && !is_before(self.addr, self.length, addr)
+            && !is_before(addr, length, self.addr)
+    }
 }
 
 /// What the peer asked for and has not got yet.

@@ -294,7 +294,9 @@ impl Link {
             qp.has_no_unsent(&sq);
             return false;
         };
-        if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty() {
+        if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty()
+            || self.would_overtake_read(&work.operation, work.length)
+        {
             return false;
         }
         let operation = work.operation.clone();
@@ -330,6 +332,21 @@ impl Link {
             }
         }
         self.start_request(operation, number, length, flags, srqn, sq, qp)
+    }
+
+    /// Whether what the request changes at the peer is still to be read by one before it. Neither
+    /// iWARP (RFC 5040, section 5.5) nor InfiniBand promises an order without a fence. But cards
+    /// begin with the read first, and programs have come to rely on it: Open MPI's
+    /// `MPI_Get_accumulate` reads the old value and writes the new one right behind it.
+    fn would_overtake_read(&self, operation: &Operation, length: u32) -> bool {
+        match *operation {
+            Operation::Write { remote_addr, rkey, .. }
+            | Operation::FetchAdd { remote_addr, rkey, .. }
+            | Operation::CompareSwap { remote_addr, rkey, .. } => {
+                self.outstanding.iter().any(|before| before.reads(rkey, remote_addr, length))
+            }
+            _ => false,
+        }
     }
 
     fn ord(&self) -> usize {
@@ -589,8 +606,9 @@ impl Link {
         };
         let mut payload = [0; ReadRequest::LEN];
         request.emit(&mut payload);
-        let atomic = false;
-        self.outstanding.push_back(Outstanding { work, id, atomic, length, received: 0, sges });
+        let (key, addr, atomic, received) = (source_stag, source_to, false, 0);
+        let read = Outstanding { work, id, atomic, key, addr, length, received, sges };
+        self.outstanding.push_back(read);
         let header = self.request_header(Opcode::ReadRequest);
         self.whole(header, &payload);
     }
@@ -602,8 +620,9 @@ impl Link {
         let mut payload = [0; AtomicRequest::LEN];
         request.emit(&mut payload);
         let sges = SmallVec::from_slice(&self.outgoing.sges);
-        let (work, atomic) = (Some(number), true);
-        self.outstanding.push_back(Outstanding { work, id, atomic, length: 8, received: 0, sges });
+        let (work, key, addr, atomic) = (Some(number), remote_stag, remote_to, true);
+        let operation = Outstanding { work, id, atomic, key, addr, length: 8, received: 0, sges };
+        self.outstanding.push_back(operation);
         let header = self.request_header(Opcode::AtomicRequest);
         self.whole(header, &payload);
     }
