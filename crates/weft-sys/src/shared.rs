@@ -12,12 +12,16 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    FsWord, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::region::Region;
+
+/// The file system of ordinary segments (statfs(2)).
+const TMPFS_MAGIC: FsWord = 0x0102_1994;
 
 /// A mapping of a segment.
 #[derive(Debug)]
@@ -72,6 +76,10 @@ impl SharedMemory {
         let seals = fcntl_get_seals(fd)?;
         let size = u64::try_from(fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
         if len == 0 || size != len as u64 || !seals.contains(SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        // Of huge pages there may be none left for a hole that the other process makes: fatal, too.
+        if fstatfs(fd)?.f_type != TMPFS_MAGIC {
             return Err(Errno::INVAL);
         }
         let writing = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
@@ -300,6 +308,18 @@ mod tests {
         let (_memory, fd) = SharedMemory::create(4_096).expect("memory");
         assert!(SharedMemory::open(fd.as_fd(), 8_192, true).is_err(), "another size");
         assert!(ftruncate(&fd, 0).is_err(), "sealed");
+    }
+
+    #[test]
+    fn huge_pages_are_refused() {
+        const LEN: usize = 2 << 20;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // Not every kernel has them.
+        let Ok(fd) = memfd_create("test", flags) else { return };
+        ftruncate(&fd, LEN as u64).expect("no page is taken yet");
+        fcntl_add_seals(&fd, SealFlags::SHRINK).expect("a seal");
+        let refused = SharedMemory::open(fd.as_fd(), LEN, true);
+        assert_eq!(refused.map(drop), Err(Errno::INVAL));
     }
 
     #[test]
