@@ -1,9 +1,11 @@
 //! iSER: tgtd serves a disk, and libiscsi's tools read, write and verify it.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::{Program, Running, Stage, ports, scratch, skip_without_namespaces};
 
@@ -73,7 +75,16 @@ fn use_disk(stage: &Stage) -> Result<()> {
     for test in ["SCSI.Verify16.Simple", "SCSI.Verify16.Mismatch", "SCSI.CompareAndWrite.Simple"] {
         let tests =
             initiator("iscsi-test-cu").args(["--dataloss", "--test", test, "-i", INITIATOR]);
-        let ended = tests.arg(&target.url).run(TIMEOUT)?.success()?;
+        let tests = tests.arg(&target.url);
+        let mut ended = tests.run(TIMEOUT)?;
+        // libiscsi 1.19 frees a connection while its own thread may still ask for the connection's
+        // events. It seldom gets that far, and then at the very end.
+        for _ in 0..2 {
+            if ended.status.signal() == Some(Signal::SEGV.as_raw()) {
+                ended = tests.run(TIMEOUT)?;
+            }
+        }
+        let ended = ended.success()?;
         let failed = ended.stdout.contains("FAILED") || !ended.stdout.contains("passed");
         ensure!(!failed, ended.complaint(test));
     }
