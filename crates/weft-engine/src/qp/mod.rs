@@ -489,8 +489,7 @@ impl Qp {
     #[must_use]
     pub fn transport(&self) -> &'static str {
         let transport = self.transport_of(&self.conn.lock());
-        // Who came meanwhile has left its work to this thread.
-        self.drive(0);
+        self.drive(0); // What others left to this thread meanwhile.
         transport
     }
 
@@ -526,8 +525,7 @@ impl Qp {
             datagrams: self.datagram.as_ref().map(Datagram::counted),
         };
         drop(conn);
-        // Who came meanwhile has left its work to this thread.
-        self.drive(0);
+        self.drive(0); // Likewise.
         snapshot
     }
 
@@ -778,7 +776,9 @@ impl Qp {
             }
             let wants_ack_only = what & KICK_SEND == 0 && conn.link.only_acks_due(self);
             let acks_due = conn.link.acks_due();
-            if wants_ack_only && acks_due < DEFER_ACKS_MAX && Reactor::get().may_defer() {
+            // On an extended connection the answer goes another way, and must not come first.
+            let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
+            if wants_ack_only && may_wait && Reactor::get().may_defer() {
                 if conn.link.is_shared() {
                     conn.link.settle_shared(true);
                 } else if acks_due != 0 {
