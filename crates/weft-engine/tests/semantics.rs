@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{
-    Endpoint, Host, Memory, connect, connect_with, init_attr, init_mask, next_event, no_event,
-    poll_one, poll_some, send, signalled, to_rts, to_state,
+    Endpoint, Host, Memory, connect, connect_sharing, connect_with, init_attr, init_mask,
+    next_event, no_event, poll_one, poll_some, send, signalled, to_rts, to_state,
 };
 use weft_engine::Errno;
 use weft_engine::access::Access;
@@ -521,4 +521,33 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
     a.qp.expired();
     assert_eq!(poll_one(&a.send_cq).status, Status::RetryExcErr);
     assert_eq!(a.qp.state(), QpState::Err);
+}
+
+/// An acknowledgement waits for one pass, in the hope of a message to ride on, and not for the
+/// service thread, which keeps away from a program that polls.
+#[test]
+fn who_only_receives_acknowledges_at_the_next_poll() {
+    const MESSAGES: usize = 20;
+    const POLLS_MAX: usize = 20;
+    let host = Host::new();
+    let (a, b) = (host.endpoint(), host.endpoint());
+    connect_sharing(&a, &b, &init_attr());
+    let mut polls: Vec<usize> = (0..MESSAGES)
+        .map(|_| {
+            // The service thread parks.
+            poll_some(&b.recv_cq, 1);
+            b.receive(1, &[]);
+            a.post(&send(2, EMPTY));
+            let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
+            let polls = (1..).find(|_| a.send_cq.poll(&mut space) == 1).expect("a completion");
+            assert_eq!(
+                (poll_one(&b.recv_cq).status, space[0].status),
+                (Status::Success, Status::Success)
+            );
+            polls
+        })
+        .collect();
+    polls.sort_unstable();
+    // A poll does nothing while the service thread is at it: most messages say it, not all.
+    assert!(polls[MESSAGES * 9 / 10] <= POLLS_MAX, "polls until the acknowledgement: {polls:?}");
 }

@@ -29,9 +29,10 @@ impl Qp {
         self.drive(KICK_SEND);
     }
 
-    /// There may be something in shared memory.
-    pub(crate) fn ring_ready(&self) {
-        self.drive(KICK_RING);
+    /// There may be something in shared memory. What the peer is to be told may wait for more,
+    /// unless it is `due`.
+    pub(crate) fn ring_ready(&self, due: bool) {
+        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
     }
 
     /// The peer's answer to a question for a key.

@@ -221,19 +221,24 @@ impl RingPort {
         self.awaits.store(awaits_behind.is_some(), Ordering::Relaxed);
         self.owes.store(owes, Ordering::Relaxed);
     }
+
+    fn has_messages(&self) -> bool {
+        self.listens.load(Ordering::Relaxed) && self.rx.peek().is_some()
+    }
 }
 
 impl Polled for RingPort {
     #[inline]
     fn is_ready(&self) -> bool {
-        self.listens.load(Ordering::Relaxed) && self.rx.peek().is_some()
+        self.has_messages()
             || self.owes.load(Ordering::Relaxed)
             || self.awaits.load(Ordering::Relaxed)
                 && self.progress().word != self.seen.load(Ordering::Relaxed)
     }
 
     fn run(&self) {
-        self.qp.ring_ready();
+        // What is owed has waited for a pass. While messages come it goes with many of them.
+        self.qp.ring_ready(self.owes.load(Ordering::Relaxed) && !self.has_messages());
     }
 }
 

@@ -261,7 +261,7 @@ impl Session {
             OFFER => self.handle_offer(&mut fields, fds),
             ACCEPT => self.handle_accept(&mut fields, fds),
             BELL => {
-                self.qp()?.ring_ready();
+                self.qp()?.ring_ready(false);
                 Ok(())
             }
             ASK => self.answer(fields.word()?),
