@@ -9,6 +9,7 @@ pub mod endpoint;
 mod loss;
 pub mod machine;
 pub mod measure;
+pub mod mpi4py;
 mod namespace;
 mod packages;
 pub mod parse;

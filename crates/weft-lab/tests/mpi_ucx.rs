@@ -1,0 +1,132 @@
+//! MPI by way of UCX, as Debian builds it: Open MPI and MPICH, four ranks on one host, with the
+//! tests of `mpi4py`.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use weft_lab::mpi4py::{Library, Mpi4py};
+use weft_lab::{Finished, Program};
+
+const TIMEOUT: Duration = Duration::from_secs(180);
+const RANKS: u32 = 4;
+
+/// As UCX names it. Of several devices it would use more than one for a large message.
+const DEVICE: &str = "weft_lo:1";
+
+/// How UCX, and Weft below it, are to get from rank to rank.
+#[derive(Clone, Copy)]
+struct Way {
+    /// UCX's transports. Each rank reaches itself by `self`.
+    tls: &'static str,
+    /// The one of Weft's device, as UCX reports it.
+    reported: &'static str,
+    /// Weft's.
+    transport: &'static str,
+}
+
+const BY_SHARED_MEMORY: Way = Way { tls: "rc_v,self", reported: "rc_verbs", transport: "shm" };
+const BY_TCP: Way = Way { transport: "tcp", ..BY_SHARED_MEMORY };
+/// UCX's own shared memory beside Weft's device: it divides the work between them.
+const BESIDE_UCX_MEMORY: Way = Way { tls: "rc_v,sm,self", ..BY_SHARED_MEMORY };
+const BY_DATAGRAMS: Way = Way { tls: "ud_v,self", reported: "ud_verbs", transport: "auto" };
+
+/// Point-to-point messages, blocking, non-blocking and persistent, of buffers and objects.
+const MESSAGES: &str = "test_p2p_(buf|obj)";
+/// Collective operations, also with a length for each rank.
+const COLLECTIVES: &str = "test_cco_(buf|vec)";
+/// Windows, and one-sided operations, each under every kind of synchronisation.
+const WINDOWS: &str = "test_win";
+const ONE_SIDED: &str = "test_rma";
+
+/// Modules, and how many ranks are to run them: polling ranks take turns with the cores, so that
+/// what says little with more than two has two.
+const EVERYTHING: [(&str, u32); 4] =
+    [(MESSAGES, 2), (COLLECTIVES, RANKS), (WINDOWS, RANKS), (ONE_SIDED, 2)];
+const SOME: [(&str, u32); 1] = [(MESSAGES, 2)];
+
+/// Names, as patterns, of tests that crash Open MPI's use of UCX with any transport, plain TCP
+/// without Weft included: it frees a window that was made without memory.
+const OPEN_MPI_CRASHES: [&str; 1] = ["WinCreateDynamic"];
+
+/// The launcher of Debian's `library` for all ranks. The program and its arguments follow.
+fn launcher(library: Library, way: Way, ranks: u32) -> Result<Program> {
+    let program = match library {
+        Library::OpenMpi => Program::weft("mpirun.openmpi")
+            // Its shared-memory store wants a directory that containers may lack.
+            .env("PMIX_MCA_gds", "hash")
+            .line("--oversubscribe --allow-run-as-root --mca pml ucx --mca osc ucx")
+            // Unless told so, it leaves UCX alone on devices that it does not know.
+            .line("--mca pml_ucx_tls any --mca pml_ucx_devices any")
+            // Nothing else between ranks, for one-sided operations either.
+            .line("--mca btl ^vader,tcp,openib"),
+        // Ranks on one host would use MPICH's own shared memory.
+        _ => Program::weft("mpiexec.mpich").env("MPIR_CVAR_NOLOCAL", "1"),
+    };
+    let program = program
+        .env("UCX_TLS", way.tls)
+        .env("UCX_NET_DEVICES", DEVICE)
+        .env("UCX_LOG_LEVEL", "info")
+        .env("WEFT_TRANSPORT", way.transport);
+    Ok(library.choose(program)?.args(["-n", &ranks.to_string()]))
+}
+
+/// Checks that UCX says it reaches other ranks by the device.
+fn used(way: Way, end: &Finished) -> Result<()> {
+    let lane = format!("{}/{DEVICE}", way.reported);
+    let text = format!("{}{}", end.stdout, end.stderr);
+    let is_lane = |line: &str| line.contains(" ep_cfg[") && line.contains(&lane);
+    ensure!(text.lines().any(is_lane), end.complaint(format!("no word of {lane}")));
+    Ok(())
+}
+
+/// Runs a ring of all ranks, and then tests of `mpi4py`.
+fn tests(name: &str, library: Library, way: Way, modules: &[(&str, u32)]) -> Result<()> {
+    let Some(python) = Mpi4py::for_test(name)? else { return Ok(()) };
+    used(way, &python.ring(launcher(library, way, RANKS)?, RANKS, TIMEOUT)?)?;
+    let left_out: &[&str] = if library == Library::OpenMpi { &OPEN_MPI_CRASHES } else { &[] };
+    for &(modules, ranks) in modules {
+        let launcher = launcher(library, way, ranks)?;
+        used(way, &python.own_tests(launcher, modules, left_out, TIMEOUT)?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn open_mpi_over_shared_memory() -> Result<()> {
+    tests("open_mpi_over_shared_memory", Library::OpenMpi, BY_SHARED_MEMORY, &EVERYTHING)
+}
+
+#[test]
+fn open_mpi_over_tcp() -> Result<()> {
+    tests("open_mpi_over_tcp", Library::OpenMpi, BY_TCP, &SOME)
+}
+
+#[test]
+fn open_mpi_beside_memory_of_ucx() -> Result<()> {
+    tests("open_mpi_beside_memory_of_ucx", Library::OpenMpi, BESIDE_UCX_MEMORY, &SOME)
+}
+
+#[test]
+fn open_mpi_by_datagrams() -> Result<()> {
+    tests("open_mpi_by_datagrams", Library::OpenMpi, BY_DATAGRAMS, &SOME)
+}
+
+#[test]
+fn mpich_over_shared_memory() -> Result<()> {
+    tests("mpich_over_shared_memory", Library::Mpich, BY_SHARED_MEMORY, &EVERYTHING)
+}
+
+#[test]
+fn mpich_over_tcp() -> Result<()> {
+    tests("mpich_over_tcp", Library::Mpich, BY_TCP, &SOME)
+}
+
+#[test]
+fn mpich_beside_memory_of_ucx() -> Result<()> {
+    tests("mpich_beside_memory_of_ucx", Library::Mpich, BESIDE_UCX_MEMORY, &SOME)
+}
+
+#[test]
+fn mpich_by_datagrams() -> Result<()> {
+    tests("mpich_by_datagrams", Library::Mpich, BY_DATAGRAMS, &SOME)
+}
