@@ -428,8 +428,9 @@ fn grants() {
         let mut peer = Dialled::by(&victim.host, &victim.end).share();
         for operation in [
             Operation::Write { remote_addr: AT, rkey: KEY, imm: None },
-            Operation::Read { remote_addr: AT, rkey: KEY },
             Operation::FetchAdd { remote_addr: AT, rkey: KEY, add: 1 },
+            // Last: what changes the same bytes would wait for it.
+            Operation::Read { remote_addr: AT, rkey: KEY },
         ] {
             // The first goes through the ring and asks; so do all for which the grant is no good.
             victim.post(3, operation, 8);
@@ -444,8 +445,8 @@ fn grants() {
         poll_one(&victim.end.send_cq);
         for (wr_id, operation) in [
             (10, Operation::Write { remote_addr: AT, rkey: KEY, imm: None }),
-            (11, Operation::Read { remote_addr: AT, rkey: KEY }),
-            (12, Operation::FetchAdd { remote_addr: AT, rkey: KEY, add: 1 }),
+            (11, Operation::FetchAdd { remote_addr: AT, rkey: KEY, add: 1 }),
+            (12, Operation::Read { remote_addr: AT, rkey: KEY }),
         ] {
             victim.post(wr_id, operation, 8);
         }
