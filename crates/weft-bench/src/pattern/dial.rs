@@ -130,7 +130,8 @@ pub(crate) fn dial(spec: &LaneSpec, peer: &Address, duration: Duration) -> Resul
     let span = Span::starting_now(duration);
     loop {
         let started = Instant::now();
-        if span.is_over(started) {
+        // On a busy machine the first connection may outlast the time.
+        if span.is_over(started) && tally.measured != 0 {
             return Ok(tally);
         }
         let took = match (peer, &verbs) {
