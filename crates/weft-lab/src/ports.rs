@@ -1,8 +1,10 @@
 //! Port numbers for servers, so that tests never meet each other.
 
-use std::net::{Ipv6Addr, TcpListener, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddrV6};
 use std::process;
 use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::net::{AddressFamily, SocketType, bind, socket};
 
 /// Below the range that the kernel gives to outgoing connections (32768 and up).
 const FIRST: u16 = 20_000;
@@ -28,9 +30,13 @@ pub fn next() -> u16 {
     panic!("no port is free between {FIRST} and {}", FIRST + COUNT);
 }
 
+/// By binding, not by listening: a test beside this one may wait for a server at the port.
 fn is_free(port: u16) -> bool {
-    let any = (Ipv6Addr::UNSPECIFIED, port);
-    TcpListener::bind(any).is_ok() && UdpSocket::bind(any).is_ok()
+    let any = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
+    let can_bind = |kind| {
+        socket(AddressFamily::INET6, kind, None).is_ok_and(|socket| bind(&socket, &any).is_ok())
+    };
+    can_bind(SocketType::STREAM) && can_bind(SocketType::DGRAM)
 }
 
 #[cfg(test)]
