@@ -63,9 +63,13 @@ const ENDED: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Looks at the rings, which cost no system call, for each look at the sockets.
 const SOCKETS_EVERY: u32 = 16;
+/// The same when the last [`QUIET_LOOKS`] at the sockets have found nothing. That takes longer than
+/// an answer from another host does.
+const QUIET_SOCKETS_EVERY: u32 = 256;
+const QUIET_LOOKS: u32 = 256;
 /// Polls for each look at the clock. A program that polls now and then seems not to; then the
 /// service thread does the work, as it should.
-const CLOCK_EVERY: u32 = 8;
+const CLOCK_EVERY: u32 = 16;
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
 
@@ -143,10 +147,18 @@ struct Driver {
     rings_version: u32,
     /// Polls since the sockets were last looked at.
     without_sockets: u32,
+    /// Looks at the sockets on end that found nothing.
+    quiet_looks: u32,
     /// Polls since the clock was last looked at.
     without_clock: u32,
     /// Polls on end that found nothing since a core was last offered.
     empty_passes: u32,
+}
+
+impl Driver {
+    fn sockets_every(&self) -> u32 {
+        if self.quiet_looks < QUIET_LOOKS { SOCKETS_EVERY } else { QUIET_SOCKETS_EVERY }
+    }
 }
 
 /// The process's one driver of sockets and timers.
@@ -349,7 +361,7 @@ impl Reactor {
         }
         self.flush_dirty(&mut driver);
         let found = self.scan_rings(&mut driver);
-        if !driver.rings.is_empty() && driver.without_sockets < SOCKETS_EVERY {
+        if !driver.rings.is_empty() && driver.without_sockets < driver.sockets_every() {
             driver.without_sockets += 1;
             if found {
                 driver.empty_passes = 0;
@@ -360,7 +372,9 @@ impl Reactor {
             // An epoll that finds nothing takes no socket's lock: asking all the time does not
             // disturb the packets that come in meanwhile.
             self.take_events(&mut driver.batch);
-            if found || !driver.batch.is_empty() {
+            let is_quiet = driver.batch.is_empty();
+            driver.quiet_looks = if is_quiet { driver.quiet_looks.saturating_add(1) } else { 0 };
+            if found || !is_quiet {
                 driver.empty_passes = 0;
                 return run_batch(&mut driver.batch);
             }

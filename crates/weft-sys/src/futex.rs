@@ -10,8 +10,10 @@ pub(crate) use real::Futex;
 mod real {
     use std::ops::Deref;
     use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
 
     use rustix::thread::futex;
+    use rustix::time::Timespec;
 
     /// An atomic word with sleepers, in one process.
     pub(crate) struct Futex(AtomicU32);
@@ -21,9 +23,12 @@ mod real {
             Self(AtomicU32::new(value))
         }
 
-        /// Sleeps while the word is `value`, until woken, interrupted, or for no reason.
-        pub(crate) fn wait(&self, value: u32) {
-            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, value, None);
+        /// Sleeps while the word is `value`, until woken, interrupted, for no reason, or for
+        /// `time`.
+        pub(crate) fn wait(&self, value: u32, time: Option<Duration>) {
+            // Only a time beyond all bounds is no `Timespec`.
+            let time = time.and_then(|time| Timespec::try_from(time).ok());
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, value, time.as_ref());
         }
 
         /// Wakes one thread that sleeps, if there is one.
@@ -43,9 +48,11 @@ mod real {
 #[cfg(loom)]
 mod model {
     use std::ops::Deref;
+    use std::time::Duration;
 
     use loom::sync::atomic::{AtomicU32, Ordering};
     use loom::sync::{Condvar, Mutex};
+    use loom::thread;
 
     /// The same: the kernel, too, compares the word under the lock that waking takes (futex(2)).
     pub(crate) struct Futex {
@@ -60,7 +67,11 @@ mod model {
             Self { word: AtomicU32::new(value), bucket, sleepers }
         }
 
-        pub(crate) fn wait(&self, value: u32) {
+        pub(crate) fn wait(&self, value: u32, time: Option<Duration>) {
+            if time.is_some() {
+                // However short the time was.
+                return thread::yield_now();
+            }
             let bucket = self.bucket.lock().expect("a model does not panic here");
             if self.word.load(Ordering::SeqCst) == value {
                 drop(self.sleepers.wait(bucket).expect("a model does not panic here"));

@@ -25,7 +25,7 @@ pub use adopt::Adopted;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use leftover::remove_at_exit;
-pub use lock::{Lock, LockGuard};
+pub use lock::{Lock, LockGuard, NoteLock};
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
 pub use process_vm::{PIECES_MAX, Piece, peek_process, poke_process, read_process, write_process};

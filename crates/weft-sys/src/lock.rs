@@ -8,6 +8,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::futex::Futex;
 
@@ -18,21 +19,30 @@ const CONTENDED: u32 = 2;
 /// How often a thread looks again before it sleeps. The sections are some hundred nanoseconds long.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
+/// How long a thread sleeps at most before it looks again whether a plain [`Lock`] is free.
+const NAP: Duration = Duration::from_micros(100);
+
 /// A futex lock that does not poison: a section that could panic in the middle is a defect of the
-/// section. One compare-and-swap to take and one to free while nobody else wants it.
+/// section. While nobody else wants it, one compare-and-swap to take, and to free one store, which
+/// does not wait for the stores before it as a second atomic operation would: those may be to a
+/// line that another process has. A thread that begins to wait just then may miss that it is woken,
+/// and sleeps for [`NAP`].
 ///
-/// A thread that leaves a note (by a sequentially consistent store) before a [`Lock::try_lock`]
-/// that fails can rely on it that the holder finds the note when it looks (likewise) after letting
-/// go.
-pub struct Lock<T> {
+/// Of a lock that `KEEPS_NOTES`, a thread that leaves a note (by a sequentially consistent store)
+/// before a [`Lock::try_lock`] that fails can rely on it that the holder finds the note when it
+/// looks (likewise) after letting go. That takes an atomic operation to free it, too.
+pub struct Lock<T, const KEEPS_NOTES: bool = false> {
     state: Futex,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock hands the value to one thread at a time, so `T: Send` is all that is needed.
-unsafe impl<T: Send> Sync for Lock<T> {}
+/// A lock whose holder finds what those who found it taken have left.
+pub type NoteLock<T> = Lock<T, true>;
 
-impl<T> Lock<T> {
+// SAFETY: the lock hands the value to one thread at a time, so `T: Send` is all that is needed.
+unsafe impl<T: Send, const KEEPS_NOTES: bool> Sync for Lock<T, KEEPS_NOTES> {}
+
+impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
     /// A free lock around `value`.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
@@ -46,7 +56,7 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock, waiting while another thread holds it.
-    pub fn lock(&self) -> LockGuard<'_, T> {
+    pub fn lock(&self) -> LockGuard<'_, T, KEEPS_NOTES> {
         if let Some(guard) = self.try_lock() {
             return guard;
         }
@@ -55,7 +65,7 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock if nobody holds it.
-    pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
+    pub fn try_lock(&self) -> Option<LockGuard<'_, T, KEEPS_NOTES>> {
         // `then` and not `then_some`: a guard that is made and dropped would free the lock.
         self.try_take().then(|| LockGuard { lock: self })
     }
@@ -75,31 +85,31 @@ impl<T> Lock<T> {
         }
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             // A wait that ends too early only means looking again.
-            self.state.wait(CONTENDED);
+            self.state.wait(CONTENDED, (!KEEPS_NOTES).then_some(NAP));
         }
     }
 
     fn try_take(&self) -> bool {
-        // Sequentially consistent, as is freeing, for the sake of notes: see the type.
+        // Sequentially consistent for the sake of notes: see the type.
         self.state.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
-impl<T> fmt::Debug for Lock<T> {
+impl<T, const KEEPS_NOTES: bool> fmt::Debug for Lock<T, KEEPS_NOTES> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock").finish_non_exhaustive()
     }
 }
 
 /// Exclusive access to the value of a [`Lock`], until dropped.
-pub struct LockGuard<'a, T> {
-    lock: &'a Lock<T>,
+pub struct LockGuard<'a, T, const KEEPS_NOTES: bool = false> {
+    lock: &'a Lock<T, KEEPS_NOTES>,
 }
 
 // SAFETY: sharing the guard shares `&T` only.
-unsafe impl<T: Sync> Sync for LockGuard<'_, T> {}
+unsafe impl<T: Sync, const KEEPS_NOTES: bool> Sync for LockGuard<'_, T, KEEPS_NOTES> {}
 
-impl<T> Deref for LockGuard<'_, T> {
+impl<T, const KEEPS_NOTES: bool> Deref for LockGuard<'_, T, KEEPS_NOTES> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: this guard is the only one, and it lends the value for its own lifetime.
@@ -107,22 +117,25 @@ impl<T> Deref for LockGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for LockGuard<'_, T> {
+impl<T, const KEEPS_NOTES: bool> DerefMut for LockGuard<'_, T, KEEPS_NOTES> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this guard is the only one and is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for LockGuard<'_, T> {
+impl<T, const KEEPS_NOTES: bool> Drop for LockGuard<'_, T, KEEPS_NOTES> {
     fn drop(&mut self) {
-        if self.lock.state.swap(FREE, Ordering::SeqCst) == CONTENDED {
-            self.lock.state.wake_one();
+        let state = &self.lock.state;
+        if !KEEPS_NOTES && state.load(Ordering::Relaxed) == HELD {
+            state.store(FREE, Ordering::Release);
+        } else if state.swap(FREE, Ordering::SeqCst) == CONTENDED {
+            state.wake_one();
         }
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for LockGuard<'_, T> {
+impl<T: fmt::Debug, const KEEPS_NOTES: bool> fmt::Debug for LockGuard<'_, T, KEEPS_NOTES> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }
@@ -186,7 +199,7 @@ mod models {
         }
     }
 
-    fn watched() -> Arc<Lock<Watched>> {
+    fn watched<const KEEPS_NOTES: bool>() -> Arc<Lock<Watched, KEEPS_NOTES>> {
         Arc::new(Lock::new(Watched(UnsafeCell::new(0))))
     }
 
@@ -197,7 +210,7 @@ mod models {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let lock = watched();
+            let lock = watched::<true>();
             let threads: Vec<_> = (0..2)
                 .map(|_| {
                     let lock = Arc::clone(&lock);
@@ -212,11 +225,37 @@ mod models {
         });
     }
 
+    /// The same where a store frees it. Nobody waits: loom would try for how long that store can be
+    /// on its way, which is for ever.
+    #[test]
+    fn a_store_hands_over() {
+        loom::model(|| {
+            fn try_to_add(lock: &Lock<Watched>) -> u32 {
+                lock.try_lock().map_or(0, |mut guard| {
+                    guard.add_one();
+                    1
+                })
+            }
+            let lock = watched();
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let lock = Arc::clone(&lock);
+                    thread::spawn(move || try_to_add(&lock))
+                })
+                .collect();
+            let mut added = try_to_add(&lock);
+            for thread in threads {
+                added += thread.join().expect("no panic");
+            }
+            assert_eq!(lock.lock().get(), added);
+        });
+    }
+
     /// The handshake of a queue pair's `drive`: who finds the lock taken leaves a note and goes,
     /// and the holder does that work, too.
     #[test]
     fn a_note_is_found() {
-        fn drive(lock: &Lock<Watched>, note: &AtomicU32) {
+        fn drive(lock: &NoteLock<Watched>, note: &AtomicU32) {
             note.fetch_or(1, Ordering::SeqCst);
             // Loom takes sequentially consistent loads for weaker ones; fences are exact.
             fence(Ordering::SeqCst);

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use weft_sys::{Lock, LockGuard};
+use weft_sys::{Lock, LockGuard, NoteLock};
 
 use crate::context::Context;
 use crate::cq::{Cq, CqUser};
@@ -103,7 +103,7 @@ pub struct Qp {
     state: AtomicU32,
     pub(crate) sq: Lock<SendQueue>,
     pub(crate) rq: Lock<RecvQueue>,
-    conn: Lock<Conn>,
+    conn: NoteLock<Conn>,
     /// In the place of a connection, which then stays idle.
     datagram: Option<Datagram>,
     kick: AtomicU32,
@@ -179,7 +179,7 @@ impl Qp {
             state: AtomicU32::new(QpState::Reset as u32),
             sq: Lock::new(SendQueue::new(limits)),
             rq: Lock::new(RecvQueue::new(own_receives, cap.max_recv_sge)),
-            conn: Lock::new(Conn::new(Link::new(ack_stag, init.qp_type))),
+            conn: NoteLock::new(Conn::new(Link::new(ack_stag, init.qp_type))),
             datagram,
             kick: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
@@ -795,7 +795,7 @@ impl Qp {
     }
 
     /// The connection, or, if another thread is at it, `what` is left to that thread.
-    fn take_conn_or_leave(&self, what: u32) -> Option<LockGuard<'_, Conn>> {
+    fn take_conn_or_leave(&self, what: u32) -> Option<LockGuard<'_, Conn, true>> {
         self.conn.try_lock().or_else(|| {
             self.kick.fetch_or(what, Ordering::SeqCst);
             // It may have looked just before, and gone.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
-use weft_sys::{Lock, RecvBatch, UdpSocket, consume, notify, wait_readable};
+use weft_sys::{NoteLock, RecvBatch, UdpSocket, consume, notify, wait_readable};
 
 use super::limits::{
     DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX, RECEIVE_COST,
@@ -55,7 +55,7 @@ struct Inner {
     socket: UdpSocket,
     address: PeerAddress,
     origin: Instant,
-    state: Lock<State>,
+    state: NoteLock<State>,
     /// There may be something to receive or to send.
     kick: AtomicBool,
     /// Readable while events wait and a thread sleeps: see `State::raised`.
@@ -115,7 +115,7 @@ impl Endpoint {
             socket,
             address: PeerAddress { socket: address, endpoint: number },
             origin: Instant::now(),
-            state: Lock::new(state),
+            state: NoteLock::new(state),
             kick: AtomicBool::new(false),
             wake,
             sleepers: AtomicUsize::new(0),

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use weft_sys::{Arrival, Lock};
+use weft_sys::{Arrival, Lock, NoteLock};
 use weft_wire::datagram::{self, CRC_LEN, HEADER_LEN, Header};
 use weft_wire::ddp::FIRST_MSN;
 
@@ -50,7 +50,7 @@ pub(crate) struct Datagram {
     qkey: AtomicU32,
     /// There may be something to send.
     kick: AtomicBool,
-    tx: Lock<Tx>,
+    tx: NoteLock<Tx>,
     rx: Lock<Rx>,
     counters: Counters,
 }
@@ -111,7 +111,7 @@ impl Datagram {
             port,
             qkey: AtomicU32::new(0),
             kick: AtomicBool::new(false),
-            tx: Lock::new(tx),
+            tx: NoteLock::new(tx),
             rx: Lock::new(Rx::default()),
             counters: Counters::default(),
         }

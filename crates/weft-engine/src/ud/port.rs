@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use weft_sys::{Arrival, Lock, RecvBatch, UdpSocket};
+use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::multicast;
@@ -26,7 +26,7 @@ pub(crate) struct Port {
     socket: UdpSocket,
     /// There may be something to receive.
     kick: AtomicBool,
-    rx: Lock<RecvBatch>,
+    rx: NoteLock<RecvBatch>,
     /// Datagrams that have gone out since somebody last looked.
     sent: AtomicU64,
     /// Queue pairs that found the socket full.
@@ -57,7 +57,7 @@ impl Port {
             me: Weak::clone(me),
             socket,
             kick: AtomicBool::new(false),
-            rx: Lock::new(RecvBatch::default()),
+            rx: NoteLock::new(RecvBatch::default()),
             sent: AtomicU64::new(0),
             waiting: Lock::new(Vec::new()),
             unknown: AtomicU64::new(0),
