@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use weft_sys::Lock;
+use weft_sys::{Lock, LockGuard};
 
 use crate::channel::CompChannel;
 use crate::clock;
@@ -189,29 +189,16 @@ impl Cq {
     }
 
     /// Adds a completion; `solicited` if the peer asked to wake this side.
+    #[inline]
     pub(crate) fn push(self: &Arc<Self>, completion: Completion, solicited: bool) {
-        let failed = completion.status != Status::Success;
-        {
-            let mut ring = self.ring.lock();
-            if ring.entries.len() >= ring.capacity {
-                drop(ring);
-                self.report_overrun();
-                return;
-            }
-            ring.entries.push_back(completion);
-            if let Some(times) = &mut ring.times {
-                times.push_back(clock::ticks());
-            }
-            self.publish_len(&ring);
-        }
-        // An error counts as solicited (ibv_req_notify_cq(3)).
-        let threshold = if solicited || failed { ARMED_SOLICITED } else { ARMED_ANY };
-        if self.armed.load(Ordering::Acquire) >= threshold
-            && self.armed.swap(DISARMED, Ordering::AcqRel) >= threshold
-            && let Some(channel) = &self.channel
-        {
-            channel.post(self);
-        }
+        self.start_batch().push(completion, solicited);
+    }
+
+    /// Starts to add completions, of which the program is told when the batch is dropped.
+    #[inline]
+    pub(crate) fn start_batch(self: &Arc<Self>) -> Batch<'_> {
+        let ring = Some(self.ring.lock());
+        Batch { cq: self, ring, level: DISARMED, is_overrun: false }
     }
 
     /// Whether there are completions of a queue pair that the program has not taken.
@@ -255,6 +242,64 @@ impl Cq {
         if !self.overrun.swap(true, Ordering::AcqRel) {
             let element = Element::Cq(Arc::clone(self));
             self.context.post_event(AsyncEvent { kind: EventKind::CqErr, element });
+        }
+    }
+}
+
+/// Completions that are being added to a queue.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    cq: &'a Arc<Cq>,
+    ring: Option<LockGuard<'a, Ring>>,
+    /// How the queue must be armed at least for an event.
+    level: u8,
+    is_overrun: bool,
+}
+
+impl Batch<'_> {
+    /// Whether the queue is not full.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.entries.len() < ring.capacity)
+    }
+
+    /// Adds a completion; `solicited` if the peer asked to wake this side.
+    #[inline]
+    pub(crate) fn push(&mut self, completion: Completion, solicited: bool) {
+        let Some(ring) = &mut self.ring else { return };
+        if ring.entries.len() >= ring.capacity {
+            self.is_overrun = true;
+            return;
+        }
+        // An error counts as solicited (ibv_req_notify_cq(3)).
+        let is_awaited = solicited || completion.status != Status::Success;
+        let level = if is_awaited { ARMED_SOLICITED } else { ARMED_ANY };
+        self.level = if self.level == DISARMED { level } else { self.level.min(level) };
+        ring.entries.push_back(completion);
+        if let Some(times) = &mut ring.times {
+            times.push_back(clock::ticks());
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(ring) = self.ring.take() else { return };
+        self.cq.publish_len(&ring);
+        drop(ring);
+        if self.is_overrun {
+            self.cq.report_overrun();
+        }
+        if self.level == DISARMED {
+            return;
+        }
+        let armed = &self.cq.armed;
+        if armed.load(Ordering::Acquire) >= self.level
+            && armed.swap(DISARMED, Ordering::AcqRel) >= self.level
+            && let Some(channel) = &self.cq.channel
+        {
+            channel.post(self.cq);
         }
     }
 }

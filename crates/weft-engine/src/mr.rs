@@ -279,12 +279,13 @@ pub(crate) struct Finder {
 }
 
 impl Finder {
-    /// Holds a whole region of this side's still, for several copies from it. The caller checks
-    /// nothing further than what [`Held::part`] does: no right is needed to read one's own memory.
+    /// Holds a whole region of this side's still, for several copies. The caller checks nothing
+    /// further than what [`Held::part`] does.
     pub(crate) fn hold(
         &mut self,
         asker: Asker<'_>,
         key: u32,
+        needs: Access,
     ) -> std::result::Result<Held<'_>, AccessError> {
         let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
         if !remembered {
@@ -294,8 +295,11 @@ impl Finder {
             }
         }
         let mr = self.last.as_ref().ok_or(AccessError::Key)?;
-        if !Arc::ptr_eq(mr.pd(), asker.pd) {
+        if !asker.belongs_to(mr.pd()) {
             return Err(AccessError::Domain);
+        }
+        if !mr.access.contains(needs) {
+            return Err(AccessError::Rights);
         }
         Ok(Held { key, pin: mr.pin(mr.iova(), mr.len())? })
     }

@@ -646,7 +646,11 @@ impl Reactor {
             // One that waits in us keeps its promise, and is not to be disturbed.
             let is_promised = now < self.driven_until.load(Ordering::Relaxed);
             let is_dense = u128::from(polls) * PAUSE.as_nanos() >= nap.as_nanos();
-            nap = if is_promised || is_dense { PARK.min(nap * 2) } else { PARK_MIN };
+            // One that finds completions at each poll looks at nothing else, but posts.
+            let polled_at = self.polled_at.load(Ordering::Relaxed);
+            let is_at_it = u128::from(now.saturating_sub(polled_at)) < PAUSE.as_nanos();
+            let stays = is_promised || is_dense || is_at_it;
+            nap = if stays { PARK.min(nap * 2) } else { PARK_MIN };
         }
     }
 

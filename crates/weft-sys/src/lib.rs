@@ -32,7 +32,7 @@ pub use process_vm::{PIECES_MAX, Piece, peek_process, poke_process, read_process
 pub use region::Region;
 #[cfg(not(loom))]
 pub use ring::SharedSlots;
-pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, Slots};
+pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use socket::{peer_credentials, recv, send, tcp_maxseg};

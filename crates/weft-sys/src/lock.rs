@@ -146,9 +146,8 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    #[test]
-    fn counts_under_contention() {
-        let lock = Arc::new(Lock::new(0u64));
+    fn count_under_contention<const KEEPS_NOTES: bool>() {
+        let lock = Arc::new(Lock::<u64, KEEPS_NOTES>::new(0));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let lock = Arc::clone(&lock);
@@ -166,8 +165,14 @@ mod tests {
     }
 
     #[test]
+    fn counts_under_contention() {
+        count_under_contention::<false>();
+        count_under_contention::<true>();
+    }
+
+    #[test]
     fn try_lock_sees_a_holder() {
-        let lock = Lock::new(());
+        let lock = NoteLock::new(());
         let guard = lock.lock();
         assert!(lock.try_lock().is_none());
         drop(guard);

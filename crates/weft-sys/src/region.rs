@@ -68,6 +68,18 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.addr as *mut u8, src.len()) }
     }
 
+    /// Copies the whole region to the start of `dst`.
+    ///
+    /// # Panics
+    /// When `dst` is shorter than the region.
+    #[inline]
+    pub fn fill(&self, dst: &mut [u8]) {
+        assert!(self.len <= dst.len(), "copy past the end of a buffer");
+        // SAFETY: the source is mapped and readable by `new`'s contract; the destination has room
+        // for `len` bytes (asserted); it is one of our own buffers, and no region has those.
+        unsafe { std::ptr::copy_nonoverlapping(self.addr as *const u8, dst.as_mut_ptr(), self.len) }
+    }
+
     /// Appends the region's bytes to `dst`.
     pub fn copy_out(&self, dst: &mut Vec<u8>) {
         dst.reserve(self.len);
@@ -124,6 +136,9 @@ mod tests {
         let mut out = vec![9];
         whole.copy_out(&mut out);
         assert_eq!(out, [9, 0, 0, 1, 2, 3, 0, 0, 0]);
+        let mut buffer = [7; 4];
+        whole.part(3, 3).expect("inside").fill(&mut buffer);
+        assert_eq!(buffer, [2, 3, 0, 7]);
     }
 
     #[test]

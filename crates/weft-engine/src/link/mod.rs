@@ -21,6 +21,7 @@ pub(crate) mod place;
 pub(crate) mod pool;
 mod rx;
 pub(crate) mod shared;
+mod small;
 mod tx;
 mod uc;
 mod xrc;
@@ -29,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use weft_sys::Piece;
+use weft_sys::{LockGuard, Piece};
 use weft_wire::ddp::UntaggedQueue;
 use weft_wire::mpa::marker::{Inserter, Remover};
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
@@ -39,6 +40,7 @@ use crate::access::Access;
 use crate::log::{self, Level};
 use crate::mr::{Asker, Finder};
 use crate::qp::rq::RecvWork;
+use crate::qp::sq::SendQueue;
 use crate::qp::{Qp, QpAttr, QpState, QpType};
 use crate::shm::Peer;
 use crate::srq::Srq;
@@ -395,15 +397,19 @@ impl Link {
     //= rfc5040#section-5.5
     //% Requests complete in the order in which they were posted.
     pub(crate) fn complete_sends(&mut self, qp: &Qp) {
+        self.complete_held(qp.sq.lock(), qp);
+        self.check_drained(qp);
+    }
+
+    fn complete_held(&mut self, mut sq: LockGuard<'_, SendQueue>, qp: &Qp) {
         let count = if self.is_acknowledged() { self.peer_placed } else { self.taken };
-        let mut sq = qp.sq.lock();
+        let mut batch = None;
         while let Some(work) = sq.pop_complete(count) {
             if work.flags.contains(crate::wr::SendFlags::SIGNALED) {
-                qp.send_cq().push(work.completion(Status::Success, qp.number()), false);
+                let completion = work.completion(Status::Success, qp.number());
+                batch.get_or_insert_with(|| qp.send_cq().start_batch()).push(completion, false);
             }
         }
-        drop(sq);
-        self.check_drained(qp);
     }
 
     /// Reports once that the send queue, which is to be drained, is (IBTA 10.3.1.5).

@@ -11,17 +11,17 @@ use smallvec::SmallVec;
 use weft_sys::{PIECES_MAX, Piece, SLOT_BODY_LEN, SharedMemory, SharedSlots};
 use weft_wire::ddp::{self, Header};
 use weft_wire::error::ProtocolError;
-use weft_wire::rdmap::{self, Opcode};
+use weft_wire::rdmap::Opcode;
 
 use super::control::Control;
 use super::payload::Payload;
+use super::small::len_and_kind;
 use super::tx::MessageHeader;
 use super::{Fault, Link, Phase, fault, place};
 use crate::access::Access;
 use crate::limits::PARKED_BYTES_MAX;
-use crate::mr::{Asker, Held};
+use crate::qp::Qp;
 use crate::qp::sq;
-use crate::qp::{Qp, QpState};
 use crate::reactor::Reactor;
 use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
@@ -45,14 +45,14 @@ const GIVE_MAX: u64 = 1 << 20;
 
 const PLACED_LEN: usize = 4;
 /// Payload that fits a slot behind the longest header.
-const INLINE_MAX: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
+pub(super) const INLINE_MAX: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
 /// Pieces of a message that is fetched which fit a slot, 12 bytes each.
 const PULL_PIECES_MAX: usize = INLINE_MAX / PIECE_LEN;
 const PIECE_LEN: usize = 12;
 const _: () = assert!(PULL_PIECES_MAX <= PIECES_MAX);
 
 /// Where the payload of a slot is.
-const INLINE: u32 = 0;
+pub(super) const INLINE: u32 = 0;
 const BULK: u32 = 1;
 const PULL: u32 = 2;
 
@@ -69,7 +69,7 @@ pub(super) enum Direct {
 #[derive(Debug)]
 pub(super) struct View {
     memory: Arc<SharedMemory>,
-    rx: Arc<weft_sys::Consumer<SharedSlots>>,
+    pub(super) rx: Arc<weft_sys::Consumer<SharedSlots>>,
     pub(super) peer: Peer,
     bulk_at: usize,
 }
@@ -80,8 +80,8 @@ pub(crate) struct Shared {
     rings: Rings,
     /// Taken out while segments are looked at.
     view: Option<Box<View>>,
-    session: Arc<Session>,
-    keys: PeerKeys,
+    pub(super) session: Arc<Session>,
+    pub(super) keys: PeerKeys,
     grants: Arc<Grants>,
     port: Arc<RingPort>,
 
@@ -97,7 +97,7 @@ pub(crate) struct Shared {
     /// The peer's progress as it was last taken in.
     seen: Progress,
     /// Count of messages with the last Write that went through the ring.
-    last_write: u64,
+    pub(super) last_write: u64,
     /// Something has been brought since the peer's sleep was last looked at.
     brought: bool,
 
@@ -217,19 +217,32 @@ impl Shared {
     }
 
     fn push_slot(&mut self, kind: u32, header: &Header, rest: &[u8], placed: u64) {
+        self.fill_slot(kind, header, rest.len(), placed, |room| room.copy_from_slice(rest));
+    }
+
+    /// Takes a slot for a header and `len` bytes behind it, which `fill` puts to their place.
+    #[inline]
+    pub(super) fn fill_slot(
+        &mut self,
+        kind: u32,
+        header: &Header,
+        len: usize,
+        placed: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
         let mut body = [0; SLOT_BODY_LEN];
         body[..PLACED_LEN].copy_from_slice(&low(placed).to_ne_bytes());
-        let rest_at = PLACED_LEN + header.emit(&mut body[PLACED_LEN..]);
-        let len = rest_at + rest.len();
-        body[rest_at..len].copy_from_slice(rest);
+        let at = PLACED_LEN + header.emit(&mut body[PLACED_LEN..]);
+        fill(&mut body[at..at + len]);
+        let len = at + len;
         let slot = self.rings.tx.filled() % SLOTS;
         self.bulk_ends[slot as usize] = self.bulk_used;
-        self.rings.tx.push(kind << 8 | low(len as u64), &body[..len]);
+        self.rings.tx.push(kind << 8 | low(len as u64), len, &body);
         self.brought = true;
     }
 
     /// Empties go back in groups: the producer, which has plenty, is not disturbed for each.
-    fn release(&mut self, view: &View, bulk: usize) {
+    pub(super) fn release(&mut self, view: &View, bulk: usize) {
         view.rx.advance();
         self.unreleased += 1;
         self.bulk_unreleased += bulk;
@@ -329,6 +342,11 @@ impl Link {
     fn take_slots(&mut self, view: &View, taken: &mut u32, qp: &Qp) -> Result<(), Fault> {
         while *taken < TAKE_MAX && self.takes_slots() {
             let Some(info) = view.rx.peek() else { break };
+            let small = self.take_small_sends(view, TAKE_MAX - *taken, qp)?;
+            *taken += small;
+            if small != 0 {
+                continue;
+            }
             let Some(bulk) = self.take_slot(view, info, qp)? else { break };
             *taken += 1;
             if let Some(shared) = &mut self.shared {
@@ -345,10 +363,10 @@ impl Link {
     /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
     fn take_slot(&mut self, view: &View, info: u32, qp: &Qp) -> Result<Option<usize>, Fault> {
         let broken = || Fault::from(ProtocolError::RdmapCatastrophic);
-        let [len, kind, ..] = info.to_le_bytes();
+        let (len, kind) = len_and_kind(info);
         let mut body = [0; SLOT_BODY_LEN];
-        let body = body.get_mut(..usize::from(len)).ok_or_else(broken)?;
-        view.rx.read(body);
+        view.rx.read(len, &mut body);
+        let body = body.get(..len).ok_or_else(broken)?;
         let (placed, segment) = body.split_first_chunk().ok_or_else(broken)?;
         self.acknowledged(u32::from_ne_bytes(*placed), qp)?;
         if self.is_unreliable() && self.waits_for_receive(segment, qp) {
@@ -356,7 +374,7 @@ impl Link {
         }
         let (header, header_len) = Header::parse(segment)?;
         let rest = &segment[header_len..];
-        match u32::from(kind) {
+        match kind {
             INLINE => self.take_parsed(&header, Payload::Bytes(rest), qp).map(|()| Some(0)),
             BULK => {
                 let (at, len) = bulk_place(rest).ok_or_else(broken)?;
@@ -375,12 +393,20 @@ impl Link {
     }
 
     /// The peer has placed so many of our messages, modulo 2^32; perhaps an old count.
-    fn acknowledged(&mut self, placed: u32, qp: &Qp) -> Result<(), Fault> {
+    pub(super) fn acknowledged(&mut self, placed: u32, qp: &Qp) -> Result<(), Fault> {
+        let ahead = self.newly_placed(placed);
+        if ahead == 0 { Ok(()) } else { self.placed_there(self.peer_placed + ahead, qp) }
+    }
+
+    /// Whether the peer can have placed so many of our messages.
+    pub(super) fn can_have_placed(&self, placed: u32) -> bool {
+        self.peer_placed + self.newly_placed(placed) <= self.messages_sent
+    }
+
+    /// How many more than are known.
+    fn newly_placed(&self, placed: u32) -> u64 {
         let ahead = placed.wrapping_sub(low(self.peer_placed));
-        if ahead == 0 || ahead > u32::MAX / 2 {
-            return Ok(());
-        }
-        self.placed_there(self.peer_placed + u64::from(ahead), qp)
+        if ahead > u32::MAX / 2 { 0 } else { ahead.into() }
     }
 
     /// Takes in how far the peer is.
@@ -411,63 +437,6 @@ impl Link {
             self.refuse(qp, &ProtocolError::RdmapCatastrophic.into());
         }
         has_more
-    }
-
-    /// Hands over small Sends from one piece of memory, as many as there are, at once: taking turns
-    /// with the lines of the ring is what a message costs, and each lock taken between two would
-    /// wait for them. Returns whether there was one.
-    pub(super) fn push_small_sends(&mut self, qp: &Qp) -> bool {
-        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
-        let is_ready = self.rules.state == QpState::Rts && self.phase == Phase::Open;
-        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
-        let mut finder = std::mem::take(&mut self.tx_finder);
-        let (mut held, mut other) = (None::<Held<'_>>, Some(&mut finder));
-        let before = self.messages_sent;
-        let mut sq = qp.sq.lock();
-        while shared.has_room() {
-            let Some((_, work)) = sq.peek_next() else { break };
-            let is_plain =
-                matches!(work.operation, Operation::Send { imm: None, invalidate: None });
-            if !is_plain
-                || work.srqn != 0
-                || work.length as usize > INLINE_MAX
-                || work.flags.contains(SendFlags::FENCE)
-            {
-                break;
-            }
-            let solicited = work.flags.contains(SendFlags::SOLICITED);
-            let Some(piece) = sq.next_piece() else { break };
-            if let Some(finder) = other.take() {
-                held = finder.hold(asker, piece.lkey).ok();
-            }
-            let Some(region) = held
-                .as_ref()
-                .filter(|held| held.is_of(piece.lkey))
-                .and_then(|held| held.part(piece.addr, piece.length.into()))
-            else {
-                break;
-            };
-            let opcode = if solicited { Opcode::SendSe } else { Opcode::Send };
-            let (qn, msn) = (rdmap::queue::SEND, self.send_msn);
-            let header =
-                Header::Untagged { last: true, ulp: opcode.control(), ulp_word: 0, qn, msn, mo: 0 };
-            shared.scratch.clear();
-            region.copy_out(&mut shared.scratch);
-            let scratch = std::mem::take(&mut shared.scratch);
-            shared.push(&header, &scratch, self.placed);
-            shared.scratch = scratch;
-            self.send_msn = msn.wrapping_add(1);
-            self.messages_sent += 1;
-            self.appended += u64::from(piece.length);
-            sq.advance(sq::Progress::Sent(self.messages_sent));
-        }
-        drop((sq, held));
-        self.tx_finder = finder;
-        if self.messages_sent == before {
-            return false;
-        }
-        self.placed_told = self.placed;
-        true
     }
 
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.

@@ -139,13 +139,15 @@ impl Link {
         // A message of the program's and an answer to the peer take turns.
         self.response_turn = !self.response_turn;
         let our_turn = !self.response_turn || self.responses.is_empty();
-        if our_turn && self.is_shared() && self.is_acknowledged() && self.push_small_sends(qp) {
+        let has_unsent = qp.may_have_unsent();
+        let may_batch = has_unsent && our_turn && self.is_shared() && self.is_acknowledged();
+        if may_batch && (self.push_small_sends(qp) || self.write_small(qp)) {
             return true;
         }
         if self.response_turn && self.respond(qp) {
             return true;
         }
-        self.next_request(qp) || self.respond(qp) || self.say_goodbye()
+        has_unsent && self.next_request(qp) || self.respond(qp) || self.say_goodbye()
     }
 
     fn ready_to_receive_message(&mut self, kind: RtrKind) {

@@ -66,6 +66,20 @@ impl RecvQueue {
         Ok(())
     }
 
+    /// The oldest receive, if it has one piece of memory: its name, and the piece.
+    pub(crate) fn front_piece(&self) -> Option<(u64, Sge)> {
+        match self.work.front()? {
+            &(wr_id, 1) => self.sges.front().map(|&sge| (wr_id, sge)),
+            _ => None,
+        }
+    }
+
+    /// Takes the receive that [`RecvQueue::front_piece`] has shown.
+    pub(crate) fn pop_front_piece(&mut self) {
+        self.work.pop_front();
+        self.sges.pop_front();
+    }
+
     /// Moves the oldest receive to `work` if it has room for `length` bytes.
     pub(crate) fn pop_for(&mut self, length: u64, work: &mut RecvWork) -> Fit {
         let Some(&(_, count)) = self.work.front() else { return Fit::Empty };

@@ -49,6 +49,11 @@ impl Qp {
         grants?.grant(self, key)
     }
 
+    /// Whether it has a receive queue that is nobody else's.
+    pub(crate) fn has_own_receives(&self) -> bool {
+        self.init.srq.is_none() && self.init.qp_type.receives()
+    }
+
     /// What a peer may do to memory now.
     pub(crate) fn remote_access(&self) -> Access {
         match self.state() {

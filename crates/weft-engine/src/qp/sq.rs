@@ -53,6 +53,13 @@ impl SendWork {
     }
 }
 
+/// Where the bytes of a request are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Source<'a> {
+    Piece(Sge),
+    Inline(&'a [u8]),
+}
+
 /// Limits that a queue pair was made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
@@ -161,12 +168,21 @@ impl SendQueue {
         Some((self.next, self.work.get(self.index(self.next)?)?))
     }
 
-    /// The only piece of memory that the next request gathers from; `None` when there are several,
-    /// or it is inline.
-    pub(crate) fn next_piece(&self) -> Option<Sge> {
+    /// Where the bytes of the next request are, if they are in one place.
+    pub(crate) fn next_source(&self) -> Option<Source<'_>> {
         let (_, work) = self.peek_next()?;
-        let is_one = work.sge_count == 1 && work.inline_len == 0;
-        if is_one { self.sges.get(self.next_sge).copied() } else { None }
+        match (work.sge_count, work.inline_len as usize) {
+            (1, 0) => self.sges.get(self.next_sge).map(|&sge| Source::Piece(sge)),
+            (0, len) => {
+                let (front, back) = self.inline.as_slices();
+                let bytes = match self.next_inline.checked_sub(front.len()) {
+                    Some(at) => back.get(at..at + len),
+                    None => front.get(self.next_inline..self.next_inline + len),
+                };
+                bytes.map(Source::Inline)
+            }
+            _ => None,
+        }
     }
 
     /// Copies the gather list and inline bytes of the next request.
@@ -300,6 +316,12 @@ mod tests {
         {
             assert_eq!(queue.peek_next().expect("one more").1.wr_id, wr_id);
             queue.copy_next(&mut sges, &mut inline);
+            let source = match wr_id {
+                1 => None,
+                2 => Some(Source::Inline(b"abc")),
+                _ => Some(Source::Piece(sge(30))),
+            };
+            assert_eq!(queue.next_source(), source);
             assert_eq!(sges.iter().map(|sge| sge.addr).collect::<Vec<_>>(), addrs);
             assert_eq!(inline, bytes.as_bytes());
             queue.advance(Progress::Sent(wr_id));

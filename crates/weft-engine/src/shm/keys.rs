@@ -104,8 +104,26 @@ pub(crate) struct Mapped<'a> {
 pub(crate) struct InUse<'a>(&'a GrantWords);
 
 impl Drop for InUse<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.0.set_in_use(0);
+        self.0.end_use();
+    }
+}
+
+/// A key in use, for several operations, while the value lives.
+#[derive(Debug)]
+pub(crate) struct HeldKey<'a> {
+    granted: &'a Granted,
+    in_use: InUse<'a>,
+}
+
+impl HeldKey<'_> {
+    /// Where in our mapping of the peer's memory `len` bytes that are called `at` are; `None` when
+    /// they are not mapped, or `needs` is not granted for them.
+    #[inline]
+    pub(crate) fn mapped(&self, at: u64, len: u64, needs: Access) -> Option<Mapped<'_>> {
+        let address = self.granted.address_of(at, len, needs)?;
+        self.granted.mapped(address, len)
     }
 }
 
@@ -131,21 +149,27 @@ impl PeerKeys {
         len: u64,
         needs: Access,
     ) -> Found<'_> {
+        let Some(HeldKey { granted, in_use }) = self.hold(session, key) else { return Found::Ring };
+        let Some(address) = granted.address_of(at, len, needs) else { return Found::Ring };
+        Found::Direct(address, granted.mapped(address, len), in_use)
+    }
+
+    /// Uses a key; asks the peer if nothing is known of it.
+    pub(crate) fn hold(&mut self, session: &Session, key: u32) -> Option<HeldKey<'_>> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
             self.last = self.look_up(session, key).map(|granted| (key, granted));
         }
-        let Some((_, granted)) = &self.last else { return Found::Ring };
-        let Some(address) = granted.address_of(at, len, needs) else { return Found::Ring };
+        let (_, granted) = self.last.as_ref()?;
         // First say, then look: the target first revokes, then looks.
         self.words.set_in_use(key);
         if !self.words.grants(granted.slot, key, granted.serial) {
-            self.words.set_in_use(0);
+            self.words.end_use();
             self.known.remove(&key);
             self.last = None;
-            return Found::Ring;
+            return None;
         }
-        let Some((_, granted)) = &self.last else { return Found::Ring };
-        Found::Direct(address, granted.mapped(address, len), InUse(&self.words))
+        let (_, granted) = self.last.as_ref()?;
+        Some(HeldKey { granted, in_use: InUse(&self.words) })
     }
 
     /// The peer's answer to a question for a key.

@@ -167,10 +167,16 @@ impl GrantWords {
         self.word(slot).load(Ordering::SeqCst) == granted(key, serial)
     }
 
-    /// The peer: it uses a key now, or (0) none.
+    /// The peer: it uses a key now.
     #[inline]
     pub(super) fn set_in_use(&self, key: u32) {
         self.memory.word32(self.base + KEY_IN_USE_AT).store(key, Ordering::SeqCst);
+    }
+
+    /// The peer: it uses none any more. What it has done to the memory comes before.
+    #[inline]
+    pub(super) fn end_use(&self) {
+        self.memory.word32(self.base + KEY_IN_USE_AT).store(0, Ordering::Release);
     }
 
     /// The target: the key that the peer uses now.

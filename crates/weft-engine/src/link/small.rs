@@ -1,0 +1,242 @@
+//! Small Sends and Writes in shared memory, many at once.
+//!
+//! Taking turns with the lines of the ring is what a message costs. What is done once for a batch,
+//! the locks above all, is not done for each message, and no atomic operation between two messages
+//! waits for the lines of the first. What is unusual is left to the general path.
+
+use weft_sys::{Region, SLOT_BODY_LEN};
+use weft_wire::ddp::Header;
+use weft_wire::rdmap::{self, Opcode};
+
+use super::shared::{INLINE, INLINE_MAX, View};
+use super::{Fault, Link, Phase};
+use crate::access::Access;
+use crate::mr::{Asker, Finder, Held};
+use crate::qp::sq::{self, SendQueue, Source};
+use crate::qp::{Qp, QpState};
+use crate::wc::{self, Completion, Status};
+use crate::wr::{Operation, SendFlags, Sge};
+
+/// A Write up to this length costs less than what is done for it besides.
+const SMALL_WRITE_MAX: u32 = 4 << 10;
+/// Bytes that are written while the peer's key is in use, for which a deregistration waits.
+const WRITTEN_MAX: u64 = 64 << 10;
+
+impl Link {
+    /// Hands over Sends from one piece of memory each, as many as there are and the ring has room
+    /// for. Returns whether there was one.
+    pub(super) fn push_small_sends(&mut self, qp: &Qp) -> bool {
+        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+        let is_ready = self.rules.state == QpState::Rts && self.phase == Phase::Open;
+        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
+        let mut finder = std::mem::take(&mut self.tx_finder);
+        let mut local = Local::by(&mut finder);
+        let before = self.messages_sent;
+        let mut sq = qp.sq.lock();
+        while shared.has_room() {
+            let Some((_, work)) = sq.peek_next() else { break };
+            let is_plain =
+                matches!(work.operation, Operation::Send { imm: None, invalidate: None });
+            if !is_plain
+                || work.srqn != 0
+                || work.length as usize > INLINE_MAX
+                || work.flags.contains(SendFlags::FENCE)
+            {
+                break;
+            }
+            let length = work.length;
+            let solicited = work.flags.contains(SendFlags::SOLICITED);
+            let opcode = if solicited { Opcode::SendSe } else { Opcode::Send };
+            let (qn, msn) = (rdmap::queue::SEND, self.send_msn);
+            let header =
+                Header::Untagged { last: true, ulp: opcode.control(), ulp_word: 0, qn, msn, mo: 0 };
+            match sq.next_source() {
+                Some(Source::Inline(bytes)) => {
+                    shared.fill_slot(INLINE, &header, bytes.len(), self.placed, |room| {
+                        room.copy_from_slice(bytes);
+                    });
+                }
+                Some(Source::Piece(piece)) => {
+                    let Some(region) = local.part(asker, piece, Access::empty()) else { break };
+                    shared.fill_slot(INLINE, &header, region.len(), self.placed, |room| {
+                        region.fill(room);
+                    });
+                }
+                None => break,
+            }
+            self.send_msn = msn.wrapping_add(1);
+            self.messages_sent += 1;
+            self.appended += u64::from(length);
+            sq.advance(sq::Progress::Sent(self.messages_sent));
+        }
+        if sq.peek_next().is_none() {
+            qp.has_no_unsent(&sq);
+        }
+        drop((sq, local));
+        self.tx_finder = finder;
+        if self.messages_sent == before {
+            return false;
+        }
+        self.placed_told = self.placed;
+        true
+    }
+
+    /// Carries out Writes to memory that is mapped, from one place and to one key, as many as there
+    /// are. Returns whether there was one.
+    pub(super) fn write_small(&mut self, qp: &Qp) -> bool {
+        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+        // No Read that they could overtake, nor a Write in the ring that could overtake them.
+        let is_ready = self.rules.state == QpState::Rts
+            && self.phase == Phase::Open
+            && self.outstanding.is_empty();
+        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
+        if shared.last_write > self.peer_placed {
+            return false;
+        }
+        let mut sq = qp.sq.lock();
+        let Some((key, ..)) = next_small_write(&sq) else { return false };
+        let Some(remote) = shared.keys.hold(&shared.session, key) else { return false };
+        let mut local = Local::by(&mut self.tx_finder);
+        let mut written = 0;
+        while written < WRITTEN_MAX
+            && let Some((next_key, at, length)) = next_small_write(&sq)
+            && next_key == key
+        {
+            let mapped = remote.mapped(at, length.into(), Access::REMOTE_WRITE);
+            let (Some(place), Some(source)) = (mapped, sq.next_source()) else { break };
+            match source {
+                Source::Inline(bytes) => place.memory.place_bytes(place.offset, bytes),
+                Source::Piece(piece) => {
+                    let Some(region) = local.part(asker, piece, Access::empty()) else { break };
+                    place.memory.place(place.offset, &region);
+                }
+            }
+            sq.advance(sq::Progress::Done);
+            written += u64::from(length);
+        }
+        if sq.peek_next().is_none() {
+            qp.has_no_unsent(&sq);
+        }
+        drop((local, remote));
+        self.appended += written;
+        if written != 0 {
+            self.complete_held(sq, qp);
+        }
+        written != 0
+    }
+
+    /// Takes Sends that fit a slot and go to one piece of memory each, up to `max`, and returns how
+    /// many. What is unusual or wrong about the next stays for the one that takes any segment.
+    pub(super) fn take_small_sends(
+        &mut self,
+        view: &View,
+        max: u32,
+        qp: &Qp,
+    ) -> Result<u32, Fault> {
+        let is_usual = self.is_acknowledged()
+            && self.heard
+            && !self.receiving.active
+            && self.parked.is_empty()
+            && self.send_imm.is_none()
+            && qp.has_own_receives();
+        if !is_usual {
+            return Ok(0);
+        }
+        let (send, solicited) = (Opcode::Send.control(), Opcode::SendSe.control());
+        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+        let mut finder = std::mem::take(&mut self.rx_finder);
+        let mut local = Local::by(&mut finder);
+        let (mut taken, mut told) = (0, None);
+        let mut receives = qp.rq.lock();
+        let mut completions = qp.recv_cq().start_batch();
+        while taken < max && completions.has_room() {
+            let Some((len, INLINE)) = view.rx.peek().map(len_and_kind) else { break };
+            let mut body = [0; SLOT_BODY_LEN];
+            view.rx.read(len, &mut body);
+            let Some((placed, segment)) = body.get(..len).and_then(<[u8]>::split_first_chunk)
+            else {
+                break;
+            };
+            let Ok((
+                Header::Untagged { last: true, ulp, qn: rdmap::queue::SEND, msn, mo: 0, .. },
+                at,
+            )) = Header::parse(segment)
+            else {
+                break;
+            };
+            let placed = u32::from_ne_bytes(*placed);
+            if ulp != send && ulp != solicited || !self.can_have_placed(placed) {
+                break;
+            }
+            let payload = &segment[at..];
+            let Some((wr_id, target)) = receives.front_piece() else { break };
+            let Ok(length) = u32::try_from(payload.len()) else { break };
+            if length > target.length {
+                break;
+            }
+            let room = Sge { length, ..target };
+            let Some(region) = local.part(asker, room, Access::LOCAL_WRITE) else { break };
+            let queue = &mut self.queues[rdmap::queue::SEND as usize];
+            if queue.check(msn, 0, payload.len(), true, target.length.into()).is_err() {
+                break;
+            }
+            region.copy_in(payload);
+            receives.pop_front_piece();
+            let completion = Completion::new(wr_id, Status::Success, wc::Opcode::Recv, qp.number());
+            completions.push(Completion { byte_len: length, ..completion }, ulp == solicited);
+            self.placed += 1;
+            taken += 1;
+            told = Some(placed);
+            if let Some(shared) = &mut self.shared {
+                shared.release(view, 0);
+            }
+        }
+        drop((completions, receives, local));
+        self.rx_finder = finder;
+        // Last: what has been sent may complete to the queue that was being filled.
+        told.map_or(Ok(()), |placed| self.acknowledged(placed, qp))?;
+        Ok(taken)
+    }
+}
+
+/// The key, the place and the length of the next request, if it is a small Write.
+#[inline]
+fn next_small_write(sq: &SendQueue) -> Option<(u32, u64, u32)> {
+    let (_, work) = sq.peek_next()?;
+    match work.operation {
+        Operation::Write { remote_addr, rkey, imm: None }
+            if (1..=SMALL_WRITE_MAX).contains(&work.length) =>
+        {
+            Some((rkey, remote_addr, work.length))
+        }
+        _ => None,
+    }
+}
+
+/// Memory of this side's that a batch uses: one region, which stays registered meanwhile.
+struct Local<'a> {
+    finder: Option<&'a mut Finder>,
+    held: Option<Held<'a>>,
+}
+
+impl<'a> Local<'a> {
+    fn by(finder: &'a mut Finder) -> Self {
+        Self { finder: Some(finder), held: None }
+    }
+
+    /// A piece of the region; `None` when it lies elsewhere, or what it `needs` is not granted.
+    #[inline]
+    fn part(&mut self, asker: Asker<'_>, piece: Sge, needs: Access) -> Option<Region> {
+        if let Some(finder) = self.finder.take() {
+            self.held = finder.hold(asker, piece.lkey, needs).ok();
+        }
+        let held = self.held.as_ref().filter(|held| held.is_of(piece.lkey))?;
+        held.part(piece.addr, piece.length.into())
+    }
+}
+
+/// What is said of a slot beside it: the length of what it holds, and of what kind that is.
+pub(super) fn len_and_kind(info: u32) -> (usize, u32) {
+    let [len, kind, ..] = info.to_le_bytes();
+    (len.into(), kind.into())
+}
