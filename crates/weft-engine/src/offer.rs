@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Polls that find nothing between two offers, where cores are shared by pollers and elsewhere.
 const POLLS_AMONG_POLLERS: u32 = 8;
-const POLLS_ALONE: u32 = 4_096;
+const POLLS_ALONE: u32 = 1_024;
 /// An offer that took this long, in nanoseconds, was taken up.
 const TAKEN_NS: u64 = 1_500;
 /// Pollers, however many they are, give a core back sooner than this, in nanoseconds; who works
 /// takes a whole turn of the scheduler's.
 const TURN_NS: u64 = 2_000_000;
 /// Offers in a row that were taken up for less than a turn, after which the takers are pollers.
-const TAKEN_MIN: u32 = 4;
+const TAKEN_MIN: u32 = 2;
 /// Offers in a row that nobody took up, after which nobody seems to want the core: a poller may
 /// have been quick.
 const REFUSED_MAX: u32 = 64;
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn pollers_hand_the_core_to_each_other() {
-        assert_eq!(after(&[POLLER; 3]).patience(), POLLS_ALONE, "an interrupt looks the same");
-        assert_eq!(after(&[POLLER; 4]).patience(), POLLS_AMONG_POLLERS);
-        let mut then = vec![POLLER; 4];
+        assert_eq!(after(&[POLLER]).patience(), POLLS_ALONE, "an interrupt looks the same");
+        assert_eq!(after(&[POLLER; 2]).patience(), POLLS_AMONG_POLLERS);
+        let mut then = vec![POLLER; 2];
         then.extend([QUICK; 63]);
         assert_eq!(after(&then).patience(), POLLS_AMONG_POLLERS);
         then.push(QUICK);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn who_works_changes_nothing() {
-        let offers = after(&[POLLER, POLLER, POLLER, POLLER, WORKER]);
+        let offers = after(&[POLLER, POLLER, WORKER]);
         assert_eq!(offers.patience(), POLLS_AMONG_POLLERS);
         assert!(offers.are_cores_scarce(SCARCE_TIME_NS - 1));
         assert!(!offers.are_cores_scarce(SCARCE_TIME_NS));

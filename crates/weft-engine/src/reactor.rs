@@ -178,6 +178,8 @@ pub struct Reactor {
     polled_at: AtomicU64,
     /// Polls that had the driver, modulo 2^32.
     polls: AtomicU32,
+    /// A thread has been woken, perhaps for a socket: the next poll looks at them.
+    sockets_due: AtomicBool,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
     offers: CoreOffers,
@@ -245,6 +247,7 @@ impl Reactor {
             timer_serial: AtomicU64::new(0),
             polled_at: AtomicU64::new(0),
             polls: AtomicU32::new(0),
+            sockets_due: AtomicBool::new(false),
             driven_until: AtomicU64::new(0),
             offers: CoreOffers::new(),
             service_spin: Spin::beside(),
@@ -361,7 +364,9 @@ impl Reactor {
         }
         self.flush_dirty(&mut driver);
         let found = self.scan_rings(&mut driver);
-        if !driver.rings.is_empty() && driver.without_sockets < driver.sockets_every() {
+        let may_wait = driver.without_sockets < driver.sockets_every()
+            && !self.sockets_due.load(Ordering::Relaxed);
+        if !driver.rings.is_empty() && may_wait {
             driver.without_sockets += 1;
             if found {
                 driver.empty_passes = 0;
@@ -369,6 +374,7 @@ impl Reactor {
             }
         } else {
             driver.without_sockets = 0;
+            self.sockets_due.store(false, Ordering::Relaxed);
             // An epoll that finds nothing takes no socket's lock: asking all the time does not
             // disturb the packets that come in meanwhile.
             self.take_events(&mut driver.batch);
@@ -438,6 +444,7 @@ impl Reactor {
                 let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
                 if !self.rings_are_ready() {
                     wait_readable([fd, self.epoll.as_fd()], limit)?;
+                    self.sockets_due.store(true, Ordering::Relaxed);
                 }
             }
         }

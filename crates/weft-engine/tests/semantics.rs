@@ -551,3 +551,25 @@ fn who_only_receives_acknowledges_at_the_next_poll() {
     // A poll does nothing while the service thread is at it: most messages say it, not all.
     assert!(polls[MESSAGES * 9 / 10] <= POLLS_MAX, "polls until the acknowledgement: {polls:?}");
 }
+
+/// Programs that have one place for both kinds of completions take the first that comes for that of
+/// what they sent. Here the acknowledgement rides on the answer.
+#[test]
+fn what_was_sent_completes_before_the_answer_to_it() {
+    const ROUNDS: u64 = 100;
+    let host = Host::new();
+    let a = host.endpoint_of(|init| init.recv_cq = Arc::clone(&init.send_cq));
+    let b = host.endpoint();
+    connect_sharing(&a, &b, &init_attr());
+    let memory = Memory::new(&host, 16, Access::LOCAL_WRITE);
+    for round in 0..ROUNDS {
+        a.receive(2, &[memory.sge(0, 8)]);
+        b.receive(1, &[memory.sge(8, 8)]);
+        a.post(&send(3, Data::Gather(&[memory.sge(0, 8)])));
+        assert_eq!(poll_one(&b.recv_cq).status, Status::Success);
+        b.post(&send(4, Data::Gather(&[memory.sge(8, 8)])));
+        let order = [poll_one(&a.send_cq).wr_id, poll_one(&a.send_cq).wr_id];
+        assert_eq!(order, [3, 2], "round {round}");
+        assert_eq!(poll_one(&b.send_cq).wr_id, 4);
+    }
+}

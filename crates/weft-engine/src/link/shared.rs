@@ -398,13 +398,8 @@ impl Link {
         if ahead == 0 { Ok(()) } else { self.placed_there(self.peer_placed + ahead, qp) }
     }
 
-    /// Whether the peer can have placed so many of our messages.
-    pub(super) fn can_have_placed(&self, placed: u32) -> bool {
-        self.peer_placed + self.newly_placed(placed) <= self.messages_sent
-    }
-
-    /// How many more than are known.
-    fn newly_placed(&self, placed: u32) -> u64 {
+    /// How many more messages than are known the peer has placed, if that is no old count.
+    pub(super) fn newly_placed(&self, placed: u32) -> u64 {
         let ahead = placed.wrapping_sub(low(self.peer_placed));
         if ahead > u32::MAX / 2 { 0 } else { ahead.into() }
     }

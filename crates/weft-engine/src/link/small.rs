@@ -142,11 +142,12 @@ impl Link {
         if !is_usual {
             return Ok(0);
         }
+        self.take_first_acknowledgement(view, qp)?;
         let (send, solicited) = (Opcode::Send.control(), Opcode::SendSe.control());
         let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
         let mut finder = std::mem::take(&mut self.rx_finder);
         let mut local = Local::by(&mut finder);
-        let (mut taken, mut told) = (0, None);
+        let mut taken = 0;
         let mut receives = qp.rq.lock();
         let mut completions = qp.recv_cq().start_batch();
         while taken < max && completions.has_room() {
@@ -164,8 +165,9 @@ impl Link {
             else {
                 break;
             };
-            let placed = u32::from_ne_bytes(*placed);
-            if ulp != send && ulp != solicited || !self.can_have_placed(placed) {
+            // What has been sent completes before an answer to it: programs rely on that.
+            let is_news = self.newly_placed(u32::from_ne_bytes(*placed)) != 0;
+            if ulp != send && ulp != solicited || is_news {
                 break;
             }
             let payload = &segment[at..];
@@ -186,16 +188,25 @@ impl Link {
             completions.push(Completion { byte_len: length, ..completion }, ulp == solicited);
             self.placed += 1;
             taken += 1;
-            told = Some(placed);
             if let Some(shared) = &mut self.shared {
                 shared.release(view, 0);
             }
         }
         drop((completions, receives, local));
         self.rx_finder = finder;
-        // Last: what has been sent may complete to the queue that was being filled.
-        told.map_or(Ok(()), |placed| self.acknowledged(placed, qp))?;
         Ok(taken)
+    }
+
+    /// Learns from the next slot what the peer has placed, before locks are taken: requests
+    /// complete by that.
+    fn take_first_acknowledgement(&mut self, view: &View, qp: &Qp) -> Result<(), Fault> {
+        let Some((len, _)) = view.rx.peek().map(len_and_kind) else { return Ok(()) };
+        let mut body = [0; SLOT_BODY_LEN];
+        view.rx.read(len, &mut body);
+        match body.get(..len).and_then(<[u8]>::first_chunk) {
+            Some(placed) => self.acknowledged(u32::from_ne_bytes(*placed), qp),
+            None => Ok(()),
+        }
     }
 }
 
