@@ -573,3 +573,24 @@ fn what_was_sent_completes_before_the_answer_to_it() {
         assert_eq!(poll_one(&b.send_cq).wr_id, 4);
     }
 }
+
+/// A long Write waits for what the peer says of its key, whatever that is.
+#[test]
+fn a_long_write_to_a_key_that_is_not_known_yet() {
+    const LEN: usize = 1 << 20;
+    for is_right in [true, false] {
+        let host = Host::new();
+        let (a, b) = (host.endpoint(), host.endpoint());
+        connect_sharing(&a, &b, &init_attr());
+        let access = if is_right { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let far = Memory::new(&host, LEN, Access::LOCAL_WRITE | access);
+        let near = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+        near.fill(|at| at.to_le_bytes()[0]);
+        let write = Operation::Write { remote_addr: far.addr(0), rkey: far.key(), imm: None };
+        a.post(&signalled(1, write, Data::Gather(&[near.sge(0, LEN)])));
+        let status = if is_right { Status::Success } else { Status::RemAccessErr };
+        assert_eq!(poll_one(&a.send_cq).status, status);
+        assert_eq!(far.bytes() == near.bytes(), is_right);
+        drop(b);
+    }
+}

@@ -34,6 +34,9 @@ pub(super) const CHUNK_MAX: u32 = 32 << 10;
 /// Messages from this length on are fetched by the receiver: a system call costs less than the
 /// second copy.
 const PULL_MIN: u32 = 16 << 10;
+/// Writes and Reads from this length on wait for what the peer says of their key: that takes less
+/// time than going through the ring.
+const WORTH_WAITING: u32 = 256 << 10;
 /// Slots that one step may take.
 const STEP_SLOTS: u32 = 4;
 /// Slots that one pass takes before others have their turn.
@@ -59,7 +62,7 @@ const PULL: u32 = 2;
 /// What became of an operation that may do without the target.
 pub(super) enum Direct {
     Done,
-    /// It must wait for earlier Writes that went through the ring.
+    /// It must wait for earlier Writes that went through the ring, or for the peer's word.
     Wait,
     /// It goes through the ring.
     Ring,
@@ -581,6 +584,12 @@ impl Link {
         let Some(shared) = &mut self.shared else { return Direct::Ring };
         let Some(view) = &shared.view else { return Direct::Ring };
         if length != 0 {
+            if length >= WORTH_WAITING
+                && shared.keys.hold(&shared.session, key).is_none()
+                && shared.keys.is_awaited(key)
+            {
+                return Direct::Wait;
+            }
             let found = shared.keys.find(&shared.session, key, at, length.into(), needs);
             let Found::Direct(mut address, mut mapped, _in_use) = found else {
                 return Direct::Ring;

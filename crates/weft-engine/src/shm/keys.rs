@@ -77,7 +77,7 @@ impl Granted {
 
 #[derive(Debug)]
 enum Known {
-    Asked { uses: u32 },
+    Asked { uses: u32, is_sent: bool },
     Denied,
     Granted(Granted),
 }
@@ -172,6 +172,11 @@ impl PeerKeys {
         Some(HeldKey { granted, in_use: InUse(&self.words) })
     }
 
+    /// Whether the peer has been asked for a key and has not answered yet.
+    pub(crate) fn is_awaited(&self, key: u32) -> bool {
+        matches!(self.known.get(&key), Some(Known::Asked { is_sent: true, .. }))
+    }
+
     /// The peer's answer to a question for a key.
     pub(crate) fn learn(&mut self, key: u32, granted: Option<Granted>) {
         if let Some(known) = self.known.get_mut(&key) {
@@ -184,21 +189,20 @@ impl PeerKeys {
         match self.known.get_mut(&key) {
             Some(Known::Granted(granted)) => return Some(granted.clone()),
             Some(Known::Denied) => return None,
-            Some(Known::Asked { uses }) => {
+            Some(Known::Asked { uses, .. }) => {
                 *uses += 1;
                 if *uses < PATIENCE {
                     return None;
                 }
-                *uses = 0;
             }
             None => {
                 if self.known.len() >= KEYS_MAX {
                     self.known.clear();
                 }
-                self.known.insert(key, Known::Asked { uses: 0 });
             }
         }
-        session.ask_for_key(key);
+        let is_sent = session.ask_for_key(key);
+        self.known.insert(key, Known::Asked { uses: 0, is_sent });
         None
     }
 }

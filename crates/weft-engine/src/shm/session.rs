@@ -191,10 +191,10 @@ impl Session {
         let _ = self.send(&[BELL], &[]);
     }
 
-    /// Asks for a key. Without an answer the operations go through the ring.
-    pub(super) fn ask_for_key(&self, key: u32) {
+    /// Asks for a key. Returns whether there will be an answer.
+    pub(super) fn ask_for_key(&self, key: u32) -> bool {
         let [a, b, c, d] = key.to_ne_bytes();
-        let _ = self.send(&[ASK, a, b, c, d], &[]);
+        self.send(&[ASK, a, b, c, d], &[]).is_ok()
     }
 
     /// Whether the peer's end is open.
