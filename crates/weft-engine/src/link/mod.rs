@@ -575,6 +575,11 @@ impl Link {
         Asker { pd: qp.pd(), xrcd: qp.xrcd().map(|domain| &**domain), qp_num: qp.number() }
     }
 
+    /// Whether the peer has said more than that it is there.
+    pub(crate) fn has_heard_messages(&self) -> bool {
+        self.placed != 0 || self.has_parked() || self.receiving.active || !self.responses.is_empty()
+    }
+
     /// Bytes from and to the peer since the connection began.
     pub(crate) fn byte_counters(&self) -> (u64, u64) {
         (self.bytes_in, self.taken)

@@ -185,6 +185,7 @@ impl Conn {
     }
 
     fn share(&mut self, qp: &Qp, shared: Box<Shared>) {
+        self.must_share = false;
         self.link.share(shared);
         log::write(
             Level::Info,
@@ -268,14 +269,14 @@ impl Conn {
                     self.link.input(qp);
                     return false;
                 }
-                Ok(_) if self.must_share => {
-                    self.insist_on_sharing(qp);
-                    return false;
-                }
                 Ok(count) => {
                     received += count;
                     self.link.heard_bytes(count);
                     self.link.input(qp);
+                    if self.must_share && self.link.has_heard_messages() {
+                        self.insist_on_sharing(qp);
+                        return false;
+                    }
                     if count < space && !drain {
                         return false;
                     }
@@ -304,6 +305,11 @@ impl Conn {
             }
             if self.blocked || matches!(self.sharing, Sharing::Offered { .. }) {
                 return;
+            }
+            // That a peer says by the stream that it is there may be the last it says.
+            if self.must_share && !self.link.may_share() && qp.may_have_unsent() {
+                self.must_share = false;
+                return self.insist_on_sharing(qp);
             }
             if self.link.is_shared() {
                 if self.link.output_shared(qp) {
