@@ -106,8 +106,10 @@ pub enum Tool {
         /// Bytes per message.
         bytes: u32,
     },
-    /// TCP ping-pong.
-    QperfTcpLatency {
+    /// Ping-pong over TCP or UDP.
+    QperfLatency {
+        /// The test, `tcp_lat` or `udp_lat`.
+        test: &'static str,
         /// Bytes per message.
         bytes: u32,
     },
@@ -149,9 +151,9 @@ impl Tool {
             | Self::Ucx { unit, .. } => unit,
             Self::Iperf3 { .. } | Self::Memcpy { .. } => Unit::BytesPerSecond,
             Self::Iperf3NoDelay { .. } => Unit::MessagesPerSecond,
-            Self::PerftestLatency { .. }
-            | Self::QperfTcpLatency { .. }
-            | Self::FabricShm { .. } => Unit::Nanoseconds,
+            Self::PerftestLatency { .. } | Self::QperfLatency { .. } | Self::FabricShm { .. } => {
+                Unit::Nanoseconds
+            }
         }
     }
 }
@@ -163,7 +165,7 @@ impl fmt::Display for Tool {
             | Self::PerftestLatency { program, options } => write!(f, "{program} {options}"),
             Self::Iperf3 { bytes } => write!(f, "iperf3 -l {bytes}"),
             Self::Iperf3NoDelay { bytes } => write!(f, "iperf3 -N -l {bytes}"),
-            Self::QperfTcpLatency { bytes } => write!(f, "qperf tcp_lat -m {bytes}"),
+            Self::QperfLatency { test, bytes } => write!(f, "qperf {test} -m {bytes}"),
             Self::QperfTcpBandwidth { bytes, .. } => write!(f, "qperf tcp_bw -m {bytes}"),
             Self::Ucx { test, options, .. } => write!(f, "ucx_perftest -t {test} {options}"),
             Self::FabricShm { bytes } => write!(f, "fi_pingpong -p shm -S {bytes}"),
@@ -213,7 +215,7 @@ impl Bench<'_> {
                 let sample = self.iperf3(bytes, "-N")?;
                 Ok(Sample { value: sample.value / f64::from(bytes), ..sample })
             }
-            Tool::QperfTcpLatency { bytes } => self.qperf_tcp_latency(bytes),
+            Tool::QperfLatency { test, bytes } => self.qperf_latency(test, bytes),
             Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
             Tool::Ucx { test, options, unit } => self.ucx(test, options, unit),
             Tool::FabricShm { bytes } => self.fabric_shm(bytes),
@@ -263,11 +265,11 @@ impl Bench<'_> {
         Ok(Sample::new(report.received, cpu, messages))
     }
 
-    fn qperf_tcp_latency(&self, bytes: u32) -> Result<Sample> {
-        let (report, cpu) = self.qperf("tcp_lat", bytes)?;
-        let messages = report.value("tcp_lat", "loc_send_msgs")?;
-        let messages = messages + report.value("tcp_lat", "rem_send_msgs")?;
-        Ok(Sample::new(report.value("tcp_lat", "latency")?, cpu, messages))
+    fn qperf_latency(&self, test: &str, bytes: u32) -> Result<Sample> {
+        let (report, cpu) = self.qperf(test, bytes)?;
+        let messages = report.value(test, "loc_send_msgs")?;
+        let messages = messages + report.value(test, "rem_send_msgs")?;
+        Ok(Sample::new(report.value(test, "latency")?, cpu, messages))
     }
 
     fn qperf_tcp_bandwidth(&self, bytes: u32, unit: Unit) -> Result<Sample> {

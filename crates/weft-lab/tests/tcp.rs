@@ -8,7 +8,7 @@ fn measures_tcp(stage: Stage) -> Result<()> {
     let bench = Bench { stage: &stage, placement: Placement::Pinned };
     let iperf3 = Tool::Iperf3 { bytes: 65_536 };
     let rate = Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond };
-    for tool in [iperf3, rate, Tool::QperfTcpLatency { bytes: 8 }] {
+    for tool in [iperf3, rate, Tool::QperfLatency { test: "tcp_lat", bytes: 8 }] {
         let sample = bench.run(tool)?;
         println!("{tool}: {} {:?}", tool.unit().show(sample.value), sample.cpu_per_message);
         ensure!(sample.value > 0.0, "{tool}: {sample:?}");

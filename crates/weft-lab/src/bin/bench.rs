@@ -62,6 +62,15 @@ impl Group {
     }
 }
 
+const TCP_LATENCY: Tool = Tool::QperfLatency { test: "tcp_lat", bytes: 8 };
+const DATAGRAMS: Group = Group::of(
+    Tool::QperfLatency { test: "udp_lat", bytes: 8 },
+    &[(
+        Tool::PerftestLatency { program: "ib_send_lat", options: "-c UD -s 8 -n 30000" },
+        Target::AtMost(1.0),
+    )],
+);
+
 const MESSAGE_RATE: &[(Tool, Target)] = &[(
     Tool::PerftestBandwidth {
         program: "ib_send_bw",
@@ -71,7 +80,7 @@ const MESSAGE_RATE: &[(Tool, Target)] = &[(
     Target::AtLeast(5.0),
 )];
 
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
     Group::of(
         Tool::Iperf3 { bytes: 65_536 },
         &[
@@ -94,7 +103,7 @@ const GROUPS: [Group; 4] = [
         ],
     ),
     Group::of(
-        Tool::QperfTcpLatency { bytes: 8 },
+        TCP_LATENCY,
         &[
             (
                 Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
@@ -108,6 +117,7 @@ const GROUPS: [Group; 4] = [
     ),
     Group::of(Tool::Iperf3NoDelay { bytes: 64 }, MESSAGE_RATE),
     Group::of(Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond }, MESSAGE_RATE),
+    DATAGRAMS,
 ];
 
 const SEND_LATENCY: Tool =
@@ -136,7 +146,7 @@ const WRITE_16M: Tool = bandwidth("ib_write_bw", "-s 16777216 -n 300");
 const READ_16M: Tool = bandwidth("ib_read_bw", "-s 16777216 -n 300");
 
 /// On one host, where memory is shared.
-const GROUPS_OF_ONE_HOST: [Group; 12] = [
+const GROUPS_OF_ONE_HOST: [Group; 13] = [
     Group::of(
         Tool::Ucx { test: "tag_lat", options: "-s 8 -n 300000", unit: Unit::Nanoseconds },
         &[(SEND_LATENCY, Target::AtMost(1.0)), (WRITE_LATENCY, Target::AtMost(1.0))],
@@ -146,21 +156,21 @@ const GROUPS_OF_ONE_HOST: [Group; 12] = [
         &[(SEND_LATENCY, Target::AtMost(1.0)), (WRITE_LATENCY, Target::AtMost(1.0))],
     ),
     Group::of(
-        Tool::QperfTcpLatency { bytes: 8 },
+        TCP_LATENCY,
         &[(SEND_LATENCY, Target::AtMost(0.02)), (WRITE_LATENCY, Target::AtMost(0.02))],
     ),
     // TCP is at its best where no core has to be woken.
     Group {
         baseline_placement: Some(Placement::Together),
         ..Group::of(
-            Tool::QperfTcpLatency { bytes: 8 },
+            TCP_LATENCY,
             &[(SEND_LATENCY, Target::AtMost(0.125)), (WRITE_LATENCY, Target::AtMost(0.125))],
         )
     },
     Group {
         placement: Some(Placement::Together),
         ..Group::of(
-            Tool::QperfTcpLatency { bytes: 8 },
+            TCP_LATENCY,
             &[
                 (
                     Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
@@ -201,6 +211,7 @@ const GROUPS_OF_ONE_HOST: [Group; 12] = [
         Tool::Memcpy { bytes: 16 << 20 },
         &[(WRITE_16M, Target::AtLeast(0.9)), (READ_16M, Target::AtLeast(0.9))],
     ),
+    DATAGRAMS,
 ];
 
 /// Connections that share a process, for what each one costs.

@@ -19,7 +19,7 @@ const TCP_BANDWIDTH: [Tool; 2] = [
     Tool::Iperf3 { bytes: 65_536 },
     Tool::QperfTcpBandwidth { bytes: 65_536, unit: Unit::BytesPerSecond },
 ];
-const TCP_LATENCY: [Tool; 1] = [Tool::QperfTcpLatency { bytes: 8 }];
+const TCP_LATENCY: [Tool; 1] = [Tool::QperfLatency { test: "tcp_lat", bytes: 8 }];
 
 /// Pings of `rping`, each a Read and a Write of the server's whose data both ends compare.
 const PINGS: u32 = 1000;
