@@ -4,14 +4,17 @@
 //! an offer (`sched_yield(2)`): nobody takes it up, and it is over in less than a microsecond;
 //! another that polls takes it and gives it back soon; or somebody has work, and keeps it for a
 //! whole turn. Among pollers offers pay at every opportunity; otherwise they are made now and then,
-//! to find out. Who has work says nothing either way: the scheduler is fair, and gives it its share
-//! of the core whether it is offered or not.
+//! to find out. Beside one that has work a poller naps instead, until it is woken: who sleeps keeps
+//! its claim to the core, and who yields loses it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Polls that find nothing between two offers, where cores are shared by pollers and elsewhere.
 const POLLS_AMONG_POLLERS: u32 = 8;
 const POLLS_ALONE: u32 = 1_024;
+/// The same beside one that works: longer than a peer on another core takes to answer.
+const POLLS_BESIDE_WORK: u32 = 64;
 /// An offer that took this long, in nanoseconds, was taken up.
 const TAKEN_NS: u64 = 1_500;
 /// Pollers, however many they are, give a core back sooner than this, in nanoseconds; who works
@@ -25,6 +28,10 @@ const REFUSED_MAX: u32 = 64;
 /// An offer that took this long, in nanoseconds, shows that cores are scarce, and for how long.
 const SCARCE_NS: u64 = 20_000;
 const SCARCE_TIME_NS: u64 = 100_000_000;
+/// For how long one that has work is expected to go on, in nanoseconds.
+const WORKER_TIME_NS: u64 = 200_000_000;
+/// How long a nap is: a program may look at more than us between polls.
+pub(crate) const NAP: Duration = Duration::from_micros(100);
 
 /// What became of the last offers. Threads may learn at once; then one of the lessons is lost.
 #[derive(Debug)]
@@ -33,6 +40,16 @@ pub(crate) struct CoreOffers {
     taken: AtomicU32,
     refused: AtomicU32,
     scarce_until: AtomicU64,
+    worker_until: AtomicU64,
+}
+
+/// How to offer a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// By `sched_yield`.
+    Yield,
+    /// By sleeping until somebody calls, for [`NAP`] at most.
+    Nap,
 }
 
 impl CoreOffers {
@@ -42,7 +59,13 @@ impl CoreOffers {
             taken: AtomicU32::new(0),
             refused: AtomicU32::new(0),
             scarce_until: AtomicU64::new(0),
+            worker_until: AtomicU64::new(0),
         }
+    }
+
+    /// How to make an offer `now`, in nanoseconds.
+    pub(crate) fn kind(&self, now: u64) -> Offer {
+        if now < self.worker_until.load(Ordering::Relaxed) { Offer::Nap } else { Offer::Yield }
     }
 
     /// How many polls in a row may find nothing before the core is offered.
@@ -57,8 +80,12 @@ impl CoreOffers {
         now < self.scarce_until.load(Ordering::Relaxed)
     }
 
-    /// An offer that ended `now` took this long; both in nanoseconds.
+    /// An offer by yielding that ended `now` took this long; both in nanoseconds.
     pub(crate) fn learn(&self, took: u64, now: u64) {
+        if took >= TURN_NS {
+            self.worker_until.store(now + WORKER_TIME_NS, Ordering::Relaxed);
+            self.patience.store(POLLS_BESIDE_WORK, Ordering::Relaxed);
+        }
         if took > SCARCE_NS {
             self.scarce_until.store(now + SCARCE_TIME_NS, Ordering::Relaxed);
         }
@@ -107,11 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn who_works_changes_nothing() {
-        let offers = after(&[POLLER, POLLER, WORKER]);
-        assert_eq!(offers.patience(), POLLS_AMONG_POLLERS);
+    fn beside_one_that_works_a_poller_naps() {
+        let offers = after(&[POLLER, POLLER]);
+        assert_eq!(offers.kind(0), Offer::Yield);
+        offers.learn(WORKER, 0);
+        assert_eq!(offers.patience(), POLLS_BESIDE_WORK);
+        assert_eq!(offers.kind(WORKER_TIME_NS - 1), Offer::Nap);
+        assert_eq!(offers.kind(WORKER_TIME_NS), Offer::Yield);
         assert!(offers.are_cores_scarce(SCARCE_TIME_NS - 1));
         assert!(!offers.are_cores_scarce(SCARCE_TIME_NS));
-        assert_eq!(after(&[WORKER; 8]).patience(), POLLS_ALONE);
     }
 }

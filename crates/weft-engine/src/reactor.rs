@@ -37,7 +37,7 @@ use weft_sys::{
     Forkable, Lock, consume, in_forked_child, neutralise, notify, spawn_quiet, wait_readable,
 };
 
-use crate::offer::CoreOffers;
+use crate::offer::{CoreOffers, NAP, Offer};
 use crate::spin::Spin;
 use crate::{Errno, Result, shm};
 
@@ -395,9 +395,24 @@ impl Reactor {
 
     fn offer_core(&self) {
         let before = now_ns();
+        if self.offers.kind(before) == Offer::Nap {
+            return self.nap();
+        }
         rustix::thread::sched_yield();
         let now = now_ns();
         self.offers.learn(now - before, now);
+    }
+
+    /// Sleeps until somebody calls, but not for long.
+    fn nap(&self) {
+        let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+        if !self.rings_are_ready() && self.dirty_len.load(Ordering::SeqCst) == 0 {
+            let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+            // Interrupted: as if there were something. The C library's own call would be a point
+            // of cancellation, which no program expects in `ibv_poll_cq`.
+            let _ = poll(&mut fds, Some(&timespec(NAP)));
+            self.sockets_due.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Keeps the service thread away while the caller, a thread of the program's, is at a socket.
