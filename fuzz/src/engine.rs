@@ -60,10 +60,7 @@ pub fn link(data: &[u8]) {
 pub fn link_of(qp_type: QpType, data: &[u8]) {
     let context = context();
     let pd = Pd::new(context);
-    let everything =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let open = Memory::new(&pd, everything);
-    let private = Memory::new(&pd, Access::REMOTE_READ);
+    let [open, private] = memories(&pd);
     let cq = Cq::new(context, 64, None).expect("a completion queue");
     let (qp, shared) = queue_pair(qp_type, &pd, &cq);
     let mut peer = connect(&qp, qp_type, None);
@@ -83,13 +80,25 @@ pub fn link_of(qp_type: QpType, data: &[u8]) {
     peer.shutdown(Shutdown::Write).expect("a connected socket");
     drain(&mut peer, &cq);
 
+    finish(&qp, &open, &private);
+}
+
+/// Memory that the peer may do anything to, and memory that it may only read.
+pub(crate) fn memories(pd: &Arc<Pd>) -> [Memory; 2] {
+    let everything =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    [everything, Access::REMOTE_READ].map(|access| Memory::new(pd, access))
+}
+
+/// Ends a queue pair, after which only the bytes that the peer may write to may have changed.
+pub(crate) fn finish(qp: &Qp, open: &Memory, private: &Memory) {
     qp.destroy();
-    for memory in [&open, &private] {
+    for memory in [open, private] {
         memory.mr.deregister().expect("no window is bound");
         assert!(memory.guards_are_whole(), "memory beside a region has changed");
     }
     assert!(private.is(0), "memory that may not be written has changed");
-    while context.next_event().is_ok() {}
+    while context().next_event().is_ok() {}
 }
 
 pub(crate) fn context() -> &'static Arc<Context> {

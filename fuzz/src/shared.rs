@@ -22,7 +22,6 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
-use weft_engine::access::Access;
 use weft_engine::cq::Cq;
 use weft_engine::hello::ProcessId;
 use weft_engine::pd::Pd;
@@ -58,10 +57,7 @@ static SOURCE: [u8; 4_096] = [0x5c; 4_096];
 pub fn shared(data: &[u8]) {
     let context = engine::context();
     let pd = Pd::new(context);
-    let everything =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let open = Memory::new(&pd, everything);
-    let private = Memory::new(&pd, Access::REMOTE_READ);
+    let [open, private] = engine::memories(&pd);
     let cq = Cq::new(context, 64, None).expect("a completion queue");
     let (qp, _) = engine::queue_pair(QpType::Rc, &pd, &cq);
     let mut stream = engine::connect(&qp, QpType::Rc, Some(PROCESS));
@@ -75,13 +71,7 @@ pub fn shared(data: &[u8]) {
     stream.shutdown(Shutdown::Write).expect("a connected socket");
     engine::drain(&mut stream, &cq);
 
-    qp.destroy();
-    for memory in [&open, &private] {
-        memory.mr.deregister().expect("no window is bound");
-        assert!(memory.guards_are_whole(), "memory beside a region has changed");
-    }
-    assert!(private.is(0), "memory that may not be written has changed");
-    while context.next_event().is_ok() {}
+    engine::finish(&qp, &open, &private);
 }
 
 /// Offers a segment, and waits until the queue pair uses it.

@@ -584,15 +584,11 @@ impl Link {
         let Some(shared) = &mut self.shared else { return Direct::Ring };
         let Some(view) = &shared.view else { return Direct::Ring };
         if length != 0 {
-            if length >= WORTH_WAITING
-                && shared.keys.hold(&shared.session, key).is_none()
-                && shared.keys.is_awaited(key)
-            {
-                return Direct::Wait;
-            }
-            let found = shared.keys.find(&shared.session, key, at, length.into(), needs);
-            let Found::Direct(mut address, mut mapped, _in_use) = found else {
-                return Direct::Ring;
+            let Found::Direct(mut address, mut mapped, _in_use) =
+                shared.keys.find(&shared.session, key, at, length.into(), needs)
+            else {
+                let waits = length >= WORTH_WAITING && shared.keys.is_awaited(key);
+                return if waits { Direct::Wait } else { Direct::Ring };
             };
             // The kernel copies, but makes no atomics.
             if mapped.is_none() && (needs == Access::REMOTE_ATOMIC || !view.peer.is_reachable()) {

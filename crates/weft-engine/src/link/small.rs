@@ -69,9 +69,7 @@ impl Link {
             self.appended += u64::from(length);
             sq.advance(sq::Progress::Sent(self.messages_sent));
         }
-        if sq.peek_next().is_none() {
-            qp.has_no_unsent(&sq);
-        }
+        qp.note_unsent(&sq);
         drop((sq, local));
         self.tx_finder = finder;
         if self.messages_sent == before {
@@ -114,9 +112,7 @@ impl Link {
             sq.advance(sq::Progress::Done);
             written += u64::from(length);
         }
-        if sq.peek_next().is_none() {
-            qp.has_no_unsent(&sq);
-        }
+        qp.note_unsent(&sq);
         drop((local, remote));
         self.appended += written;
         if written != 0 {

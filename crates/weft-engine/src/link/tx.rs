@@ -293,7 +293,7 @@ impl Link {
         }
         let mut sq = qp.sq.lock();
         let Some((number, work)) = sq.peek_next() else {
-            qp.has_no_unsent(&sq);
+            qp.note_unsent(&sq);
             return false;
         };
         if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty()

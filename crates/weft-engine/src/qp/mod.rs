@@ -567,9 +567,9 @@ impl Qp {
         self.has_unsent.load(Ordering::Acquire)
     }
 
-    /// There are none, as the holder of the queue has found.
-    pub(crate) fn has_no_unsent(&self, _held: &LockGuard<'_, SendQueue>) {
-        self.has_unsent.store(false, Ordering::Relaxed);
+    /// Notes whether there are any, as the holder of the queue sees.
+    pub(crate) fn note_unsent(&self, sq: &LockGuard<'_, SendQueue>) {
+        self.has_unsent.store(sq.unsent() != 0, Ordering::Relaxed);
     }
 
     pub(crate) fn unsent(&self) -> u64 {
