@@ -18,6 +18,7 @@ pub mod ports;
 mod program;
 pub mod resources;
 mod skip;
+pub mod sockets;
 mod stage;
 pub mod usage;
 

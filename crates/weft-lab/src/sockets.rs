@@ -1,0 +1,219 @@
+//! Unmodified TCP programs of one host: their connections share memory if both ends run on Weft,
+//! and stay what they were if one end does not.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+
+use crate::paths::{scratch, weft};
+use crate::program::Program;
+
+/// How long the counters may lag behind what the programs have done.
+const COUNTED_WITHIN: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const STAT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which ends of the connections are programs under `weft run`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ends {
+    /// Server and client: their bytes go through shared memory.
+    Both,
+    /// The server alone.
+    Server,
+    /// The client alone.
+    Client,
+}
+
+impl Ends {
+    /// Every way to place Weft.
+    pub const ALL: [Self; 3] = [Self::Both, Self::Server, Self::Client];
+}
+
+/// Programs that find each other in a registry of connections that no other test uses, and a
+/// directory for their files. Both go when this is dropped.
+#[derive(Debug)]
+pub struct Sockets {
+    ends: Ends,
+    registry: PathBuf,
+    files: PathBuf,
+}
+
+/// What `weft stat` counts over all connections that a registry has seen.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Totals {
+    /// Connections whose connector has offered shared memory.
+    pub offered: u64,
+    /// Those whose peer has accepted it.
+    pub joined: u64,
+    /// Payload bytes that went through shared memory, in both directions.
+    pub bytes: u64,
+    /// How many offers came to nothing, or connections went back to TCP, by the reason.
+    #[serde(default)]
+    pub fallbacks: BTreeMap<String, u64>,
+}
+
+impl Sockets {
+    /// A registry and a directory of their own.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be made.
+    pub fn new(ends: Ends) -> Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let own = format!("{}-{}", process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+        let registry = PathBuf::from(format!("/dev/shm/weft-lab-{own}"));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&registry)
+            .with_context(|| format!("cannot make {}", registry.display()))?;
+        Ok(Self { ends, registry, files: scratch(&format!("sockets/{own}"))? })
+    }
+
+    /// A program in the server's place.
+    pub fn server(&self, name: impl AsRef<Path>) -> Program {
+        self.program(name.as_ref(), self.ends != Ends::Client)
+    }
+
+    /// A program in the client's place.
+    pub fn client(&self, name: impl AsRef<Path>) -> Program {
+        self.program(name.as_ref(), self.ends != Ends::Server)
+    }
+
+    fn program(&self, name: &Path, under_weft: bool) -> Program {
+        let program = if under_weft { Program::weft(name) } else { Program::plain(name) };
+        program.env("WEFT_SHM_DIR", &self.registry).directory(&self.files)
+    }
+
+    /// The path of a file of these programs, all of which run in that file's directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.files.join(name)
+    }
+
+    /// Makes a file of `length` bytes without a pattern, which depend on its name, too.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn make_file(&self, name: &str, length: usize) -> Result<Vec<u8>> {
+        let seed = name.bytes().fold(length as u64, |seed, byte| seed * 31 + u64::from(byte));
+        let content = noise(seed, length);
+        fs::write(self.path(name), &content)?;
+        Ok(content)
+    }
+
+    /// Checks that a file has this content.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or where it differs.
+    pub fn expect_file(&self, name: &str, content: &[u8]) -> Result<()> {
+        let found = fs::read(self.path(name)).with_context(|| format!("cannot read {name}"))?;
+        same(&found, content).with_context(|| name.to_owned())
+    }
+
+    /// What `weft stat` tells about this registry.
+    ///
+    /// # Errors
+    ///
+    /// If it fails, or its answer is not understood.
+    pub fn totals(&self) -> Result<Totals> {
+        #[derive(Deserialize)]
+        struct Report {
+            totals: Totals,
+        }
+        let stat = Program::plain(weft()?).args(["stat", "--json"]);
+        let stat = stat.env("WEFT_SHM_DIR", &self.registry).run(STAT_TIMEOUT)?.success()?;
+        let report: Report = serde_json::from_str(&stat.stdout)
+            .with_context(|| stat.complaint("not the expected JSON"))?;
+        Ok(report.totals)
+    }
+
+    /// Checks that at least `bytes_min` bytes went through shared memory if both ends run on Weft,
+    /// else that none did.
+    ///
+    /// # Errors
+    ///
+    /// If it was otherwise.
+    pub fn check(&self, bytes_min: u64) -> Result<()> {
+        let deadline = Instant::now() + COUNTED_WITHIN;
+        loop {
+            let totals = self.totals()?;
+            if self.ends != Ends::Both {
+                ensure!(totals.joined == 0 && totals.bytes == 0, "{:?}: {totals:?}", self.ends);
+                return Ok(());
+            }
+            if totals.bytes >= bytes_min {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not {bytes_min} bytes: {totals:?}");
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        // What cannot be removed does no harm.
+        let _ = fs::remove_dir_all(&self.registry);
+        let _ = fs::remove_dir_all(&self.files);
+    }
+}
+
+/// Checks that two byte strings are equal.
+///
+/// # Errors
+///
+/// If they are not: their lengths, and where they begin to differ.
+pub fn same(found: &[u8], expected: &[u8]) -> Result<()> {
+    let differs = found.iter().zip(expected).position(|(left, right)| left != right);
+    ensure!(
+        found.len() == expected.len() && differs.is_none(),
+        "{} bytes instead of {}, which differ first at {}",
+        found.len(),
+        expected.len(),
+        differs.unwrap_or_else(|| found.len().min(expected.len()))
+    );
+    Ok(())
+}
+
+/// Bytes without a pattern: Marsaglia's xorshift64.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed << 1 | 1;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let words = length.div_ceil(size_of::<u64>());
+    let mut bytes: Vec<u8> = (0..words).flat_map(|_| word()).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_differ_by_name_and_tell_where() {
+        let sockets = Sockets::new(Ends::Both).unwrap();
+        let mut content = sockets.make_file("a", 1001).unwrap();
+        assert!(content != sockets.make_file("b", 1001).unwrap());
+        sockets.expect_file("a", &content).unwrap();
+        content[1000] ^= 1;
+        let error = format!("{:?}", sockets.expect_file("a", &content).unwrap_err());
+        assert!(error.contains("at 1000"), "{error}");
+        let directory = sockets.path("");
+        drop(sockets);
+        assert!(!directory.exists());
+    }
+}
