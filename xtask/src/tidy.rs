@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates whose code runs inside somebody else's process: they print nothing.
-const SILENT: &[&str] = &["weft-wire", "weft-sys", "weft-engine", "weft-verbs", "weft-preload"];
+const SILENT: &[&str] =
+    &["weft-wire", "weft-sys", "weft-engine", "weft-verbs", "weft-preload", "weft-stream"];
 /// Crates that may opt in to unsafe code, file by file: the system's edge, the C faces, and who
 /// owns the memory that peers write to. Tests may, too.
 const UNSAFE: &[&str] = &["weft-sys", "weft-verbs", "weft-preload", "weft-bench"];
@@ -15,8 +16,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-engine", &["weft-wire", "weft-sys"]),
     ("weft-verbs", &["weft-engine", "weft-sys"]),
     ("weft-preload", &[]),
+    ("weft-stream", &["weft-sys"]),
     ("weft-bench", &["weft-engine", "weft-sys"]),
-    ("weft-cli", &["weft-bench", "weft-engine", "weft-sys"]),
+    ("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"]),
     ("weft-lab", &[]),
 ];
 const LINE_LEN_MAX: usize = 100;

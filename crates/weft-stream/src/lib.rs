@@ -1,0 +1,3 @@
+//! TCP connections between processes of one host, carried through shared memory.
+
+pub mod rules;
