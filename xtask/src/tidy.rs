@@ -4,11 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates whose code runs inside somebody else's process: they print nothing.
-const SILENT: &[&str] =
-    &["weft-wire", "weft-sys", "weft-engine", "weft-verbs", "weft-preload", "weft-stream"];
+const SILENT: &[&str] = &[
+    "weft-wire",
+    "weft-sys",
+    "weft-engine",
+    "weft-verbs",
+    "weft-preload",
+    "weft-stream",
+    "weft-sockets",
+];
 /// Crates that may opt in to unsafe code, file by file: the system's edge, the C faces, and who
 /// owns the memory that peers write to. Tests may, too.
-const UNSAFE: &[&str] = &["weft-sys", "weft-verbs", "weft-preload", "weft-bench"];
+const UNSAFE: &[&str] = &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-bench"];
 /// What a crate may depend on within the workspace: each floor only on those below it.
 const LAYERS: &[(&str, &[&str])] = &[
     ("weft-wire", &[]),

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, LockGuard, consume, counting_eventfd, notify};
+use weft_sys::{Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::reactor::Reactor;
-use crate::spin::Spin;
 use crate::{Errno, Result};
 
 #[derive(Debug, Default)]

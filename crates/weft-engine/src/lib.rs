@@ -22,7 +22,6 @@ pub mod log;
 pub mod mr;
 pub mod mw;
 mod numbers;
-mod offer;
 pub mod pd;
 pub mod qp;
 pub mod rd;
@@ -31,7 +30,6 @@ mod rendezvous;
 mod shm;
 #[cfg(test)]
 mod sim;
-mod spin;
 pub mod srq;
 mod tcp;
 pub mod ud;

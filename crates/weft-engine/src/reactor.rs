@@ -34,11 +34,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::{
-    Forkable, Lock, consume, in_forked_child, neutralise, notify, spawn_quiet, wait_readable,
+    CoreOffers, Forkable, Lock, NAP, Offer, Spin, consume, in_forked_child, neutralise, notify,
+    spawn_quiet, wait_readable,
 };
 
-use crate::offer::{CoreOffers, NAP, Offer};
-use crate::spin::Spin;
 use crate::{Errno, Result, shm};
 
 /// How long a parked service thread stays away from the sockets.

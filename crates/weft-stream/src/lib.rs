@@ -1,3 +1,24 @@
-//! TCP connections between processes of one host, carried through shared memory.
+//! Byte streams through memory that the processes of one host share: what the sockets library and
+//! the tools that watch it stand on.
+//!
+//! A connection is the kernel's first. Its connecting side offers it in a [`Registry`], its
+//! accepting side finds it there by the addresses that both know, and when both have agreed the
+//! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's end,
+//! and it takes over again where the rings will not do.
 
+mod end;
+mod layout;
+pub mod limits;
+mod registry;
+mod ring;
 pub mod rules;
+mod snapshot;
+mod sweep;
+mod tuple;
+mod words;
+
+pub use end::{Carrier, End, How, Process};
+pub use registry::{OpenError, Registry, directory, is_local};
+pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, Fallback, SideSnapshot, Totals};
+pub use tuple::Tuple;
+pub use words::Role;

@@ -4,28 +4,38 @@
 #[cfg(not(loom))]
 mod adopt;
 mod atomic;
+mod buffers;
 mod forkable;
 mod futex;
 mod interfaces;
 mod leftover;
 mod lock;
+#[cfg(not(loom))]
+mod named;
+mod offer;
 mod presence;
 mod process_vm;
 mod region;
 mod ring;
 #[cfg(not(loom))]
 mod shared;
+mod shared_lock;
 mod socket;
+mod spin;
 mod thread;
 mod udp;
 mod wait;
 
 #[cfg(not(loom))]
 pub use adopt::Adopted;
+pub use buffers::Buffers;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard, NoteLock};
+#[cfg(not(loom))]
+pub use named::NamedMemory;
+pub use offer::{CoreOffers, NAP, Offer};
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
 pub use process_vm::{PIECES_MAX, Piece, peek_process, poke_process, read_process, write_process};
@@ -35,7 +45,9 @@ pub use ring::SharedSlots;
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
+pub use shared_lock::{SharedGuard, SharedLock, forget_thread};
 pub use socket::{peer_credentials, recv, send, tcp_maxseg};
+pub use spin::Spin;
 pub use thread::spawn_quiet;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use wait::wait_readable;

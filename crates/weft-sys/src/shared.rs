@@ -86,6 +86,18 @@ impl SharedMemory {
         Self::map(fd, len, ProtFlags::READ | writing)
     }
 
+    /// Takes over a mapping.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there is none at `start`.
+    ///
+    /// # Safety
+    /// `len` bytes at `start` are mapped, shared, and nobody else's to unmap. Where they are not
+    /// accessible they are not touched.
+    pub(crate) unsafe fn from_raw(start: *mut u8, len: usize) -> Result<Self, Errno> {
+        NonNull::new(start).map(|start| Self { start, len }).ok_or(Errno::NOMEM)
+    }
+
     fn map(fd: BorrowedFd<'_>, len: usize, rights: ProtFlags) -> Result<Self, Errno> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is
         // mapped already.
@@ -237,7 +249,7 @@ impl SharedMemory {
     }
 
     #[inline]
-    fn range(&self, offset: usize, len: usize) -> *mut u8 {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len),
             "an access past the end of a segment"

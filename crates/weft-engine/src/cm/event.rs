@@ -5,12 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, consume, counting_eventfd, notify};
+use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
 
 use super::id::Id;
 use crate::qp::AddressVector;
 use crate::reactor::Reactor;
-use crate::spin::Spin;
 use crate::{Errno, Result};
 
 /// `enum rdma_cm_event_type`, as far as it happens here, with the same values.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
-use weft_sys::{NoteLock, RecvBatch, UdpSocket, consume, notify, wait_readable};
+use weft_sys::{NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
 
 use super::limits::{
     DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX, RECEIVE_COST,
@@ -19,7 +19,6 @@ use super::memory::Registered;
 use super::request::{Event, PeerAddress, Request};
 use crate::pd::Pd;
 use crate::reactor::{Reactor, Source, TimerId, Token};
-use crate::spin::Spin;
 use crate::udp::{self, Outbox};
 use crate::{Errno, Result};
 

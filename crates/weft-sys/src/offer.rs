@@ -31,11 +31,11 @@ const SCARCE_TIME_NS: u64 = 100_000_000;
 /// For how long one that has work is expected to go on, in nanoseconds.
 const WORKER_TIME_NS: u64 = 200_000_000;
 /// How long a nap is: a program may look at more than us between polls.
-pub(crate) const NAP: Duration = Duration::from_micros(100);
+pub const NAP: Duration = Duration::from_micros(100);
 
 /// What became of the last offers. Threads may learn at once; then one of the lessons is lost.
 #[derive(Debug)]
-pub(crate) struct CoreOffers {
+pub struct CoreOffers {
     patience: AtomicU32,
     taken: AtomicU32,
     refused: AtomicU32,
@@ -45,7 +45,7 @@ pub(crate) struct CoreOffers {
 
 /// How to offer a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub enum Offer {
     /// By `sched_yield`.
     Yield,
     /// By sleeping until somebody calls, for [`NAP`] at most.
@@ -53,7 +53,10 @@ pub(crate) enum Offer {
 }
 
 impl CoreOffers {
-    pub(crate) fn new() -> Self {
+    /// Of cores of which nothing is known yet.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // An object of its own, not a value.
+    pub fn new() -> Self {
         Self {
             patience: AtomicU32::new(POLLS_ALONE),
             taken: AtomicU32::new(0),
@@ -64,24 +67,24 @@ impl CoreOffers {
     }
 
     /// How to make an offer `now`, in nanoseconds.
-    pub(crate) fn kind(&self, now: u64) -> Offer {
+    pub fn kind(&self, now: u64) -> Offer {
         if now < self.worker_until.load(Ordering::Relaxed) { Offer::Nap } else { Offer::Yield }
     }
 
     /// How many polls in a row may find nothing before the core is offered.
     #[inline]
-    pub(crate) fn patience(&self) -> u32 {
+    pub fn patience(&self) -> u32 {
         self.patience.load(Ordering::Relaxed)
     }
 
     /// Whether more threads than there are cores wanted to run a moment ago. `now` is in
     /// nanoseconds.
-    pub(crate) fn are_cores_scarce(&self, now: u64) -> bool {
+    pub fn are_cores_scarce(&self, now: u64) -> bool {
         now < self.scarce_until.load(Ordering::Relaxed)
     }
 
     /// An offer by yielding that ended `now` took this long; both in nanoseconds.
-    pub(crate) fn learn(&self, took: u64, now: u64) {
+    pub fn learn(&self, took: u64, now: u64) {
         if took >= TURN_NS {
             self.worker_until.store(now + WORKER_TIME_NS, Ordering::Relaxed);
             self.patience.store(POLLS_BESIDE_WORK, Ordering::Relaxed);

@@ -32,7 +32,7 @@ fn policy() -> Policy {
 
 /// What an object that is waited on remembers of its last waits.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     policy: Policy,
     /// The longest look, in nanoseconds.
     limit: u64,
@@ -55,12 +55,15 @@ impl Spin {
     const SKIP: u32 = 256;
 
     /// Of threads of the program's.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    #[allow(clippy::new_without_default)] // An object of its own, not a value.
+    pub fn new() -> Self {
         Self::with(policy(), Self::LIMIT_NS)
     }
 
     /// Of a thread beside the program's, which must not keep them off the only core.
-    pub(crate) fn beside() -> Self {
+    #[must_use]
+    pub fn beside() -> Self {
         let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
         let policy = if alone { Policy::Cpu } else { policy() };
         Self::with(policy, Self::LIMIT_NS)
@@ -78,7 +81,8 @@ impl Spin {
 
     /// How long to look now, in nanoseconds. Where there are more threads that want to run than
     /// cores (`crowded`), the one that is waited for may want this one.
-    pub(crate) fn ns(&self, crowded: bool) -> u64 {
+    #[must_use]
+    pub fn ns(&self, crowded: bool) -> u64 {
         match self.policy {
             Policy::Cpu => 0,
             _ if crowded => 0,
@@ -89,7 +93,7 @@ impl Spin {
 
     /// The last wait took this long, in nanoseconds. Two threads may learn at once; then one of
     /// the lessons is lost.
-    pub(crate) fn learn(&self, waited: u64) {
+    pub fn learn(&self, waited: u64) {
         let spun = self.ns.load(Ordering::Relaxed);
         if spun != 0 && waited > spun && waited < Self::SHORT_NS {
             let failures = self.failures.load(Ordering::Relaxed) + 1;

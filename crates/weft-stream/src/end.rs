@@ -1,0 +1,677 @@
+//! One end of a connection: the byte stream moves from TCP to the rings when both ends have agreed,
+//! and nothing of it is lost or told twice on the way.
+//!
+//! Each direction is, in this order: `switch_at` bytes over TCP; bytes through the rings; and, if
+//! one end has left, bytes over TCP again from position `back_at` on. In the second phase the bytes
+//! that come over TCP are bells: one wakes a process that sleeps on the socket.
+//!
+//! Nothing here blocks. Who wants to wait says so ([`End::begin_sleep`]), looks once more, and then
+//! sleeps on the socket itself: whatever comes, bell, end of stream or reset, wakes it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::thread::futex;
+use weft_sys::{Buffers, SharedGuard, SharedLock};
+
+use crate::layout::{side, totals};
+use crate::registry::Registry;
+use crate::ring::{Broken, Ring};
+use crate::tuple::Tuple;
+use crate::words::{NONE, Role, Side, joined};
+
+/// Somebody sleeps on the word until there is room.
+const WANTED_BY_FUTEX: u32 = 1;
+/// Somebody sleeps in the kernel's poll until there is room.
+const WANTED_BY_POLL: u32 = 2;
+const BELL: [u8; 1] = [b'!'];
+
+impl From<Broken> for Errno {
+    fn from(_: Broken) -> Self {
+        Self::CONNRESET
+    }
+}
+
+/// How to receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// The bytes stay where they are (`MSG_PEEK`).
+    pub keep: bool,
+    /// The bytes are dropped and only counted (`MSG_TRUNC`).
+    pub discard: bool,
+    /// Where the rings are empty, ask the kernel whether the stream has ended. It takes a system
+    /// call.
+    pub look: bool,
+}
+
+/// What carries the bytes that come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// The kernel's TCP.
+    Tcp,
+    /// The rings.
+    Memory,
+}
+
+/// One end of a connection that is, or may be, carried by shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    registry: &'static Registry,
+    slot: usize,
+    generation: u32,
+    role: Role,
+    own: Side,
+    peer: Side,
+    tx: Ring,
+    rx: Ring,
+}
+
+impl End {
+    /// The connector's end of a connection just made: offers it. `None` if there is no room.
+    #[must_use]
+    pub fn offer(registry: &'static Registry, tuple: &Tuple, me: &Process) -> Option<Self> {
+        let slot = registry.take(tuple)?;
+        let end = Self::at(registry, slot, Role::Connector);
+        end.own.reset();
+        end.peer.reset();
+        end.tx.words().reset();
+        end.rx.words().reset();
+        end.introduce(me);
+        // Whoever finds the offer has it from that moment on.
+        end.peer.refs.store(1, Ordering::Relaxed);
+        if !registry.publish(slot, tuple) {
+            registry.release(slot);
+            return None;
+        }
+        registry.total(totals::OFFERED).fetch_add(1, Ordering::Relaxed);
+        Some(end)
+    }
+
+    /// The acceptor's end of a connection that the connector offers. So far `tcp_sent` bytes have
+    /// been sent and `tcp_read` read. `None` if it offers nothing.
+    #[must_use]
+    pub fn find(
+        registry: &'static Registry,
+        tuple: &Tuple,
+        me: &Process,
+        (tcp_sent, tcp_read): (u64, u64),
+    ) -> Option<Self> {
+        let slot = registry.find(tuple)?;
+        let end = Self::at(registry, slot, Role::Acceptor);
+        end.introduce(me);
+        end.tx.words().tcp_sent.store(tcp_sent, Ordering::Relaxed);
+        end.rx.words().tcp_read.store(tcp_read, Ordering::Relaxed);
+        Some(end)
+    }
+
+    /// The end that the socket with this number of the kernel's is, in a program that has
+    /// inherited it.
+    #[must_use]
+    pub fn inherited(registry: &'static Registry, cookie: u64) -> Option<Self> {
+        let ends =
+            registry.live().filter(|&slot| registry.open_slot(slot).is_ok()).flat_map(|slot| {
+                [Role::Connector, Role::Acceptor].map(|role| Self::at(registry, slot, role))
+            });
+        ends.into_iter().find(|end| end.own.cookie.load(Ordering::Relaxed) == cookie)
+    }
+
+    fn at(registry: &'static Registry, slot: usize, role: Role) -> Self {
+        Self {
+            registry,
+            slot,
+            generation: registry.generation(slot),
+            role,
+            own: Side::of(registry, slot, role),
+            peer: Side::of(registry, slot, role.other()),
+            tx: Ring::of(registry, slot, role),
+            rx: Ring::of(registry, slot, role.other()),
+        }
+    }
+
+    fn introduce(&self, me: &Process) {
+        self.own.pid.store(me.pid, Ordering::Relaxed);
+        self.own.cookie.store(me.cookie, Ordering::Relaxed);
+        for (word, part) in self.own.program.iter().zip(me.program.chunks_exact(8)) {
+            let part = part.try_into().unwrap_or([0; 8]);
+            word.store(u64::from_ne_bytes(part), Ordering::Relaxed);
+        }
+        self.own.refs.store(1, Ordering::Release);
+    }
+
+    /// Another process of ours has the socket, too.
+    pub fn retain(&self) {
+        self.own.refs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// This process does not have the socket any more. Returns whether it was the last one, as far
+    /// as is known.
+    pub fn release(&self) -> bool {
+        if self.registry.generation(self.slot) != self.generation {
+            return true; // The peer has found all of us gone.
+        }
+        let mut refs = self.own.refs.load(Ordering::Acquire);
+        loop {
+            let Some(fewer) = refs.checked_sub(1) else { return true };
+            let done =
+                self.own.refs.compare_exchange(refs, fewer, Ordering::AcqRel, Ordering::Acquire);
+            match done {
+                Ok(_) if fewer > 0 => return false,
+                Ok(_) => break,
+                Err(now) => refs = now,
+            }
+        }
+        let nobody_came =
+            self.role == Role::Connector && self.registry.find(&self.tuple()) == Some(self.slot);
+        if nobody_came || self.peer.refs.load(Ordering::Acquire) == 0 || self.is_peer_gone() {
+            self.give_back();
+        }
+        true
+    }
+
+    /// Both sides may come here at once; one of them gives the slot back.
+    fn give_back(&self) {
+        const GIVEN: u32 = u32::MAX;
+        let first = self.registry_side().joined.swap(GIVEN, Ordering::AcqRel) != GIVEN;
+        if first {
+            for (counter, sum) in [
+                (totals::BYTES, self.bytes().0 + self.bytes().1),
+                (totals::MESSAGES, self.messages()),
+                (totals::PULLED, self.pulled()),
+            ] {
+                self.registry.total(counter).fetch_add(sum, Ordering::Relaxed);
+            }
+            self.registry.release(self.slot);
+        }
+    }
+
+    /// The side whose word decides who gives the slot back.
+    fn registry_side(&self) -> &Side {
+        if self.role == Role::Connector { &self.own } else { &self.peer }
+    }
+
+    /// The addresses of both ends.
+    #[must_use]
+    pub fn tuple(&self) -> Tuple {
+        self.registry.tuple_of(self.slot)
+    }
+
+    /// Takes part: from here on this process looks at the rings as well as at the socket. Moves the
+    /// own direction to the rings as soon as the peer does the same.
+    #[inline]
+    pub fn advance(&self, socket: BorrowedFd<'_>) {
+        if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
+            self.agree(socket);
+        }
+    }
+
+    #[cold]
+    fn agree(&self, socket: BorrowedFd<'_>) {
+        if let Some(held) = SharedLock::on(self.tx.words().lock).lock() {
+            self.agree_held(socket, &held);
+        }
+    }
+
+    /// Whether the own direction is carried by the rings now. Its lock is held.
+    fn agree_held(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) -> bool {
+        if self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
+            return true;
+        }
+        let agreed = match self.role {
+            Role::Connector => self.peer.joined.load(Ordering::Acquire) == joined::JOINED,
+            Role::Acceptor => {
+                if self.own.joined.load(Ordering::Relaxed) == joined::NO {
+                    self.own.joined.store(joined::JOINED, Ordering::SeqCst);
+                    self.registry.total(totals::JOINED).fetch_add(1, Ordering::Relaxed);
+                }
+                self.peer.joined.load(Ordering::Acquire) == joined::CONFIRMED
+            }
+        };
+        if agreed {
+            self.switch(socket, held);
+        }
+        agreed
+    }
+
+    /// Moves the own direction to the rings. Its lock is held, and the peer looks at them.
+    fn switch(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
+        let words = self.tx.words();
+        // A bell must not wait for others to go with it.
+        let nodelay = sockopt::tcp_nodelay(socket).unwrap_or(false);
+        self.own.nodelay.store(nodelay.into(), Ordering::Relaxed);
+        let _ = sockopt::set_tcp_cork(socket, false);
+        let _ = sockopt::set_tcp_nodelay(socket, true);
+        words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
+        if self.role == Role::Connector {
+            self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);
+        }
+    }
+
+    /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
+    ///
+    /// # Errors
+    /// `EAGAIN`: no room; `EPIPE`, `ECONNRESET` and whatever else the kernel says of the socket;
+    /// `EDEADLK` in a signal handler that has interrupted the same call of its own thread.
+    #[inline]
+    pub fn try_send(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let words = self.tx.words();
+        let held = SharedLock::on(words.lock).lock().ok_or(Errno::DEADLK)?;
+        if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
+            let sent = buffers.send(socket, flags | libc_flags::DONTWAIT)?;
+            words.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
+            return Ok(sent);
+        }
+        if self.is_the_kernels_to_send() {
+            return buffers.send(socket, flags | libc_flags::DONTWAIT);
+        }
+        if self.own.shut_write.load(Ordering::Relaxed) != 0 {
+            return Err(Errno::PIPE);
+        }
+        let put = self.tx.put(buffers)?;
+        if put == 0 {
+            if buffers.is_empty() {
+                return Ok(0);
+            }
+            words.stalls.store(words.stalls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            return Err(Errno::AGAIN);
+        }
+        words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let asleep = self.peer.sleepers.load(Ordering::Relaxed) != 0;
+        // Of one that has shut down its half, only the kernel can say whether it still lives.
+        if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
+            self.ring_bell(socket, &held);
+        }
+        Ok(put)
+    }
+
+    fn is_the_kernels_to_send(&self) -> bool {
+        self.tx.words().back_at.load(Ordering::Relaxed) != NONE
+            || self.own.gone.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
+    /// rings'.
+    fn ring_bell(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
+        if self.own.shut_write.load(Ordering::Relaxed) != 0 {
+            return; // The kernel sends nothing any more: see `can_be_rung`.
+        }
+        if self.peer.bell.swap(1, Ordering::AcqRel) != 0 {
+            return; // The last one is still to be heard.
+        }
+        let words = self.tx.words();
+        match send(socket, &BELL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(_) => {
+                words.bells.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                // The socket is full of bells: one of them is as good.
+            }
+            Err(_) => self.own.gone.store(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing is there; `ECONNRESET` and whatever else the kernel says of the socket;
+    /// `EDEADLK` as [`End::try_send`].
+    #[inline]
+    pub fn try_recv(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<usize, Errno> {
+        self.advance(socket);
+        let words = self.rx.words();
+        let _held = SharedLock::on(words.reader_lock).lock().ok_or(Errno::DEADLK)?;
+        loop {
+            let switch_at = words.switch_at.load(Ordering::Acquire);
+            let tcp_read = words.tcp_read.load(Ordering::Relaxed);
+            if tcp_read < switch_at {
+                match self.recv_over_tcp(socket, buffers, how)? {
+                    Some(received) => return Ok(received),
+                    None => continue,
+                }
+            }
+            let taken = if how.discard {
+                self.rx.skip(buffers.len())?
+            } else {
+                self.rx.take(buffers, how.keep)?
+            };
+            if taken > 0 {
+                if !how.keep {
+                    self.announce_room(socket);
+                }
+                return Ok(taken);
+            }
+            if buffers.is_empty() {
+                return Ok(0);
+            }
+            if words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed) {
+                self.take_last_bells(socket)?;
+                return buffers.recv(socket, flags_of(how));
+            }
+            if !how.look {
+                return Err(Errno::AGAIN);
+            }
+            if let Some(ended) = self.ask_kernel(socket)? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// The first phase. `None` if it has just ended.
+    #[cold]
+    fn recv_over_tcp(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<Option<usize>, Errno> {
+        let words = self.rx.words();
+        let before = words.tcp_read.load(Ordering::Relaxed);
+        let received = match buffers.recv(socket, flags_of(how)) {
+            Ok(received) => received,
+            Err(Errno::AGAIN) if words.switch_at.load(Ordering::Acquire) == before => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        // What came behind the last byte of the stream are bells. Who rang them has said before
+        // where the stream ends.
+        let left = words.switch_at.load(Ordering::Acquire) - before;
+        let bytes = usize::try_from(left).map_or(received, |left| received.min(left));
+        if !how.keep {
+            words.tcp_read.store(before + bytes as u64, Ordering::Relaxed);
+            self.count_bells(received - bytes);
+        }
+        if bytes == 0 && received > 0 { Ok(None) } else { Ok(Some(bytes)) }
+    }
+
+    /// The rings are empty: has the stream ended? `Some(0)` if so, `None` if something has come
+    /// meanwhile.
+    #[cold]
+    fn ask_kernel(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
+        let answer = self.take_bells(socket, usize::MAX);
+        fence(Ordering::SeqCst);
+        if self.rx.available()? > 0 {
+            return Ok(None);
+        }
+        match answer {
+            Ok(0) => self.ended().map(Some),
+            Ok(_) => Ok(None),
+            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            Err(error) => {
+                self.own.gone.store(1, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    /// The kernel has no more, and neither have the rings.
+    fn ended(&self) -> Result<usize, Errno> {
+        let said_so = self.peer.shut_write.load(Ordering::Acquire) != 0
+            || self.own.shut_read.load(Ordering::Relaxed) != 0;
+        if said_so || self.rx.words().switch_at.load(Ordering::Relaxed) == NONE {
+            return Ok(0);
+        }
+        self.own.gone.store(1, Ordering::Relaxed);
+        // TCP resets a connection whose closing end has not read everything.
+        let unread = self.tx.available()? > 0;
+        if unread && self.own.reset_told.swap(1, Ordering::Relaxed) == 0 {
+            return Err(Errno::CONNRESET);
+        }
+        Ok(0)
+    }
+
+    /// Takes up to `most` bells from the socket, and returns how many there were; 0: the peer will
+    /// send no more.
+    fn take_bells(&self, socket: BorrowedFd<'_>, most: usize) -> Result<usize, Errno> {
+        let mut bells = [0_u8; 64];
+        let most = most.min(bells.len());
+        let (taken, _) = recv(socket, &mut bells[..most], RecvFlags::DONTWAIT)?;
+        self.count_bells(taken);
+        Ok(taken)
+    }
+
+    fn count_bells(&self, taken: usize) {
+        if taken > 0 {
+            self.rx.words().bells_taken.fetch_add(taken as u64, Ordering::Relaxed);
+            self.own.bell.store(0, Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The third phase begins when all bells of the second have been taken.
+    #[cold]
+    fn take_last_bells(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        let words = self.rx.words();
+        loop {
+            let taken = words.bells_taken.load(Ordering::Relaxed);
+            let left = words.bells.load(Ordering::Acquire).saturating_sub(taken);
+            if left == 0 || self.take_bells(socket, usize::try_from(left).unwrap_or(0))? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells a writer that waits for it.
+    #[inline]
+    fn announce_room(&self, socket: BorrowedFd<'_>) {
+        fence(Ordering::SeqCst);
+        if self.peer.space_wanted.load(Ordering::Relaxed) != 0 {
+            self.announce_room_to_waiter(socket);
+        }
+    }
+
+    #[cold]
+    fn announce_room_to_waiter(&self, socket: BorrowedFd<'_>) {
+        let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
+        if wanted & WANTED_BY_FUTEX != 0 {
+            let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
+        }
+        if wanted & WANTED_BY_POLL != 0
+            && let Some(held) = SharedLock::on(self.tx.words().lock).lock()
+            && self.tx.words().back_at.load(Ordering::Relaxed) == NONE
+        {
+            if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
+                self.switch(socket, &held);
+            }
+            self.ring_bell(socket, &held);
+        }
+    }
+
+    /// What carries the bytes to be read next.
+    #[inline]
+    #[must_use]
+    pub fn carrier_in(&self) -> Carrier {
+        let words = self.rx.words();
+        let before =
+            words.tcp_read.load(Ordering::Relaxed) < words.switch_at.load(Ordering::Acquire);
+        let after = words.back_at.load(Ordering::Relaxed) == words.tail.load(Ordering::Relaxed);
+        if before || after { Carrier::Tcp } else { Carrier::Memory }
+    }
+
+    /// What carries the bytes to be sent next.
+    #[inline]
+    #[must_use]
+    pub fn carrier_out(&self) -> Carrier {
+        let before = self.tx.words().switch_at.load(Ordering::Relaxed) == NONE;
+        if before || self.is_the_kernels_to_send() { Carrier::Tcp } else { Carrier::Memory }
+    }
+
+    /// Bytes in the rings that have not been read. Those that the peer has broken count as
+    /// something to be read, which will say so.
+    #[inline]
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        if self.carrier_in() == Carrier::Tcp { 0 } else { self.rx.available().unwrap_or(1) }
+    }
+
+    /// Bytes that the peer has not read from the rings.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.tx.available().unwrap_or(0)
+    }
+
+    /// Free bytes in the ring to the peer; the ring can grow when it is full for the first time.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let room = self.tx.room().unwrap_or(usize::MAX);
+        let small = self.tx.words().grown_at.load(Ordering::Relaxed) == NONE;
+        if small { room.max(crate::limits::WRITABLE_LEN) } else { room }
+    }
+
+    /// How many bytes have ever come into and gone out of the rings, as seen from here: two numbers
+    /// that change whenever readiness may have.
+    #[inline]
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.rx.words().head.load(Ordering::Acquire), self.tx.words().tail.load(Ordering::Acquire))
+    }
+
+    /// From here on the peer rings a bell when it has put something.
+    pub fn begin_sleep(&self) {
+        self.own.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The end of what [`End::begin_sleep`] began.
+    pub fn end_sleep(&self) {
+        self.own.sleepers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// From here on the peer rings a bell, once, when it has made room.
+    pub fn want_room(&self) {
+        self.own.space_wanted.fetch_or(WANTED_BY_POLL, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the peer can still ring. Who waits for room of one that cannot, because it has shut
+    /// down its half, has to look again and again.
+    #[must_use]
+    pub fn can_be_rung(&self) -> bool {
+        self.peer.shut_write.load(Ordering::Relaxed) == 0 && self.carrier_in() == Carrier::Memory
+    }
+
+    /// The word on which a writer sleeps by a futex, and its value, after which it looks for room
+    /// once more.
+    #[must_use]
+    pub fn want_room_by_futex(&self) -> (&'static AtomicU32, u32) {
+        let before = self.own.space_wanted.fetch_or(WANTED_BY_FUTEX, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        (self.own.space_wanted, before | WANTED_BY_FUTEX)
+    }
+
+    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
+    /// is told.
+    pub fn shut_write(&self) {
+        // Behind a send that is under way.
+        let _held = SharedLock::on(self.tx.words().lock).lock();
+        self.own.shut_write.store(1, Ordering::SeqCst);
+    }
+
+    /// Nothing more will be read (`shutdown(2)` of the reading half).
+    pub fn shut_read(&self) {
+        self.own.shut_read.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether the peer has gone for good.
+    #[must_use]
+    pub fn is_peer_gone(&self) -> bool {
+        self.own.gone.load(Ordering::Relaxed) != 0
+    }
+
+    /// `TCP_NODELAY` as the program has set it; `None` while the kernel knows.
+    #[must_use]
+    pub fn nodelay(&self) -> Option<&AtomicU32> {
+        (self.tx.words().switch_at.load(Ordering::Relaxed) != NONE).then_some(self.own.nodelay)
+    }
+
+    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
+    /// the socket goes to somebody who does not know them. What the rings hold is read first, so
+    /// the next reader must know them unless [`End::unread`] is 0 after this.
+    pub fn leave(&self, socket: BorrowedFd<'_>) {
+        let [first, second] = match self.role {
+            Role::Connector => [&self.tx, &self.rx],
+            Role::Acceptor => [&self.rx, &self.tx],
+        };
+        let Some(_first) = SharedLock::on(first.words().lock).lock() else { return };
+        let Some(held) = SharedLock::on(second.words().lock).lock() else { return };
+        if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
+            return;
+        }
+        // A writer that sleeps until there is room goes on over TCP.
+        let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
+        if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
+            self.ring_bell(socket, &held);
+            let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
+        }
+        for ring in [first, second] {
+            let words = ring.words();
+            if words.switch_at.load(Ordering::Relaxed) == NONE {
+                let sent = words.tcp_sent.load(Ordering::Relaxed);
+                words.switch_at.store(sent, Ordering::Release);
+            }
+            words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
+        }
+    }
+
+    /// Takes the bells that have come, before the socket is closed or goes to somebody who would
+    /// take them for data: the kernel resets a connection that is closed with bytes unread.
+    pub fn hush(&self, socket: BorrowedFd<'_>) {
+        if self.carrier_in() == Carrier::Memory
+            && let Some(_held) = SharedLock::on(self.rx.words().reader_lock).lock()
+        {
+            let _ = self.take_bells(socket, usize::MAX);
+        }
+    }
+
+    /// Bytes moved through memory: sent, received.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let head = |ring: &Ring| ring.words().head.load(Ordering::Relaxed);
+        (head(&self.tx), head(&self.rx))
+    }
+
+    fn messages(&self) -> u64 {
+        [self.tx, self.rx].map(|ring| ring.words().messages.load(Ordering::Relaxed)).iter().sum()
+    }
+
+    fn pulled(&self) -> u64 {
+        [self.tx, self.rx].map(|ring| ring.words().pulled.load(Ordering::Relaxed)).iter().sum()
+    }
+}
+
+/// Who one end is.
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// The kernel's number for the socket (`SO_COOKIE`).
+    pub cookie: u64,
+    /// The program's name, padded with zeros.
+    pub program: [u8; side::PROGRAM_LEN],
+}
+
+/// Flags of `recvmsg(2)`.
+mod libc_flags {
+    pub(super) const PEEK: i32 = 0x02;
+    pub(super) const TRUNC: i32 = 0x20;
+    pub(super) const DONTWAIT: i32 = 0x40;
+}
+
+fn flags_of(how: How) -> i32 {
+    let peek = if how.keep { libc_flags::PEEK } else { 0 };
+    let trunc = if how.discard { libc_flags::TRUNC } else { 0 };
+    libc_flags::DONTWAIT | peek | trunc
+}

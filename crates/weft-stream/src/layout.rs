@@ -1,0 +1,137 @@
+//! Where everything lies in the shared file. Zeros are a valid, empty registry.
+//!
+//! Words that different processes write at the same time are 128 bytes apart: the CPU fetches
+//! pairs of cache lines.
+
+use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, SMALL_RING_LEN};
+
+pub(crate) const PAGE: usize = 4_096;
+pub(crate) const LINES: usize = 128;
+
+/// Counters of the whole registry ([`crate::snapshot::Totals`]).
+pub(crate) mod totals {
+    pub(crate) const USERS: usize = 0;
+    pub(crate) const OFFERED: usize = 8;
+    pub(crate) const JOINED: usize = 16;
+    /// Bytes and messages that ended connections moved through memory.
+    pub(crate) const BYTES: usize = 24;
+    pub(crate) const MESSAGES: usize = 32;
+    /// Bytes of those that were not copied twice.
+    pub(crate) const PULLED: usize = 40;
+    /// One counter for each reason why a connection stays on TCP.
+    pub(crate) const FALLBACKS: usize = 128;
+    pub(crate) const FALLBACKS_MAX: usize = 16;
+}
+
+/// One bit for each slot: taken or not.
+pub(crate) const BITMAP: usize = 1_024;
+/// The hash table of offers: buckets of sixteen 32-bit words, each a slot's number plus one.
+pub(crate) const BUCKETS: usize = PAGE;
+pub(crate) const BUCKETS_COUNT: usize = 4_096;
+pub(crate) const WAYS: usize = 16;
+/// What each slot is: [`entry`].
+pub(crate) const DIRECTORY: usize = BUCKETS + BUCKETS_COUNT * WAYS * 4;
+/// What is accessible from the start.
+pub(crate) const COMMON_LEN: usize = DIRECTORY + CONNECTIONS_MAX * LINES;
+
+/// A slot's line in the directory.
+pub(crate) mod entry {
+    /// 0: free; 1: a connection's.
+    pub(crate) const STATE: usize = 0;
+    /// Counts the connections that have had the slot.
+    pub(crate) const GENERATION: usize = 4;
+    /// Two addresses of 16 bytes: the connector's and the acceptor's.
+    pub(crate) const ADDRESSES: usize = 8;
+    /// The connector's port in the upper half, the acceptor's in the lower.
+    pub(crate) const PORTS: usize = 40;
+    /// Whether the big rings have been used.
+    pub(crate) const GROWN: usize = 48;
+    /// How often the big rings' pages have been given back.
+    pub(crate) const EMPTIED: usize = 52;
+}
+
+/// A slot: a page of words, then four rings.
+pub(crate) const SLOT_LEN: usize = PAGE + 2 * SMALL_RING_LEN + 2 * BIG_RING_LEN;
+/// What of it is there from the start.
+pub(crate) const SLOT_SMALL_LEN: usize = PAGE + 2 * SMALL_RING_LEN;
+pub(crate) const FILE_LEN: usize = COMMON_LEN + CONNECTIONS_MAX * SLOT_LEN;
+
+/// The words of one side, at [`side_at`].
+pub(crate) mod side {
+    pub(crate) const JOINED: usize = 0;
+    pub(crate) const REFS: usize = 4;
+    pub(crate) const PID: usize = 8;
+    pub(crate) const SHUT_WRITE: usize = 12;
+    pub(crate) const SHUT_READ: usize = 16;
+    /// The peer has gone for good: what is sent is the kernel's to refuse.
+    pub(crate) const GONE: usize = 20;
+    pub(crate) const COOKIE: usize = 24;
+    pub(crate) const PROGRAM: usize = 32;
+    pub(crate) const PROGRAM_LEN: usize = 16;
+    /// The program has been told that the peer reset the connection.
+    pub(crate) const RESET_TOLD: usize = 48;
+    /// `TCP_NODELAY` as the program set it; the kernel's is always on for the bells.
+    pub(crate) const NODELAY: usize = 52;
+    /// Threads that sleep in the kernel until something comes.
+    pub(crate) const SLEEPERS: usize = 128;
+    /// A bell is on its way, or has come and nobody has taken it.
+    pub(crate) const BELL: usize = 132;
+    /// Somebody sleeps until there is room: 1 by a futex, 2 in the kernel's poll.
+    pub(crate) const SPACE_WANTED: usize = 136;
+    pub(crate) const LEN: usize = 256;
+}
+
+/// The words of one direction, at [`direction_at`].
+pub(crate) mod direction {
+    // The producer's.
+    pub(crate) const HEAD: usize = 0;
+    pub(crate) const SWITCH_AT: usize = 8;
+    pub(crate) const GROWN_AT: usize = 16;
+    pub(crate) const BACK_AT: usize = 24;
+    pub(crate) const TCP_SENT: usize = 32;
+    pub(crate) const BELLS: usize = 40;
+    pub(crate) const LOCK: usize = 48;
+    pub(crate) const MESSAGES: usize = 56;
+    pub(crate) const STALLS: usize = 64;
+    pub(crate) const PULLED: usize = 72;
+    // The consumer's.
+    pub(crate) const TAIL: usize = 128;
+    pub(crate) const TCP_READ: usize = 136;
+    pub(crate) const BELLS_TAKEN: usize = 144;
+    pub(crate) const READER_LOCK: usize = 152;
+    /// Under flow control by credits: how far the oldest buffer has been read.
+    pub(crate) const READ_OF_BUFFER: usize = 160;
+    pub(crate) const LEN: usize = 256;
+}
+
+pub(crate) const fn entry_at(slot: usize) -> usize {
+    DIRECTORY + slot * LINES
+}
+
+pub(crate) const fn slot_at(slot: usize) -> usize {
+    COMMON_LEN + slot * SLOT_LEN
+}
+
+pub(crate) const fn side_at(slot: usize, side: usize) -> usize {
+    slot_at(slot) + side * side::LEN
+}
+
+pub(crate) const fn direction_at(slot: usize, direction: usize) -> usize {
+    slot_at(slot) + 2 * side::LEN + direction * direction::LEN
+}
+
+pub(crate) const fn small_ring_at(slot: usize, direction: usize) -> usize {
+    slot_at(slot) + PAGE + direction * SMALL_RING_LEN
+}
+
+pub(crate) const fn big_ring_at(slot: usize, direction: usize) -> usize {
+    slot_at(slot) + SLOT_SMALL_LEN + direction * BIG_RING_LEN
+}
+
+const _: () = {
+    assert!(BITMAP + CONNECTIONS_MAX / 8 <= PAGE, "the bitmap ends with the first page");
+    assert!(totals::FALLBACKS + totals::FALLBACKS_MAX * 8 <= BITMAP);
+    assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
+    assert!(2 * side::LEN + 2 * direction::LEN <= PAGE);
+    assert!(SMALL_RING_LEN.is_power_of_two() && BIG_RING_LEN.is_power_of_two());
+};

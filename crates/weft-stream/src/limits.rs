@@ -1,0 +1,19 @@
+//! How much there is of everything. These are part of the layout that processes share: a change
+//! needs another [`VERSION`].
+
+/// The version of the layout, which is in the name of the shared file.
+pub const VERSION: u32 = 1;
+/// Connections between the processes of one user at a time. Those beyond stay on TCP.
+pub const CONNECTIONS_MAX: usize = 8_192;
+/// Bytes of a direction's first ring: enough for requests and replies.
+pub const SMALL_RING_LEN: usize = 16 << 10;
+/// Bytes of the ring that replaces it when it has been full once: a stream of bytes.
+pub const BIG_RING_LEN: usize = 256 << 10;
+/// Bytes after which a long message is shown to the reader while it is still being copied.
+pub const PUBLISH_LEN: usize = 32 << 10;
+/// Buffers of a direction under flow control by credits, N.
+pub const CREDITS: usize = 32;
+/// Bytes of such a buffer, its length word included.
+pub const CREDIT_LEN: usize = BIG_RING_LEN / CREDITS;
+/// Free bytes from which on a full stream is called writable again.
+pub const WRITABLE_LEN: usize = 4_096;

@@ -1,0 +1,395 @@
+//! What the processes of one user and host share: a file with a slot for each connection, and a
+//! table in which the accepting side finds what the connecting side offers.
+//!
+//! The file is of one network namespace, in which the addresses of both ends name one connection,
+//! and of one PID namespace, in which numbers of threads name holders of locks. No process has to
+//! be there for the others: the file stays while anybody uses it.
+
+use std::fs::{metadata, read_dir};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use weft_sys::{NamedMemory, SharedMemory};
+
+use crate::layout::{
+    BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
+    big_ring_at, entry, entry_at, slot_at, totals,
+};
+use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, VERSION};
+use crate::sweep;
+use crate::tuple::{Tuple, from_halves, halves};
+
+const FREE: u32 = 0;
+const LIVE: u32 = 1;
+/// How the file's name begins.
+const NAME: &str = "weft-sockets";
+
+/// The shared file, mapped.
+#[derive(Debug)]
+pub struct Registry {
+    file: NamedMemory,
+    path: PathBuf,
+    user: u32,
+    /// How far each slot is accessible in this process: 0 not, 1 its words and small rings.
+    opened: Vec<AtomicU32>,
+    /// For each slot, how often its big rings had been emptied when they were last filled here.
+    filled: Vec<AtomicU32>,
+}
+
+/// Why a registry is not to be had.
+#[derive(Debug)]
+pub struct OpenError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system says about it.
+    pub errno: Errno,
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot share memory through {}: {}", self.path.display(), self.errno)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// The directory of registries: `WEFT_SHM_DIR`, or that of POSIX shared memory.
+#[must_use]
+pub fn directory() -> PathBuf {
+    std::env::var_os("WEFT_SHM_DIR")
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
+}
+
+impl Registry {
+    /// Opens this process's registry in `directory`, and makes it if there is none.
+    ///
+    /// # Errors
+    /// What the file system says; `EPERM` if somebody else's file has the name.
+    pub fn open(directory: &Path) -> Result<Self, OpenError> {
+        let user = geteuid().as_raw();
+        let [net, pid] = ["net", "pid"].map(namespace);
+        let path = directory.join(format!("{NAME}-{VERSION}.{user}.{net}.{pid}"));
+        loop {
+            let registry = Self::map(&path, true)?;
+            registry.total(totals::USERS).fetch_add(1, Ordering::SeqCst);
+            // The last user before us may have removed it in this moment.
+            if registry.file.is_at(&path) {
+                return Ok(registry);
+            }
+        }
+    }
+
+    /// The registries of this user in `directory`, to look at only.
+    #[must_use]
+    pub fn existing(directory: &Path) -> Vec<Self> {
+        let prefix = format!("{NAME}-{VERSION}.{}.", geteuid().as_raw());
+        let files = read_dir(directory).into_iter().flatten().flatten();
+        let names = files.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
+        names.filter_map(|file| Self::map(&file.path(), false).ok()).collect()
+    }
+
+    fn map(path: &Path, create: bool) -> Result<Self, OpenError> {
+        let failed = |errno| OpenError { path: path.to_owned(), errno };
+        let file = NamedMemory::open(path, FILE_LEN, create).map_err(failed)?;
+        let accessible = if create { COMMON_LEN } else { FILE_LEN };
+        file.open_range(0, accessible).map_err(failed)?;
+        if create {
+            file.fill_range(0, COMMON_LEN).map_err(failed)?;
+        }
+        let flags = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
+        let count = if create { CONNECTIONS_MAX } else { 0 };
+        let user = geteuid().as_raw();
+        Ok(Self { file, path: path.to_owned(), user, opened: flags(count), filled: flags(count) })
+    }
+
+    /// The file's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The user whose it is.
+    #[must_use]
+    pub fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// This process will not use it any more. The last one removes the name.
+    pub fn leave(&self) {
+        if self.total(totals::USERS).fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.file.unlink(&self.path);
+        }
+    }
+
+    /// A relative, born by fork, uses it too.
+    pub fn enter(&self) {
+        self.total(totals::USERS).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes a slot for a connection and prepares its directory entry. `None` if all are taken or
+    /// there is no memory.
+    pub(crate) fn take(&self, tuple: &Tuple) -> Option<usize> {
+        let slot = self.take_bit().or_else(|| {
+            sweep::sweep(self);
+            self.take_bit()
+        })?;
+        if self.open_slot(slot).is_err() {
+            self.give_bit(slot);
+            return None;
+        }
+        let at = entry_at(slot);
+        let words = halves(tuple.connector).into_iter().chain(halves(tuple.acceptor));
+        for (index, half) in words.enumerate() {
+            self.word64(at + entry::ADDRESSES + 8 * index).store(half, Ordering::Relaxed);
+        }
+        self.word(at + entry::PORTS).store(tuple.ports, Ordering::Relaxed);
+        self.word(at + entry::GENERATION).fetch_add(1, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Shows a prepared slot to those who look for the tuple. `false` if the table has no room.
+    pub(crate) fn publish(&self, slot: usize, tuple: &Tuple) -> bool {
+        self.word(entry_at(slot) + entry::STATE).store(LIVE, Ordering::Release);
+        let words = || self.bucket(tuple);
+        for word in words() {
+            // The system has one connection of these addresses: any other offer has died.
+            if let Some(stale) = found(word)
+                && self.tuple_of(stale) == *tuple
+            {
+                let _ = word.compare_exchange(name(stale), 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+        let mut words = words();
+        words.any(|word| {
+            word.compare_exchange(0, name(slot), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// The slot in which a connection is offered. Taken from the table: one side accepts.
+    pub(crate) fn find(&self, tuple: &Tuple) -> Option<usize> {
+        let mut words = self.bucket(tuple);
+        let slot = words.find_map(|word| {
+            let slot = found(word)?;
+            let ours = self.is_live(slot) && self.tuple_of(slot) == *tuple;
+            let taken = || {
+                word.compare_exchange(name(slot), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            };
+            (ours && taken()).then_some(slot)
+        })?;
+        self.open_slot(slot).ok()?;
+        Some(slot)
+    }
+
+    /// Gives a slot back; nobody uses it.
+    pub(crate) fn release(&self, slot: usize) {
+        let tuple = self.tuple_of(slot);
+        for word in self.bucket(&tuple) {
+            let _ = word.compare_exchange(name(slot), 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        let at = entry_at(slot);
+        if self.word(at + entry::GROWN).swap(0, Ordering::Relaxed) != 0 {
+            self.word(at + entry::EMPTIED).fetch_add(1, Ordering::Relaxed);
+            self.file.empty_range(big_ring_at(slot, 0), 2 * BIG_RING_LEN);
+        }
+        self.word(at + entry::STATE).store(FREE, Ordering::Release);
+        self.give_bit(slot);
+    }
+
+    /// Makes the big rings of a slot usable. `false` if there is no memory for them.
+    pub(crate) fn grow(&self, slot: usize) -> bool {
+        let at = entry_at(slot);
+        let emptied = self.word(at + entry::EMPTIED).load(Ordering::Relaxed).wrapping_add(1);
+        let Some(filled) = self.filled.get(slot) else { return false };
+        if filled.load(Ordering::Relaxed) != emptied {
+            if self.file.fill_range(big_ring_at(slot, 0), 2 * BIG_RING_LEN).is_err() {
+                return false;
+            }
+            filled.store(emptied, Ordering::Relaxed);
+        }
+        self.word(at + entry::GROWN).store(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Makes a slot accessible in this process.
+    pub(crate) fn open_slot(&self, slot: usize) -> Result<(), Errno> {
+        let opened = self.opened.get(slot).ok_or(Errno::INVAL)?;
+        if opened.load(Ordering::Acquire) == 0 {
+            self.file.open_range(slot_at(slot), SLOT_LEN)?;
+            self.file.fill_range(slot_at(slot), SLOT_SMALL_LEN)?;
+            opened.store(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The live slots.
+    pub(crate) fn live(&self) -> impl Iterator<Item = usize> {
+        let words = (0..CONNECTIONS_MAX / 64).map(|index| (index, self.bits(index)));
+        let taken = words.flat_map(|(index, word)| {
+            let bits = word.load(Ordering::Acquire);
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+        });
+        taken.filter(|&slot| self.is_live(slot))
+    }
+
+    /// How many slots are in use.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        let words = (0..CONNECTIONS_MAX / 64).map(|index| self.bits(index));
+        words.map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
+    }
+
+    /// Whether this process may look at a slot's words.
+    pub(crate) fn is_accessible(&self, slot: usize) -> bool {
+        self.opened.is_empty() || self.open_slot(slot).is_ok()
+    }
+
+    pub(crate) fn generation(&self, slot: usize) -> u32 {
+        self.word(entry_at(slot) + entry::GENERATION).load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_live(&self, slot: usize) -> bool {
+        self.word(entry_at(slot) + entry::STATE).load(Ordering::Acquire) == LIVE
+    }
+
+    pub(crate) fn tuple_of(&self, slot: usize) -> Tuple {
+        let at = entry_at(slot);
+        let half =
+            |index: usize| self.word64(at + entry::ADDRESSES + 8 * index).load(Ordering::Relaxed);
+        Tuple {
+            connector: from_halves([half(0), half(1)]),
+            acceptor: from_halves([half(2), half(3)]),
+            ports: self.word(at + entry::PORTS).load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        self.file.memory()
+    }
+
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
+        self.memory().word32(offset)
+    }
+
+    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
+        self.memory().word64(offset)
+    }
+
+    /// A counter of the whole registry.
+    pub(crate) fn total(&self, offset: usize) -> &AtomicU64 {
+        self.word64(offset)
+    }
+
+    fn bucket(&self, tuple: &Tuple) -> impl Iterator<Item = &AtomicU32> {
+        let bucket = tuple.hash() as usize % BUCKETS_COUNT;
+        (0..WAYS).map(move |way| self.word(BUCKETS + 4 * (bucket * WAYS + way)))
+    }
+
+    fn bits(&self, index: usize) -> &AtomicU64 {
+        self.word64(BITMAP + 8 * index)
+    }
+
+    /// The lowest free slot: its memory is the most likely to be warm.
+    fn take_bit(&self) -> Option<usize> {
+        (0..CONNECTIONS_MAX / 64).find_map(|index| {
+            let word = self.bits(index);
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != u64::MAX {
+                let bit = bits.trailing_ones();
+                let more = bits | 1 << bit;
+                match word.compare_exchange(bits, more, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => return Some(index * 64 + bit as usize),
+                    Err(now) => bits = now,
+                }
+            }
+            None
+        })
+    }
+
+    fn give_bit(&self, slot: usize) {
+        fence(Ordering::SeqCst);
+        self.bits(slot / 64).fetch_and(!(1 << (slot % 64)), Ordering::AcqRel);
+    }
+}
+
+/// How the table names a slot.
+fn name(slot: usize) -> u32 {
+    u32::try_from(slot + 1).unwrap_or(0)
+}
+
+/// The slot that a word of the table names.
+fn found(word: &AtomicU32) -> Option<usize> {
+    let slot = word.load(Ordering::Acquire).checked_sub(1)? as usize;
+    (slot < CONNECTIONS_MAX).then_some(slot)
+}
+
+/// Which namespace of a kind this process is in.
+fn namespace(kind: &str) -> u64 {
+    metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino())
+}
+
+/// Whether both ends of a connection are on this host, as far as its addresses tell.
+#[must_use]
+pub fn is_local(own: SocketAddr, peer: SocketAddr) -> bool {
+    let loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+    own.ip().to_canonical() == peer.ip().to_canonical()
+        || (loopback(own.ip()) && loopback(peer.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(port: u16) -> Tuple {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Tuple::new(address(port), address(80))
+    }
+
+    #[test]
+    fn what_is_offered_is_found_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (ours, theirs) = (Registry::open(dir.path()), Registry::open(dir.path()));
+        let (ours, theirs) = (ours.expect("a registry"), theirs.expect("the same"));
+        let slot = ours.take(&tuple(1)).expect("room");
+        assert!(ours.publish(slot, &tuple(1)));
+        assert_eq!(theirs.find(&tuple(2)), None);
+        assert_eq!(theirs.find(&tuple(1)), Some(slot));
+        assert_eq!(theirs.find(&tuple(1)), None, "one side accepts");
+        assert_eq!(theirs.live().collect::<Vec<_>>(), [slot]);
+        theirs.release(slot);
+        assert_eq!((ours.in_use(), ours.live().count()), (0, 0));
+        ours.leave();
+        assert!(ours.path().exists(), "somebody uses it");
+        theirs.leave();
+        assert!(!ours.path().exists());
+    }
+
+    #[test]
+    fn a_dead_offer_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(dir.path()).expect("a registry");
+        let [dead, live] = [(); 2].map(|()| {
+            let slot = registry.take(&tuple(1)).expect("room");
+            assert!(registry.publish(slot, &tuple(1)));
+            slot
+        });
+        assert_ne!(dead, live);
+        assert_eq!(registry.find(&tuple(1)), Some(live));
+    }
+
+    #[test]
+    fn slots_are_bounded() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(dir.path()).expect("a registry");
+        for _ in 0..CONNECTIONS_MAX {
+            registry.take_bit().expect("room");
+        }
+        assert_eq!(registry.take_bit(), None);
+        registry.give_bit(77);
+        assert_eq!(registry.take_bit(), Some(77));
+    }
+}

@@ -1,0 +1,179 @@
+//! A direction's bytes, packed end to end (RDMA-supported packetized flow control, Balaji 2006,
+//! chapter 6): the sender knows what is free at the receiver and puts each message behind the last
+//! one. On one host the receiver's ring is memory that the sender writes itself.
+//!
+//! A direction begins with a small ring. When that has been full once, a big one replaces it from
+//! that position on. Positions count bytes from the start and never wrap.
+
+use std::sync::atomic::Ordering;
+
+use weft_sys::Buffers;
+
+use crate::layout::{big_ring_at, small_ring_at};
+use crate::limits::{BIG_RING_LEN, PUBLISH_LEN, SMALL_RING_LEN};
+use crate::registry::Registry;
+use crate::words::{Direction, NONE, Role};
+
+/// The other side has written what cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// The rings of one direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    registry: &'static Registry,
+    slot: usize,
+    small: usize,
+    big: usize,
+    words: Direction,
+}
+
+impl Ring {
+    /// Of the direction in which `from` sends.
+    pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
+        Self {
+            registry,
+            slot,
+            small: small_ring_at(slot, from as usize),
+            big: big_ring_at(slot, from as usize),
+            words: Direction::of(registry, slot, from),
+        }
+    }
+
+    pub(crate) fn words(&self) -> &Direction {
+        &self.words
+    }
+
+    /// Bytes that the reader may take.
+    #[inline]
+    pub(crate) fn available(&self) -> Result<usize, Broken> {
+        let tail = self.words.tail.load(Ordering::Relaxed);
+        used(self.words.head.load(Ordering::Acquire), tail)
+    }
+
+    /// Bytes that the writer may put, without a bigger ring.
+    #[inline]
+    pub(crate) fn room(&self) -> Result<usize, Broken> {
+        let head = self.words.head.load(Ordering::Relaxed);
+        let tail = self.words.tail.load(Ordering::Acquire);
+        used(head, tail)?;
+        let grown_at = self.words.grown_at.load(Ordering::Relaxed);
+        let (len, from) = if grown_at == NONE {
+            (SMALL_RING_LEN, tail)
+        } else {
+            (BIG_RING_LEN, tail.max(grown_at))
+        };
+        let taken = usize::try_from(head.checked_sub(from).ok_or(Broken)?).map_err(|_| Broken)?;
+        len.checked_sub(taken).ok_or(Broken)
+    }
+
+    /// Puts as many bytes as there is room for, and returns how many. The writer's lock is held.
+    pub(crate) fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
+        let mut room = self.room()?;
+        let mut head = self.words.head.load(Ordering::Relaxed);
+        let mut shown = head;
+        let first = head;
+        for region in buffers.regions() {
+            let mut done = 0;
+            while done < region.len() {
+                if room == 0 {
+                    room = self.more_room(&mut shown, head)?;
+                    if room == 0 {
+                        self.words.head.store(head, Ordering::Release);
+                        return Ok((head - first) as usize);
+                    }
+                }
+                let (at, run) = self.place(head);
+                let len = run.min(room).min(region.len() - done).min(PUBLISH_LEN);
+                let Some(part) = region.part(done, len) else { return Err(Broken) };
+                self.registry.memory().copy_from(at, &part);
+                done += len;
+                room -= len;
+                head += len as u64;
+                if head - shown >= PUBLISH_LEN as u64 {
+                    self.words.head.store(head, Ordering::Release);
+                    shown = head;
+                }
+            }
+        }
+        self.words.head.store(head, Ordering::Release);
+        Ok((head - first) as usize)
+    }
+
+    /// Room that has come up meanwhile, or that a bigger ring has.
+    #[cold]
+    fn more_room(&self, shown: &mut u64, head: u64) -> Result<usize, Broken> {
+        self.words.head.store(head, Ordering::Release);
+        *shown = head;
+        let fresh = self.room()?;
+        if fresh != 0 || self.words.grown_at.load(Ordering::Relaxed) != NONE {
+            return Ok(fresh);
+        }
+        if !self.registry.grow(self.slot) {
+            return Ok(0);
+        }
+        self.words.grown_at.store(head, Ordering::Release);
+        Ok(BIG_RING_LEN)
+    }
+
+    /// Fills the buffers with what is there, and returns how many bytes that was; with `keep` the
+    /// bytes stay. The reader's lock is held.
+    pub(crate) fn take(&self, buffers: Buffers<'_>, keep: bool) -> Result<usize, Broken> {
+        let first = self.words.tail.load(Ordering::Relaxed);
+        let mut left = used(self.words.head.load(Ordering::Acquire), first)?;
+        let mut tail = first;
+        let mut shown = first;
+        for region in buffers.regions() {
+            let mut done = 0;
+            while done < region.len() && left > 0 {
+                let (at, run) = self.place(tail);
+                let len = run.min(left).min(region.len() - done).min(PUBLISH_LEN);
+                let Some(part) = region.part(done, len) else { return Err(Broken) };
+                self.registry.memory().copy_to(at, &part);
+                done += len;
+                left -= len;
+                tail += len as u64;
+                if !keep && tail - shown >= PUBLISH_LEN as u64 {
+                    self.words.tail.store(tail, Ordering::Release);
+                    shown = tail;
+                    if left == 0 {
+                        left = used(self.words.head.load(Ordering::Acquire), tail)?;
+                    }
+                }
+            }
+        }
+        if !keep {
+            self.words.tail.store(tail, Ordering::Release);
+        }
+        Ok((tail - first) as usize)
+    }
+
+    /// Drops up to `len` bytes, and returns how many. The reader's lock is held.
+    pub(crate) fn skip(&self, len: usize) -> Result<usize, Broken> {
+        let len = len.min(self.available()?);
+        let tail = self.words.tail.load(Ordering::Relaxed);
+        self.words.tail.store(tail + len as u64, Ordering::Release);
+        Ok(len)
+    }
+
+    /// Where the byte of a position lies, and how many follow it without a break.
+    #[inline]
+    fn place(&self, position: u64) -> (usize, usize) {
+        let grown_at = self.words.grown_at.load(Ordering::Relaxed);
+        if position < grown_at {
+            let at = position as usize % SMALL_RING_LEN;
+            let run = usize::try_from(grown_at - position).unwrap_or(usize::MAX);
+            (self.small + at, run.min(SMALL_RING_LEN - at))
+        } else {
+            let at = (position - grown_at) as usize % BIG_RING_LEN;
+            (self.big + at, BIG_RING_LEN - at)
+        }
+    }
+}
+
+/// Bytes between two positions.
+#[inline]
+fn used(head: u64, tail: u64) -> Result<usize, Broken> {
+    let used = usize::try_from(head.checked_sub(tail).ok_or(Broken)?).map_err(|_| Broken)?;
+    if used <= SMALL_RING_LEN + BIG_RING_LEN { Ok(used) } else { Err(Broken) }
+}

@@ -1,0 +1,195 @@
+//! What can be seen from outside: the connections of a registry, and its totals.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use crate::layout::{direction, direction_at, side, side_at, totals};
+use crate::registry::Registry;
+use crate::words::{NONE, joined};
+
+/// Why a connection stays on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// A rule says so.
+    Rule,
+    /// The peer is on another host.
+    Remote,
+    /// The peer does not run on Weft, or is another user's.
+    Peer,
+    /// There is no registry, or no room in it.
+    Room,
+    /// The program uses what only TCP has: urgent data, kernel zero copy.
+    Feature,
+    /// It went to a program without Weft, by exec or over a Unix socket.
+    HandedOn,
+}
+
+impl Fallback {
+    /// All, in the order of their counters.
+    pub const ALL: [Self; 6] =
+        [Self::Rule, Self::Remote, Self::Peer, Self::Room, Self::Feature, Self::HandedOn];
+
+    /// A word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Remote => "remote",
+            Self::Peer => "peer",
+            Self::Room => "room",
+            Self::Feature => "feature",
+            Self::HandedOn => "handed-on",
+        }
+    }
+}
+
+/// Sums over the life of a registry.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Connections offered by those who connected.
+    pub offered: u64,
+    /// Connections whose accepting side joined.
+    pub joined: u64,
+    /// Bytes moved through memory, both ways.
+    pub bytes: u64,
+    /// Calls that did.
+    pub messages: u64,
+    /// Bytes of those that were copied only once.
+    pub pulled: u64,
+    /// Slots in use.
+    pub in_use: usize,
+    /// How often connections stayed on TCP, in the order of [`Fallback::ALL`].
+    pub fallbacks: [u64; Fallback::ALL.len()],
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub struct SideSnapshot {
+    /// The process that connected or first used the accepted socket.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// Its address.
+    pub address: SocketAddr,
+    /// Threads asleep until something comes.
+    pub sleepers: u32,
+}
+
+/// One direction of a connection.
+#[derive(Clone, Debug)]
+pub struct DirectionSnapshot {
+    /// Whether the rings carry it.
+    pub in_memory: bool,
+    /// Bytes through the rings.
+    pub bytes: u64,
+    /// Bytes over TCP before.
+    pub tcp_bytes: u64,
+    /// Calls that put something.
+    pub messages: u64,
+    /// Calls that found no room.
+    pub stalls: u64,
+    /// Wake-ups by the kernel's socket.
+    pub bells: u64,
+    /// Bytes that were copied only once.
+    pub pulled: u64,
+    /// Bytes put and not yet read.
+    pub unread: u64,
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionSnapshot {
+    /// Its slot.
+    pub slot: usize,
+    /// Counts the connections that have had the slot.
+    pub generation: u32,
+    /// Whether the accepting side has joined.
+    pub joined: bool,
+    /// Who connected.
+    pub client: SideSnapshot,
+    /// Who accepted.
+    pub server: SideSnapshot,
+    /// From client to server.
+    pub to_server: DirectionSnapshot,
+    /// From server to client.
+    pub to_client: DirectionSnapshot,
+}
+
+impl Registry {
+    /// Counts a connection that stays on TCP.
+    pub fn count_fallback(&self, why: Fallback) {
+        self.total(totals::FALLBACKS + 8 * why as usize).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The sums. Those of open connections are included.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let total = |offset| self.total(offset).load(Ordering::Relaxed);
+        let mut sums = Totals {
+            offered: total(totals::OFFERED),
+            joined: total(totals::JOINED),
+            bytes: total(totals::BYTES),
+            messages: total(totals::MESSAGES),
+            pulled: total(totals::PULLED),
+            in_use: self.in_use(),
+            fallbacks: Fallback::ALL.map(|why| total(totals::FALLBACKS + 8 * why as usize)),
+        };
+        for connection in self.connections() {
+            for way in [&connection.to_server, &connection.to_client] {
+                sums.bytes += way.bytes;
+                sums.messages += way.messages;
+                sums.pulled += way.pulled;
+            }
+        }
+        sums
+    }
+
+    /// The open connections. They go on while they are looked at, so the numbers of one may be of
+    /// different moments.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionSnapshot> + '_ {
+        self.live().filter(|&slot| self.is_accessible(slot)).map(|slot| self.connection(slot))
+    }
+
+    fn connection(&self, slot: usize) -> ConnectionSnapshot {
+        let (client, server) = self.tuple_of(slot).addresses();
+        let joined = self.word(side_at(slot, 1) + side::JOINED).load(Ordering::Relaxed);
+        ConnectionSnapshot {
+            slot,
+            generation: self.generation(slot),
+            joined: joined != joined::NO,
+            client: self.side(slot, 0, client),
+            server: self.side(slot, 1, server),
+            to_server: self.direction(slot, 0),
+            to_client: self.direction(slot, 1),
+        }
+    }
+
+    fn side(&self, slot: usize, end: usize, address: SocketAddr) -> SideSnapshot {
+        let at = side_at(slot, end);
+        let mut name = [0; side::PROGRAM_LEN];
+        self.memory().copy_out(at + side::PROGRAM, &mut name);
+        let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        SideSnapshot {
+            pid: self.word(at + side::PID).load(Ordering::Relaxed),
+            program: String::from_utf8_lossy(&name[..len]).into_owned(),
+            address,
+            sleepers: self.word(at + side::SLEEPERS).load(Ordering::Relaxed),
+        }
+    }
+
+    fn direction(&self, slot: usize, from: usize) -> DirectionSnapshot {
+        let at = direction_at(slot, from);
+        let word = |offset: usize| self.word64(at + offset).load(Ordering::Relaxed);
+        let bytes = word(direction::HEAD);
+        DirectionSnapshot {
+            in_memory: word(direction::SWITCH_AT) != NONE && word(direction::BACK_AT) == NONE,
+            bytes,
+            tcp_bytes: word(direction::TCP_SENT),
+            messages: word(direction::MESSAGES),
+            stalls: word(direction::STALLS),
+            bells: word(direction::BELLS),
+            pulled: word(direction::PULLED),
+            unread: bytes.saturating_sub(word(direction::TAIL)),
+        }
+    }
+}

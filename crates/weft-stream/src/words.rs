@@ -1,0 +1,173 @@
+//! The words of a slot: what both ends of a connection, and their relatives, know of it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::layout::{direction, direction_at, side, side_at};
+use crate::registry::Registry;
+
+/// A position that has not been decided yet.
+pub(crate) const NONE: u64 = u64::MAX;
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Called `connect(2)`.
+    Connector = 0,
+    /// Called `accept(2)`.
+    Acceptor = 1,
+}
+
+impl Role {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Connector => Self::Acceptor,
+            Self::Acceptor => Self::Connector,
+        }
+    }
+}
+
+/// How far a side has agreed.
+pub(crate) mod joined {
+    /// The connector: its offer stands. The acceptor: nobody has come yet.
+    pub(crate) const NO: u32 = 0;
+    /// The acceptor looks at the rings.
+    pub(crate) const JOINED: u32 = 1;
+    /// The connector has seen that, and looks at them, too.
+    pub(crate) const CONFIRMED: u32 = 2;
+}
+
+/// One side's words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    pub(crate) joined: &'static AtomicU32,
+    /// Processes that have the socket open, as far as they say so.
+    pub(crate) refs: &'static AtomicU32,
+    pub(crate) pid: &'static AtomicU32,
+    pub(crate) shut_write: &'static AtomicU32,
+    pub(crate) shut_read: &'static AtomicU32,
+    pub(crate) gone: &'static AtomicU32,
+    pub(crate) reset_told: &'static AtomicU32,
+    pub(crate) nodelay: &'static AtomicU32,
+    /// The kernel's number for the socket (`SO_COOKIE`).
+    pub(crate) cookie: &'static AtomicU64,
+    pub(crate) program: [&'static AtomicU64; 2],
+    pub(crate) sleepers: &'static AtomicU32,
+    pub(crate) bell: &'static AtomicU32,
+    pub(crate) space_wanted: &'static AtomicU32,
+}
+
+impl Side {
+    pub(crate) fn of(registry: &'static Registry, slot: usize, role: Role) -> Self {
+        let at = side_at(slot, role as usize);
+        let word = |offset| registry.word(at + offset);
+        let word64 = |offset| registry.word64(at + offset);
+        Self {
+            joined: word(side::JOINED),
+            refs: word(side::REFS),
+            pid: word(side::PID),
+            shut_write: word(side::SHUT_WRITE),
+            shut_read: word(side::SHUT_READ),
+            gone: word(side::GONE),
+            reset_told: word(side::RESET_TOLD),
+            nodelay: word(side::NODELAY),
+            cookie: word64(side::COOKIE),
+            program: [word64(side::PROGRAM), word64(side::PROGRAM + 8)],
+            sleepers: word(side::SLEEPERS),
+            bell: word(side::BELL),
+            space_wanted: word(side::SPACE_WANTED),
+        }
+    }
+
+    /// As at the start of a connection.
+    pub(crate) fn reset(&self) {
+        let words = [
+            self.joined,
+            self.refs,
+            self.pid,
+            self.shut_write,
+            self.shut_read,
+            self.gone,
+            self.reset_told,
+            self.nodelay,
+            self.sleepers,
+            self.bell,
+            self.space_wanted,
+        ];
+        words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.cookie.store(0, Ordering::Relaxed);
+        self.program.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+/// One direction's words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Direction {
+    /// Bytes put into the rings so far.
+    pub(crate) head: &'static AtomicU64,
+    /// How many bytes go over TCP before the rings are used.
+    pub(crate) switch_at: &'static AtomicU64,
+    /// The position from which on the big ring is used.
+    pub(crate) grown_at: &'static AtomicU64,
+    /// The position after which TCP is used again.
+    pub(crate) back_at: &'static AtomicU64,
+    pub(crate) tcp_sent: &'static AtomicU64,
+    pub(crate) bells: &'static AtomicU64,
+    pub(crate) lock: &'static AtomicU32,
+    pub(crate) messages: &'static AtomicU64,
+    pub(crate) stalls: &'static AtomicU64,
+    pub(crate) pulled: &'static AtomicU64,
+    /// Bytes taken out of the rings so far.
+    pub(crate) tail: &'static AtomicU64,
+    pub(crate) tcp_read: &'static AtomicU64,
+    pub(crate) bells_taken: &'static AtomicU64,
+    pub(crate) reader_lock: &'static AtomicU32,
+    pub(crate) read_of_buffer: &'static AtomicU64,
+}
+
+impl Direction {
+    /// The direction in which `from` sends.
+    pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
+        let at = direction_at(slot, from as usize);
+        let word = |offset| registry.word(at + offset);
+        let word64 = |offset| registry.word64(at + offset);
+        Self {
+            head: word64(direction::HEAD),
+            switch_at: word64(direction::SWITCH_AT),
+            grown_at: word64(direction::GROWN_AT),
+            back_at: word64(direction::BACK_AT),
+            tcp_sent: word64(direction::TCP_SENT),
+            bells: word64(direction::BELLS),
+            lock: word(direction::LOCK),
+            messages: word64(direction::MESSAGES),
+            stalls: word64(direction::STALLS),
+            pulled: word64(direction::PULLED),
+            tail: word64(direction::TAIL),
+            tcp_read: word64(direction::TCP_READ),
+            bells_taken: word64(direction::BELLS_TAKEN),
+            reader_lock: word(direction::READER_LOCK),
+            read_of_buffer: word64(direction::READ_OF_BUFFER),
+        }
+    }
+
+    /// As at the start of a connection.
+    pub(crate) fn reset(&self) {
+        for word in [self.switch_at, self.grown_at, self.back_at] {
+            word.store(NONE, Ordering::Relaxed);
+        }
+        let counters = [
+            self.head,
+            self.tcp_sent,
+            self.bells,
+            self.messages,
+            self.stalls,
+            self.pulled,
+            self.tail,
+            self.tcp_read,
+            self.bells_taken,
+            self.read_of_buffer,
+        ];
+        counters.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.lock.store(0, Ordering::Relaxed);
+        self.reader_lock.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,153 @@
+//! The buffers of a program's call: what `readv(2)` and `sendmsg(2)` name by `iovec`s.
+//!
+//! # Safety
+//! [`Buffers::new`]'s caller vouches for the list; it is only walked and handed to the kernel here.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use crate::region::Region;
+
+/// How many buffers one system call of ours names. Who has more makes several.
+const AT_ONCE: usize = 16;
+
+/// A list of buffers, of which the first bytes may have been dealt with already.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers<'a> {
+    list: *const libc::iovec,
+    count: usize,
+    skip: usize,
+    lives: PhantomData<&'a libc::iovec>,
+}
+
+impl<'a> Buffers<'a> {
+    /// The buffers of a list of `count`. `None` if they are together longer than a result can say.
+    ///
+    /// # Safety
+    /// The list is readable during `'a`; each buffer is the program's memory, to read or to write
+    /// as the calls made with it say, and the program knows that they race with its own accesses.
+    #[must_use]
+    pub unsafe fn new(list: *const libc::iovec, count: usize) -> Option<Self> {
+        let buffers = Self { list, count, skip: 0, lives: PhantomData };
+        let mut total = 0_usize;
+        for at in 0..count {
+            total = total.checked_add(buffers.iovec(at).iov_len)?;
+        }
+        isize::try_from(total).ok()?;
+        Some(buffers)
+    }
+
+    /// What lies behind the first `bytes`.
+    #[must_use]
+    pub fn after(self, bytes: usize) -> Self {
+        Self { skip: self.skip + bytes, ..self }
+    }
+
+    /// How many bytes they hold together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.regions().map(|region| region.len()).sum()
+    }
+
+    /// Whether they hold none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.regions().all(|region| region.is_empty())
+    }
+
+    /// Each buffer.
+    pub fn regions(&self) -> impl Iterator<Item = Region> + use<'a> {
+        let this = *self;
+        let mut skip = self.skip;
+        (0..this.count).filter_map(move |at| {
+            let buffer = this.iovec(at);
+            let passed = skip.min(buffer.iov_len);
+            skip -= passed;
+            let start = (buffer.iov_base as usize).checked_add(passed)?;
+            // SAFETY: `new`'s caller vouches for the buffer, of which this is the rest.
+            unsafe { Region::new(start, buffer.iov_len - passed) }
+        })
+    }
+
+    fn iovec(&self, at: usize) -> libc::iovec {
+        // SAFETY: `at` is below `count`, which `new`'s caller vouches for.
+        let place = unsafe { self.list.add(at) };
+        // SAFETY: readable, likewise.
+        unsafe { place.read() }
+    }
+
+    /// Fills them from a socket (`recvmsg(2)`), and returns how many bytes came.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn recv(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
+        self.with_message(|message| {
+            // SAFETY: the message names buffers that `new`'s caller vouches for.
+            unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), message, flags) }
+        })
+    }
+
+    /// Hands them to a socket (`sendmsg(2)`), and returns how many bytes it took.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn send(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
+        self.with_message(|message| {
+            // SAFETY: as in `recv`; they are only read.
+            unsafe { libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), message, flags) }
+        })
+    }
+
+    fn with_message(
+        &self,
+        call: impl FnOnce(*mut libc::msghdr) -> libc::c_long,
+    ) -> Result<usize, Errno> {
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut list = [nothing; AT_ONCE];
+        let mut count = 0;
+        for (place, region) in list.iter_mut().zip(self.regions().filter(|r| !r.is_empty())) {
+            *place = libc::iovec { iov_base: region.addr() as *mut _, iov_len: region.len() };
+            count += 1;
+        }
+        // SAFETY: a structure of integers and pointers, for which zero is valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = list.as_mut_ptr();
+        message.msg_iovlen = count;
+        usize::try_from(call(&raw mut message)).map_err(|_| last_error())
+    }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn lists_are_walked_from_any_byte() {
+        let (mut one, mut two) = (*b"abc", *b"defg");
+        let list = [(one.as_mut_ptr(), 3), (two.as_mut_ptr(), 0), (two.as_mut_ptr(), 4)]
+            .map(|(base, len)| libc::iovec { iov_base: base.cast(), iov_len: len });
+        // SAFETY: the list and its buffers live to the end of the test.
+        let all = unsafe { Buffers::new(list.as_ptr(), 3) }.expect("few bytes");
+        assert_eq!(all.len(), 7);
+        let rest: Vec<_> = all.after(4).regions().map(|region| region.len()).collect();
+        assert_eq!(rest, [0, 0, 3]);
+        let (left, right) = UnixStream::pair().expect("a pair");
+        assert_eq!(all.after(1).send(left.as_fd(), 0), Ok(6));
+        let mut room = [0_u8; 8];
+        let into = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: 8 }];
+        // SAFETY: likewise.
+        let into = unsafe { Buffers::new(into.as_ptr(), 1) }.expect("few bytes");
+        assert_eq!(into.recv(right.as_fd(), 0), Ok(6));
+        assert_eq!(&room[..6], b"bcdefg");
+        assert_eq!(into.recv(right.as_fd(), libc::MSG_DONTWAIT), Err(Errno::AGAIN));
+    }
+}

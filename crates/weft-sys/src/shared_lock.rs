@@ -1,0 +1,173 @@
+//! A lock whose word lies in memory that several processes share, any of which may die while it
+//! holds it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use rustix::thread::{futex, gettid, sched_yield};
+use rustix::time::Timespec;
+
+const FREE: u32 = 0;
+/// Beside the holder's thread number: somebody sleeps.
+const CONTENDED: u32 = 1 << 31;
+/// The sections are short: some hundred nanoseconds and a copy.
+const SPINS_MAX: u32 = 200;
+const YIELDS_MAX: u32 = 8;
+/// How long to sleep before looking whether the holder still lives.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// How many forks lie between the first process and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The calling thread's number, and after how many forks it was asked for.
+    static OWN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// A forked child calls this: its thread has another number than in the parent.
+pub fn forget_thread() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn own() -> u32 {
+    OWN.with(|own| {
+        let (number, forks) = own.get();
+        let now = FORKS.load(Ordering::Relaxed);
+        if number != 0 && forks == now {
+            return number;
+        }
+        let number = gettid().as_raw_pid().unsigned_abs();
+        own.set((number, now));
+        number
+    })
+}
+
+/// A lock on a word of shared memory that is zero at first. Each byte of what it guards may be half
+/// changed when the last holder died; what counts is the one word that publishes a change.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedLock<'a>(&'a AtomicU32);
+
+/// The lock is held until this is dropped.
+#[derive(Debug)]
+pub struct SharedGuard<'a>(&'a AtomicU32);
+
+impl<'a> SharedLock<'a> {
+    /// The lock that `word` is.
+    #[must_use]
+    pub fn on(word: &'a AtomicU32) -> Self {
+        Self(word)
+    }
+
+    /// Takes the lock, from a dead holder if need be. `None` if the calling thread itself holds it:
+    /// this is a signal handler, and the section that it interrupted cannot go on before it ends.
+    #[must_use]
+    #[inline]
+    pub fn lock(self) -> Option<SharedGuard<'a>> {
+        let own = own();
+        let taken = self.0.compare_exchange(FREE, own, Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_ok() || self.lock_slow(own) { Some(SharedGuard(self.0)) } else { None }
+    }
+
+    #[cold]
+    fn lock_slow(self, own: u32) -> bool {
+        let mut looks = 0;
+        loop {
+            let held = self.0.load(Ordering::Relaxed);
+            let holder = held & !CONTENDED;
+            if holder == own {
+                return false;
+            }
+            if held == FREE {
+                // Who has waited leaves the mark, for there may be others that sleep.
+                let mark = if looks > SPINS_MAX + YIELDS_MAX { CONTENDED } else { 0 };
+                if self.try_replace(held, own | mark) {
+                    return true;
+                }
+            } else if looks < SPINS_MAX {
+                std::hint::spin_loop();
+            } else if looks < SPINS_MAX + YIELDS_MAX {
+                sched_yield();
+            } else if held & CONTENDED == 0 {
+                self.try_replace(held, held | CONTENDED);
+            } else {
+                let woken = futex::wait(self.0, futex::Flags::empty(), held, Some(&PATIENCE));
+                if woken == Err(Errno::TIMEDOUT)
+                    && is_dead(holder)
+                    && self.try_replace(held, own | CONTENDED)
+                {
+                    return true;
+                }
+            }
+            looks = looks.saturating_add(1);
+        }
+    }
+
+    fn try_replace(self, old: u32, new: u32) -> bool {
+        self.0.compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Whether there is no thread of this number.
+fn is_dead(thread: u32) -> bool {
+    let number = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    // kill(2) finds threads by their own numbers, too.
+    number.is_none_or(|number| test_kill_process(number) == Err(Errno::SRCH))
+}
+
+impl Drop for SharedGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.swap(FREE, Ordering::Release) & CONTENDED != 0 {
+            let _ = futex::wake(self.0, futex::Flags::empty(), 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_at_a_time() {
+        let word = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let word = Arc::clone(&word);
+                std::thread::spawn(move || {
+                    for _ in 0..10_000 {
+                        let _held = SharedLock::on(&word.0).lock().expect("another thread's");
+                        let seen = word.1.load(Ordering::Relaxed);
+                        word.1.store(seen + 1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(word.1.load(Ordering::Relaxed), 40_000);
+        assert_eq!(word.0.load(Ordering::Relaxed), FREE);
+    }
+
+    #[test]
+    fn a_handler_is_told_that_its_own_thread_holds_it() {
+        let word = AtomicU32::new(0);
+        let held = SharedLock::on(&word).lock().expect("free");
+        assert!(SharedLock::on(&word).lock().is_none());
+        drop(held);
+        assert!(SharedLock::on(&word).lock().is_some());
+    }
+
+    #[test]
+    fn the_dead_are_succeeded() {
+        let word = AtomicU32::new(0);
+        let dead = std::thread::spawn(own).join().expect("a number");
+        // A thread that has been joined may still be on its way out.
+        while !is_dead(dead) {
+            std::thread::yield_now();
+        }
+        word.store(dead, Ordering::Relaxed);
+        assert!(SharedLock::on(&word).lock().is_some());
+    }
+}
