@@ -3,8 +3,8 @@
 //!
 //! A connection is the kernel's first. Its connecting side offers it in a [`Registry`], its
 //! accepting side finds it there by the addresses that both know, and when both have agreed the
-//! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's end,
-//! and it takes over again where the rings will not do.
+//! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's
+//! end, and it takes over again where the rings will not do.
 
 mod end;
 mod layout;
