@@ -26,7 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-stream", &["weft-sys"]),
     ("weft-bench", &["weft-engine", "weft-sys"]),
     ("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"]),
-    ("weft-lab", &[]),
+    ("weft-lab", &["weft-stream"]),
 ];
 const LINE_LEN_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 1_000;
