@@ -59,6 +59,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 
+    #[command(flatten)]
+    pub(crate) sockets: SocketArgs,
+
     /// The program, looked up in PATH, and its arguments
     #[arg(
         required = true,
@@ -74,6 +77,9 @@ pub(crate) struct RunArgs {
 pub(crate) struct EnvArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
+
+    #[command(flatten)]
+    pub(crate) sockets: SocketArgs,
 
     /// The syntax to print
     #[arg(long, value_enum, default_value_t = Syntax::Sh)]
@@ -98,6 +104,51 @@ pub(crate) struct DeviceArgs {
     /// Log to standard error
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) log: Option<LogLevel>,
+}
+
+/// What becomes of the program's TCP connections to processes of the same host.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "TCP connections within this host")]
+pub(crate) struct SocketArgs {
+    /// Leave all of them on TCP
+    #[arg(long, conflicts_with_all = ["no_verbs", "flow", "zero_copy", "rules"])]
+    pub(crate) no_sockets: bool,
+
+    /// Put them in shared memory, but offer no RDMA device
+    #[arg(long, conflicts_with_all = ["device", "present", "no_crc"])]
+    pub(crate) no_verbs: bool,
+
+    /// How a sender knows that there is room
+    #[arg(long, value_enum)]
+    pub(crate) flow: Option<Flow>,
+
+    /// Whether the receiver fetches large messages from the sender's own buffer
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) zero_copy: Option<ZeroCopy>,
+
+    /// Rules for which connections stay on TCP
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) rules: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Flow {
+    /// Bytes end to end in a ring; the default
+    Packed,
+    /// A message in each of a number of equal buffers
+    Credit,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ZeroCopy {
+    /// Where it pays; the default
+    Auto,
+    /// Never
+    Off,
+    /// Always, and the sender waits until the bytes have been fetched
+    Sync,
+    /// Always, and the sender goes on: a write to its buffer waits
+    Async,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

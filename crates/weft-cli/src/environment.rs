@@ -2,22 +2,49 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::args::{DeviceArgs, EnvArgs, LogLevel, Presentation, Syntax};
+use weft_stream::rules::{self, Rules};
+
+use crate::args::{
+    DeviceArgs, EnvArgs, Flow, LogLevel, Presentation, SocketArgs, Syntax, ZeroCopy,
+};
 use crate::layout::Layout;
 use crate::output;
 
 /// A variable and the value it gets.
 pub(crate) type Variable = (&'static str, OsString);
 
-/// The variables to set for a program that is to find Weft's device, given the current ones.
-pub(crate) fn variables(layout: &Layout, device: &DeviceArgs) -> Vec<Variable> {
-    let mut variables = vec![
-        ("LD_LIBRARY_PATH", prepend("LD_LIBRARY_PATH", layout.directory.as_os_str())),
-        ("LD_PRELOAD", prepend("LD_PRELOAD", layout.preload().as_os_str())),
-    ];
+/// The variables to set for a program that is to run on Weft, given the current ones.
+///
+/// # Errors
+///
+/// If the rules for its connections, from the command line or the environment, cannot be used.
+pub(crate) fn variables(
+    layout: &Layout,
+    device: &DeviceArgs,
+    sockets: &SocketArgs,
+) -> Result<Vec<Variable>> {
+    let mut variables = Vec::new();
+    let mut preload = env::var_os("LD_PRELOAD").unwrap_or_default();
+    if !sockets.no_verbs {
+        let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        variables.push(("LD_LIBRARY_PATH", prepended(&path, layout.directory.as_os_str())));
+        preload = prepended(&preload, layout.preload().as_os_str());
+    }
+    if !sockets.no_sockets {
+        preload = prepended(&preload, layout.sockets().as_os_str());
+    }
+    variables.push(("LD_PRELOAD", preload));
+    variables.extend(device_variables(device));
+    variables.extend(socket_variables(sockets)?);
+    Ok(variables)
+}
+
+fn device_variables(device: &DeviceArgs) -> Vec<Variable> {
+    let mut variables = Vec::new();
     if !device.device.is_empty() {
         variables.push(("WEFT_DEVICES", device.device.join(",").into()));
     }
@@ -33,15 +60,40 @@ pub(crate) fn variables(layout: &Layout, device: &DeviceArgs) -> Vec<Variable> {
     variables
 }
 
+fn socket_variables(sockets: &SocketArgs) -> Result<Vec<Variable>> {
+    if sockets.no_sockets {
+        // The library may be in LD_PRELOAD already, put there by `weft env`.
+        return Ok(vec![("WEFT_SOCKETS", "off".into())]);
+    }
+    let mut variables = Vec::new();
+    if let Some(flow) = sockets.flow {
+        variables.push(("WEFT_SOCKETS_FLOW", flow.value().into()));
+    }
+    if let Some(when) = sockets.zero_copy {
+        variables.push(("WEFT_SOCKETS_ZCOPY", when.value().into()));
+    }
+    // Checked here, where somebody reads the message: the library could only stay on TCP.
+    match &sockets.rules {
+        Some(file) => {
+            Rules::read(file)?;
+            // The program may start its children somewhere else.
+            let file = path::absolute(file).context("cannot tell the current directory")?;
+            variables.push((rules::VARIABLE, file.into()));
+        }
+        None => drop(Rules::from_environment()?),
+    }
+    Ok(variables)
+}
+
 /// Prints the variables in the syntax of a shell.
 ///
 /// # Errors
 ///
-/// If the libraries are missing, or a value cannot be written in the shell's syntax.
+/// If the libraries are missing, the rules are wrong, or a value cannot be written in the shell's syntax.
 pub(crate) fn print(args: &EnvArgs) -> Result<()> {
     let layout = Layout::find()?;
     let mut text = String::new();
-    for (name, value) in variables(&layout, &args.device) {
+    for (name, value) in variables(&layout, &args.device, &args.sockets)? {
         let value = value.to_str().with_context(|| format!("{name} is not UTF-8: {value:?}"))?;
         text.push_str(&assignment(args.shell, name, value)?);
         text.push('\n');
@@ -49,16 +101,12 @@ pub(crate) fn print(args: &EnvArgs) -> Result<()> {
     output::print(&text)
 }
 
-/// The list in variable `name` with `entry` at its front, once.
-fn prepend(name: &str, entry: &OsStr) -> OsString {
-    prepended(env::var_os(name).as_deref(), entry)
-}
-
-fn prepended(list: Option<&OsStr>, entry: &OsStr) -> OsString {
+/// The list of paths `list` with `entry` at its front, once.
+fn prepended(list: &OsStr, entry: &OsStr) -> OsString {
     let mut result = entry.to_owned();
-    let rest = list.unwrap_or_default().as_encoded_bytes();
+    let list = list.as_encoded_bytes();
     // An empty entry of LD_LIBRARY_PATH means the current directory: never make one.
-    for old in rest.split(|&byte| byte == b':').filter(|old| !old.is_empty()) {
+    for old in list.split(|&byte| byte == b':').filter(|old| !old.is_empty()) {
         if old != entry.as_encoded_bytes() {
             result.push(":");
             result.push(os_str(old));
@@ -96,6 +144,26 @@ impl Presentation {
     }
 }
 
+impl Flow {
+    fn value(self) -> &'static str {
+        match self {
+            Self::Packed => "packed",
+            Self::Credit => "credit",
+        }
+    }
+}
+
+impl ZeroCopy {
+    fn value(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Sync => "sync",
+            Self::Async => "async",
+        }
+    }
+}
+
 impl LogLevel {
     fn value(self) -> &'static str {
         match self {
@@ -111,36 +179,82 @@ impl LogLevel {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
+
+    fn layout() -> Layout {
+        Layout { directory: "/opt/weft/lib/weft".into() }
+    }
+
+    fn value(variables: &[Variable], name: &str) -> Option<String> {
+        let (_, value) = variables.iter().find(|(own, _)| *own == name)?;
+        Some(value.to_str().unwrap().to_owned())
+    }
 
     #[test]
     fn prepends_once_and_keeps_the_rest() {
-        let entry = OsStr::new("/w");
-        assert_eq!(prepended(None, entry), "/w");
-        assert_eq!(prepended(Some(OsStr::new("")), entry), "/w");
-        assert_eq!(prepended(Some(OsStr::new("/a:/b")), entry), "/w:/a:/b");
-        assert_eq!(prepended(Some(OsStr::new("/a::/w:/b:")), entry), "/w:/a:/b");
+        let list = |list: &str| prepended(OsStr::new(list), OsStr::new("/w"));
+        assert_eq!(list(""), "/w");
+        assert_eq!(list("/a:/b"), "/w:/a:/b");
+        assert_eq!(list("/a::/w:/b:"), "/w:/a:/b");
     }
 
     #[test]
     fn options_become_variables() {
-        let layout = Layout { directory: "/opt/weft/lib/weft".into() };
         let device = DeviceArgs {
             device: vec!["eth0".into(), "lo".into()],
             present: Some(Presentation::Iwarp),
             no_crc: true,
             log: Some(LogLevel::Debug),
         };
-        let variables = variables(&layout, &device);
-        for expected in [
-            ("WEFT_DEVICES", OsString::from("eth0,lo")),
-            ("WEFT_PRESENT", "iwarp".into()),
-            ("WEFT_CRC", "0".into()),
-            ("WEFT_LOG", "debug".into()),
+        let sockets = SocketArgs {
+            flow: Some(Flow::Credit),
+            zero_copy: Some(ZeroCopy::Async),
+            ..SocketArgs::default()
+        };
+        let variables = variables(&layout(), &device, &sockets).unwrap();
+        for (name, expected) in [
+            ("LD_LIBRARY_PATH", "/opt/weft/lib/weft"),
+            ("WEFT_DEVICES", "eth0,lo"),
+            ("WEFT_PRESENT", "iwarp"),
+            ("WEFT_CRC", "0"),
+            ("WEFT_LOG", "debug"),
+            ("WEFT_SOCKETS_FLOW", "credit"),
+            ("WEFT_SOCKETS_ZCOPY", "async"),
         ] {
-            assert!(variables.contains(&expected), "{expected:?} in {variables:?}");
+            let value = value(&variables, name).unwrap();
+            assert!(value.starts_with(expected), "{name}={value}");
         }
-        assert_eq!(super::variables(&layout, &DeviceArgs::default()).len(), 2);
+        let defaults = (DeviceArgs::default(), SocketArgs::default());
+        assert_eq!(super::variables(&layout(), &defaults.0, &defaults.1).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn each_half_can_be_left_out() {
+        let given = |sockets| variables(&layout(), &DeviceArgs::default(), &sockets).unwrap();
+        let both = value(&given(SocketArgs::default()), "LD_PRELOAD").unwrap();
+        assert!(both.contains("libweft-sockets.so:") && both.contains("libweft-preload.so"));
+        let verbs = given(SocketArgs { no_sockets: true, ..SocketArgs::default() });
+        assert!(!value(&verbs, "LD_PRELOAD").unwrap().contains("sockets"));
+        assert_eq!(value(&verbs, "WEFT_SOCKETS").unwrap(), "off");
+        let sockets = given(SocketArgs { no_verbs: true, ..SocketArgs::default() });
+        assert!(!value(&sockets, "LD_PRELOAD").unwrap().contains("weft-preload"));
+        assert_eq!(value(&sockets, "LD_LIBRARY_PATH"), None);
+    }
+
+    #[test]
+    fn rules_are_checked_and_named_by_an_absolute_path() {
+        let file = tempfile::NamedTempFile::new_in(".").unwrap();
+        let name = PathBuf::from(file.path().file_name().unwrap());
+        let sockets = SocketArgs { rules: Some(name), ..SocketArgs::default() };
+        let given = || variables(&layout(), &DeviceArgs::default(), &sockets);
+        let value = value(&given().unwrap(), rules::VARIABLE).unwrap();
+        assert!(value.starts_with('/'), "{value}");
+        fs::write(file.path(), "use what\n").unwrap();
+        let error = given().unwrap_err().to_string();
+        assert!(error.contains(":1: "), "{error}");
     }
 
     #[test]

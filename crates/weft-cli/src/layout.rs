@@ -7,8 +7,10 @@ use anyhow::{Context as _, Result, bail};
 
 /// The verbs libraries, found by `LD_LIBRARY_PATH`.
 const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-/// The library of hooks, loaded by `LD_PRELOAD`.
+/// Answers what verbs programs ask the file system, loaded by `LD_PRELOAD`.
 const PRELOAD: &str = "libweft-preload.so";
+/// Carries TCP connections through shared memory, loaded by `LD_PRELOAD`.
+const SOCKETS: &str = "libweft-sockets.so";
 
 /// A complete set of Weft's libraries.
 #[derive(Debug)]
@@ -28,9 +30,14 @@ impl Layout {
         Self::beside(&executable)
     }
 
-    /// The hooks that `LD_PRELOAD` names.
+    /// What `LD_PRELOAD` names for verbs programs.
     pub(crate) fn preload(&self) -> PathBuf {
         self.directory.join(PRELOAD)
+    }
+
+    /// What `LD_PRELOAD` names for programs with TCP connections.
+    pub(crate) fn sockets(&self) -> PathBuf {
+        self.directory.join(SOCKETS)
     }
 
     fn beside(executable: &Path) -> Result<Self> {
@@ -71,7 +78,7 @@ fn candidates(executable: &Path) -> Vec<PathBuf> {
 }
 
 fn is_complete(directory: &Path) -> bool {
-    LIBRARIES.iter().chain([&PRELOAD]).all(|library| directory.join(library).is_file())
+    LIBRARIES.iter().chain([&PRELOAD, &SOCKETS]).all(|library| directory.join(library).is_file())
 }
 
 #[cfg(test)]
@@ -83,7 +90,7 @@ pub(crate) mod tests {
     /// Makes `directory` look like an installed set of libraries.
     pub(crate) fn populate(directory: &Path) {
         fs::create_dir_all(directory).unwrap();
-        for library in LIBRARIES.iter().chain([&PRELOAD]) {
+        for library in LIBRARIES.iter().chain([&PRELOAD, &SOCKETS]) {
             fs::write(directory.join(library), "").unwrap();
         }
     }

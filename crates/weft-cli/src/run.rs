@@ -46,8 +46,10 @@ fn prepare(args: &RunArgs) -> Result<Command, (Error, u8)> {
         ));
     }
     let layout = Layout::find().map_err(|error| (error, CANNOT_RUN))?;
+    let variables = environment::variables(&layout, &args.device, &args.sockets)
+        .map_err(|error| (error, CANNOT_RUN))?;
     let mut command = Command::new(&program);
-    command.arg0(name).args(arguments).envs(environment::variables(&layout, &args.device));
+    command.arg0(name).args(arguments).envs(variables);
     Ok(command)
 }
 
