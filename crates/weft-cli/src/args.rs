@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use weft_bench::BenchArgs;
@@ -43,6 +44,11 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Show the state and the counters of every queue pair of a running process
     Dump(DumpArgs),
+    /// Show the TCP connections of this host that share memory, and what they have done
+    Stat(StatArgs),
+    /// Show them live: who talks to whom, and how fast
+    #[cfg(feature = "tui")]
+    Top(TopArgs),
     /// Measure the fabric, beside plain sockets in the same run
     Bench(BenchArgs),
     /// Print a completion script for a shell
@@ -201,6 +207,50 @@ pub(crate) struct DumpArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Default, Args)]
+#[command(
+    after_help = "The connections are those of this user, in all registries of WEFT_SHM_DIR \
+    (/dev/shm by default)."
+)]
+pub(crate) struct StatArgs {
+    /// Print JSON; with --watch, a document a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Add up the connections of each process
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) processes: bool,
+
+    /// Print again and again, with what went in each interval
+    #[arg(long, value_name = "SECS", value_parser = interval)]
+    pub(crate) watch: Option<Duration>,
+}
+
+#[cfg(feature = "tui")]
+#[derive(Debug, Args)]
+#[command(after_help = "Keys:\n  \
+    q, Esc, Ctrl-C     quit\n  \
+    Tab, p             connections or processes\n  \
+    <, >, Left, Right  the column to sort by\n  \
+    r                  the other way round\n  \
+    Space              pause\n  \
+    -, +               a shorter, a longer interval\n  \
+    j, k, Up, Down     scroll; PageUp, PageDown, Home, End")]
+pub(crate) struct TopArgs {
+    /// Time between two looks
+    #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: Duration,
+}
+
+/// A time in seconds that is neither a busy loop nor for ever.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("from 0.1 to 3600 seconds".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     #[arg(value_enum)]
@@ -236,6 +286,14 @@ mod tests {
             };
             assert_eq!(args.device.device, ["eth0", "lo"]);
             assert_eq!(args.command, ["ib_write_bw", "-d", "mlx5_0", "--help"]);
+        }
+    }
+
+    #[test]
+    fn intervals_are_bounded() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "nan", "inf", "1e9", "x", ""] {
+            assert!(interval(wrong).is_err(), "{wrong}");
         }
     }
 

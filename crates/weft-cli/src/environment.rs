@@ -89,7 +89,8 @@ fn socket_variables(sockets: &SocketArgs) -> Result<Vec<Variable>> {
 ///
 /// # Errors
 ///
-/// If the libraries are missing, the rules are wrong, or a value cannot be written in the shell's syntax.
+/// If the libraries are missing, the rules are wrong, or a value cannot be written in the shell's
+/// syntax.
 pub(crate) fn print(args: &EnvArgs) -> Result<()> {
     let layout = Layout::find()?;
     let mut text = String::new();

@@ -9,6 +9,7 @@ mod manual;
 mod output;
 mod run;
 mod sharing;
+mod sockets;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ fn main() -> ExitCode {
         Command::Info(args) => info::print(args.json),
         Command::Ps(args) => debug::ps(args.json),
         Command::Dump(args) => debug::dump(args.pid, args.json),
+        Command::Stat(args) => sockets::stat::stat(&args),
+        #[cfg(feature = "tui")]
+        Command::Top(args) => sockets::top::top(args.interval),
         Command::Bench(args) => weft_bench::run(&args).and_then(|text| output::print(&text)),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(&args.directory),

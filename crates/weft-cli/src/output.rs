@@ -11,11 +11,21 @@ use comfy_table::{ContentArrangement, Table, presets};
 ///
 /// Any other failure to write to standard output.
 pub(crate) fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match write(text) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
+}
+
+/// Writes `text` to standard output, for who has more to write and must know that nobody reads.
+///
+/// # Errors
+///
+/// What the system says.
+pub(crate) fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// Prints one line on standard error, the way every command of Weft reports a failure.

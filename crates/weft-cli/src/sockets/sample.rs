@@ -1,0 +1,333 @@
+//! What this host's TCP connections that may share memory have done up to a moment, and how fast
+//! they go between two moments.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+/// All connections of this user at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) taken: Instant,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) totals: Totals,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) id: Id,
+    pub(crate) state: State,
+    pub(crate) client: End,
+    pub(crate) server: End,
+    pub(crate) to_server: Direction,
+    pub(crate) to_client: Direction,
+}
+
+/// Tells a connection from one that later has its place in the same registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Id {
+    pub(crate) registry: u64,
+    pub(crate) slot: usize,
+    pub(crate) generation: u32,
+}
+
+/// How far a connection has come on its way from TCP to shared memory, and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The client offers to share memory; the server has not answered, and may never.
+    Offered,
+    /// The server has agreed; the next bytes move.
+    Joined,
+    /// Bytes go through shared memory.
+    Shared,
+    /// They did, and go over TCP again.
+    Returned,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// 0 as long as no process has come to this end.
+    pub(crate) pid: u32,
+    pub(crate) program: String,
+    pub(crate) address: SocketAddr,
+}
+
+/// Counters of one direction since the connection was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Direction {
+    /// Through shared memory.
+    pub(crate) bytes: u64,
+    pub(crate) tcp_bytes: u64,
+    /// Calls that put something into shared memory.
+    pub(crate) messages: u64,
+    /// Of `bytes`, those that were copied only once.
+    pub(crate) zero_copy_bytes: u64,
+    /// How often the sender found no room.
+    pub(crate) stalls: u64,
+    /// How often the sender woke the receiver by the kernel.
+    pub(crate) bells: u64,
+}
+
+/// Counters of all connections that there have been, closed ones included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) offered: u64,
+    pub(crate) joined: u64,
+    /// Through shared memory, as the next two.
+    pub(crate) bytes: u64,
+    pub(crate) messages: u64,
+    pub(crate) zero_copy_bytes: u64,
+    /// How many connections have gone back to TCP, or never left it, for which reason.
+    pub(crate) fallbacks: BTreeMap<&'static str, u64>,
+}
+
+/// What one direction does in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rate {
+    pub(crate) bytes: f64,
+    pub(crate) messages: f64,
+    pub(crate) stalls: f64,
+    pub(crate) bells: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rates {
+    pub(crate) to_server: Rate,
+    pub(crate) to_client: Rate,
+}
+
+impl Sample {
+    /// The rates of each connection since `earlier`. One that is new since then started at zero.
+    pub(crate) fn rates(&self, earlier: &Self) -> HashMap<Id, Rates> {
+        let seconds = self.taken.saturating_duration_since(earlier.taken).as_secs_f64();
+        if seconds == 0.0 {
+            return HashMap::new();
+        }
+        let before: HashMap<Id, &Connection> =
+            earlier.connections.iter().map(|connection| (connection.id, connection)).collect();
+        let rates = self.connections.iter().map(|connection| {
+            let before = before.get(&connection.id);
+            let since = |direction: fn(&Connection) -> Direction| {
+                let before = before.map(|before| direction(before)).unwrap_or_default();
+                Rate::between(before, direction(connection), seconds)
+            };
+            let rates =
+                Rates { to_server: since(|c| c.to_server), to_client: since(|c| c.to_client) };
+            (connection.id, rates)
+        });
+        rates.collect()
+    }
+
+    pub(crate) fn to_json(&self, rates: Option<&HashMap<Id, Rates>>) -> Value {
+        let connections = self.connections.iter().map(|connection| {
+            let mut value = connection.to_json();
+            if let Some(rates) = rates.and_then(|rates| rates.get(&connection.id)) {
+                value["rates"] = rates.to_json();
+            }
+            value
+        });
+        json!({ "connections": connections.collect::<Vec<_>>(), "totals": self.totals.to_json() })
+    }
+}
+
+impl Connection {
+    fn to_json(&self) -> Value {
+        let both = |count: fn(&Direction) -> u64| {
+            let (to_server, to_client) = (count(&self.to_server), count(&self.to_client));
+            json!({ "to_server": to_server, "to_client": to_client })
+        };
+        json!({
+            "transport": self.state.transport(),
+            "state": self.state.name(),
+            "client": self.client.to_json(),
+            "server": self.server.to_json(),
+            "bytes": both(|direction| direction.bytes),
+            "tcp_bytes": both(|direction| direction.tcp_bytes),
+            "messages": both(|direction| direction.messages),
+            "zero_copy_bytes": both(|direction| direction.zero_copy_bytes),
+            "stalls": both(|direction| direction.stalls),
+            "bells": both(|direction| direction.bells),
+        })
+    }
+}
+
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Offered => "offered",
+            Self::Joined => "joined",
+            Self::Shared => "shared",
+            Self::Returned => "returned",
+        }
+    }
+
+    /// What carries the bytes now.
+    pub(crate) fn transport(self) -> &'static str {
+        match self {
+            Self::Shared => "shm",
+            Self::Offered | Self::Joined | Self::Returned => "tcp",
+        }
+    }
+}
+
+impl End {
+    fn to_json(&self) -> Value {
+        json!({ "pid": self.pid, "program": self.program, "address": self.address.to_string() })
+    }
+}
+
+impl Direction {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.tcp_bytes += other.tcp_bytes;
+        self.messages += other.messages;
+        self.zero_copy_bytes += other.zero_copy_bytes;
+        self.stalls += other.stalls;
+        self.bells += other.bells;
+    }
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.joined += other.joined;
+        self.bytes += other.bytes;
+        self.messages += other.messages;
+        self.zero_copy_bytes += other.zero_copy_bytes;
+        for (&reason, count) in &other.fallbacks {
+            *self.fallbacks.entry(reason).or_default() += count;
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "offered": self.offered,
+            "joined": self.joined,
+            "bytes": self.bytes,
+            "messages": self.messages,
+            "zero_copy_bytes": self.zero_copy_bytes,
+            "fallbacks": self.fallbacks,
+        })
+    }
+}
+
+impl Rate {
+    fn between(before: Direction, now: Direction, seconds: f64) -> Self {
+        // A counter is read while it grows, but may not be seen to shrink.
+        let since = |count: fn(&Direction) -> u64| count(&now).saturating_sub(count(&before));
+        let per_second = |count| since(count) as f64 / seconds;
+        Self {
+            bytes: per_second(|direction| direction.bytes),
+            messages: per_second(|direction| direction.messages),
+            stalls: per_second(|direction| direction.stalls),
+            bells: per_second(|direction| direction.bells),
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.messages += other.messages;
+        self.stalls += other.stalls;
+        self.bells += other.bells;
+    }
+}
+
+impl Rates {
+    fn to_json(self) -> Value {
+        let both = |rate: fn(&Rate) -> f64| {
+            let (to_server, to_client) = (rate(&self.to_server), rate(&self.to_client));
+            json!({ "to_server": to_server, "to_client": to_client })
+        };
+        json!({
+            "bytes": both(|rate| rate.bytes),
+            "messages": both(|rate| rate.messages),
+            "stalls": both(|rate| rate.stalls),
+            "bells": both(|rate| rate.bells),
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A connection number `slot` of `redis-cli` to `redis-server`, with `bytes` each way in
+    /// messages of 100.
+    pub(crate) fn connection(slot: usize, bytes: u64) -> Connection {
+        let end = |pid, program: &str, port| End {
+            pid,
+            program: program.to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+        };
+        let direction = Direction { bytes, messages: bytes / 100, ..Direction::default() };
+        Connection {
+            id: Id { registry: 0, slot, generation: 1 },
+            state: State::Shared,
+            client: end(100 + slot as u32, "redis-cli", 40_000 + slot as u16),
+            server: end(10, "redis-server", 6379),
+            to_server: direction,
+            to_client: direction,
+        }
+    }
+
+    pub(crate) fn sample(taken: Instant, connections: Vec<Connection>) -> Sample {
+        let fallbacks = [("peer", 2)].into();
+        let totals = Totals { offered: 7, joined: 5, bytes: 9, fallbacks, ..Totals::default() };
+        Sample { taken, connections, totals }
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let start = Instant::now();
+        let before = sample(start, vec![connection(1, 1000)]);
+        let mut again = connection(2, 800);
+        again.id.generation = 2;
+        let after = sample(
+            start + Duration::from_secs(2),
+            vec![connection(1, 5000), connection(2, 600), again.clone(), connection(3, 0)],
+        );
+        let rates = after.rates(&before);
+        assert_eq!(rates[&connection(1, 0).id].to_server.bytes, 2000.0);
+        assert_eq!(rates[&connection(1, 0).id].to_client.messages, 20.0);
+        assert_eq!(rates[&connection(2, 0).id].to_server.bytes, 300.0, "new: from zero");
+        assert_eq!(rates[&again.id].to_server.bytes, 400.0, "another one in the same place");
+        assert_eq!(rates[&connection(3, 0).id].to_server, Rate::default());
+        assert!(before.rates(&before).is_empty(), "no time, no rate");
+        let backwards = sample(start + Duration::from_secs(3), vec![connection(1, 10)]);
+        assert_eq!(backwards.rates(&after)[&connection(1, 0).id].to_server.bytes, 0.0);
+    }
+
+    #[test]
+    fn json_has_the_documented_fields() {
+        let start = Instant::now();
+        let mut back = connection(2, 200);
+        back.state = State::Returned;
+        let before = sample(start, vec![connection(1, 0)]);
+        let after = sample(start + Duration::from_secs(1), vec![connection(1, 300), back]);
+        let value = after.to_json(Some(&after.rates(&before)));
+        let first = &value["connections"][0];
+        assert_eq!(first["transport"], "shm");
+        assert_eq!(first["client"]["program"], "redis-cli");
+        assert_eq!(first["server"]["address"], "127.0.0.1:6379");
+        assert_eq!(first["bytes"], json!({ "to_server": 300, "to_client": 300 }));
+        assert_eq!(first["rates"]["bytes"]["to_client"], 300.0);
+        assert_eq!(value["connections"][1]["transport"], "tcp");
+        assert_eq!(value["connections"][1]["state"], "returned");
+        let totals = &value["totals"];
+        assert_eq!((&totals["offered"], &totals["joined"]), (&json!(7), &json!(5)));
+        assert_eq!((&totals["bytes"], &totals["fallbacks"]), (&json!(9), &json!({ "peer": 2 })));
+        assert!(after.to_json(None)["connections"][0].get("rates").is_none());
+    }
+
+    #[test]
+    fn totals_of_several_registries_add_up() {
+        let mut totals = sample(Instant::now(), Vec::new()).totals;
+        totals.add(&Totals { fallbacks: [("peer", 1), ("room", 4)].into(), ..totals.clone() });
+        assert_eq!((totals.offered, totals.joined, totals.bytes), (14, 10, 18));
+        assert_eq!(totals.fallbacks, [("peer", 3), ("room", 4)].into());
+    }
+}

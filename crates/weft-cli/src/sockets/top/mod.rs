@@ -1,0 +1,70 @@
+//! `weft top`: the connections, live on the terminal.
+
+mod app;
+mod draw;
+mod stop;
+
+use std::io::{self, IsTerminal as _};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+
+use self::app::App;
+use self::stop::Stop;
+use super::source;
+
+/// Longest time without a look at whether a signal wants an end.
+const SIGNAL_CHECK: Duration = Duration::from_millis(200);
+/// Rates need two samples: the second comes soon.
+const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(300);
+
+/// Shows the connections of this user until `q` is pressed or a signal ends it. The terminal is
+/// afterwards as it was, also after a panic.
+///
+/// # Errors
+///
+/// If standard output is no terminal, or the terminal fails.
+pub(crate) fn top(interval: Duration) -> Result<()> {
+    ensure!(
+        io::stdout().is_terminal(),
+        "standard output is not a terminal; `weft stat --watch` writes to anything"
+    );
+    let stop = Stop::on_signals()?;
+    let result = ratatui::try_init()
+        .context("cannot set up the terminal")
+        .and_then(|mut terminal| show(&mut terminal, interval, &stop));
+    ratatui::restore();
+    stop.follow()?;
+    result
+}
+
+fn show(terminal: &mut DefaultTerminal, interval: Duration, stop: &Stop) -> Result<()> {
+    let mut app = App::new(source::sample(), interval);
+    let mut due = Instant::now() + interval.min(FIRST_INTERVAL_MAX);
+    let mut changed = true;
+    while !app.is_over() && !stop.is_wanted() {
+        if Instant::now() >= due {
+            due = Instant::now() + app.interval();
+            if !app.is_paused() {
+                app.update(source::sample());
+                changed = true;
+            }
+        }
+        if changed {
+            terminal.draw(|frame| draw::draw(frame, &mut app)).context("cannot draw")?;
+            changed = false;
+        }
+        let wait = due.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK);
+        if event::poll(wait).context("cannot read the terminal")? {
+            match event::read().context("cannot read the terminal")? {
+                Event::Key(key) => app.press(key),
+                Event::Resize(..) => {}
+                _ => continue,
+            }
+            changed = true;
+        }
+    }
+    Ok(())
+}
