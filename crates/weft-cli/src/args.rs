@@ -13,18 +13,23 @@ use weft_bench::BenchArgs;
     name = "weft",
     version,
     about = "Run unmodified RDMA programs on a machine with no RDMA hardware",
-    long_about = "Run unmodified RDMA programs on a machine with no RDMA hardware.\n\n\
+    long_about = "Run unmodified RDMA programs on a machine with no RDMA hardware, and TCP \
+        programs of one host through shared memory.\n\n\
         Weft puts its own libibverbs and librdmacm in front of the system's. They offer one RDMA \
         device per network interface and carry its traffic as iWARP over TCP, in user space: \
-        no driver, no daemon, no root.",
+        no driver, no daemon, no root. TCP connections between two programs on Weft and on one \
+        host go through memory that the two share.",
     after_help = "Examples:\n  \
         weft run -- ibv_devinfo                  show the device as a program sees it\n  \
         weft run -- ib_write_bw                  on one host, the server\n  \
         weft run -- ib_write_bw SERVER           on another, the client\n  \
         weft run -d eth0 -- rping -s -a 0.0.0.0  only the device of eth0\n  \
+        weft run -- redis-server                 for its clients on this host:\n  \
+        weft run -- redis-cli                    they talk through shared memory\n  \
         eval \"$(weft env)\"                       set up this shell instead of one program\n  \
         weft info                                devices, addresses, limits, transports\n  \
         weft ps; weft dump PID                   what running programs do with the device\n  \
+        weft top                                 who talks to whom through shared memory\n  \
         weft bench latency                       how fast it is here, beside plain sockets"
 )]
 pub(crate) struct Weft {
@@ -34,11 +39,11 @@ pub(crate) struct Weft {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a program with Weft's RDMA device
+    /// Start a program on Weft: with its RDMA device, and TCP within the host in shared memory
     Run(RunArgs),
     /// Print the variables that `weft run` sets, for a shell to evaluate
     Env(EnvArgs),
-    /// Show the devices that programs see, their addresses and limits, and the transports
+    /// Show what programs find here: devices, addresses, limits, transports
     Info(InfoArgs),
     /// List the running processes that use Weft
     Ps(PsArgs),
@@ -65,9 +70,6 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 
-    #[command(flatten)]
-    pub(crate) sockets: SocketArgs,
-
     /// The program, looked up in PATH, and its arguments
     #[arg(
         required = true,
@@ -77,6 +79,10 @@ pub(crate) struct RunArgs {
         value_hint = ValueHint::CommandWithArguments
     )]
     pub(crate) command: Vec<OsString>,
+
+    // Last: its heading is that of all options behind it.
+    #[command(flatten)]
+    pub(crate) sockets: SocketArgs,
 }
 
 #[derive(Debug, Args)]
@@ -84,12 +90,12 @@ pub(crate) struct EnvArgs {
     #[command(flatten)]
     pub(crate) device: DeviceArgs,
 
-    #[command(flatten)]
-    pub(crate) sockets: SocketArgs,
-
     /// The syntax to print
     #[arg(long, value_enum, default_value_t = Syntax::Sh)]
     pub(crate) shell: Syntax,
+
+    #[command(flatten)]
+    pub(crate) sockets: SocketArgs,
 }
 
 /// How the device looks to the program. An option left out leaves its variable as it is.
@@ -133,6 +139,12 @@ pub(crate) struct SocketArgs {
     pub(crate) zero_copy: Option<ZeroCopy>,
 
     /// Rules for which connections stay on TCP
+    ///
+    /// One rule a line, the first that matches decides, and what none matches may leave TCP:
+    /// `use shm|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`. PROGRAM is a file name,
+    /// in which `*` and `?` stand for any letters and any one. ADDRESS, the server's own or
+    /// the one connected to, is like 192.0.2.1 or [2001:db8::1], or `*`, and so may PORT be.
+    /// What follows `#` is a comment.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) rules: Option<PathBuf>,
 }

@@ -10,6 +10,7 @@ use weft_engine::limits;
 use crate::layout::Layout;
 use crate::output;
 use crate::sharing::Sharing;
+use crate::sockets::readiness::Readiness;
 
 /// How the data of a queue pair travels, best first; `weft dump` says which one each pair uses.
 const TRANSPORTS: [(&str, &str); 3] = [
@@ -31,7 +32,8 @@ const LIMITS: [(&str, u64); 9] = [
     ("max_msg_sz", limits::MESSAGE_MAX as u64),
 ];
 
-/// Prints the devices, with their addresses and limits, and the transports.
+/// Prints the devices, with their addresses and limits, the transports, and what becomes of TCP
+/// connections.
 ///
 /// # Errors
 ///
@@ -57,6 +59,7 @@ fn to_json(devices: &[Device]) -> Value {
         "limits": limits,
         "transports": transports,
         "shared_memory": Sharing::find().to_json(),
+        "sockets": Readiness::find().to_json(),
     })
 }
 
@@ -90,6 +93,8 @@ fn describe(devices: &[Device]) -> String {
     TRANSPORTS.iter().for_each(|(name, use_)| text.push_str(&format!("  {name:<9} {use_}\n")));
     text.push_str("\nShared memory with other processes of this host\n");
     text.push_str(&Sharing::find().describe());
+    text.push_str("\nTCP connections between processes of this host\n");
+    text.push_str(&Readiness::find().describe());
     text
 }
 
@@ -129,9 +134,16 @@ mod tests {
     #[test]
     fn text_shows_device_addresses_limits_and_transports() {
         let text = describe(&[device()]);
-        for part in
-            ["weft_eth0", "::ffff:192.0.2.7", "0x0207", "max_qp_wr", "tcp", "shm", "process_vm"]
-        {
+        for part in [
+            "weft_eth0",
+            "::ffff:192.0.2.7",
+            "0x0207",
+            "max_qp_wr",
+            "tcp",
+            "shm",
+            "process_vm",
+            "rules",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(describe(&[]).contains("No device"));

@@ -2,6 +2,7 @@
 //! them (`weft stat`), live (`weft top`), and whether they can (`weft info`).
 
 mod grid;
+pub(crate) mod readiness;
 mod sample;
 mod source;
 pub(crate) mod stat;
