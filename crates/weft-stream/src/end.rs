@@ -270,9 +270,6 @@ impl End {
         if self.is_the_kernels_to_send() {
             return buffers.send(socket, flags | libc_flags::DONTWAIT);
         }
-        if self.own.shut_write.load(Ordering::Relaxed) != 0 {
-            return Err(Errno::PIPE);
-        }
         let put = self.tx.put(buffers)?;
         if put == 0 {
             if buffers.is_empty() {
@@ -294,6 +291,7 @@ impl End {
     fn is_the_kernels_to_send(&self) -> bool {
         self.tx.words().back_at.load(Ordering::Relaxed) != NONE
             || self.own.gone.load(Ordering::Relaxed) != 0
+            || self.own.shut_write.load(Ordering::Relaxed) != 0
     }
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
@@ -623,6 +621,37 @@ impl End {
                 words.switch_at.store(sent, Ordering::Release);
             }
             words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
+        }
+    }
+
+    /// Takes the bells that have come, and returns whether the stream has ended behind what the
+    /// rings hold.
+    ///
+    /// # Errors
+    /// What the kernel says of the socket, which it says only once.
+    pub fn settle(&self, socket: BorrowedFd<'_>) -> Result<bool, Errno> {
+        if self.carrier_in() == Carrier::Tcp {
+            return Ok(false);
+        }
+        let held = SharedLock::on(self.rx.words().reader_lock).lock();
+        let Some(_held) = held else { return Ok(false) };
+        loop {
+            match self.take_bells(socket, usize::MAX) {
+                Ok(0) => return Ok(true),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => {
+                    self.own.gone.store(1, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone.
+    pub fn hang_up(&self) {
+        if self.peer.shut_write.load(Ordering::Acquire) == 0 {
+            self.own.gone.store(1, Ordering::Relaxed);
         }
     }
 

@@ -1,0 +1,656 @@
+//! Epoll instances that watch sockets of ours.
+//!
+//! A socket of ours is in the kernel's instance, too, under a mark of our own instead of the
+//! program's data. While TCP carries it, the kernel tells its readiness, and only the data is put
+//! back. When the rings carry it, we do; the kernel is asked for changes alone (edge-triggered),
+//! which are bells, the end of the stream and errors.
+//!
+//! Of those, some are *hot*: each wait looks at their rings. Before the thread sleeps they become
+//! *armed*: the peer rings when it has put something, and then they are hot again. So a wait
+//! costs what is going on, and not what is open.
+//!
+//! # Safety
+//! Only the C library's own functions are called.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libc::{c_int, epoll_event};
+use rustix::io::Errno;
+use weft_stream::Carrier;
+use weft_sys::{Lock, Spin};
+
+use crate::errno;
+use crate::next::next;
+use crate::stream::borrow;
+use crate::table::{self, Held, Kind};
+use crate::wait::{self, Wait};
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const ERR_HUP: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+const MODES: u32 = EDGE | ONESHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
+
+/// Upper bits of our marks: no address and no small number has them. The rest are a counter of
+/// 16 bits, which tells a watch from the last one in its place, and the place.
+const MARK: u64 = 0xA5C3 << 48;
+const PLACE_BITS: u32 = 32;
+/// Waits that found something in the rings, after which the kernel is asked all the same.
+const RING_WAITS_MAX: u32 = 8;
+/// Looks at a hot socket that found nothing, after which it is armed while others are busy.
+const IDLE_LOOKS_MAX: u32 = 512;
+/// Nanoseconds between two questions to the kernel while looking.
+const ASK_NS: u64 = 5_000;
+const SPIN_MAX_NS: u64 = 2_000_000;
+
+/// Every instance that has watched a socket of ours.
+static ALL: Lock<Vec<RawFd>> = Lock::new(Vec::new());
+
+/// What is known of an epoll instance.
+#[derive(Debug)]
+pub(crate) struct Epoll {
+    watches: Lock<Watches>,
+    spin: Spin,
+    ring_waits: AtomicU32,
+    asked: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Watches {
+    places: Vec<Option<Watch>>,
+    free: Vec<usize>,
+    by_fd: HashMap<RawFd, usize>,
+    /// Places of those that are looked at.
+    hot: Vec<usize>,
+    /// Where the next look begins, so that none is always last.
+    next: usize,
+    counter: u16,
+}
+
+/// A socket of ours in an epoll instance.
+#[derive(Debug)]
+struct Watch {
+    socket: Held,
+    /// By which descriptor the program has added it.
+    fd: RawFd,
+    /// One that is still open.
+    via: RawFd,
+    place: usize,
+    counter: u16,
+    /// What the program waits for.
+    events: u32,
+    data: u64,
+    /// The kernel has it for changes alone.
+    converted: bool,
+    /// A one-shot that has been told.
+    spent: bool,
+    is_hot: bool,
+    /// The peer rings.
+    armed: bool,
+    idle_looks: u32,
+    /// What was there when it was last told, for edges.
+    seen: Option<(u64, u32)>,
+}
+
+/// `epoll_ctl(2)` for a socket of ours. `None`: it is not; the kernel is to do it.
+pub(crate) fn control(
+    epoll: RawFd,
+    operation: c_int,
+    fd: RawFd,
+    event: Option<epoll_event>,
+) -> Option<c_int> {
+    let socket = table::find(fd)?;
+    let Kind::Stream(stream) = &*socket else { return None };
+    if operation == libc::EPOLL_CTL_ADD && table::find(epoll).is_none() && event.is_some() {
+        if stream.is_tcp() {
+            return None;
+        }
+        let instance = Epoll {
+            watches: Lock::new(Watches::default()),
+            spin: Spin::new(),
+            ring_waits: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+        };
+        table::install(epoll, Kind::Epoll(instance));
+        ALL.lock().push(epoll);
+    }
+    let instance = table::find(epoll)?;
+    let Kind::Epoll(instance) = &*instance else { return None };
+    let mut watches = instance.watches.lock();
+    let known = watches.find(&socket, fd);
+    match (operation, event, known) {
+        (libc::EPOLL_CTL_ADD, Some(event), None) => {
+            let place = watches.place();
+            let counter = watches.counter.wrapping_add(1);
+            watches.counter = counter;
+            let marked = epoll_event { events: event.events, u64: mark(place, counter) };
+            let result = kernel_control(epoll, operation, fd, Some(marked));
+            if result == 0 {
+                stream.watches().fetch_add(1, Ordering::Relaxed);
+                let watch = Watch {
+                    socket: socket.again(),
+                    fd,
+                    via: fd,
+                    place,
+                    counter,
+                    events: event.events,
+                    data: event.u64,
+                    converted: false,
+                    spent: false,
+                    is_hot: false,
+                    armed: false,
+                    idle_looks: 0,
+                    seen: None,
+                };
+                watches.places[place] = Some(watch);
+                watches.by_fd.insert(fd, place);
+                watches.heat(place);
+            } else {
+                watches.free.push(place);
+            }
+            Some(result)
+        }
+        (libc::EPOLL_CTL_MOD, Some(event), Some(place)) => {
+            let watch = watches.places[place].as_mut()?;
+            let events = if watch.converted { changes(event.events) } else { event.events };
+            let marked = epoll_event { events, u64: mark(place, watch.counter) };
+            let exclusive = event.events & EXCLUSIVE != 0 || watch.events & EXCLUSIVE != 0;
+            let result = if exclusive {
+                errno::fail(Errno::INVAL)
+            } else {
+                kernel_control(epoll, operation, fd, Some(marked))
+            };
+            if result == 0 {
+                watch.events = event.events;
+                watch.data = event.u64;
+                watch.spent = false;
+                watch.seen = None;
+                watches.heat(place);
+            }
+            Some(result)
+        }
+        (libc::EPOLL_CTL_DEL, _, Some(place)) => {
+            let result = kernel_control(epoll, operation, fd, event);
+            if result == 0 {
+                watches.remove(place);
+            }
+            Some(result)
+        }
+        _ => None,
+    }
+}
+
+fn kernel_control(epoll: RawFd, operation: c_int, fd: RawFd, event: Option<epoll_event>) -> c_int {
+    let mut event = event;
+    let place: *mut epoll_event =
+        event.as_mut().map_or(std::ptr::null_mut(), |event| std::ptr::from_mut(event));
+    next!(epoll_ctl(
+        epoll: c_int, operation: c_int, fd: c_int, place: *mut epoll_event
+    ) -> c_int)
+}
+
+/// What the kernel is asked for when the rings tell the readiness.
+fn changes(events: u32) -> u32 {
+    IN | RDHUP | EDGE | (events & libc::EPOLLPRI.cast_unsigned())
+}
+
+fn mark(place: usize, counter: u16) -> u64 {
+    MARK | u64::from(counter) << PLACE_BITS | place as u64
+}
+
+/// `epoll_wait(2)`. `None`: the instance watches nothing of ours; the kernel is to do it. `sleep`
+/// is the kernel's wait with a timeout in milliseconds.
+pub(crate) fn wait(
+    epoll: RawFd,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+) -> Option<c_int> {
+    let held = table::find(epoll)?;
+    let Kind::Epoll(instance) = &*held else { return None };
+    if events.is_empty() || instance.watches.lock().is_empty() {
+        return None;
+    }
+    Some(instance.wait(epoll, events, timeout_ns, sleep))
+}
+
+impl Epoll {
+    fn wait(
+        &self,
+        epoll: RawFd,
+        events: &mut [epoll_event],
+        timeout_ns: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let found = self.collect(epoll, events);
+        if found > 0 {
+            return self.with_kernels(found, events, sleep);
+        }
+        let asked = self.ask_and_collect(epoll, events, sleep);
+        if asked != 0 || timeout_ns == Some(0) {
+            return asked;
+        }
+        let wait = Wait::begin(&self.spin);
+        let began = wait::now();
+        let deadline = timeout_ns.map(|timeout| began.saturating_add(timeout));
+        loop {
+            if let Some(result) = self.look(epoll, &wait, events, deadline, sleep) {
+                wait.end();
+                return result;
+            }
+            if self.watches.lock().arm_all() {
+                let found = self.collect(epoll, events);
+                if found > 0 {
+                    wait.end();
+                    return self.with_kernels(found, events, sleep);
+                }
+                self.watches.lock().cool_all();
+            }
+            let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
+            let slept = sleep(events, left);
+            if slept < 0 {
+                return slept;
+            }
+            let told = self.translate(events, slept);
+            let more = self.collect(epoll, &mut events[told..]);
+            if told + more > 0 {
+                wait.end();
+                return c_int::try_from(told + more).unwrap_or(c_int::MAX);
+            }
+            if deadline.is_some_and(|deadline| wait::now() >= deadline) {
+                return 0;
+            }
+        }
+    }
+
+    /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
+    fn look(
+        &self,
+        epoll: RawFd,
+        wait: &Wait<'_>,
+        events: &mut [epoll_event],
+        deadline: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> Option<c_int> {
+        let most = deadline
+            .map_or(SPIN_MAX_NS, |deadline| deadline.saturating_sub(wait::now()).min(SPIN_MAX_NS));
+        if self.watches.lock().hot.is_empty() {
+            return None;
+        }
+        let mut result = None;
+        wait.look(most, || {
+            let found = self.collect(epoll, events);
+            if found > 0 {
+                result = Some(self.with_kernels(found, events, sleep));
+            } else if wait::now() >= self.asked.load(Ordering::Relaxed) + ASK_NS {
+                let asked = self.ask_and_collect(epoll, events, sleep);
+                if asked != 0 {
+                    result = Some(asked);
+                }
+            }
+            result.is_some()
+        });
+        result
+    }
+
+    /// Events of the rings, and every few times what the kernel has beside them.
+    fn with_kernels(
+        &self,
+        found: usize,
+        events: &mut [epoll_event],
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let waits = self.ring_waits.fetch_add(1, Ordering::Relaxed);
+        let mut total = found;
+        if waits % RING_WAITS_MAX == 0 && found < events.len() {
+            total += usize::try_from(self.ask(&mut events[found..], sleep)).unwrap_or(0);
+        }
+        c_int::try_from(total).unwrap_or(c_int::MAX)
+    }
+
+    /// What the kernel has now.
+    fn ask(
+        &self,
+        events: &mut [epoll_event],
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let found = sleep(events, Some(0));
+        self.asked.store(wait::now(), Ordering::Relaxed);
+        if found <= 0 {
+            return found;
+        }
+        c_int::try_from(self.translate(events, found)).unwrap_or(c_int::MAX)
+    }
+
+    /// What the kernel has now, and what it has to say of the rings.
+    fn ask_and_collect(
+        &self,
+        epoll: RawFd,
+        events: &mut [epoll_event],
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let told = self.ask(events, sleep);
+        let Ok(from) = usize::try_from(told) else { return told };
+        let more = self.collect(epoll, &mut events[from..]);
+        c_int::try_from(from + more).unwrap_or(c_int::MAX)
+    }
+
+    /// Puts the program's data back into the kernel's events, and takes out those that are not the
+    /// program's to know. Returns how many are left.
+    fn translate(&self, events: &mut [epoll_event], found: c_int) -> usize {
+        let found = usize::try_from(found).unwrap_or(0).min(events.len());
+        let mut watches = self.watches.lock();
+        let mut kept = 0;
+        for index in 0..found {
+            let event = events[index];
+            let told =
+                if event.u64 >> 48 == MARK >> 48 { watches.told(event) } else { Some(event) };
+            if let Some(told) = told {
+                events[kept] = told;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Fills in the events of hot sockets.
+    fn collect(&self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
+        self.watches.lock().collect(epoll, events)
+    }
+}
+
+impl Watches {
+    fn is_empty(&self) -> bool {
+        self.by_fd.is_empty()
+    }
+
+    fn find(&self, socket: &Held, fd: RawFd) -> Option<usize> {
+        let place = *self.by_fd.get(&fd)?;
+        let watch = self.places.get(place)?.as_ref()?;
+        watch.socket.is(socket).then_some(place)
+    }
+
+    fn place_of(&self, socket: &Held) -> Option<usize> {
+        self.places.iter().flatten().find(|watch| watch.socket.is(socket)).map(|watch| watch.place)
+    }
+
+    /// A free place.
+    fn place(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        })
+    }
+
+    fn remove(&mut self, place: usize) {
+        let Some(watch) = self.places.get_mut(place).and_then(Option::take) else { return };
+        watch.disarm();
+        if let Kind::Stream(stream) = &*watch.socket {
+            stream.watches().fetch_sub(1, Ordering::Relaxed);
+        }
+        if self.by_fd.get(&watch.fd) == Some(&place) {
+            self.by_fd.remove(&watch.fd);
+        }
+        self.free.push(place);
+        self.hot.retain(|&hot| hot != place);
+    }
+
+    /// Makes a socket one that is looked at.
+    fn heat(&mut self, place: usize) {
+        let Some(watch) = self.places[place].as_mut() else { return };
+        watch.disarm();
+        watch.armed = false;
+        watch.idle_looks = 0;
+        if !watch.is_hot {
+            watch.is_hot = true;
+            self.hot.push(place);
+        }
+    }
+
+    /// An event of the kernel's for a socket of ours, as the program is to see it.
+    fn told(&mut self, event: epoll_event) -> Option<epoll_event> {
+        let place = usize::try_from(event.u64 & u64::from(u32::MAX)).ok()?;
+        let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
+        let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
+        let Kind::Stream(stream) = &*watch.socket else { return None };
+        if stream.end().is_none() {
+            let _ = stream.by(watch.via); // The connection may just have been made.
+        }
+        let Some(end) = stream.end() else {
+            return Some(epoll_event { events: event.events, u64: watch.data });
+        };
+        end.advance(borrow(watch.via));
+        let mut ours = 0;
+        if end.carrier_in() == Carrier::Memory {
+            stream.settle(watch.via, event.events);
+            ours |= IN | RDHUP;
+        }
+        if end.carrier_out() == Carrier::Memory {
+            ours |= OUT;
+        }
+        let data = watch.data;
+        if ours == 0 {
+            if watch.events & ONESHOT != 0 {
+                watch.spent = true;
+            }
+            return Some(epoll_event { events: event.events, u64: data });
+        }
+        // The rest is told by looking at the rings, which happens at once.
+        let rest = event.events & !ours & !ERR_HUP & watch.events;
+        if watch.converted || rest == 0 {
+            self.heat(place);
+            return None;
+        }
+        self.heat(place);
+        Some(epoll_event { events: rest, u64: data })
+    }
+
+    fn collect(&mut self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
+        let count = self.hot.len();
+        let mut found = 0;
+        let mut idle = false;
+        for step in 0..count {
+            if found == events.len() {
+                break;
+            }
+            let place = self.hot[(self.next + step) % count];
+            let Some(watch) = self.places[place].as_mut() else { continue };
+            let ready = watch.ready(epoll);
+            if ready == 0 {
+                watch.idle_looks += 1;
+                idle |= watch.idle_looks > IDLE_LOOKS_MAX;
+                continue;
+            }
+            watch.idle_looks = 0;
+            watch.disarm();
+            watch.armed = false;
+            events[found] = epoll_event { events: ready, u64: watch.data };
+            found += 1;
+        }
+        if found > 0 {
+            self.next = self.next.wrapping_add(found) % count;
+            if idle {
+                self.cool_idle(epoll);
+            }
+        }
+        found
+    }
+
+    /// From here on the peers of all hot sockets ring. Returns whether there is one.
+    fn arm_all(&mut self) -> bool {
+        let places = &mut self.places;
+        for &place in &self.hot {
+            if let Some(watch) = places[place].as_mut() {
+                watch.arm();
+            }
+        }
+        !self.hot.is_empty()
+    }
+
+    /// Nothing has come before the peers of hot sockets could know that they are to ring.
+    fn cool_all(&mut self) {
+        let places = &mut self.places;
+        self.hot.retain(|&place| places[place].as_mut().is_some_and(|watch| !watch.cool()));
+    }
+
+    /// The same for those for which nothing has come for long.
+    fn cool_idle(&mut self, epoll: RawFd) {
+        let places = &mut self.places;
+        self.hot.retain(|&place| {
+            let Some(watch) = places[place].as_mut() else { return false };
+            if watch.idle_looks <= IDLE_LOOKS_MAX {
+                return true;
+            }
+            watch.arm();
+            !(watch.is_quiet(epoll) && watch.cool())
+        });
+    }
+}
+
+impl Watch {
+    /// What there is to tell now.
+    fn ready(&mut self, epoll: RawFd) -> u32 {
+        let Kind::Stream(stream) = &*self.socket else { return 0 };
+        let Some(end) = stream.end() else { return 0 };
+        end.advance(borrow(self.via));
+        stream.is_looked_at(end);
+        let (now, ours) = stream.readiness(end);
+        if ours & IN == 0 {
+            return 0; // TCP still carries what comes: the kernel tells.
+        }
+        if !self.converted && ours & OUT != 0 {
+            self.converted = true;
+            convert(epoll, self);
+        }
+        if self.spent {
+            return 0;
+        }
+        let asked = self.events & !MODES | ERR_HUP;
+        let mut ready = now & asked & (ours | ERR_HUP | RDHUP);
+        if ready == 0 {
+            return 0;
+        }
+        if self.events & EDGE != 0 {
+            let seen = (end.progress().0, stream.ended());
+            let news = self.seen != Some(seen) || stream.take_full();
+            if !news {
+                return 0;
+            }
+            // Room alone is news only for one who has found none.
+            if self.seen.is_some_and(|(head, ended)| head == seen.0 && ended == seen.1) {
+                ready &= OUT | ERR_HUP;
+            }
+            self.seen = Some(seen);
+        }
+        if self.events & ONESHOT != 0 && ready != 0 {
+            self.spent = true;
+        }
+        ready
+    }
+
+    /// Has the peer ring.
+    fn arm(&mut self) {
+        let Kind::Stream(stream) = &*self.socket else { return };
+        let Some(end) = stream.end() else { return };
+        if !self.armed {
+            end.begin_sleep();
+            self.armed = true;
+        }
+        if self.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
+            end.want_room();
+        }
+    }
+
+    /// Whether there is nothing to tell, as [`Watch::ready`] would, which it leaves as it was.
+    fn is_quiet(&mut self, epoll: RawFd) -> bool {
+        let (seen, spent) = (self.seen, self.spent);
+        let quiet = self.ready(epoll) == 0;
+        (self.seen, self.spent) = (seen, spent);
+        quiet
+    }
+
+    /// Is not looked at any more until the peer rings. `false` for one that has no peer who would.
+    fn cool(&mut self) -> bool {
+        self.is_hot = !self.armed;
+        self.armed
+    }
+
+    fn disarm(&self) {
+        if self.armed
+            && let Kind::Stream(stream) = &*self.socket
+            && let Some(end) = stream.end()
+        {
+            end.end_sleep();
+        }
+    }
+}
+
+/// The kernel is asked for changes alone from here on.
+fn convert(epoll: RawFd, watch: &Watch) {
+    if watch.events & EXCLUSIVE != 0 {
+        return; // It cannot be changed; only its data is ours.
+    }
+    let marked =
+        epoll_event { events: changes(watch.events), u64: mark(watch.place, watch.counter) };
+    let before = errno::get();
+    kernel_control(epoll, libc::EPOLL_CTL_MOD, watch.via, Some(marked));
+    errno::set_raw(before);
+}
+
+/// The last descriptor of a socket that is watched is about to be closed.
+pub(crate) fn forget(socket: &Held) {
+    for_each(|_, watches| {
+        while let Some(place) = watches.place_of(socket) {
+            watches.remove(place);
+        }
+    });
+}
+
+/// A descriptor of a socket that is watched is about to be closed; another one stays open.
+pub(crate) fn go_by(socket: &Held, closed: RawFd, other: RawFd) {
+    for_each(|_, watches| {
+        let all = watches.places.iter_mut().flatten();
+        all.filter(|watch| watch.via == closed && watch.socket.is(socket))
+            .for_each(|watch| watch.via = other);
+    });
+}
+
+/// The last descriptor of an instance is about to be closed.
+pub(crate) fn closing(epoll: RawFd, instance: &Epoll) {
+    ALL.lock().retain(|&other| other != epoll);
+    let mut watches = instance.watches.lock();
+    for place in 0..watches.places.len() {
+        watches.remove(place);
+    }
+}
+
+/// This is a child just born: what the parent has armed is the parent's.
+pub(crate) fn forked() {
+    for_each(|_, watches| {
+        let all = watches.places.iter_mut().flatten();
+        let was_cold: Vec<_> = all
+            .filter_map(|watch| {
+                watch.armed = false;
+                (!watch.is_hot).then_some(watch.place)
+            })
+            .collect();
+        was_cold.into_iter().for_each(|place| watches.heat(place));
+    });
+}
+
+fn for_each(mut act: impl FnMut(RawFd, &mut Watches)) {
+    let all = ALL.lock();
+    for &epoll in all.iter() {
+        if let Some(held) = table::find(epoll)
+            && let Kind::Epoll(instance) = &*held
+        {
+            act(epoll, &mut instance.watches.lock());
+        }
+    }
+}

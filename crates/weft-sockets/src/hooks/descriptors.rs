@@ -1,0 +1,176 @@
+//! Closing and copying descriptors.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of, and hands its
+//! arguments on as they are. `fcntl` and `ioctl` are variadic in C: the argument is declared here
+//! and always handed on, present or not, in the register where it would be.
+#![allow(unsafe_code)]
+
+use libc::{FILE, c_char, c_int, c_uint, c_ulong, c_void};
+use weft_stream::{Carrier, Fallback};
+
+use crate::next::next;
+use crate::stream::borrow;
+use crate::table::{self, Kind};
+use crate::{epoll, errno, process};
+
+/// A descriptor is about to be closed.
+fn closing(fd: c_int) {
+    if !table::knows(fd) || process::is_borrowed() {
+        return;
+    }
+    let before = errno::get();
+    let Some(held) = table::remove(fd) else { return };
+    let last = held.descriptors() == 0;
+    match &*held {
+        Kind::Stream(stream) => {
+            if stream.watches().load(std::sync::atomic::Ordering::Relaxed) > 0 {
+                if last {
+                    epoll::forget(&held);
+                } else if let Some(other) = another(&held) {
+                    epoll::go_by(&held, fd, other);
+                }
+            }
+            if last {
+                stream.closing(fd);
+            }
+        }
+        Kind::Epoll(instance) if last => epoll::closing(fd, instance),
+        Kind::Epoll(_) => {}
+    }
+    errno::set_raw(before);
+}
+
+/// Another descriptor of the same open file.
+fn another(held: &table::Held) -> Option<c_int> {
+    table::within(0, c_uint::MAX).find(|&fd| table::find(fd).is_some_and(|other| other.is(held)))
+}
+
+/// `copy` has been made from `fd`.
+fn copied(fd: c_int, copy: c_int) {
+    if copy < 0 || copy == fd || process::is_borrowed() {
+        return;
+    }
+    match table::find(fd) {
+        Some(held) => table::share(&held, copy),
+        None if table::knows(copy) => drop(table::remove(copy)),
+        None => {}
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    closing(fd);
+    next!(close(fd: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOEXEC: c_int = 4;
+    if first <= last && flags & CLOEXEC == 0 {
+        table::within(first, last).for_each(closing);
+    }
+    next!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    table::within(first.max(0).unsigned_abs(), c_uint::MAX).for_each(closing);
+    // SAFETY: the program's own argument.
+    let _ = unsafe { libc::syscall(libc::SYS_close_range, first.max(0), c_uint::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    let copy = next!(dup(fd: c_int) -> c_int);
+    copied(fd, copy);
+    copy
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
+    if fd != copy && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
+        closing(copy);
+    }
+    let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
+    copied(fd, made);
+    made
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
+    if fd != copy && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
+        closing(copy);
+    }
+    let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
+    copied(fd, made);
+    made
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    let result = next!(fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
+    if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+        copied(fd, result);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    let result = next!(fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
+    if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+        copied(fd, result);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if (request == libc::FIONREAD || request == libc::TIOCOUTQ)
+        && let Some(held) = table::find(fd)
+        && let Kind::Stream(stream) = &*held
+        && let Some(end) = stream.end()
+    {
+        let bytes = if request == libc::FIONREAD {
+            (end.carrier_in() == Carrier::Memory).then(|| end.unread())
+        } else {
+            // What the peer has not read is with the peer: the rings keep nothing back.
+            (end.carrier_out() == Carrier::Memory).then_some(0)
+        };
+        if let Some(bytes) = bytes {
+            let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+            // SAFETY: the program's place for the answer.
+            unsafe { argument.cast::<c_int>().write_unaligned(bytes) };
+            return 0;
+        }
+    }
+    next!(ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int)
+}
+
+/// The C library's streams read and write by ways of its own, which no hook sees: such a socket
+/// goes back to TCP.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if let Some(held) = table::find(fd)
+        && let Kind::Stream(stream) = &*held
+    {
+        stream.leave(fd, Fallback::Feature);
+    }
+    type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
+    static NEXT: crate::next::Next = crate::next::Next::new(c"fdopen");
+    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+    // SAFETY: the program's own arguments.
+    next.map_or(std::ptr::null_mut(), |next| unsafe { next(fd, mode) })
+}
+
+/// Closes by a way of the C library's own.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    if !file.is_null() {
+        // SAFETY: the program's own stream.
+        closing(unsafe { libc::fileno(file) });
+    }
+    next!(fclose(file: *mut FILE) -> c_int)
+}

@@ -1,0 +1,190 @@
+//! `sendmsg(2)`, `recvmsg(2)` and their plurals.
+//!
+//! # Safety
+//! As for the `data` hooks. Headers are the program's, as its calls promise.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_uint, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
+use weft_stream::Fallback;
+
+use super::data::{deliver, receive};
+use crate::next::next;
+use crate::table::{self, Kind};
+use crate::{process, settings, stream};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if !message.is_null() && table::knows(fd) {
+        // SAFETY: the program's own header.
+        let header = unsafe { message.read() };
+        // Ancillary data of a TCP socket is for the kernel (time stamps and the like).
+        if header.msg_controllen == 0 {
+            // SAFETY: the program's own list.
+            let ours = unsafe { deliver(fd, header.msg_iov, header.msg_iovlen, flags) };
+            if let Some(sent) = ours {
+                return sent;
+            }
+        }
+    } else if !message.is_null() && settings::enabled() {
+        // SAFETY: the program's own header.
+        unsafe { hand_on(message) };
+    }
+    next!(sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t)
+}
+
+/// Sockets that go to another process over a Unix socket go back to TCP: who gets them may not know
+/// the rings.
+///
+/// # Safety
+/// The header is the program's, of a message to be sent.
+unsafe fn hand_on(message: *const msghdr) {
+    // SAFETY: the caller's promise.
+    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !control.is_null() {
+        // SAFETY: within the program's control buffer, as the macro has found it.
+        let header = unsafe { control.read() };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: the data of a header within the buffer.
+            let data = unsafe { libc::CMSG_DATA(control) };
+            // SAFETY: the size of a header without data.
+            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = header.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+            for index in 0..count {
+                // SAFETY: the header says how many there are.
+                let place = unsafe { data.cast::<c_int>().add(index) };
+                // SAFETY: likewise; the buffer need not be aligned.
+                let fd = unsafe { place.read_unaligned() };
+                if let Some(held) = table::find(fd)
+                    && let Kind::Stream(stream) = &*held
+                {
+                    stream.leave(fd, Fallback::HandedOn);
+                    if let Some(end) = stream.end() {
+                        end.retain(); // The receiver does not say when it closes it.
+                        end.hush(stream::borrow(fd));
+                    }
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if !message.is_null() && table::knows(fd) {
+        // SAFETY: the program's own header.
+        let header = unsafe { &mut *message };
+        // SAFETY: the program's own list.
+        let ours = unsafe { receive(fd, header.msg_iov, header.msg_iovlen, flags) };
+        if let Some(received) = ours {
+            if received >= 0 {
+                header.msg_namelen = 0;
+                header.msg_controllen = 0;
+                header.msg_flags = 0;
+            }
+            return received;
+        }
+    }
+    let received = next!(recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t);
+    if received >= 0 && !message.is_null() && settings::enabled() && !process::is_borrowed() {
+        // SAFETY: the kernel has just filled the header in.
+        unsafe { take_handed_on(message) };
+    }
+    received
+}
+
+/// Sockets that have come from another process are the kernel's: what we knew of their numbers is
+/// of others, which were closed behind our back.
+///
+/// # Safety
+/// The header is the program's, of a message just received.
+unsafe fn take_handed_on(message: *const msghdr) {
+    // SAFETY: the caller's promise.
+    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !control.is_null() {
+        // SAFETY: within the control buffer, as the macro has found it.
+        let header = unsafe { control.read() };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: the data of a header within the buffer.
+            let data = unsafe { libc::CMSG_DATA(control) };
+            // SAFETY: the size of a header without data.
+            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = header.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+            for index in 0..count {
+                // SAFETY: the kernel says how many there are.
+                let place = unsafe { data.cast::<c_int>().add(index) };
+                // SAFETY: likewise; the buffer need not be aligned.
+                drop(table::remove(unsafe { place.read_unaligned() }));
+            }
+        }
+        // SAFETY: the caller's promise.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !table::knows(fd) || messages.is_null() {
+        return next!(sendmmsg(
+            fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int
+        ) -> c_int);
+    }
+    let mut done = 0;
+    while done < count.min(1024) {
+        // SAFETY: the program's own list of `count`.
+        let message = unsafe { &mut *messages.add(done as usize) };
+        // SAFETY: the program's own header.
+        let sent = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
+        let Ok(sent) = c_uint::try_from(sent) else { break };
+        message.msg_len = sent;
+        done += 1;
+    }
+    if done == 0 && count > 0 { -1 } else { c_int::try_from(done).unwrap_or(c_int::MAX) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if !table::knows(fd) || messages.is_null() {
+        return next!(recvmmsg(
+            fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
+        ) -> c_int);
+    }
+    let limit = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: the program's own.
+        let timeout = unsafe { timeout.read() };
+        Some(crate::wait::now().saturating_add(super::ready::nanoseconds(timeout)))
+    };
+    let mut done = 0;
+    let mut flags = flags;
+    while done < count.min(1024) {
+        // SAFETY: the program's own list of `count`.
+        let message = unsafe { &mut *messages.add(done as usize) };
+        // SAFETY: the program's own header.
+        let received = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags) };
+        let Ok(received) = c_uint::try_from(received) else { break };
+        message.msg_len = received;
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        // recvmmsg(2): looked at after each message only.
+        if received == 0 || limit.is_some_and(|limit| crate::wait::now() >= limit) {
+            break;
+        }
+    }
+    if done == 0 && count > 0 { -1 } else { c_int::try_from(done).unwrap_or(c_int::MAX) }
+}

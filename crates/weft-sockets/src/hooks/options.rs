@@ -1,0 +1,79 @@
+//! Options of sockets that are not the kernel's alone.
+//!
+//! # Safety
+//! As for the other hooks; places for values are the program's.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, c_void, socklen_t};
+
+use crate::next::next;
+use crate::table::{self, Kind};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    let result = next!(getsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t
+    ) -> c_int);
+    if result != 0 {
+        return result;
+    }
+    let Some(held) = table::find(fd) else { return result };
+    let Kind::Stream(stream) = &*held else { return result };
+    let ours = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_ERROR) => {
+            stream.connected(fd); // Programs ask after a connect that took its time.
+            stream.take_error().map(rustix::io::Errno::raw_os_error)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+            let nodelay = stream.end().and_then(|end| end.nodelay());
+            nodelay.map(|nodelay| c_int::from(nodelay.load(Ordering::Relaxed) != 0))
+        }
+        _ => None,
+    };
+    if let Some(ours) = ours {
+        let bytes = ours.to_ne_bytes();
+        // SAFETY: the kernel has just written there, and said how much.
+        let room = unsafe { *len } as usize;
+        let count = bytes.len().min(room);
+        // SAFETY: as many bytes as the kernel has written.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count) };
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let is_nodelay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
+    let is_cork = level == libc::IPPROTO_TCP && name == libc::TCP_CORK;
+    if (is_nodelay || is_cork)
+        && len as usize >= size_of::<c_int>()
+        && !value.is_null()
+        && let Some(held) = table::find(fd)
+        && let Kind::Stream(stream) = &*held
+        && let Some(nodelay) = stream.end().and_then(|end| end.nodelay())
+    {
+        // SAFETY: as long as an integer, as the program says.
+        let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+        if is_nodelay {
+            nodelay.store(on.into(), Ordering::Relaxed);
+        }
+        return 0; // The kernel's socket carries bells, which never wait.
+    }
+    next!(setsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
+    ) -> c_int)
+}

@@ -1,0 +1,278 @@
+//! Waiting for readiness.
+//!
+//! # Safety
+//! As for the other hooks; sets and lists are the program's, as its calls promise.
+#![allow(unsafe_code)]
+
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+use crate::next::next;
+use crate::{epoll, poll, table, wait};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// A time in nanoseconds; what is no time is none.
+pub(super) fn nanoseconds(time: timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(SECOND).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn milliseconds(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|timeout| timeout * MS)
+}
+
+/// The time in whole milliseconds, not less; negative for no limit.
+fn to_milliseconds(timeout: Option<u64>) -> c_int {
+    timeout.map_or(-1, |timeout| c_int::try_from(timeout.div_ceil(MS)).unwrap_or(c_int::MAX))
+}
+
+fn to_timespec(timeout: u64) -> timespec {
+    timespec { tv_sec: (timeout / SECOND).cast_signed(), tv_nsec: (timeout % SECOND).cast_signed() }
+}
+
+/// # Safety
+/// The set is the program's list of `count`.
+unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    let count = usize::try_from(count).ok().filter(|&count| count <= table::FDS_MAX)?;
+    // SAFETY: the caller's promise.
+    (!set.is_null()).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
+}
+
+fn kernel_poll(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
+    let time = timeout.map(to_timespec);
+    let time: *const timespec = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = set.len() as nfds_t;
+    let set = set.as_mut_ptr();
+    next!(ppoll(
+        set: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+pub(super) unsafe extern "C-unwind" fn poll(
+    set: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the program's own list.
+    let ours = unsafe { list(set, count) }.and_then(|set| {
+        poll::poll(set, milliseconds(timeout), &mut |set, timeout| {
+            kernel_poll(set, timeout, std::ptr::null())
+        })
+    });
+    ours.unwrap_or_else(|| next!(poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ppoll(
+    set: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: NULL or the program's own.
+    let limit = unsafe { timeout.as_ref() }.map(|&timeout| nanoseconds(timeout));
+    // SAFETY: the program's own list.
+    let ours = unsafe { list(set, count) }.and_then(|set| {
+        poll::poll(set, limit, &mut |set, timeout| kernel_poll(set, timeout, mask))
+    });
+    ours.unwrap_or_else(|| {
+        next!(ppoll(
+            set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __poll_chk(
+    set: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    if room / size_of::<pollfd>() >= usize::try_from(count).unwrap_or(usize::MAX) {
+        // SAFETY: the program's own arguments.
+        return unsafe { poll(set, count, timeout) };
+    }
+    next!(__poll_chk(set: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __ppoll_chk(
+    set: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    if room / size_of::<pollfd>() >= usize::try_from(count).unwrap_or(usize::MAX) {
+        // SAFETY: the program's own arguments.
+        return unsafe { ppoll(set, count, timeout, mask) };
+    }
+    next!(__ppoll_chk(
+        set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
+        room: size_t
+    ) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn select(
+    count: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    others: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: NULL or the program's own.
+    let place = unsafe { timeout.as_mut() };
+    let limit = place.as_ref().map(|time| {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+        seconds.saturating_mul(SECOND).saturating_add(micros.saturating_mul(1_000))
+    });
+    let began = wait::now();
+    // SAFETY: the program's own sets.
+    let ours = unsafe {
+        poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
+            kernel_poll(set, timeout, std::ptr::null())
+        })
+    };
+    let Some(result) = ours else {
+        return next!(select(
+            count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
+            timeout: *mut timeval
+        ) -> c_int);
+    };
+    if let (Some(place), Some(limit)) = (place, limit) {
+        // select(2): Linux says how much was left.
+        let left = limit.saturating_sub(wait::now().saturating_sub(began));
+        place.tv_sec = (left / SECOND).cast_signed();
+        place.tv_usec = (left % SECOND / 1_000).cast_signed();
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pselect(
+    count: c_int,
+    reads: *mut fd_set,
+    writes: *mut fd_set,
+    others: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: NULL or the program's own.
+    let limit = unsafe { timeout.as_ref() }.map(|&timeout| nanoseconds(timeout));
+    // SAFETY: the program's own sets.
+    let ours = unsafe {
+        poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
+            kernel_poll(set, timeout, mask)
+        })
+    };
+    ours.unwrap_or_else(|| {
+        next!(pselect(
+            count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
+            timeout: *const timespec, mask: *const sigset_t
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_ctl(
+    epoll: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    if table::knows(fd) && !crate::process::is_borrowed() {
+        // SAFETY: NULL or the program's own.
+        let given = unsafe { event.as_ref() }.copied();
+        if let Some(result) = epoll::control(epoll, operation, fd, given) {
+            return result;
+        }
+    }
+    next!(epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int)
+}
+
+/// # Safety
+/// The list is the program's, for `count` events.
+unsafe fn wait_for_events(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: Option<u64>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    if !table::knows(epoll) || events.is_null() {
+        return None;
+    }
+    let count = usize::try_from(count).ok()?;
+    // SAFETY: the caller's promise.
+    let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
+    epoll::wait(epoll, events, timeout, &mut |events, timeout| {
+        let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);
+        let events = events.as_mut_ptr();
+        let timeout = to_milliseconds(timeout);
+        next!(epoll_pwait(
+            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int,
+            mask: *const sigset_t
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_wait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    let limit = milliseconds(timeout);
+    // SAFETY: the program's own list.
+    let ours = unsafe { wait_for_events(epoll, events, count, limit, std::ptr::null()) };
+    ours.unwrap_or_else(|| {
+        next!(epoll_wait(
+            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let limit = milliseconds(timeout);
+    // SAFETY: the program's own list.
+    let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
+    ours.unwrap_or_else(|| {
+        next!(epoll_pwait(
+            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int,
+            mask: *const sigset_t
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut epoll_event,
+    count: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: NULL or the program's own.
+    let limit = unsafe { timeout.as_ref() }.map(|&timeout| nanoseconds(timeout));
+    // SAFETY: the program's own list.
+    let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
+    ours.unwrap_or_else(|| {
+        next!(epoll_pwait2(
+            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec,
+            mask: *const sigset_t
+        ) -> c_int)
+    })
+}

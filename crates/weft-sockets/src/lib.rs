@@ -1,0 +1,37 @@
+//! Hooks for `LD_PRELOAD` that carry a program's TCP connections through shared memory where both
+//! ends are on this host and run on Weft, and leave everything else as it is.
+//!
+//! The descriptor that a program has is the kernel's socket, always. So whatever is not hooked here
+//! keeps its meaning, and who is not hooked (other processes, static programs) stays on TCP.
+//! `weft_stream` moves the bytes; here is what the C library's calls mean for them:
+//!
+//! * `table`: which descriptors are ours, asked first and without a lock;
+//! * `stream`: connecting, accepting, sending and receiving, with all the waiting;
+//! * `poll`, `epoll`: readiness of rings beside that of everything else;
+//! * `process`: start, fork, exec and end of the process;
+//! * `hooks`: the C functions.
+//!
+//! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
+//! handler. So none allocates, locks or logs before it knows that a descriptor is ours, and `errno`
+//! changes only as the call says.
+
+#[cfg(not(test))]
+mod epoll;
+#[cfg(not(test))]
+mod errno;
+#[cfg(not(test))]
+mod hooks;
+#[cfg(not(test))]
+mod next;
+#[cfg(not(test))]
+mod poll;
+#[cfg(not(test))]
+mod process;
+#[cfg(not(test))]
+mod settings;
+#[cfg(not(test))]
+mod stream;
+#[cfg(not(test))]
+mod table;
+#[cfg(not(test))]
+mod wait;

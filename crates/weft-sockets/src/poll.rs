@@ -1,0 +1,321 @@
+//! `poll(2)` and `select(2)` where sockets of ours are among the descriptors.
+//!
+//! # Safety
+//! The sets are the program's, as the C functions' callers promise.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_short, pollfd};
+use weft_stream::Carrier;
+use weft_sys::Spin;
+
+use crate::stream::{Stream, borrow};
+use crate::table::{self, Held, Kind};
+use crate::wait::{self, Wait};
+
+const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
+const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
+const SPIN_MAX_NS: u64 = 2_000_000;
+/// Nanoseconds between two questions to the kernel while looking.
+const ASK_NS: u64 = 5_000;
+/// How long a writer sleeps whose peer cannot ring.
+const NAP_NS: u64 = 1_000_000;
+
+/// One of the descriptors, if it is ours.
+#[derive(Debug)]
+struct Ours {
+    index: usize,
+    socket: Held,
+}
+
+impl Ours {
+    fn stream(&self) -> Option<&Stream> {
+        match &*self.socket {
+            Kind::Stream(stream) => Some(stream),
+            Kind::Epoll(_) => None,
+        }
+    }
+}
+
+/// `poll(2)`. `None`: no descriptor is ours; the kernel is to do it. `sleep` is the kernel's call
+/// with a timeout in nanoseconds.
+pub(crate) fn poll(
+    set: &mut [pollfd],
+    timeout_ns: Option<u64>,
+    sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+) -> Option<c_int> {
+    if !set.iter().any(|asked| table::knows(asked.fd)) {
+        return None;
+    }
+    let ours = find(set);
+    if ours.is_empty() {
+        return None;
+    }
+    Some(Polled { set, ours, spin: spin() }.poll(timeout_ns, sleep))
+}
+
+/// One memory of waits for all that poll: sets are the program's, and change.
+fn spin() -> &'static Spin {
+    static SPIN: std::sync::OnceLock<Spin> = std::sync::OnceLock::new();
+    SPIN.get_or_init(Spin::new)
+}
+
+/// Those sockets of the set that the rings carry, or may.
+fn find(set: &[pollfd]) -> Vec<Ours> {
+    let all = set.iter().enumerate().filter_map(|(index, asked)| {
+        let socket = table::find(asked.fd)?;
+        let Kind::Stream(stream) = &*socket else { return None };
+        let _ = stream.by(asked.fd); // The connection may just have been made.
+        let end = stream.end()?;
+        end.advance(borrow(asked.fd));
+        Some(Ours { index, socket })
+    });
+    all.collect()
+}
+
+struct Polled<'a> {
+    set: &'a mut [pollfd],
+    ours: Vec<Ours>,
+    spin: &'static Spin,
+}
+
+impl Polled<'_> {
+    fn poll(
+        &mut self,
+        timeout_ns: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+    ) -> c_int {
+        let found = self.ask(Some(0), sleep);
+        if found != 0 || timeout_ns == Some(0) {
+            return found;
+        }
+        let wait = Wait::begin(self.spin);
+        let deadline = timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
+        loop {
+            let left = |most: u64| {
+                deadline.map_or(most, |deadline| deadline.saturating_sub(wait::now()).min(most))
+            };
+            if let Some(found) = self.look(&wait, left(SPIN_MAX_NS), sleep) {
+                wait.end();
+                return found;
+            }
+            let rings = self.arm();
+            let sleeping = if self.is_anything_there() {
+                Some(0)
+            } else if rings {
+                deadline.map(|_| left(u64::MAX))
+            } else {
+                Some(left(NAP_NS))
+            };
+            let found = self.ask(sleeping, sleep);
+            self.disarm();
+            if found != 0 {
+                wait.end();
+                return found;
+            }
+            if deadline.is_some_and(|deadline| wait::now() >= deadline) {
+                return 0;
+            }
+        }
+    }
+
+    /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
+    fn look(
+        &mut self,
+        wait: &Wait<'_>,
+        most: u64,
+        sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+    ) -> Option<c_int> {
+        let mut asked = wait::now();
+        let mut result = None;
+        wait.look(most, || {
+            if self.is_anything_there() || wait::now() >= asked + ASK_NS {
+                let found = self.ask(Some(0), sleep);
+                asked = wait::now();
+                result = (found != 0).then_some(found);
+            }
+            result.is_some()
+        });
+        result
+    }
+
+    /// Whether the rings have something to tell.
+    fn is_anything_there(&self) -> bool {
+        self.ours.iter().any(|ours| self.ready(ours) != 0)
+    }
+
+    /// What the rings have to tell of a socket, of what the program asks.
+    fn ready(&self, ours: &Ours) -> c_short {
+        let asked = self.set[ours.index].events;
+        let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else { return 0 };
+        let (now, told) = stream.readiness(end);
+        (now & told) as c_short & asked & (IN | OUT)
+    }
+
+    /// One question to the kernel, in which sockets of ours stand for their bells and their end;
+    /// then everything in the program's terms.
+    fn ask(
+        &mut self,
+        timeout_ns: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+    ) -> c_int {
+        let nothing = self.ours.iter().all(|ours| self.ready(ours) == 0);
+        let asked: Vec<c_short> =
+            self.ours.iter().map(|ours| self.set[ours.index].events).collect();
+        for ours in &self.ours {
+            let Some(end) = ours.stream().and_then(Stream::end) else { continue };
+            let place = &mut self.set[ours.index];
+            if end.carrier_in() == Carrier::Memory {
+                place.events = place.events & !IN | libc::POLLIN | libc::POLLRDHUP;
+            }
+            if end.carrier_out() == Carrier::Memory {
+                place.events &= !OUT;
+            }
+        }
+        let timeout_ns = if nothing { timeout_ns } else { Some(0) };
+        let slept = sleep(self.set, timeout_ns);
+        for (ours, &asked) in self.ours.iter().zip(&asked) {
+            self.set[ours.index].events = asked;
+        }
+        if slept < 0 {
+            return slept;
+        }
+        self.tell()
+    }
+
+    /// What the kernel has said, together with what the rings say. Returns how many descriptors are
+    /// ready.
+    fn tell(&mut self) -> c_int {
+        if self.set.iter().any(|place| place.revents & libc::POLLNVAL != 0) {
+            self.ours.retain(|ours| self.set[ours.index].revents & libc::POLLNVAL == 0);
+        }
+        for ours in &self.ours {
+            let place = self.set[ours.index];
+            let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else {
+                continue;
+            };
+            let mut told = place.revents & !(IN | OUT);
+            if end.carrier_in() == Carrier::Memory {
+                if place.revents & !OUT != 0 {
+                    stream.settle(place.fd, u32::from(place.revents.cast_unsigned()));
+                }
+            } else {
+                told |= place.revents & IN;
+            }
+            if end.carrier_out() == Carrier::Tcp {
+                told |= place.revents & OUT;
+            }
+            told |= self.ready(ours);
+            let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
+            self.set[ours.index].revents = told & (place.events | always);
+        }
+        let ready = self.set.iter().filter(|place| place.revents != 0).count();
+        c_int::try_from(ready).unwrap_or(c_int::MAX)
+    }
+
+    /// Has the peers ring. `false` if one of them cannot, which has room to make.
+    fn arm(&self) -> bool {
+        let mut all_ring = true;
+        for ours in &self.ours {
+            let Some(end) = ours.stream().and_then(Stream::end) else { continue };
+            end.begin_sleep();
+            if self.set[ours.index].events & OUT != 0 && end.carrier_out() == Carrier::Memory {
+                end.want_room();
+                all_ring &= end.can_be_rung();
+            }
+        }
+        all_ring
+    }
+
+    fn disarm(&self) {
+        for ours in &self.ours {
+            if let Some(end) = ours.stream().and_then(Stream::end) {
+                end.end_sleep();
+            }
+        }
+    }
+}
+
+/// `select(2)`: by `poll`, for descriptors below `count`. The sets are left as they are unless it
+/// succeeds. `None`: no descriptor is ours.
+///
+/// # Safety
+/// Each set is NULL or readable and writable for `count` descriptors.
+pub(crate) unsafe fn select(
+    count: c_int,
+    sets: [*mut libc::fd_set; 3],
+    timeout_ns: Option<u64>,
+    sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+) -> Option<c_int> {
+    const ASKED: [c_short; 3] =
+        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
+    // What the kernel's select takes for each (fs/select.c).
+    const MEANT: [c_short; 3] = [
+        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
+        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    let fds = 0..usize::try_from(count).ok()?.min(table::FDS_MAX);
+    // SAFETY: the caller's promise, for a descriptor below `count`.
+    let is_in = |set: *mut libc::fd_set, fd: usize| unsafe { contains(set, fd) };
+    let asked = |fd: usize| {
+        let wanted = sets.iter().zip(ASKED).filter(|(set, _)| is_in(**set, fd));
+        wanted.fold(0, |events, (_, asked)| events | asked)
+    };
+    let is_ours = |fd: usize| table::knows(c_int::try_from(fd).unwrap_or(-1)) && asked(fd) != 0;
+    if !fds.clone().any(is_ours) {
+        return None;
+    }
+    let mut list: Vec<pollfd> = fds
+        .filter(|&fd| asked(fd) != 0)
+        .map(|fd| pollfd { fd: c_int::try_from(fd).unwrap_or(-1), events: asked(fd), revents: 0 })
+        .collect();
+    let found = poll(&mut list, timeout_ns, sleep)?;
+    if found < 0 {
+        return Some(found);
+    }
+    if list.iter().any(|place| place.revents & libc::POLLNVAL != 0) {
+        return Some(crate::errno::fail(rustix::io::Errno::BADF));
+    }
+    let mut total = 0;
+    for place in &list {
+        let fd = usize::try_from(place.fd).unwrap_or(0);
+        for (set, meant) in sets.iter().zip(MEANT) {
+            if !is_in(*set, fd) {
+                continue;
+            }
+            if place.revents & meant == 0 {
+                // SAFETY: the caller's promise.
+                unsafe { remove(*set, fd) };
+            } else {
+                total += 1;
+            }
+        }
+    }
+    Some(total)
+}
+
+const BITS: usize = libc::c_ulong::BITS as usize;
+
+/// # Safety
+/// The set is NULL or readable for `fd`.
+unsafe fn contains(set: *mut libc::fd_set, fd: usize) -> bool {
+    if set.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise; a set is an array of words.
+    let word = unsafe { set.cast::<libc::c_ulong>().add(fd / BITS) };
+    // SAFETY: likewise.
+    let word = unsafe { word.read() };
+    word >> (fd % BITS) & 1 == 1
+}
+
+/// # Safety
+/// The set is writable for `fd`.
+unsafe fn remove(set: *mut libc::fd_set, fd: usize) {
+    // SAFETY: the caller's promise; a set is an array of words.
+    let place = unsafe { set.cast::<libc::c_ulong>().add(fd / BITS) };
+    // SAFETY: likewise.
+    let word = unsafe { place.read() };
+    // SAFETY: likewise.
+    unsafe { place.write(word & !(1 << (fd % BITS))) };
+}

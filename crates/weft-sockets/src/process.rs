@@ -1,0 +1,132 @@
+//! The process: its start, fork, exec and end.
+//!
+//! # Safety
+//! Functions registered with the C library live for ever, and call nothing that it forbids them.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::sockopt;
+use weft_stream::{End, Process};
+
+use crate::stream::{Stream, borrow};
+use crate::table::{self, Kind};
+use crate::{epoll, settings};
+
+/// This process's number, as it was when it began to be one.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
+extern "C" fn begin() {
+    PID.store(std::process::id(), Ordering::Relaxed);
+    settings::read();
+    if !settings::enabled() {
+        return;
+    }
+    // SAFETY: the handlers live for ever, and take only locks that `before_fork` has brought into
+    // a known state.
+    let _ = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    inherit();
+}
+
+extern "C" fn finish() {
+    for fd in table::within(0, u32::MAX) {
+        if let Some(held) = table::remove(fd)
+            && held.descriptors() == 0
+            && let Kind::Stream(stream) = &*held
+        {
+            stream.closing(fd);
+        }
+    }
+    settings::leave();
+}
+
+extern "C" fn before_fork() {
+    static FORKS: AtomicU32 = AtomicU32::new(0);
+    let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    for fd in table::within(0, u32::MAX) {
+        if let Some(held) = table::find(fd)
+            && let Kind::Stream(stream) = &*held
+        {
+            stream.forking(fork);
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    PID.store(std::process::id(), Ordering::Relaxed);
+    weft_sys::forget_thread();
+    settings::enter();
+    epoll::forked();
+}
+
+/// Whether this is a child that still shares the parent's memory (`vfork(2)`): what it does to
+/// descriptors is not the parent's.
+pub(crate) fn is_borrowed() -> bool {
+    std::process::id() != PID.load(Ordering::Relaxed)
+}
+
+/// The program's name, as `/proc/self/comm` has it, padded with zeros.
+pub(crate) fn program() -> &'static [u8; 16] {
+    static NAME: OnceLock<[u8; 16]> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let mut padded = [0; 16];
+        let len = name.len().min(padded.len());
+        padded[..len].copy_from_slice(&name[..len]);
+        padded
+    })
+}
+
+/// Who this end of a connection is.
+pub(crate) fn me(fd: RawFd) -> Process {
+    let cookie = sockopt::socket_cookie(borrow(fd)).unwrap_or(0);
+    Process { pid: PID.load(Ordering::Relaxed), cookie, program: *program() }
+}
+
+/// Whether a call that a signal has interrupted goes on: each handler says so for its signal
+/// (`SA_RESTART`), and which one it was is not known. Those that say neither do not count.
+pub(crate) fn handlers_restart() -> bool {
+    (1..32).all(|signal| {
+        // SAFETY: a structure of integers and pointers, for which zero is valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: only asks; the place for the answer is a local variable.
+        let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
+        let handler = action.sa_sigaction;
+        let handled = handler != libc::SIG_DFL && handler != libc::SIG_IGN;
+        !known || !handled || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
+/// Finds the connections among the sockets that the program was started with.
+fn inherit() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
+    let sockets = fds.filter(|&fd| {
+        sockopt::socket_type(borrow(fd)) == Ok(rustix::net::SocketType::STREAM) && is_internet(fd)
+    });
+    for fd in sockets {
+        let cookie = sockopt::socket_cookie(borrow(fd)).unwrap_or(0);
+        let Some(registry) = settings::registry() else { return };
+        if let Some(end) = End::inherited(registry, cookie) {
+            table::install(fd, Kind::Stream(Stream::inherited(end)));
+        }
+    }
+}
+
+/// Whether a socket is of IPv4 or IPv6.
+pub(crate) fn is_internet(fd: RawFd) -> bool {
+    use rustix::net::AddressFamily;
+    let domain = sockopt::socket_domain(borrow(fd));
+    domain.is_ok_and(|domain| domain == AddressFamily::INET || domain == AddressFamily::INET6)
+}

@@ -1,0 +1,72 @@
+//! What the environment says, read once.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use weft_stream::rules::{Role, Rules};
+use weft_stream::{Registry, directory};
+use weft_sys::Lock;
+
+use crate::process;
+
+/// Whether anything is carried at all.
+static ENABLED: AtomicBool = AtomicBool::new(false);
+
+/// Reads the environment. To be called before the program runs.
+pub(crate) fn read() {
+    let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
+    ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
+}
+
+/// Whether sockets are to be looked at.
+#[inline]
+pub(crate) fn enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
+/// The rules; `None` if they are wrong, which `weft run` has told.
+fn rules() -> Option<&'static Rules> {
+    static RULES: OnceLock<Option<Rules>> = OnceLock::new();
+    RULES.get_or_init(|| Rules::from_environment().ok()).as_ref()
+}
+
+/// Whether the rules let a connection leave TCP.
+pub(crate) fn allows(role: Role, address: std::net::SocketAddr) -> bool {
+    let program = process::program();
+    let len = program.iter().position(|&byte| byte == 0).unwrap_or(program.len());
+    rules().is_some_and(|rules| rules.allows(role, &program[..len], address))
+}
+
+/// The registry that was asked for last, if it was to be had, and of which user.
+static REGISTRY: Lock<Option<(u32, Option<&'static Registry>)>> = Lock::new(None);
+
+/// The registry of the user that this process is now. `None` if there is none to be had.
+pub(crate) fn registry() -> Option<&'static Registry> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut known = REGISTRY.lock();
+    match *known {
+        Some((whose, registry)) if whose == user => registry,
+        _ => {
+            // A process that has changed its user keeps nothing in common with the other's.
+            let opened = Registry::open(&directory()).ok();
+            let registry: Option<&'static Registry> =
+                opened.map(|registry| &*Box::leak(Box::new(registry)));
+            *known = Some((user, registry));
+            registry
+        }
+    }
+}
+
+/// A relative has been born: it uses the registry, too. It has no other threads yet.
+pub(crate) fn enter() {
+    if let Some((_, Some(registry))) = *REGISTRY.lock() {
+        registry.enter();
+    }
+}
+
+/// The process ends.
+pub(crate) fn leave() {
+    if let Some((_, Some(registry))) = REGISTRY.lock().take() {
+        registry.leave();
+    }
+}

@@ -1,0 +1,661 @@
+//! TCP sockets: connecting, accepting, sending and receiving.
+//!
+//! # Safety
+//! Descriptors are borrowed for one call, from the program, which has them open; addresses and
+//! options are read into local variables.
+#![allow(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{getpeername, getsockname, sockopt};
+use rustix::thread::futex;
+use weft_stream::rules::Role as RuleRole;
+use weft_stream::{Carrier, End, Fallback, How, Tuple, is_local};
+use weft_sys::{Buffers, Lock, Spin};
+
+use crate::next::next;
+use crate::wait::{self, Wait};
+use crate::{process, settings};
+
+/// Calls on an accepted socket that look for the connector's offer. It is there before the
+/// connector's `connect` returns, so who has none by then will have none.
+const TRIES_MAX: u32 = 8;
+/// How long a writer sleeps before it asks the kernel whether the peer still lives.
+const WRITER_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const SPIN_MAX_NS: u64 = 2_000_000;
+
+/// Where a socket is on its way to an [`End`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Phase {
+    /// Not connected.
+    Fresh,
+    /// `connect` has begun.
+    Connecting,
+    /// Accepted; the connector's offer has not been found yet.
+    Candidate,
+    /// The kernel's for good.
+    Tcp,
+}
+
+/// What is known of a TCP socket.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    phase: AtomicU32,
+    end: OnceLock<End>,
+    before: Lock<Before>,
+    spin_in: Spin,
+    spin_out: Spin,
+    /// What the kernel has said of the socket's end: bits of `poll(2)`.
+    ended: AtomicU32,
+    /// An error that the kernel has told us, and that the program does not know yet.
+    error: AtomicI32,
+    /// A writer has been told that there is no room.
+    full: AtomicU32,
+    /// Epoll instances that watch it.
+    watches: AtomicU32,
+    /// The peer rings because the socket was watched before it had an end.
+    armed_early: AtomicU32,
+    /// The last fork that it has been told of.
+    fork: AtomicU32,
+}
+
+/// What an accepted socket has carried before an offer was found.
+#[derive(Debug, Default)]
+struct Before {
+    sent: u64,
+    read: u64,
+    tries: u32,
+}
+
+/// Who does a call.
+#[derive(Debug)]
+pub(crate) enum By<'a> {
+    /// The kernel, as if we were not there.
+    Kernel,
+    /// The connection's end.
+    End(&'a End),
+    /// The kernel, but bytes are counted.
+    Counted,
+}
+
+/// The program's descriptor, for one call.
+pub(crate) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the program has it open while it makes the call that we are in; if it closes it
+    // meanwhile, calls fail or reach what it has opened instead, as they would without us.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Stream {
+    fn new(phase: Phase) -> Self {
+        Self {
+            phase: AtomicU32::new(phase as u32),
+            end: OnceLock::new(),
+            before: Lock::new(Before::default()),
+            spin_in: Spin::new(),
+            spin_out: Spin::new(),
+            ended: AtomicU32::new(0),
+            error: AtomicI32::new(0),
+            full: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
+            armed_early: AtomicU32::new(0),
+            fork: AtomicU32::new(0),
+        }
+    }
+
+    /// A socket just made.
+    pub(crate) fn fresh() -> Self {
+        Self::new(Phase::Fresh)
+    }
+
+    /// A socket that another program of this process had, and its end.
+    pub(crate) fn inherited(end: End) -> Self {
+        let stream = Self::new(Phase::Connecting);
+        let _ = stream.end.set(end); // It is fresh.
+        stream
+    }
+
+    /// A socket that `accept` has returned.
+    pub(crate) fn accepted(fd: RawFd) -> Option<Self> {
+        let stream = Self::new(Phase::Candidate);
+        let (own, peer) = addresses(fd)?;
+        if !is_local(own, peer) {
+            fall_back(Fallback::Remote);
+            return None;
+        }
+        if !settings::allows(RuleRole::Listen, own) {
+            fall_back(Fallback::Rule);
+            return None;
+        }
+        stream.look_for_offer(fd, &mut Before::default());
+        Some(stream)
+    }
+
+    /// Its end, if it has one.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    /// It has an end from here on.
+    fn begin(&self, end: End) {
+        if self.watches.load(Ordering::Relaxed) > 0 {
+            // Who watches it may be asleep by now.
+            end.begin_sleep();
+            self.armed_early.store(1, Ordering::Relaxed);
+        }
+        let _ = self.end.set(end); // It has none: the callers have looked.
+    }
+
+    /// Who watches it looks at the rings now.
+    #[inline]
+    pub(crate) fn is_looked_at(&self, end: &End) {
+        if self.armed_early.load(Ordering::Relaxed) != 0
+            && self.armed_early.swap(0, Ordering::Relaxed) != 0
+        {
+            end.end_sleep();
+        }
+    }
+
+    fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase as u32
+    }
+
+    fn become_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Ordering::Relaxed);
+    }
+
+    /// Whether it is the kernel's for good.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.end().is_none() && self.is(Phase::Tcp)
+    }
+
+    /// `connect` has returned: 0, or that it goes on.
+    pub(crate) fn connected(&self, fd: RawFd) {
+        if self.end().is_some() || !(self.is(Phase::Fresh) || self.is(Phase::Connecting)) {
+            return;
+        }
+        self.become_phase(Phase::Connecting);
+        let Some((own, peer)) = addresses(fd) else { return };
+        if !is_local(own, peer) {
+            self.fall_back(Fallback::Remote);
+        } else if !settings::allows(RuleRole::Connect, peer) {
+            self.fall_back(Fallback::Rule);
+        } else if own == peer {
+            // Connected to itself: one socket is both ends.
+            self.fall_back(Fallback::Feature);
+        } else {
+            let registry = settings::registry();
+            let me = process::me(fd);
+            let offer = |registry| End::offer(registry, &Tuple::new(own, peer), &me);
+            match registry.and_then(offer) {
+                Some(end) => self.begin(end),
+                None => self.fall_back(Fallback::Room),
+            }
+        }
+    }
+
+    /// What cannot be carried otherwise goes over TCP from here on.
+    pub(crate) fn leave(&self, fd: RawFd, why: Fallback) {
+        match self.end() {
+            Some(end) => {
+                end.leave(borrow(fd));
+                fall_back(why);
+            }
+            None if !self.is(Phase::Tcp) => self.fall_back(why),
+            None => {}
+        }
+    }
+
+    fn fall_back(&self, why: Fallback) {
+        self.become_phase(Phase::Tcp);
+        fall_back(why);
+    }
+
+    /// A relative will be born that knows as much as we do: what is not in shared memory cannot be
+    /// counted any more. Several descriptors may stand for the socket; a `fork` counts once.
+    pub(crate) fn forking(&self, fork: u32) {
+        if self.fork.swap(fork, Ordering::Relaxed) == fork {
+            return;
+        }
+        match self.end() {
+            Some(end) => end.retain(),
+            None if self.is(Phase::Candidate) => self.fall_back(Fallback::HandedOn),
+            None => {}
+        }
+    }
+
+    /// Who does the next call on the socket.
+    #[inline]
+    pub(crate) fn by(&self, fd: RawFd) -> By<'_> {
+        match self.end() {
+            Some(end) => By::End(end),
+            None => self.by_whom(fd),
+        }
+    }
+
+    #[cold]
+    fn by_whom(&self, fd: RawFd) -> By<'_> {
+        if self.is(Phase::Connecting) {
+            self.connected(fd);
+        } else if self.is(Phase::Candidate) {
+            self.look_for_offer(fd, &mut self.before.lock());
+            if self.end().is_none() && self.is(Phase::Candidate) {
+                return By::Counted;
+            }
+        }
+        self.end().map_or(By::Kernel, By::End)
+    }
+
+    fn look_for_offer(&self, fd: RawFd, before: &mut Before) {
+        if self.end().is_some() || !self.is(Phase::Candidate) {
+            return;
+        }
+        let Some((own, peer)) = addresses(fd) else { return self.become_phase(Phase::Tcp) };
+        let Some(registry) = settings::registry() else { return self.fall_back(Fallback::Room) };
+        let counts = (before.sent, before.read);
+        let me = process::me(fd);
+        if let Some(end) = End::find(registry, &Tuple::new(peer, own), &me, counts) {
+            self.begin(end);
+            return;
+        }
+        before.tries += 1;
+        if before.tries > TRIES_MAX {
+            self.fall_back(Fallback::Peer);
+        }
+    }
+
+    /// The last descriptor of this process is about to be closed.
+    pub(crate) fn closing(&self, fd: RawFd) {
+        let Some(end) = self.end() else { return };
+        let unread = end.unread() > 0;
+        end.hush(borrow(fd));
+        if end.release() && unread {
+            // As TCP does when the closing end has not read everything: a reset.
+            let _ = sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
+        }
+    }
+
+    /// `shutdown(2)`, before the kernel is told.
+    pub(crate) fn shutting(&self, how: libc::c_int) {
+        let Some(end) = self.end() else { return };
+        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            end.shut_write();
+        }
+        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+            end.shut_read();
+        }
+    }
+
+    /// Receives as `recvmsg(2)` does. `None`: the kernel is to do it.
+    pub(crate) fn recv(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+            return None;
+        }
+        loop {
+            let received = match self.by(fd) {
+                By::Kernel => return None,
+                By::End(end) => return Some(self.recv_from(end, fd, buffers, flags)),
+                By::Counted => self.recv_counted(fd, buffers, flags)?,
+            };
+            let again = received == Err(Errno::AGAIN) && !is_nonblocking(fd, flags);
+            if !again {
+                return Some(received);
+            }
+            if let Err(errno) = sleep_for_bytes(fd) {
+                return Some(Err(errno));
+            }
+        }
+    }
+
+    fn recv_counted(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        let mut before = self.before.lock();
+        if self.end().is_some() {
+            return Some(Err(Errno::AGAIN)); // Found by another thread; the next round has it.
+        }
+        let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+        let received = buffers.recv(borrow(fd), flags);
+        if let Ok(received) = received
+            && flags & libc::MSG_PEEK == 0
+        {
+            before.read += received as u64;
+        }
+        Some(received)
+    }
+
+    fn recv_from(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Result<usize, Errno> {
+        let keep = flags & libc::MSG_PEEK != 0;
+        let how = How { keep, discard: !keep && flags & libc::MSG_TRUNC != 0, look: false };
+        let mut done = 0;
+        loop {
+            let rest = buffers.after(done);
+            let result = match end.try_recv(borrow(fd), rest, how) {
+                Err(Errno::AGAIN) => {
+                    if let Some(error) = self.take_error() {
+                        Err(error)
+                    } else if is_nonblocking(fd, flags) {
+                        end.try_recv(borrow(fd), rest, How { look: true, ..how })
+                    } else {
+                        self.wait_and_recv(end, fd, rest, how)
+                    }
+                }
+                other => other,
+            };
+            match result {
+                Ok(received) => {
+                    if flags & libc::MSG_WAITALL == 0 || received == 0 {
+                        return Ok(done + received);
+                    }
+                    if keep {
+                        if received >= buffers.len() || !self.wait_for_more(end, fd, received)? {
+                            return Ok(received);
+                        }
+                        continue;
+                    }
+                    done += received;
+                    if done >= buffers.len() {
+                        return Ok(done);
+                    }
+                }
+                Err(Errno::DEADLK) => return Err(Errno::AGAIN),
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => return Ok(done),
+            }
+        }
+    }
+
+    /// Waits until there are more than `known` bytes. `false` if there will not be.
+    fn wait_for_more(&self, end: &End, fd: RawFd, known: usize) -> Result<bool, Errno> {
+        const NAP_MS: libc::c_int = 1;
+        let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        let set = &raw mut set;
+        let count: libc::nfds_t = 1;
+        loop {
+            if end.unread() > known {
+                return Ok(true);
+            }
+            let timeout = NAP_MS;
+            let ready: libc::c_int = next!(poll(
+                set: *mut libc::pollfd, count: libc::nfds_t, timeout: libc::c_int
+            ) -> libc::c_int);
+            match ready {
+                0 => {}
+                1.. => return Ok(end.unread() > known),
+                _ => return Err(crate::errno::last()),
+            }
+        }
+    }
+
+    /// Nothing is there, and the program wants to wait.
+    #[cold]
+    fn wait_and_recv(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<usize, Errno> {
+        let wait = Wait::begin(&self.spin_in);
+        loop {
+            if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
+                match end.try_recv(borrow(fd), buffers, how) {
+                    Err(Errno::AGAIN) => {} // Another thread was quicker.
+                    other => {
+                        wait.end();
+                        return other;
+                    }
+                }
+            }
+            end.begin_sleep();
+            let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
+            let slept = match received {
+                Err(Errno::AGAIN) => sleep_for_bytes(fd),
+                _ => Ok(()),
+            };
+            end.end_sleep();
+            let received = match received {
+                Err(Errno::AGAIN) => end.try_recv(borrow(fd), buffers, How { look: true, ..how }),
+                other => other,
+            };
+            if received != Err(Errno::AGAIN) {
+                wait.end();
+                return received;
+            }
+            slept?;
+        }
+    }
+
+    /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
+    pub(crate) fn send(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
+            self.leave(fd, Fallback::Feature);
+            return None;
+        }
+        if flags & libc::MSG_ZEROCOPY != 0 {
+            self.leave(fd, Fallback::Feature); // Its notices are the kernel's.
+        }
+        let mut done = 0;
+        loop {
+            let rest = buffers.after(done);
+            let sent = match self.by(fd) {
+                By::Kernel if done == 0 => return None,
+                By::Kernel => rest.send(borrow(fd), flags),
+                By::End(end) => end.try_send(borrow(fd), rest, flags),
+                By::Counted => self.send_counted(fd, rest, flags),
+            };
+            match sent {
+                Ok(sent) => {
+                    done += sent;
+                    if sent == 0 || done >= buffers.len() {
+                        return Some(Ok(done));
+                    }
+                }
+                Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
+                    self.full.store(1, Ordering::Relaxed);
+                    return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
+                }
+                Err(Errno::AGAIN) => {
+                    if let Err(errno) = self.wait_for_room(fd) {
+                        return Some(if done > 0 { Ok(done) } else { Err(errno) });
+                    }
+                }
+                Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
+                Err(_) if done > 0 => return Some(Ok(done)),
+                Err(errno) => return Some(Err(errno)),
+            }
+        }
+    }
+
+    fn send_counted(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Result<usize, Errno> {
+        let mut before = self.before.lock();
+        if let Some(end) = self.end() {
+            return end.try_send(borrow(fd), buffers, flags);
+        }
+        let sent = buffers.send(borrow(fd), flags | libc::MSG_DONTWAIT)?;
+        before.sent += sent as u64;
+        Ok(sent)
+    }
+
+    #[cold]
+    fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
+        let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Send).ok().flatten();
+        let began = wait::now();
+        let deadline = limit
+            .map(|limit| began.saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
+        let wait = Wait::begin(&self.spin_out);
+        loop {
+            let Some(end) = self.end().filter(|end| end.carrier_out() == Carrier::Memory) else {
+                return sleep_until_writable(fd, deadline);
+            };
+            if wait.look(SPIN_MAX_NS, || end.room() > 0) {
+                wait.end();
+                return Ok(());
+            }
+            let (word, value) = end.want_room_by_futex();
+            if end.room() > 0 {
+                return Ok(());
+            }
+            let slept = futex::wait(word, futex::Flags::empty(), value, Some(&WRITER_NAP));
+            if end.room() > 0 {
+                wait.end();
+                return Ok(());
+            }
+            if slept == Err(Errno::INTR) && !process::handlers_restart() {
+                return Err(Errno::INTR);
+            }
+            if is_hung_up(fd) {
+                end.hang_up();
+                return Ok(()); // The kernel says what to say.
+            }
+            if deadline.is_some_and(|deadline| wait::now() >= deadline) {
+                return Err(Errno::AGAIN);
+            }
+        }
+    }
+
+    /// What has been found out about the socket's end, as bits of `poll(2)`.
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The kernel has woken us, and says this of the socket: takes the bells, and remembers if it
+    /// was the end.
+    pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
+        let Some(end) = self.end() else { return };
+        let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
+        let settled = end.settle(borrow(fd));
+        if let Err(error) = settled {
+            self.error.store(error.raw_os_error(), Ordering::Relaxed);
+        }
+        let over = settled != Ok(false) || lasting & !libc::EPOLLRDHUP.cast_unsigned() != 0;
+        let readable = if over { libc::EPOLLIN.cast_unsigned() } else { 0 };
+        self.ended.fetch_or(lasting | readable, Ordering::Relaxed);
+    }
+
+    /// The error that the kernel has told us, once.
+    pub(crate) fn take_error(&self) -> Option<Errno> {
+        if self.error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let error = self.error.swap(0, Ordering::Relaxed);
+        (error != 0).then(|| Errno::from_raw_os_error(error))
+    }
+
+    /// Whether a writer has been told that there is no room; `true` once.
+    pub(crate) fn take_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed) != 0 && self.full.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// How many epoll instances watch it.
+    pub(crate) fn watches(&self) -> &AtomicU32 {
+        &self.watches
+    }
+
+    /// The readiness that is ours to tell, as bits of `poll(2)`, and those bits that are.
+    pub(crate) fn readiness(&self, end: &End) -> (u32, u32) {
+        const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+        const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        let mut ready = self.ended();
+        let mut ours = 0;
+        if end.carrier_in() == Carrier::Memory {
+            ours |= IN;
+            if end.unread() > 0 || ready & libc::EPOLLIN.cast_unsigned() != 0 {
+                ready |= IN;
+            }
+        }
+        if end.carrier_out() == Carrier::Memory {
+            ours |= OUT;
+            if end.room() >= weft_stream::limits::WRITABLE_LEN {
+                ready |= OUT;
+            }
+        }
+        (ready, ours)
+    }
+}
+
+fn fall_back(why: Fallback) {
+    if let Some(registry) = settings::registry() {
+        registry.count_fallback(why);
+    }
+}
+
+/// Both ends' addresses, of an IP socket that is connected.
+fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
+    let own = getsockname(borrow(fd)).ok()?;
+    let peer = getpeername(borrow(fd)).ok()??;
+    Some((SocketAddr::try_from(own).ok()?, SocketAddr::try_from(peer).ok()?))
+}
+
+/// Whether a call on the socket returns at once.
+pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
+    flags & libc::MSG_DONTWAIT != 0
+        || rustix::fs::fcntl_getfl(borrow(fd))
+            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+/// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
+/// No lock is held: the program may cancel the thread.
+fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
+    let mut byte = 0_u8;
+    let place: *mut libc::c_void = (&raw mut byte).cast();
+    let (len, flags) = (1_usize, libc::MSG_PEEK);
+    let received: libc::ssize_t = next!(recv(
+        fd: RawFd, place: *mut libc::c_void, len: usize, flags: libc::c_int
+    ) -> libc::ssize_t);
+    if received < 0 { Err(crate::errno::last()) } else { Ok(()) }
+}
+
+fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
+    let left = deadline.map(|deadline| {
+        let left = deadline.saturating_sub(wait::now());
+        Timespec {
+            tv_sec: (left / 1_000_000_000).cast_signed(),
+            tv_nsec: (left % 1_000_000_000).cast_signed(),
+        }
+    });
+    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
+    match rustix::event::poll(&mut set, left.as_ref()) {
+        Ok(0) => Err(Errno::AGAIN),
+        Err(Errno::INTR) if process::handlers_restart() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Whether the kernel has seen the peer go for good.
+fn is_hung_up(fd: RawFd) -> bool {
+    let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut set = [PollFd::from_borrowed_fd(borrow(fd), asked)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,208 @@
+//! Which descriptors are ours, and what we know of each.
+//!
+//! # Safety
+//! Entries are leaked and used again and again, so that a reference to one is valid for ever. An
+//! entry's content belongs to one open socket from [`install`] until the last reference is given
+//! back; who holds a reference (a descriptor's, or that of a call under way) finds the same socket
+//! in it. A look-up takes its reference and then looks whether the table still names the entry, so
+//! that it never keeps one that was given to another socket in between.
+#![allow(unsafe_code)]
+
+use std::ops::Deref;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+
+use weft_sys::Lock;
+
+use crate::epoll::Epoll;
+use crate::stream::Stream;
+
+/// Descriptors from here on are never ours.
+pub(crate) const FDS_MAX: usize = 1 << 20;
+
+static TABLE: [AtomicPtr<Entry>; FDS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX];
+/// Entries that no descriptor has.
+static SPARE: Lock<Vec<&'static Entry>> = Lock::new(Vec::new());
+/// No descriptor from here on has ever been in the table.
+static END: AtomicU32 = AtomicU32::new(0);
+
+/// What a descriptor of ours is.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A TCP socket.
+    Stream(Stream),
+    /// An epoll instance.
+    Epoll(Epoll),
+}
+
+/// What is known of an open file; descriptors that `dup(2)` made share it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Descriptors and calls that have it.
+    refs: AtomicU32,
+    /// Descriptors that have it.
+    fds: AtomicU32,
+    /// Whether it has a content. A look-up that comes too late may count itself in and out of a
+    /// spare entry; the last one of the content's holders is known by this.
+    live: AtomicBool,
+    kind: std::cell::UnsafeCell<Option<Kind>>,
+}
+
+// SAFETY: the content is written only by `install`, before anybody else can find the entry, and by
+// the last holder; in between it is shared by `&Kind`, which is `Sync`.
+unsafe impl Sync for Entry {}
+// SAFETY: the content may be made by one thread and dropped by another.
+unsafe impl Send for Entry {}
+
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<Kind>();
+};
+
+/// A reference to an entry.
+#[derive(Debug)]
+pub(crate) struct Held(&'static Entry);
+
+impl Deref for Held {
+    type Target = Kind;
+    #[inline]
+    fn deref(&self) -> &Kind {
+        // SAFETY: a reference is held, so the content stays.
+        let kind = unsafe { &*self.0.kind.get() };
+        let Some(kind) = kind else { unreachable!("an entry in the table has a content") };
+        kind
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.retire();
+        }
+    }
+}
+
+impl Held {
+    /// How many descriptors of this process stand for it.
+    pub(crate) fn descriptors(&self) -> u32 {
+        self.0.fds.load(Ordering::Acquire)
+    }
+
+    /// The same for another holder.
+    pub(crate) fn again(&self) -> Self {
+        self.0.refs.fetch_add(1, Ordering::AcqRel);
+        Self(self.0)
+    }
+
+    /// Whether both are the same open file.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
+
+impl Entry {
+    #[cold]
+    fn retire(&'static self) {
+        if !self.live.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        // SAFETY: the last reference has gone, and the table does not name the entry: nobody looks
+        // at the content but a look-up that will find that, and it does not look at the content.
+        let content = unsafe { &mut *self.kind.get() };
+        *content = None;
+        SPARE.lock().push(self);
+    }
+}
+
+fn cell(fd: RawFd) -> Option<&'static AtomicPtr<Entry>> {
+    usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd))
+}
+
+/// What `fd` is, if it is ours.
+#[inline]
+pub(crate) fn find(fd: RawFd) -> Option<Held> {
+    let cell = cell(fd)?;
+    loop {
+        let entry = cell.load(Ordering::Acquire);
+        // SAFETY: NULL, or an entry, which is never freed.
+        let entry = unsafe { entry.as_ref() }?;
+        entry.refs.fetch_add(1, Ordering::AcqRel);
+        if ptr::eq(cell.load(Ordering::Acquire), entry) {
+            return Some(Held(entry));
+        }
+        // It was closed in between; what the entry is now is not ours to end, unless we are last.
+        drop(Held(entry));
+    }
+}
+
+/// Whether `fd` is ours, without holding it.
+#[inline]
+pub(crate) fn knows(fd: RawFd) -> bool {
+    cell(fd).is_some_and(|cell| !cell.load(Ordering::Relaxed).is_null())
+}
+
+/// Makes `fd`, just opened, ours.
+pub(crate) fn install(fd: RawFd, kind: Kind) {
+    let Some(cell) = cell(fd) else { return };
+    let spare = SPARE.lock().pop();
+    let entry = spare.unwrap_or_else(|| {
+        Box::leak(Box::new(Entry {
+            refs: AtomicU32::new(0),
+            fds: AtomicU32::new(0),
+            live: AtomicBool::new(false),
+            kind: std::cell::UnsafeCell::new(None),
+        }))
+    });
+    entry.refs.fetch_add(1, Ordering::AcqRel);
+    // SAFETY: nobody looks at the content of a spare entry, or of the fresh one.
+    let content = unsafe { &mut *entry.kind.get() };
+    *content = Some(kind);
+    entry.fds.store(1, Ordering::Release);
+    entry.live.store(true, Ordering::Release);
+    note_end(fd);
+    let old = cell.swap(ptr::from_ref(entry).cast_mut(), Ordering::AcqRel);
+    abandon(old);
+}
+
+/// `copy` stands for the same open file as `held` from now on.
+pub(crate) fn share(held: &Held, copy: RawFd) {
+    let Some(cell) = cell(copy) else { return };
+    held.0.refs.fetch_add(1, Ordering::AcqRel);
+    held.0.fds.fetch_add(1, Ordering::AcqRel);
+    note_end(copy);
+    let old = cell.swap(ptr::from_ref(held.0).cast_mut(), Ordering::AcqRel);
+    abandon(old);
+}
+
+/// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
+/// [`Held::descriptors`].
+pub(crate) fn remove(fd: RawFd) -> Option<Held> {
+    let entry = cell(fd)?.swap(ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: NULL, or an entry, which is never freed.
+    let entry = unsafe { entry.as_ref() }?;
+    entry.fds.fetch_sub(1, Ordering::AcqRel);
+    // The descriptor's reference becomes the caller's.
+    Some(Held(entry))
+}
+
+/// A descriptor that was closed behind our back, and whose number has come up again.
+fn abandon(old: *mut Entry) {
+    // SAFETY: NULL, or an entry, which is never freed.
+    if let Some(old) = unsafe { old.as_ref() } {
+        old.fds.fetch_sub(1, Ordering::AcqRel);
+        drop(Held(old));
+    }
+}
+
+/// Every descriptor of ours in a range.
+pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
+    let end = END.load(Ordering::Acquire);
+    let fds = first..end.min(last.saturating_add(1));
+    fds.filter_map(|fd| RawFd::try_from(fd).ok()).filter(|&fd| knows(fd))
+}
+
+fn note_end(fd: RawFd) {
+    END.fetch_max(fd.unsigned_abs() + 1, Ordering::AcqRel);
+}

@@ -1,0 +1,68 @@
+//! Looking before sleeping.
+
+use std::sync::OnceLock;
+
+use rustix::time::{ClockId, clock_gettime};
+use weft_sys::{CoreOffers, Offer, Spin};
+
+/// Looks between two glances at the clock.
+const LOOKS: u32 = 16;
+
+fn offers() -> &'static CoreOffers {
+    static OFFERS: OnceLock<CoreOffers> = OnceLock::new();
+    OFFERS.get_or_init(CoreOffers::new)
+}
+
+/// Nanoseconds that no one adjusts.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// A wait: began when, and how long it is to be looked through.
+#[derive(Debug)]
+pub(crate) struct Wait<'a> {
+    spin: &'a Spin,
+    began: u64,
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) fn begin(spin: &'a Spin) -> Self {
+        Self { spin, began: now() }
+    }
+
+    /// Looks for as long as that has paid, `most` nanoseconds at most. Whether it is there now.
+    pub(crate) fn look(&self, most: u64, mut is_there: impl FnMut() -> bool) -> bool {
+        let offers = offers();
+        let scarce = offers.are_cores_scarce(self.began);
+        let limit = self.began + self.spin.ns(scarce).min(most);
+        let mut looks = 0_u32;
+        let mut time = self.began;
+        while time < limit {
+            for _ in 0..LOOKS {
+                if is_there() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            looks += LOOKS;
+            time = now();
+            if looks >= offers.patience() {
+                looks = 0;
+                if offers.kind(time) == Offer::Nap {
+                    return false; // Somebody has work; a sleeper keeps its claim to the core.
+                }
+                rustix::thread::sched_yield();
+                let after = now();
+                offers.learn(after - time, after);
+                time = after;
+            }
+        }
+        is_there()
+    }
+
+    /// It is there: remembers how long it took.
+    pub(crate) fn end(self) {
+        self.spin.learn(now().saturating_sub(self.began));
+    }
+}
