@@ -16,6 +16,8 @@ pub(crate) const VERBS: &str = "libibverbs.so.1";
 pub(crate) const CM: &str = "librdmacm.so.1";
 /// The hooks of `LD_PRELOAD`.
 pub(crate) const PRELOAD: &str = "libweft-preload.so";
+/// Sockets through shared memory, also for `LD_PRELOAD`.
+pub(crate) const SOCKETS: &str = "libweft-sockets.so";
 
 /// Builds and links everything into `dist/`.
 ///
@@ -34,6 +36,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     link_verbs(&built.join("libweft_verbs.a"), &libraries)?;
     link_cm(&libraries)?;
     install(&built.join("libweft_preload.so"), &libraries.join(PRELOAD))?;
+    install(&built.join("libweft_sockets.so"), &libraries.join(SOCKETS))?;
     install(&built.join("weft"), &programs.join("weft"))?;
     // Programs that load the libraries themselves ask for these names first.
     for (name, target) in [("libibverbs.so", VERBS), ("librdmacm.so", CM)] {
@@ -76,7 +79,8 @@ pub(crate) fn cc() -> Command {
 /// Compiles the crates that go into `dist/`, and returns the directory with the results.
 fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let packages = ["-p", "weft-verbs", "-p", "weft-preload", "-p", "weft-cli"];
+    let packages = ["weft-verbs", "weft-preload", "weft-sockets", "weft-cli"];
+    let packages = packages.into_iter().flat_map(|package| ["-p", package]);
     let mut command = Command::new(cargo);
     execute(command.current_dir(workspace()).args(["build", "--release"]).args(packages))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);

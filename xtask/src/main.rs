@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask COMMAND
-  dist      link libibverbs.so.1, librdmacm.so.1 and libweft-preload.so, and lay out dist/
+  dist      link the libraries and lay out dist/
   exports   compare the exported symbols and versions of dist/lib/weft with the reviewed lists
   rfc       print which RFC sections the code covers, tests, or leaves out and why
   tidy      check the house rules that no compiler checks (layering, line length, leftovers)

@@ -188,8 +188,7 @@ pub(crate) fn control(
 
 fn kernel_control(epoll: RawFd, operation: c_int, fd: RawFd, event: Option<epoll_event>) -> c_int {
     let mut event = event;
-    let place: *mut epoll_event =
-        event.as_mut().map_or(std::ptr::null_mut(), |event| std::ptr::from_mut(event));
+    let place: *mut epoll_event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
     next!(epoll_ctl(
         epoll: c_int, operation: c_int, fd: c_int, place: *mut epoll_event
     ) -> c_int)
@@ -308,7 +307,7 @@ impl Epoll {
     ) -> c_int {
         let waits = self.ring_waits.fetch_add(1, Ordering::Relaxed);
         let mut total = found;
-        if waits % RING_WAITS_MAX == 0 && found < events.len() {
+        if waits.is_multiple_of(RING_WAITS_MAX) && found < events.len() {
             total += usize::try_from(self.ask(&mut events[found..], sleep)).unwrap_or(0);
         }
         c_int::try_from(total).unwrap_or(c_int::MAX)

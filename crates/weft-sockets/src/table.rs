@@ -29,6 +29,7 @@ static END: AtomicU32 = AtomicU32::new(0);
 
 /// What a descriptor of ours is.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Almost all are the large one, and they are looked at often.
 pub(crate) enum Kind {
     /// A TCP socket.
     Stream(Stream),

@@ -138,7 +138,9 @@ unsafe extern "C-unwind" fn sendmmsg(
     let mut done = 0;
     while done < count.min(1024) {
         // SAFETY: the program's own list of `count`.
-        let message = unsafe { &mut *messages.add(done as usize) };
+        let message = unsafe { messages.add(done as usize) };
+        // SAFETY: likewise.
+        let message = unsafe { &mut *message };
         // SAFETY: the program's own header.
         let sent = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
         let Ok(sent) = c_uint::try_from(sent) else { break };
@@ -172,7 +174,9 @@ unsafe extern "C-unwind" fn recvmmsg(
     let mut flags = flags;
     while done < count.min(1024) {
         // SAFETY: the program's own list of `count`.
-        let message = unsafe { &mut *messages.add(done as usize) };
+        let message = unsafe { messages.add(done as usize) };
+        // SAFETY: likewise.
+        let message = unsafe { &mut *message };
         // SAFETY: the program's own header.
         let received = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags) };
         let Ok(received) = c_uint::try_from(received) else { break };
