@@ -274,6 +274,7 @@ impl Stream {
     pub(crate) fn closing(&self, fd: RawFd) {
         let Some(end) = self.end() else { return };
         let unread = end.unread() > 0;
+        end.part();
         end.hush(borrow(fd));
         if end.release() && unread {
             // As TCP does when the closing end has not read everything: a reset.
@@ -417,10 +418,24 @@ impl Stream {
         how: How,
     ) -> Result<usize, Errno> {
         let wait = Wait::begin(&self.spin_in);
+        let mut dozed = false;
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
                 match end.try_recv(borrow(fd), buffers, how) {
                     Err(Errno::AGAIN) => {} // Another thread was quicker.
+                    other => {
+                        wait.end();
+                        return other;
+                    }
+                }
+            }
+            if !dozed && end.carrier_in() == Carrier::Memory {
+                dozed = true;
+                if end.doze(&doze_time(fd)) == Err(Errno::INTR) && !process::handlers_restart() {
+                    return Err(Errno::INTR);
+                }
+                match end.try_recv(borrow(fd), buffers, how) {
+                    Err(Errno::AGAIN) => {}
                     other => {
                         wait.end();
                         return other;
@@ -554,7 +569,7 @@ impl Stream {
     pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
         let Some(end) = self.end() else { return };
         let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
-        let settled = end.settle(borrow(fd));
+        let settled = end.settle(borrow(fd), lasting != 0);
         if let Err(error) = settled {
             self.error.store(error.raw_os_error(), Ordering::Relaxed);
         }
@@ -634,6 +649,14 @@ fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
         fd: RawFd, place: *mut libc::c_void, len: usize, flags: libc::c_int
     ) -> libc::ssize_t);
     if received < 0 { Err(crate::errno::last()) } else { Ok(()) }
+}
+
+/// How long to sleep where only the peer can end it.
+fn doze_time(fd: RawFd) -> Timespec {
+    let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let longest = std::time::Duration::from_millis(10);
+    let time = limit.map_or(longest, |limit| limit.min(longest));
+    Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }
 }
 
 fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {

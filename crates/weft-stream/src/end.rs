@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::thread::futex;
+use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedGuard, SharedLock};
 
 use crate::layout::{side, totals};
@@ -27,6 +28,7 @@ const WANTED_BY_FUTEX: u32 = 1;
 /// Somebody sleeps in the kernel's poll until there is room.
 const WANTED_BY_POLL: u32 = 2;
 const BELL: [u8; 1] = [b'!'];
+const BELLS_AT_ONCE: usize = 64;
 
 impl From<Broken> for Errno {
     fn from(_: Broken) -> Self {
@@ -143,6 +145,11 @@ impl End {
     /// Another process of ours has the socket, too.
     pub fn retain(&self) {
         self.own.refs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The socket is about to be closed: who waits asks the kernel.
+    pub fn part(&self) {
+        self.wake_dozers();
     }
 
     /// This process does not have the socket any more. Returns whether it was the last one, as far
@@ -280,6 +287,7 @@ impl End {
         }
         words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        self.wake_dozers();
         let asleep = self.peer.sleepers.load(Ordering::Relaxed) != 0;
         // Of one that has shut down its half, only the kernel can say whether it still lives.
         if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
@@ -292,6 +300,15 @@ impl End {
         self.tx.words().back_at.load(Ordering::Relaxed) != NONE
             || self.own.gone.load(Ordering::Relaxed) != 0
             || self.own.shut_write.load(Ordering::Relaxed) != 0
+    }
+
+    /// Wakes who sleeps at the other end on the word.
+    #[inline]
+    fn wake_dozers(&self) {
+        if self.peer.doze.load(Ordering::Relaxed) != 0 {
+            self.peer.doze.store(0, Ordering::Relaxed);
+            let _ = futex::wake(self.peer.doze, futex::Flags::empty(), u32::MAX);
+        }
     }
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
@@ -433,7 +450,7 @@ impl End {
     /// Takes up to `most` bells from the socket, and returns how many there were; 0: the peer will
     /// send no more.
     fn take_bells(&self, socket: BorrowedFd<'_>, most: usize) -> Result<usize, Errno> {
-        let mut bells = [0_u8; 64];
+        let mut bells = [0_u8; BELLS_AT_ONCE];
         let most = most.min(bells.len());
         let (taken, _) = recv(socket, &mut bells[..most], RecvFlags::DONTWAIT)?;
         self.count_bells(taken);
@@ -548,6 +565,23 @@ impl End {
         self.own.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Sleeps until the peer has put something, for `time` at most: waking from this costs less
+    /// than a bell, but only the peer itself can do it, and it may have died.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
+        self.own.doze.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.unread() > 0 {
+            return Ok(());
+        }
+        match futex::wait(self.own.doze, futex::Flags::empty(), 1, Some(time)) {
+            Err(Errno::INTR) => Err(Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
     /// From here on the peer rings a bell, once, when it has made room.
     pub fn want_room(&self) {
         self.own.space_wanted.fetch_or(WANTED_BY_POLL, Ordering::SeqCst);
@@ -576,6 +610,7 @@ impl End {
         // Behind a send that is under way.
         let _held = SharedLock::on(self.tx.words().lock).lock();
         self.own.shut_write.store(1, Ordering::SeqCst);
+        self.wake_dozers();
     }
 
     /// Nothing more will be read (`shutdown(2)` of the reading half).
@@ -625,11 +660,11 @@ impl End {
     }
 
     /// Takes the bells that have come, and returns whether the stream has ended behind what the
-    /// rings hold.
+    /// rings hold. It is asked for only if it `may_have_ended`.
     ///
     /// # Errors
     /// What the kernel says of the socket, which it says only once.
-    pub fn settle(&self, socket: BorrowedFd<'_>) -> Result<bool, Errno> {
+    pub fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno> {
         if self.carrier_in() == Carrier::Tcp {
             return Ok(false);
         }
@@ -638,6 +673,7 @@ impl End {
         loop {
             match self.take_bells(socket, usize::MAX) {
                 Ok(0) => return Ok(true),
+                Ok(taken) if taken < BELLS_AT_ONCE && !may_have_ended => return Ok(false),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => {

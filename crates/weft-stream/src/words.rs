@@ -54,6 +54,7 @@ pub(crate) struct Side {
     pub(crate) sleepers: &'static AtomicU32,
     pub(crate) bell: &'static AtomicU32,
     pub(crate) space_wanted: &'static AtomicU32,
+    pub(crate) doze: &'static AtomicU32,
 }
 
 impl Side {
@@ -75,6 +76,7 @@ impl Side {
             sleepers: word(side::SLEEPERS),
             bell: word(side::BELL),
             space_wanted: word(side::SPACE_WANTED),
+            doze: word(side::DOZE),
         }
     }
 
@@ -92,6 +94,7 @@ impl Side {
             self.sleepers,
             self.bell,
             self.space_wanted,
+            self.doze,
         ];
         words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.cookie.store(0, Ordering::Relaxed);
