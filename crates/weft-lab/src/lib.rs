@@ -25,7 +25,7 @@ pub mod usage;
 pub use compile::compile;
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
-pub use paths::{kept, scratch};
+pub use paths::{kept, scratch, weft};
 pub use program::{Finished, Program, Running, forced_transport};
 pub use skip::note_skip;
 pub use stage::Stage;

@@ -30,7 +30,11 @@ pub fn kept(name: &str) -> Result<PathBuf> {
 }
 
 /// The `weft` command that was laid out together with its libraries.
-pub(crate) fn weft() -> Result<PathBuf> {
+///
+/// # Errors
+///
+/// If it has not been built.
+pub fn weft() -> Result<PathBuf> {
     let weft = workspace().join("dist/bin/weft");
     if !weft.is_file() {
         bail!("{} is missing: run `make build`", weft.display());

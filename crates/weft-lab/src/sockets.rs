@@ -91,6 +91,11 @@ impl Sockets {
         self.program(name.as_ref(), self.ends != Ends::Server)
     }
 
+    /// A program that is no end: the `weft` command, or one that runs it. It sees this registry.
+    pub fn plain(&self, name: impl AsRef<Path>) -> Program {
+        self.program(name.as_ref(), false)
+    }
+
     fn program(&self, name: &Path, under_weft: bool) -> Program {
         let program = if under_weft { Program::weft(name) } else { Program::plain(name) };
         program.env("WEFT_SHM_DIR", &self.shared).directory(&self.files)
@@ -134,8 +139,7 @@ impl Sockets {
         struct Report {
             totals: Totals,
         }
-        let stat = Program::plain(weft()?).args(["stat", "--json"]);
-        let stat = stat.env("WEFT_SHM_DIR", &self.shared).run(STAT_TIMEOUT)?.success()?;
+        let stat = self.plain(weft()?).args(["stat", "--json"]).run(STAT_TIMEOUT)?.success()?;
         let report: Report = serde_json::from_str(&stat.stdout)
             .with_context(|| stat.complaint("not the expected JSON"))?;
         Ok(report.totals)

@@ -1,0 +1,228 @@
+//! What a user does with shared connections: `weft stat` and `weft top` show them, rules and
+//! options of `weft run` say which there are.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Finished, Program, Running, ports, weft};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A server and a client that asks it something twenty times a second, until they are dropped.
+struct Pair {
+    port: u16,
+    server: Running,
+    client: Running,
+}
+
+impl Pair {
+    fn start(sockets: &Sockets) -> Result<Self> {
+        let port = ports::next();
+        let server = redis_server(sockets.server("redis-server"), port)?;
+        let client = redis_client(sockets.client("redis-cli"), port).line("-r -1 -i 0.05 ping");
+        Ok(Self { port, server, client: client.start()? })
+    }
+}
+
+fn redis_server(program: Program, port: u16) -> Result<Running> {
+    let program = program.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    program.args(["--save", ""]).start()?.listening(Port::Tcp(port))
+}
+
+fn redis_client(program: Program, port: u16) -> Program {
+    program.args(["-p", &port.to_string()])
+}
+
+/// Asks again until `check` finds what it wants, which `what` names.
+fn until<T>(what: &str, mut check: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(found) = check()? {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// The connection whose client is process `client`, once bytes go through memory.
+fn shared(sockets: &Sockets, client: u32) -> Result<Value> {
+    until("a shared connection", || {
+        let report = sockets.plain(weft()?).args(["stat", "--json"]).run(TIMEOUT)?.success()?;
+        let report: Value = serde_json::from_str(&report.stdout)?;
+        let connections = report["connections"].as_array().context("no list")?;
+        let ours = connections.iter().find(|connection| {
+            connection["client"]["pid"] == client && connection["state"] == "shared"
+        });
+        Ok(ours.filter(|ours| ours["messages"]["to_client"].as_u64() > Some(0)).cloned())
+    })
+}
+
+#[test]
+fn stat_shows_who_talks_to_whom() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let pair = Pair::start(&sockets)?;
+    let connection = shared(&sockets, pair.client.pid())?;
+    ensure!(connection["transport"] == "shm", "{connection}");
+    ensure!(connection["client"]["program"] == "redis-cli", "{connection}");
+    ensure!(connection["server"]["program"] == "redis-server", "{connection}");
+    ensure!(connection["server"]["pid"] == pair.server.pid(), "{connection}");
+    ensure!(connection["server"]["address"] == format!("127.0.0.1:{}", pair.port), "{connection}");
+    ensure!(connection["bytes"]["to_server"].as_u64() > Some(0), "{connection}");
+
+    let text = sockets.plain(weft()?).arg("stat").run(TIMEOUT)?.success()?;
+    let text = text.said(&format!("redis-cli[{}]", pair.client.pid()))?.said("1 joined")?;
+    text.said(&format!("redis-server[{}]", pair.server.pid()))?;
+    let processes = sockets.plain(weft()?).args(["stat", "--processes"]).run(TIMEOUT)?.success()?;
+    processes.said(&pair.server.pid().to_string())?.said("redis-cli")?;
+    Ok(())
+}
+
+#[test]
+fn stat_watches() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let pair = Pair::start(&sockets)?;
+    shared(&sockets, pair.client.pid())?;
+    let watching = sockets.plain(weft()?).args(["stat", "--json", "--watch", "0.3"]).start()?;
+    let lines = until("two documents", || {
+        let (stdout, _) = watching.output();
+        Ok((stdout.matches('\n').count() >= 2).then_some(stdout))
+    })?;
+    let second: Value = serde_json::from_str(lines.lines().nth(1).context("no second line")?)?;
+    let rate = second["connections"][0]["rates"]["messages"]["to_server"].as_f64();
+    ensure!(rate.is_some_and(|rate| rate > 1.0 && rate < 40.0), "{second}");
+    Ok(())
+}
+
+/// A terminal of tmux's in which a shell runs `weft top`, and then shows how it ended and how the
+/// terminal is.
+struct Screen {
+    tmux: Program,
+}
+
+impl Screen {
+    fn open(sockets: &Sockets) -> Result<Self> {
+        let socket = sockets.path("tmux");
+        let tmux = sockets.plain("tmux").arg("-S").arg(socket).args(["-f", "/dev/null"]);
+        let screen = Self { tmux };
+        let script = format!(
+            "stty -a >before; {} top -i 0.25; ended=$?; stty -a >after; \
+             cmp before after && echo ended with $ended; sleep 60",
+            weft()?.display()
+        );
+        screen.tell(&["new-session", "-d", "-x", "120", "-y", "12", &script])?;
+        Ok(screen)
+    }
+
+    fn tell(&self, words: &[&str]) -> Result<String> {
+        Ok(self.tmux.clone().args(words).run(TIMEOUT)?.success()?.stdout)
+    }
+
+    fn press(&self, key: &str) -> Result<()> {
+        self.tell(&["send-keys", key]).map(drop)
+    }
+
+    fn shows(&self, text: &str) -> Result<String> {
+        let mut last = String::new();
+        let found = until(text, || {
+            last = self.tell(&["capture-pane", "-p"])?;
+            Ok(last.contains(text).then(|| last.clone()))
+        });
+        found.with_context(|| format!("the screen shows:\n{last}"))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.tell(&["kill-server"]);
+    }
+}
+
+#[test]
+fn top_is_live_and_leaves_the_terminal_as_it_was() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let pair = Pair::start(&sockets)?;
+    shared(&sockets, pair.client.pid())?;
+
+    let screen = Screen::open(&sockets)?;
+    let frame = screen.shows(&format!("redis-cli[{}]", pair.client.pid()))?;
+    ensure!(frame.contains("TO SERVER/s") && frame.contains("weft top: connections"), "{frame}");
+    screen.press("Tab")?;
+    let frame = screen.shows("RECEIVED/s")?;
+    ensure!(frame.contains("redis-server"), "{frame}");
+    screen.tell(&["resize-window", "-x", "60", "-y", "6"])?;
+    screen.shows("weft top: processes")?;
+    screen.tell(&["resize-window", "-x", "120", "-y", "12"])?;
+    screen.press("Tab")?;
+    drop(pair);
+    screen.shows("0 open")?;
+    screen.press("q")?;
+    let end = screen.shows("ended with 0")?;
+    ensure!(!end.contains("weft top:"), "{end}");
+    Ok(())
+}
+
+#[test]
+fn top_ends_by_a_signal_as_by_a_key() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let screen = Screen::open(&sockets)?;
+    screen.shows("weft top: connections")?;
+    let shell: i32 = screen.tell(&["display-message", "-p", "#{pane_pid}"])?.trim().parse()?;
+    let child = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"))?;
+    let child = Pid::from_raw(child.trim().parse()?).context("no child")?;
+    kill_process(child, Signal::TERM)?;
+    let end = screen.shows("ended with 143")?;
+    ensure!(!end.contains("weft top:"), "{end}");
+    Ok(())
+}
+
+/// Has a client ask once, with the rules on its side, and returns how it ended.
+fn ask_under(sockets: &Sockets, rules: &str) -> Result<Finished> {
+    fs::write(sockets.path("rules"), rules)?;
+    let port = ports::next();
+    let _server = redis_server(sockets.server("redis-server"), port)?;
+    let client = sockets.client("redis-cli").weft_option("--rules").weft_option("rules");
+    redis_client(client, port).arg("ping").run(TIMEOUT)
+}
+
+#[test]
+fn rules_keep_connections_on_tcp() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    ask_under(&sockets, "use tcp connect redis-* 127.0.0.0/8:*\n")?.success()?.said("PONG")?;
+    let totals = sockets.totals()?;
+    ensure!(totals.offered == 0 && totals.fallbacks.get("rule") == Some(&1), "{totals:?}");
+
+    let other = "use tcp connect redis-server *:*\nuse tcp server redis-cli *:*\n";
+    ask_under(&sockets, other)?.success()?.said("PONG")?;
+    ensure!(sockets.totals()?.offered == 1, "{:?}", sockets.totals()?);
+    Ok(())
+}
+
+#[test]
+fn wrong_rules_start_no_program() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let ended = ask_under(&sockets, "# fine\nuse tcp\n")?;
+    ensure!(ended.status.code() == Some(126), ended.complaint("not refused"));
+    ended.said("rules:2: a rule is `use shm|tcp")?;
+    Ok(())
+}
+
+#[test]
+fn connections_are_left_alone_on_demand() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let port = ports::next();
+    let _server = redis_server(sockets.server("redis-server"), port)?;
+    let without = |option| redis_client(sockets.client("redis-cli").weft_option(option), port);
+    without("--no-sockets").arg("ping").run(TIMEOUT)?.success()?.said("PONG")?;
+    ensure!(sockets.totals()?.offered == 0, "{:?}", sockets.totals()?);
+    without("--no-verbs").arg("ping").run(TIMEOUT)?.success()?.said("PONG")?;
+    ensure!(sockets.totals()?.offered == 1, "{:?}", sockets.totals()?);
+    Ok(())
+}
