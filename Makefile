@@ -11,7 +11,7 @@ fish_completions := $(root)/share/fish/vendor_completions.d
 
 # Debian packages that `make demo` and `make bench` measure with.
 measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
-	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin
+	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin redis-server redis-tools
 
 .PHONY: help build demo test bench install clean
 
@@ -21,7 +21,7 @@ help: ## Show this text
 build: ## Build the command and the libraries into dist/
 	$(CARGO) xtask dist
 
-demo: ## Run RDMA programs between two network namespaces, and compare them with TCP
+demo: ## Run RDMA programs between two network namespaces, and redis on one host, beside TCP
 	scripts/setup $(measured)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin demo

@@ -6,10 +6,11 @@ use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::endpoint::Port;
-use crate::parse::{iperf3, perftest, qperf, ucx};
+use crate::parse::{iperf3, perftest, qperf, redis, ucx};
 use crate::ports;
 use crate::program::{Program, Running};
 use crate::stage::Stage;
@@ -135,6 +136,13 @@ pub enum Tool {
         /// Bytes per message.
         bytes: u32,
     },
+    /// Requests of `redis-benchmark` to a `redis-server`, which wait for each other's answers.
+    Redis {
+        /// Connections, each with one request at a time.
+        clients: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
     /// One core that copies memory, always the same.
     Memcpy {
         /// Bytes per copy.
@@ -150,7 +158,7 @@ impl Tool {
             | Self::QperfTcpBandwidth { unit, .. }
             | Self::Ucx { unit, .. } => unit,
             Self::Iperf3 { .. } | Self::Memcpy { .. } => Unit::BytesPerSecond,
-            Self::Iperf3NoDelay { .. } => Unit::MessagesPerSecond,
+            Self::Iperf3NoDelay { .. } | Self::Redis { .. } => Unit::MessagesPerSecond,
             Self::PerftestLatency { .. } | Self::QperfLatency { .. } | Self::FabricShm { .. } => {
                 Unit::Nanoseconds
             }
@@ -169,6 +177,7 @@ impl fmt::Display for Tool {
             Self::QperfTcpBandwidth { bytes, .. } => write!(f, "qperf tcp_bw -m {bytes}"),
             Self::Ucx { test, options, .. } => write!(f, "ucx_perftest -t {test} {options}"),
             Self::FabricShm { bytes } => write!(f, "fi_pingpong -p shm -S {bytes}"),
+            Self::Redis { clients, .. } => write!(f, "redis-benchmark -t get -c {clients}"),
             Self::Memcpy { bytes } => write!(f, "memcpy of {bytes} bytes"),
         }
     }
@@ -219,6 +228,7 @@ impl Bench<'_> {
             Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
             Tool::Ucx { test, options, unit } => self.ucx(test, options, unit),
             Tool::FabricShm { bytes } => self.fabric_shm(bytes),
+            Tool::Redis { clients, weft } => self.redis(clients, weft),
             Tool::Memcpy { bytes } => self.memcpy(bytes as usize),
         };
         result.with_context(|| tool.to_string())
@@ -317,6 +327,26 @@ impl Bench<'_> {
         let row = output.lines().rfind(|line| line.starts_with(&bytes.to_string()));
         let latency = row.and_then(|row| row.split_whitespace().nth(6)).context("no row")?;
         Ok(Sample::new(latency.parse::<f64>()? * 1e3, cpu, 2.0 * f64::from(iterations)))
+    }
+
+    fn redis(&self, clients: u32, weft: bool) -> Result<Sample> {
+        const REQUESTS: u32 = 100_000;
+        let program = if weft { Program::weft } else { Program::plain };
+        let (port, address) = (ports::next(), self.address());
+        let server = program("redis-server").args(["--port", &port.to_string(), "--save", ""]);
+        let server = self.server(server.args(["--bind", &address])).start()?;
+        let mut server = server.listening(Port::Tcp(port))?;
+        let client = program("redis-benchmark").args(["-h", &address, "-p", &port.to_string()]);
+        let client = client.line("--csv -t get -c").arg(clients.to_string());
+        let client = client.arg("-n").arg(REQUESTS.to_string());
+        let before = children_cpu()?;
+        let client = self.client(client).run(TIMEOUT)?.success()?;
+        let between = children_cpu()?;
+        server.signal(Signal::TERM)?;
+        server.wait(TIMEOUT)?.success()?;
+        let cpu = [between - before, children_cpu()? - between];
+        let rate = redis::requests_per_second(&client.stdout)?;
+        Ok(Sample::new(rate, cpu, REQUESTS.into()))
     }
 
     /// Copies between two buffers, as long as the other tools measure at least.

@@ -1,4 +1,5 @@
-//! `make demo`: RDMA programs, unmodified, between two hosts that have no RDMA hardware.
+//! `make demo`: RDMA programs, unmodified, between two hosts that have no RDMA hardware, and TCP
+//! programs, unmodified, on one host.
 
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ const TCP_BANDWIDTH: [Tool; 2] = [
     Tool::QperfTcpBandwidth { bytes: 65_536, unit: Unit::BytesPerSecond },
 ];
 const TCP_LATENCY: [Tool; 1] = [Tool::QperfLatency { test: "tcp_lat", bytes: 8 }];
+
+/// Connections of `redis-benchmark`: one waits for each answer, many keep the server busy.
+const CLIENTS: [u32; 2] = [1, 16];
 
 /// Pings of `rping`, each a Read and a Write of the server's whose data both ends compare.
 const PINGS: u32 = 1000;
@@ -48,7 +52,30 @@ fn main() -> Result<()> {
     ]);
     println!("{table}");
     println!("\nBandwidth: more is better. Latency, one way: less is better.");
-    println!("`make bench` repeats, interleaves and takes medians.");
+    println!("`make bench` repeats, interleaves and takes medians.\n");
+    one_host()
+}
+
+/// TCP programs as they are, and by `weft run`.
+fn one_host() -> Result<()> {
+    let stage = Stage::loopback();
+    let bench = Bench { stage: &stage, placement: Placement::Pinned };
+    println!("TCP programs on one host, {}:\n", bench.placement);
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["program", "requests by weft run", "as it is", "Weft / TCP"]);
+    for clients in CLIENTS {
+        let tool = |weft| Tool::Redis { clients, weft };
+        let (weft, plain) = (bench.run(tool(true))?.value, bench.run(tool(false))?.value);
+        table.add_row([
+            tool(true).to_string(),
+            tool(true).unit().show(weft),
+            tool(false).unit().show(plain),
+            format!("{:.2}", weft / plain),
+        ]);
+    }
+    println!("{table}");
+    println!("\n`weft top` shows such connections while they last.");
     Ok(())
 }
 

@@ -3,4 +3,5 @@
 pub mod iperf3;
 pub mod perftest;
 pub mod qperf;
+pub mod redis;
 pub mod ucx;
