@@ -34,7 +34,7 @@ pub(crate) fn variables(
         variables.push(("LD_LIBRARY_PATH", prepended(&path, layout.directory.as_os_str())));
         preload = prepended(&preload, layout.preload().as_os_str());
     }
-    if !sockets.no_sockets && layout.sockets().is_file() {
+    if !sockets.no_sockets {
         preload = prepended(&preload, layout.sockets().as_os_str());
     }
     variables.push(("LD_PRELOAD", preload));
@@ -230,6 +230,19 @@ mod tests {
         }
         let defaults = (DeviceArgs::default(), SocketArgs::default());
         assert_eq!(super::variables(&layout(), &defaults.0, &defaults.1).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn each_half_can_be_left_out() {
+        let given = |sockets| variables(&layout(), &DeviceArgs::default(), &sockets).unwrap();
+        let both = value(&given(SocketArgs::default()), "LD_PRELOAD").unwrap();
+        assert!(both.contains("libweft-sockets.so:") && both.contains("libweft-preload.so"));
+        let verbs = given(SocketArgs { no_sockets: true, ..SocketArgs::default() });
+        assert!(!value(&verbs, "LD_PRELOAD").unwrap().contains("sockets"));
+        assert_eq!(value(&verbs, "WEFT_SOCKETS").unwrap(), "off");
+        let sockets = given(SocketArgs { no_verbs: true, ..SocketArgs::default() });
+        assert!(!value(&sockets, "LD_PRELOAD").unwrap().contains("weft-preload"));
+        assert_eq!(value(&sockets, "LD_LIBRARY_PATH"), None);
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn candidates(executable: &Path) -> Vec<PathBuf> {
 }
 
 fn is_complete(directory: &Path) -> bool {
-    LIBRARIES.iter().chain([&PRELOAD]).all(|library| directory.join(library).is_file())
+    LIBRARIES.iter().chain([&PRELOAD, &SOCKETS]).all(|library| directory.join(library).is_file())
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ pub(crate) mod tests {
     /// Makes `directory` look like an installed set of libraries.
     pub(crate) fn populate(directory: &Path) {
         fs::create_dir_all(directory).unwrap();
-        for library in LIBRARIES.iter().chain([&PRELOAD]) {
+        for library in LIBRARIES.iter().chain([&PRELOAD, &SOCKETS]) {
             fs::write(directory.join(library), "").unwrap();
         }
     }
