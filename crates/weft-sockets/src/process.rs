@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::sockopt;
@@ -74,23 +73,23 @@ pub(crate) fn is_borrowed() -> bool {
     std::process::id() != PID.load(Ordering::Relaxed)
 }
 
-/// The program's name, as `/proc/self/comm` has it, padded with zeros.
-pub(crate) fn program() -> &'static [u8; 16] {
-    static NAME: OnceLock<[u8; 16]> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let path = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        let mut padded = [0; 16];
-        let len = name.len().min(padded.len());
-        padded[..len].copy_from_slice(&name[..len]);
-        padded
-    })
+/// The file name by which the program was started.
+///
+/// Not that of the file which `/proc/self/exe` leads to: one file may be several programs, as
+/// Debian's `redis-server` is a link to `redis-check-rdb`.
+pub(crate) fn program() -> &'static [u8] {
+    let path = rustix::param::linux_execfn().to_bytes();
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
 
 /// Who this end of a connection is.
 pub(crate) fn me(fd: RawFd) -> Process {
     let cookie = sockopt::socket_cookie(borrow(fd)).unwrap_or(0);
-    Process { pid: PID.load(Ordering::Relaxed), cookie, program: *program() }
+    let mut padded = [0; 16];
+    let name = program();
+    let len = name.len().min(padded.len());
+    padded[..len].copy_from_slice(&name[..len]);
+    Process { pid: PID.load(Ordering::Relaxed), cookie, program: padded }
 }
 
 /// Whether a call that a signal has interrupted goes on: each handler says so for its signal

@@ -32,9 +32,7 @@ fn rules() -> Option<&'static Rules> {
 
 /// Whether the rules let a connection leave TCP.
 pub(crate) fn allows(role: Role, address: std::net::SocketAddr) -> bool {
-    let program = process::program();
-    let len = program.iter().position(|&byte| byte == 0).unwrap_or(program.len());
-    rules().is_some_and(|rules| rules.allows(role, &program[..len], address))
+    rules().is_some_and(|rules| rules.allows(role, process::program(), address))
 }
 
 /// The registry that was asked for last, if it was to be had, and of which user.
