@@ -182,13 +182,7 @@ impl End {
         const GIVEN: u32 = u32::MAX;
         let first = self.registry_side().joined.swap(GIVEN, Ordering::AcqRel) != GIVEN;
         if first {
-            for (counter, sum) in [
-                (totals::BYTES, self.bytes().0 + self.bytes().1),
-                (totals::MESSAGES, self.messages()),
-                (totals::PULLED, self.pulled()),
-            ] {
-                self.registry.total(counter).fetch_add(sum, Ordering::Relaxed);
-            }
+            self.registry.add_to_totals(self.slot);
             self.registry.release(self.slot);
         }
     }
@@ -706,14 +700,6 @@ impl End {
     pub fn bytes(&self) -> (u64, u64) {
         let head = |ring: &Ring| ring.words().head.load(Ordering::Relaxed);
         (head(&self.tx), head(&self.rx))
-    }
-
-    fn messages(&self) -> u64 {
-        [self.tx, self.rx].map(|ring| ring.words().messages.load(Ordering::Relaxed)).iter().sum()
-    }
-
-    fn pulled(&self) -> u64 {
-        [self.tx, self.rx].map(|ring| ring.words().pulled.load(Ordering::Relaxed)).iter().sum()
     }
 }
 

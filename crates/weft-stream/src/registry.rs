@@ -113,6 +113,12 @@ impl Registry {
         &self.path
     }
 
+    /// Whether it is that of this process's namespaces, so that the processes and addresses in it
+    /// are those that this process sees.
+    pub(crate) fn is_own(&self) -> bool {
+        self.path.file_name().is_some_and(|name| *name == *own_name())
+    }
+
     /// The user whose it is.
     #[must_use]
     pub fn user(&self) -> u32 {
@@ -325,6 +331,13 @@ fn name(slot: usize) -> u32 {
 fn found(word: &AtomicU32) -> Option<usize> {
     let slot = word.load(Ordering::Acquire).checked_sub(1)? as usize;
     (slot < CONNECTIONS_MAX).then_some(slot)
+}
+
+/// The name of this process's registry.
+fn own_name() -> String {
+    let user = geteuid().as_raw();
+    let [net, pid] = ["net", "pid"].map(namespace);
+    format!("{NAME}-{VERSION}.{user}.{net}.{pid}")
 }
 
 /// Which namespace of a kind this process is in.

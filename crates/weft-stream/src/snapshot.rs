@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::layout::{direction, direction_at, side, side_at, totals};
 use crate::registry::Registry;
+use crate::sweep;
 use crate::words::{NONE, joined};
 
 /// Why a connection stays on TCP.
@@ -134,8 +135,8 @@ impl Registry {
             in_use: self.in_use(),
             fallbacks: Fallback::ALL.map(|why| total(totals::FALLBACKS + 8 * why as usize)),
         };
-        for connection in self.connections() {
-            for way in [&connection.to_server, &connection.to_client] {
+        for slot in self.live().filter(|&slot| self.is_accessible(slot)) {
+            for way in [0, 1].map(|from| self.direction(slot, from)) {
                 sums.bytes += way.bytes;
                 sums.messages += way.messages;
                 sums.pulled += way.pulled;
@@ -144,10 +145,25 @@ impl Registry {
         sums
     }
 
+    /// Adds what an ended connection has moved to the sums.
+    pub(crate) fn add_to_totals(&self, slot: usize) {
+        for way in [0, 1].map(|from| self.direction(slot, from)) {
+            for (counter, sum) in [
+                (totals::BYTES, way.bytes),
+                (totals::MESSAGES, way.messages),
+                (totals::PULLED, way.pulled),
+            ] {
+                self.total(counter).fetch_add(sum, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// The open connections. They go on while they are looked at, so the numbers of one may be of
     /// different moments.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionSnapshot> + '_ {
-        self.live().filter(|&slot| self.is_accessible(slot)).map(|slot| self.connection(slot))
+        let abandoned = sweep::abandoned(self);
+        let open = self.live().filter(|&slot| self.is_accessible(slot));
+        open.filter(move |slot| !abandoned.contains(slot)).map(|slot| self.connection(slot))
     }
 
     fn connection(&self, slot: usize) -> ConnectionSnapshot {

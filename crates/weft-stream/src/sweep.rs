@@ -10,25 +10,31 @@ use crate::layout::{side, side_at};
 use crate::registry::Registry;
 use crate::tuple::Tuple;
 
-/// Gives back the slots of connections of which neither end exists any more. A connection may have
-/// been handed on to processes that we do not know of, so it is the kernel's list that decides.
+/// Gives back the slots of connections of which neither end exists any more.
 pub(crate) fn sweep(registry: &Registry) {
-    let suspects: Vec<_> = registry.live().filter(|&slot| is_suspect(registry, slot)).collect();
-    if suspects.is_empty() {
-        return;
+    for slot in abandoned(registry) {
+        registry.add_to_totals(slot);
+        registry.release(slot);
     }
-    let ends = ends();
-    for slot in suspects {
-        let tuple = registry.tuple_of(slot);
-        if !ends.contains(&tuple) {
-            registry.release(slot);
-        }
+}
+
+/// The slots of connections of which neither end exists any more. A connection may have been
+/// handed on to processes that we do not know of, so it is the kernel's list that decides.
+pub(crate) fn abandoned(registry: &Registry) -> Vec<usize> {
+    if !registry.is_own() {
+        return Vec::new();
     }
+    let mut suspects: Vec<_> = registry.live().filter(|&slot| is_suspect(registry, slot)).collect();
+    if !suspects.is_empty() {
+        let ends = ends();
+        suspects.retain(|&slot| !ends.contains(&registry.tuple_of(slot)));
+    }
+    suspects
 }
 
 /// Whether the processes that agreed on a connection have gone.
 fn is_suspect(registry: &Registry, slot: usize) -> bool {
-    registry.open_slot(slot).is_ok()
+    registry.is_accessible(slot)
         && (0..2).all(|end| {
             let at = side_at(slot, end);
             let pid = registry.word(at + side::PID).load(Ordering::Relaxed);
@@ -76,6 +82,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{direction, direction_at};
     use std::net::{TcpListener, TcpStream};
 
     #[test]
@@ -99,8 +106,15 @@ mod tests {
         assert!(registry.publish(slot, &tuple));
         for end in 0..2 {
             registry.word(side_at(slot, end) + side::REFS).store(0, Ordering::Relaxed);
+            let moved = registry.word64(direction_at(slot, end) + direction::HEAD);
+            moved.store(7, Ordering::Relaxed);
         }
+        assert_eq!(registry.connections().count(), 0);
+        let seen = Registry::existing(dir.path());
+        assert_eq!(seen[0].connections().count(), 0);
+        assert_eq!(seen[0].totals().bytes, 14);
         sweep(&registry);
         assert_eq!(registry.in_use(), 0);
+        assert_eq!(registry.totals().bytes, 14);
     }
 }
