@@ -88,6 +88,9 @@ struct Watch {
     data: u64,
     /// The kernel has it for changes alone.
     converted: bool,
+    /// The program has deleted it. The kernel still has it, for the next time: programs that delete
+    /// and add for each message would make system calls for nothing else.
+    dormant: bool,
     /// A one-shot that has been told.
     spent: bool,
     is_hot: bool,
@@ -124,7 +127,27 @@ pub(crate) fn control(
     let Kind::Epoll(instance) = &*instance else { return None };
     let mut watches = instance.watches.lock();
     let known = watches.find(&socket, fd);
+    if let Some(result) = watches.control_here(operation, event, known) {
+        return Some(result);
+    }
     match (operation, event, known) {
+        // One that the kernel still has, but not as it is to have it now.
+        (libc::EPOLL_CTL_ADD, Some(event), Some(place)) if watches.is_dormant(place) => {
+            let watch = watches.places[place].as_mut()?;
+            let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
+            let result = if event.events & EXCLUSIVE != 0 {
+                kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, None);
+                kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(marked))
+            } else {
+                kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(marked))
+            };
+            if result == 0 {
+                watch.converted = false;
+                watch.wait_for(event);
+                watches.heat(place);
+            }
+            Some(result)
+        }
         (libc::EPOLL_CTL_ADD, Some(event), None) => {
             let place = watches.place();
             let counter = watches.counter.wrapping_add(1);
@@ -142,6 +165,7 @@ pub(crate) fn control(
                     events: event.events,
                     data: event.u64,
                     converted: false,
+                    dormant: false,
                     spent: false,
                     is_hot: false,
                     armed: false,
@@ -156,10 +180,10 @@ pub(crate) fn control(
             }
             Some(result)
         }
+        // One that the kernel has for changes alone and that cannot stay so begins anew.
         (libc::EPOLL_CTL_MOD, Some(event), Some(place)) => {
             let watch = watches.places[place].as_mut()?;
-            let events = if watch.converted { changes(event.events) } else { event.events };
-            let marked = epoll_event { events, u64: mark(place, watch.counter) };
+            let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
             let exclusive = event.events & EXCLUSIVE != 0 || watch.events & EXCLUSIVE != 0;
             let result = if exclusive {
                 errno::fail(Errno::INVAL)
@@ -167,10 +191,8 @@ pub(crate) fn control(
                 kernel_control(epoll, operation, fd, Some(marked))
             };
             if result == 0 {
-                watch.events = event.events;
-                watch.data = event.u64;
-                watch.spent = false;
-                watch.seen = None;
+                watch.converted = false;
+                watch.wait_for(event);
                 watches.heat(place);
             }
             Some(result)
@@ -369,10 +391,54 @@ impl Watches {
         self.by_fd.is_empty()
     }
 
+    /// What needs no system call: the kernel has the socket for changes alone, whatever the program
+    /// waits for.
+    fn control_here(
+        &mut self,
+        operation: c_int,
+        event: Option<epoll_event>,
+        known: Option<usize>,
+    ) -> Option<c_int> {
+        let place = known?;
+        let watch = self.places[place].as_mut().filter(|watch| watch.converted)?;
+        let exclusive = |events: u32| events & EXCLUSIVE != 0;
+        match operation {
+            libc::EPOLL_CTL_ADD if !watch.dormant => Some(errno::fail(Errno::EXIST)),
+            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if watch.dormant => {
+                Some(errno::fail(Errno::NOENT))
+            }
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+                let event = event?;
+                if exclusive(event.events)
+                    || exclusive(watch.events)
+                    || changes(event.events) != changes(watch.events)
+                {
+                    return None;
+                }
+                watch.wait_for(event);
+                self.heat(place);
+                Some(0)
+            }
+            libc::EPOLL_CTL_DEL if !exclusive(watch.events) => {
+                watch.disarm();
+                watch.armed = false;
+                watch.dormant = true;
+                watch.is_hot = false;
+                self.hot.retain(|&hot| hot != place);
+                Some(0)
+            }
+            _ => None,
+        }
+    }
+
     fn find(&self, socket: &Held, fd: RawFd) -> Option<usize> {
         let place = *self.by_fd.get(&fd)?;
         let watch = self.places.get(place)?.as_ref()?;
         watch.socket.is(socket).then_some(place)
+    }
+
+    fn is_dormant(&self, place: usize) -> bool {
+        self.places[place].as_ref().is_some_and(|watch| watch.dormant)
     }
 
     fn place_of(&self, socket: &Held) -> Option<usize> {
@@ -425,6 +491,10 @@ impl Watches {
             return Some(epoll_event { events: event.events, u64: watch.data });
         };
         end.advance(borrow(watch.via));
+        if watch.dormant {
+            stream.settle(watch.via, event.events);
+            return None;
+        }
         let mut ours = 0;
         if end.carrier_in() == Carrier::Memory {
             stream.settle(watch.via, event.events);
@@ -513,6 +583,15 @@ impl Watches {
 }
 
 impl Watch {
+    /// The program waits for this from here on.
+    fn wait_for(&mut self, event: epoll_event) {
+        self.events = event.events;
+        self.data = event.u64;
+        self.spent = false;
+        self.dormant = false;
+        self.seen = None;
+    }
+
     /// What there is to tell now.
     fn ready(&mut self, epoll: RawFd) -> u32 {
         let Kind::Stream(stream) = &*self.socket else { return 0 };
@@ -520,10 +599,10 @@ impl Watch {
         end.advance(borrow(self.via));
         stream.is_looked_at(end);
         let (now, ours) = stream.readiness(end);
-        if ours & IN == 0 {
-            return 0; // TCP still carries what comes: the kernel tells.
+        if ours == 0 {
+            return 0; // TCP still carries everything: the kernel tells.
         }
-        if !self.converted && ours & OUT != 0 {
+        if !self.converted && ours & IN != 0 && ours & OUT != 0 {
             self.converted = true;
             convert(epoll, self);
         }
