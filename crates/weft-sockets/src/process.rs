@@ -55,7 +55,7 @@ extern "C" fn before_fork() {
         if let Some(held) = table::find(fd)
             && let Kind::Stream(stream) = &*held
         {
-            stream.forking(fork);
+            stream.forking(fd, fork);
         }
     }
 }

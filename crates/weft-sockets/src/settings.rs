@@ -1,19 +1,26 @@
 //! What the environment says, read once.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_stream::rules::{Role, Rules};
 use weft_stream::{Registry, directory};
-use weft_sys::Lock;
+use weft_sys::{Lock, Spin};
 
 use crate::process;
 
 /// Whether anything is carried at all.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
-/// Reads the environment. To be called before the program runs.
+/// Where the registry is.
+static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Reads the environment. To be called before the program runs: some, such as nginx, take their
+/// environment for their own.
 pub(crate) fn read() {
+    DIRECTORY.get_or_init(directory);
+    drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
 }
@@ -46,7 +53,7 @@ pub(crate) fn registry() -> Option<&'static Registry> {
         Some((whose, registry)) if whose == user => registry,
         _ => {
             // A process that has changed its user keeps nothing in common with the other's.
-            let opened = Registry::open(&directory()).ok();
+            let opened = Registry::open(DIRECTORY.get_or_init(directory)).ok();
             let registry: Option<&'static Registry> =
                 opened.map(|registry| &*Box::leak(Box::new(registry)));
             *known = Some((user, registry));

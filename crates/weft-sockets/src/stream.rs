@@ -22,9 +22,13 @@ use crate::next::next;
 use crate::wait::{self, Wait};
 use crate::{process, settings};
 
-/// Calls on an accepted socket that look for the connector's offer. It is there before the
-/// connector's `connect` returns, so who has none by then will have none.
-const TRIES_MAX: u32 = 8;
+/// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
+/// the connection does, but the moment may be long if the connector has lost its core.
+const TRIES_IN_A_ROW: u32 = 8;
+/// Calls, of which those that are powers of two look, too.
+const TRIES_MAX: u32 = 4_096;
+/// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
+const FORK_WAITS_NS: u64 = 1_000_000;
 /// How long a writer sleeps before it asks the kernel whether the peer still lives.
 const WRITER_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SPIN_MAX_NS: u64 = 2_000_000;
@@ -219,14 +223,27 @@ impl Stream {
 
     /// A relative will be born that knows as much as we do: what is not in shared memory cannot be
     /// counted any more. Several descriptors may stand for the socket; a `fork` counts once.
-    pub(crate) fn forking(&self, fork: u32) {
+    pub(crate) fn forking(&self, fd: RawFd, fork: u32) {
         if self.fork.swap(fork, Ordering::Relaxed) == fork {
             return;
+        }
+        if self.is(Phase::Candidate) {
+            self.wait_for_offer(fd);
         }
         match self.end() {
             Some(end) => end.retain(),
             None if self.is(Phase::Candidate) => self.fall_back(Fallback::HandedOn),
             None => {}
+        }
+    }
+
+    /// Looks for an offer until there is one or it is unlikely to come.
+    fn wait_for_offer(&self, fd: RawFd) {
+        let before = self.before.lock();
+        let deadline = wait::now() + FORK_WAITS_NS;
+        while self.end().is_none() && before.tries <= TRIES_IN_A_ROW && wait::now() < deadline {
+            self.look_once(fd, &before);
+            rustix::thread::sched_yield();
         }
     }
 
@@ -253,6 +270,16 @@ impl Stream {
     }
 
     fn look_for_offer(&self, fd: RawFd, before: &mut Before) {
+        before.tries += 1;
+        if before.tries <= TRIES_IN_A_ROW || before.tries.is_power_of_two() {
+            self.look_once(fd, before);
+        }
+        if before.tries >= TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
+            self.fall_back(Fallback::Peer);
+        }
+    }
+
+    fn look_once(&self, fd: RawFd, before: &Before) {
         if self.end().is_some() || !self.is(Phase::Candidate) {
             return;
         }
@@ -262,17 +289,17 @@ impl Stream {
         let me = process::me(fd);
         if let Some(end) = End::find(registry, &Tuple::new(peer, own), &me, counts) {
             self.begin(end);
-            return;
-        }
-        before.tries += 1;
-        if before.tries > TRIES_MAX {
-            self.fall_back(Fallback::Peer);
         }
     }
 
     /// The last descriptor of this process is about to be closed.
     pub(crate) fn closing(&self, fd: RawFd) {
-        let Some(end) = self.end() else { return };
+        let Some(end) = self.end() else {
+            if self.is(Phase::Candidate) {
+                self.fall_back(Fallback::Peer);
+            }
+            return;
+        };
         let unread = end.unread() > 0;
         end.part();
         end.hush(borrow(fd));
