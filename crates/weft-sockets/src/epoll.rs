@@ -732,3 +732,31 @@ fn for_each(mut act: impl FnMut(RawFd, &mut Watches)) {
         }
     }
 }
+
+/// Before a fork: no other thread is in the middle of a change.
+pub(crate) fn freeze() {
+    ALL.freeze();
+    // SAFETY: frozen just now, and not thawed.
+    for_each_instance(unsafe { ALL.peek() }, |instance| instance.watches.freeze());
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    // SAFETY: still frozen.
+    let all = unsafe { ALL.peek() };
+    // SAFETY: the caller's promise; instances are added and removed under the frozen lock only.
+    for_each_instance(all, |instance| unsafe { instance.watches.thaw() });
+    // SAFETY: likewise.
+    unsafe { ALL.thaw() };
+}
+
+fn for_each_instance(all: &[RawFd], act: impl Fn(&Epoll)) {
+    for held in all.iter().filter_map(|&epoll| table::find(epoll)) {
+        if let Kind::Epoll(instance) = &*held {
+            act(instance);
+        }
+    }
+}

@@ -30,9 +30,8 @@ extern "C" fn begin() {
     if !settings::enabled() {
         return;
     }
-    // SAFETY: the handlers live for ever, and take only locks that `before_fork` has brought into
-    // a known state.
-    let _ = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    // SAFETY: the handlers live for ever; `before_fork` brings all locks into a known state.
+    let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     inherit();
 }
 
@@ -58,9 +57,22 @@ extern "C" fn before_fork() {
             stream.forking(fd, fork);
         }
     }
+    epoll::freeze();
+    settings::freeze();
+    table::freeze();
+}
+
+extern "C" fn in_parent() {
+    // SAFETY: `before_fork` has frozen them.
+    unsafe { table::thaw() };
+    // SAFETY: likewise.
+    unsafe { settings::thaw() };
+    // SAFETY: likewise.
+    unsafe { epoll::thaw() };
 }
 
 extern "C" fn in_child() {
+    in_parent();
     PID.store(std::process::id(), Ordering::Relaxed);
     weft_sys::forget_thread();
     settings::enter();

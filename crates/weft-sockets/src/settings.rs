@@ -1,4 +1,8 @@
-//! What the environment says, read once.
+//! What the environment says, read once, and the registry that it leads to.
+//!
+//! # Safety
+//! A lock is frozen and thawed around a fork, by the handlers of forks alone.
+#![allow(unsafe_code)]
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -74,4 +78,18 @@ pub(crate) fn leave() {
     if let Some((_, Some(registry))) = REGISTRY.lock().take() {
         registry.leave();
     }
+}
+
+/// Before a fork: no other thread is in the middle of a change.
+pub(crate) fn freeze() {
+    REGISTRY.freeze();
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    // SAFETY: the caller's promise.
+    unsafe { REGISTRY.thaw() };
 }

@@ -207,3 +207,17 @@ pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
 fn note_end(fd: RawFd) {
     END.fetch_max(fd.unsigned_abs() + 1, Ordering::AcqRel);
 }
+
+/// Before a fork: no other thread is in the middle of a change.
+pub(crate) fn freeze() {
+    SPARE.freeze();
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    // SAFETY: the caller's promise.
+    unsafe { SPARE.thaw() };
+}

@@ -70,6 +70,30 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
         self.try_take().then(|| LockGuard { lock: self })
     }
 
+    /// Takes the lock for longer than a scope: over a fork, so that the child, in which no other
+    /// thread exists, finds it in a known state. [`Lock::thaw`] frees it, in parent and child.
+    pub fn freeze(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Frees what [`Lock::freeze`] took.
+    ///
+    /// # Safety
+    /// The calling thread, or in a forked child the thread that it was, has frozen the lock, and
+    /// has not thawed it since.
+    pub unsafe fn thaw(&self) {
+        drop(LockGuard { lock: self });
+    }
+
+    /// The value of a frozen lock.
+    ///
+    /// # Safety
+    /// As for [`Lock::thaw`], and the reference is not used after that.
+    pub unsafe fn peek(&self) -> &T {
+        // SAFETY: the lock is held on behalf of the caller.
+        unsafe { &*self.value.get() }
+    }
+
     /// The value, when the lock itself is owned exclusively.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
