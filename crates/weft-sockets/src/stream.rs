@@ -19,6 +19,7 @@ use weft_stream::{Carrier, End, Fallback, How, Tuple, is_local};
 use weft_sys::{Buffers, Lock, Spin};
 
 use crate::next::next;
+use crate::table::{self, Kind};
 use crate::wait::{self, Wait};
 use crate::{process, settings};
 
@@ -476,6 +477,7 @@ impl Stream {
                 _ => Ok(()),
             };
             end.end_sleep();
+            self.check_still_at(fd)?;
             let received = match received {
                 Err(Errno::AGAIN) => end.try_recv(borrow(fd), buffers, How { look: true, ..how }),
                 other => other,
@@ -486,6 +488,16 @@ impl Stream {
             }
             slept?;
         }
+    }
+
+    /// Another thread may have closed the descriptor while this one slept, and its number may be
+    /// another socket's by now, from which nothing must be taken.
+    fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
+        let found = table::find(fd);
+        let same = found.is_some_and(
+            |held| matches!(&*held, Kind::Stream(stream) if std::ptr::eq(stream, self)),
+        );
+        if same { Ok(()) } else { Err(Errno::BADF) }
     }
 
     /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
@@ -576,6 +588,7 @@ impl Stream {
             if slept == Err(Errno::INTR) && !process::handlers_restart() {
                 return Err(Errno::INTR);
             }
+            self.check_still_at(fd)?;
             if is_hung_up(fd) {
                 end.hang_up();
                 return Ok(()); // The kernel says what to say.

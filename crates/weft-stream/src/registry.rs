@@ -38,6 +38,8 @@ pub struct Registry {
     opened: Vec<AtomicU32>,
     /// For each slot, how often its big rings had been emptied when they were last filled here.
     filled: Vec<AtomicU32>,
+    /// The second in which the dead were looked for.
+    swept: AtomicU64,
 }
 
 /// Why a registry is not to be had.
@@ -104,7 +106,14 @@ impl Registry {
         let flags = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
         let count = if create { CONNECTIONS_MAX } else { 0 };
         let user = geteuid().as_raw();
-        Ok(Self { file, path: path.to_owned(), user, opened: flags(count), filled: flags(count) })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            user,
+            opened: flags(count),
+            filled: flags(count),
+            swept: AtomicU64::new(0),
+        })
     }
 
     /// The file's path.
@@ -141,7 +150,7 @@ impl Registry {
     /// there is no memory.
     pub(crate) fn take(&self, tuple: &Tuple) -> Option<usize> {
         let slot = self.take_bit().or_else(|| {
-            sweep::sweep(self);
+            self.sweep_now_and_then();
             self.take_bit()
         })?;
         if self.open_slot(slot).is_err() {
@@ -156,6 +165,16 @@ impl Registry {
         self.word(at + entry::PORTS).store(tuple.ports, Ordering::Relaxed);
         self.word(at + entry::GENERATION).fetch_add(1, Ordering::Relaxed);
         Some(slot)
+    }
+
+    /// While all slots are in use by the living, to look for the dead each time would be in vain.
+    #[cold]
+    fn sweep_now_and_then(&self) {
+        let second = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec;
+        let second = second.cast_unsigned();
+        if self.swept.swap(second, Ordering::Relaxed) != second {
+            sweep::sweep(self);
+        }
     }
 
     /// Shows a prepared slot to those who look for the tuple. `false` if the table has no room.

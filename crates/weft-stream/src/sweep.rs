@@ -1,12 +1,9 @@
 //! Finds slots that nobody uses any more: their processes were killed.
 
+use std::collections::HashSet;
 use std::fs::read_to_string;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::Ordering;
 
-use rustix::process::{Pid, test_kill_process};
-
-use crate::layout::{side, side_at};
 use crate::registry::Registry;
 use crate::tuple::Tuple;
 
@@ -19,33 +16,25 @@ pub(crate) fn sweep(registry: &Registry) {
 }
 
 /// The slots of connections of which neither end exists any more. A connection may have been
-/// handed on to processes that we do not know of, so it is the kernel's list that decides.
+/// handed on to processes that we do not know of, so it is the kernel's list that decides; and
+/// since the list is not of one moment, it is asked twice.
 pub(crate) fn abandoned(registry: &Registry) -> Vec<usize> {
     if !registry.is_own() {
         return Vec::new();
     }
-    let mut suspects: Vec<_> = registry.live().filter(|&slot| is_suspect(registry, slot)).collect();
-    if !suspects.is_empty() {
-        let ends = ends();
-        suspects.retain(|&slot| !ends.contains(&registry.tuple_of(slot)));
+    let mut suspects: Vec<_> =
+        registry.live().filter(|&slot| registry.is_accessible(slot)).collect();
+    for _ in 0..2 {
+        if !suspects.is_empty() {
+            let ends = ends();
+            suspects.retain(|&slot| !ends.contains(&registry.tuple_of(slot)));
+        }
     }
     suspects
 }
 
-/// Whether the processes that agreed on a connection have gone.
-fn is_suspect(registry: &Registry, slot: usize) -> bool {
-    registry.is_accessible(slot)
-        && (0..2).all(|end| {
-            let at = side_at(slot, end);
-            let pid = registry.word(at + side::PID).load(Ordering::Relaxed);
-            let refs = registry.word(at + side::REFS).load(Ordering::Relaxed);
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            refs == 0 || pid.is_none_or(|pid| test_kill_process(pid).is_err())
-        })
-}
-
 /// Every connection in the kernel that has an owner, named both ways round.
-fn ends() -> Vec<Tuple> {
+fn ends() -> HashSet<Tuple> {
     let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
     let texts = files.map(|file| read_to_string(file).unwrap_or_default());
     let lines = texts.iter().flat_map(|text| text.lines().skip(1));
@@ -84,6 +73,9 @@ mod tests {
     use super::*;
     use crate::layout::{direction, direction_at};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::Ordering;
+
+    use crate::layout::{side, side_at};
 
     #[test]
     fn the_kernels_list_is_read() {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The addresses of a TCP connection. An IPv4 address and the IPv6 address that stands for it are
 /// the same: a server may have one socket for both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
     pub(crate) connector: Ipv6Addr,
     pub(crate) acceptor: Ipv6Addr,
