@@ -636,6 +636,7 @@ impl Watch {
     fn arm(&mut self) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.end() else { return };
+        end.acknowledge(borrow(self.via));
         if !self.armed {
             end.begin_sleep();
             self.armed = true;

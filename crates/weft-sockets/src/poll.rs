@@ -217,6 +217,7 @@ impl Polled<'_> {
         let mut all_ring = true;
         for ours in &self.ours {
             let Some(end) = ours.stream().and_then(Stream::end) else { continue };
+            end.acknowledge(borrow(self.set[ours.index].fd));
             end.begin_sleep();
             if self.set[ours.index].events & OUT != 0 && end.carrier_out() == Carrier::Memory {
                 end.want_room();

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_stream::rules::{Role, Rules};
-use weft_stream::{Registry, directory};
+use weft_stream::{Flow, Registry, directory};
 use weft_sys::{Lock, Spin};
 
 use crate::process;
@@ -24,6 +24,7 @@ static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 /// environment for their own.
 pub(crate) fn read() {
     DIRECTORY.get_or_init(directory);
+    flow();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
@@ -44,6 +45,15 @@ fn rules() -> Option<&'static Rules> {
 /// Whether the rules let a connection leave TCP.
 pub(crate) fn allows(role: Role, address: std::net::SocketAddr) -> bool {
     rules().is_some_and(|rules| rules.allows(role, process::program(), address))
+}
+
+/// The flow control of connections made here; that of others is their connectors' choice.
+pub(crate) fn flow() -> Flow {
+    static FLOW: OnceLock<Flow> = OnceLock::new();
+    *FLOW.get_or_init(|| {
+        let named = std::env::var("WEFT_SOCKETS_FLOW").ok();
+        named.as_deref().and_then(Flow::named).unwrap_or_default()
+    })
 }
 
 /// The registry that was asked for last, if it was to be had, and of which user.

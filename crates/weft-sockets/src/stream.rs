@@ -197,7 +197,8 @@ impl Stream {
         } else {
             let registry = settings::registry();
             let me = process::me(fd);
-            let offer = |registry| End::offer(registry, &Tuple::new(own, peer), &me);
+            let offer =
+                |registry| End::offer(registry, &Tuple::new(own, peer), &me, settings::flow());
             match registry.and_then(offer) {
                 Some(end) => self.begin(end),
                 None => self.fall_back(Fallback::Room),
@@ -420,9 +421,13 @@ impl Stream {
         let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let set = &raw mut set;
         let count: libc::nfds_t = 1;
+        end.acknowledge(borrow(fd));
         loop {
             if end.unread() > known {
                 return Ok(true);
+            }
+            if end.is_full() {
+                return Ok(false); // There cannot be more than there is room for.
             }
             let timeout = NAP_MS;
             let ready: libc::c_int = next!(poll(

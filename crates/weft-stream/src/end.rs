@@ -17,9 +17,10 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedGuard, SharedLock};
 
-use crate::layout::{side, totals};
+use crate::flow::{Flow, Queue};
+use crate::layout::{entry, entry_at, side, totals};
 use crate::registry::Registry;
-use crate::ring::{Broken, Ring};
+use crate::ring::Broken;
 use crate::tuple::Tuple;
 use crate::words::{NONE, Role, Side, joined};
 
@@ -66,15 +67,24 @@ pub struct End {
     role: Role,
     own: Side,
     peer: Side,
-    tx: Ring,
-    rx: Ring,
+    tx: Queue,
+    rx: Queue,
 }
 
 impl End {
-    /// The connector's end of a connection just made: offers it. `None` if there is no room.
+    /// The connector's end of a connection just made: offers it, with the flow control that it
+    /// prefers. `None` if there is no room.
     #[must_use]
-    pub fn offer(registry: &'static Registry, tuple: &Tuple, me: &Process) -> Option<Self> {
+    pub fn offer(
+        registry: &'static Registry,
+        tuple: &Tuple,
+        me: &Process,
+        flow: Flow,
+    ) -> Option<Self> {
         let slot = registry.take(tuple)?;
+        // Credits stand for buffers, which have to be there.
+        let flow = if flow == Flow::Credit && registry.grow(slot) { flow } else { Flow::Packed };
+        registry.word(entry_at(slot) + entry::FLOW).store(flow as u32, Ordering::Relaxed);
         let end = Self::at(registry, slot, Role::Connector);
         end.own.reset();
         end.peer.reset();
@@ -120,6 +130,7 @@ impl End {
     }
 
     fn at(registry: &'static Registry, slot: usize, role: Role) -> Self {
+        let flow = registry.flow(slot);
         Self {
             registry,
             slot,
@@ -127,8 +138,8 @@ impl End {
             role,
             own: Side::of(registry, slot, role),
             peer: Side::of(registry, slot, role.other()),
-            tx: Ring::of(registry, slot, role),
-            rx: Ring::of(registry, slot, role.other()),
+            tx: Queue::of(registry, slot, role, flow),
+            rx: Queue::of(registry, slot, role.other(), flow),
         }
     }
 
@@ -276,7 +287,7 @@ impl End {
             if buffers.is_empty() {
                 return Ok(0);
             }
-            words.stalls.store(words.stalls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            self.tx.count_stall();
             return Err(Errno::AGAIN);
         }
         words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -286,6 +297,9 @@ impl End {
         // Of one that has shut down its half, only the kernel can say whether it still lives.
         if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
             self.ring_bell(socket, &held);
+        }
+        if self.rx.acknowledge() {
+            self.announce_room_held(socket, &held);
         }
         Ok(put)
     }
@@ -476,18 +490,34 @@ impl End {
     #[inline]
     fn announce_room(&self, socket: BorrowedFd<'_>) {
         fence(Ordering::SeqCst);
-        if self.peer.space_wanted.load(Ordering::Relaxed) != 0 {
+        if self.peer.space_wanted.load(Ordering::Relaxed) != 0 && self.rx.has_made_room() {
             self.announce_room_to_waiter(socket);
         }
     }
 
+    /// The same, with the lock of the own direction, which is the rings'.
     #[cold]
-    fn announce_room_to_waiter(&self, socket: BorrowedFd<'_>) {
+    fn announce_room_held(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
+        fence(Ordering::SeqCst);
+        if self.peer.space_wanted.load(Ordering::Relaxed) != 0
+            && self.wake_writer() & WANTED_BY_POLL != 0
+        {
+            self.ring_bell(socket, held);
+        }
+    }
+
+    /// Wakes a writer that sleeps by a futex, and returns how writers have been waiting.
+    fn wake_writer(&self) -> u32 {
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
         if wanted & WANTED_BY_FUTEX != 0 {
             let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
         }
-        if wanted & WANTED_BY_POLL != 0
+        wanted
+    }
+
+    #[cold]
+    fn announce_room_to_waiter(&self, socket: BorrowedFd<'_>) {
+        if self.wake_writer() & WANTED_BY_POLL != 0
             && let Some(held) = SharedLock::on(self.tx.words().lock).lock()
             && self.tx.words().back_at.load(Ordering::Relaxed) == NONE
         {
@@ -535,9 +565,7 @@ impl End {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        let room = self.tx.room().unwrap_or(usize::MAX);
-        let small = self.tx.words().grown_at.load(Ordering::Relaxed) == NONE;
-        if small { room.max(crate::limits::WRITABLE_LEN) } else { room }
+        self.tx.room().unwrap_or(usize::MAX)
     }
 
     /// How many bytes have ever come into and gone out of the rings, as seen from here: two numbers
@@ -545,7 +573,21 @@ impl End {
     #[inline]
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        (self.rx.words().head.load(Ordering::Acquire), self.tx.words().tail.load(Ordering::Acquire))
+        (self.rx.words().head.load(Ordering::Acquire), self.tx.returned())
+    }
+
+    /// Whether the peer can put no more before something is read.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.rx.room() == Ok(0)
+    }
+
+    /// Lets the peer's writer have what has been read, as a reader does that will not come back
+    /// soon: under flow control by credits that may not have been due.
+    pub fn acknowledge(&self, socket: BorrowedFd<'_>) {
+        if self.rx.acknowledge() {
+            self.announce_room(socket);
+        }
     }
 
     /// From here on the peer rings a bell when it has put something.
@@ -698,7 +740,7 @@ impl End {
     /// Bytes moved through memory: sent, received.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
-        let head = |ring: &Ring| ring.words().head.load(Ordering::Relaxed);
+        let head = |ring: &Queue| ring.words().head.load(Ordering::Relaxed);
         (head(&self.tx), head(&self.rx))
     }
 }

@@ -48,6 +48,8 @@ pub(crate) mod entry {
     pub(crate) const GROWN: usize = 48;
     /// How often the big rings' pages have been given back.
     pub(crate) const EMPTIED: usize = 52;
+    /// The connection's flow control ([`crate::flow::Flow`]).
+    pub(crate) const FLOW: usize = 56;
 }
 
 /// A slot: a page of words, then four rings.
@@ -96,6 +98,11 @@ pub(crate) mod direction {
     pub(crate) const MESSAGES: usize = 56;
     pub(crate) const STALLS: usize = 64;
     pub(crate) const PULLED: usize = 72;
+    /// Under flow control by credits: buffers filled so far.
+    pub(crate) const FILLED: usize = 80;
+    /// Summed over all stalls: bytes unread then, and bytes that there is memory for.
+    pub(crate) const STALLED_USED: usize = 88;
+    pub(crate) const STALLED_ALLOTTED: usize = 96;
     // The consumer's.
     pub(crate) const TAIL: usize = 128;
     pub(crate) const TCP_READ: usize = 136;
@@ -103,6 +110,9 @@ pub(crate) mod direction {
     pub(crate) const READER_LOCK: usize = 152;
     /// Under flow control by credits: how far the oldest buffer has been read.
     pub(crate) const READ_OF_BUFFER: usize = 160;
+    /// Likewise: buffers emptied so far, and how many of them the producer has been told of.
+    pub(crate) const EMPTIED: usize = 168;
+    pub(crate) const ACKNOWLEDGED: usize = 176;
     pub(crate) const LEN: usize = 256;
 }
 

@@ -6,7 +6,9 @@
 //! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's
 //! end, and it takes over again where the rings will not do.
 
+mod credit;
 mod end;
+mod flow;
 mod layout;
 pub mod limits;
 mod registry;
@@ -18,6 +20,7 @@ mod tuple;
 mod words;
 
 pub use end::{Carrier, End, How, Process};
+pub use flow::Flow;
 pub use registry::{OpenError, Registry, directory, is_local};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, Fallback, SideSnapshot, Totals};
 pub use tuple::Tuple;

@@ -2,7 +2,7 @@
 //! needs another [`VERSION`].
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
 pub const CONNECTIONS_MAX: usize = 8_192;
 /// Bytes of a direction's first ring: enough for requests and replies.
@@ -13,7 +13,7 @@ pub const BIG_RING_LEN: usize = 256 << 10;
 pub const PUBLISH_LEN: usize = 32 << 10;
 /// Buffers of a direction under flow control by credits, N.
 pub const CREDITS: usize = 32;
-/// Bytes of such a buffer, its length word included.
+/// Bytes of such a buffer, S.
 pub const CREDIT_LEN: usize = BIG_RING_LEN / CREDITS;
 /// Free bytes from which on a full stream is called writable again.
 pub const WRITABLE_LEN: usize = 4_096;

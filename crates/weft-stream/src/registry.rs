@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use weft_sys::{NamedMemory, SharedMemory};
 
+use crate::flow::Flow;
 use crate::layout::{
     BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
     big_ring_at, entry, entry_at, slot_at, totals,
@@ -223,6 +224,11 @@ impl Registry {
         }
         self.word(at + entry::STATE).store(FREE, Ordering::Release);
         self.give_bit(slot);
+    }
+
+    /// A slot's flow control.
+    pub(crate) fn flow(&self, slot: usize) -> Flow {
+        Flow::of(self.word(entry_at(slot) + entry::FLOW).load(Ordering::Relaxed))
     }
 
     /// Makes the big rings of a slot usable. `false` if there is no memory for them.

@@ -44,11 +44,15 @@ impl Ring {
         &self.words
     }
 
-    /// Bytes that the reader may take.
-    #[inline]
-    pub(crate) fn available(&self) -> Result<usize, Broken> {
+    /// Bytes that there is memory for at the moment.
+    pub(crate) fn allotted(&self) -> usize {
         let tail = self.words.tail.load(Ordering::Relaxed);
-        used(self.words.head.load(Ordering::Acquire), tail)
+        match self.words.grown_at.load(Ordering::Relaxed) {
+            NONE => SMALL_RING_LEN,
+            // What the small ring holds has not been read yet.
+            grown_at if tail < grown_at => SMALL_RING_LEN + BIG_RING_LEN,
+            _ => BIG_RING_LEN,
+        }
     }
 
     /// Bytes that the writer may put, without a bigger ring.
@@ -80,7 +84,7 @@ impl Ring {
                     room = self.more_room(&mut shown, head)?;
                     if room == 0 {
                         self.words.head.store(head, Ordering::Release);
-                        return Ok((head - first) as usize);
+                        return Ok(head.wrapping_sub(first) as usize);
                     }
                 }
                 let (at, run) = self.place(head);
@@ -89,15 +93,15 @@ impl Ring {
                 self.registry.memory().copy_from(at, &part);
                 done += len;
                 room -= len;
-                head += len as u64;
-                if head - shown >= PUBLISH_LEN as u64 {
+                head = head.wrapping_add(len as u64);
+                if head.wrapping_sub(shown) >= PUBLISH_LEN as u64 {
                     self.words.head.store(head, Ordering::Release);
                     shown = head;
                 }
             }
         }
         self.words.head.store(head, Ordering::Release);
-        Ok((head - first) as usize)
+        Ok(head.wrapping_sub(first) as usize)
     }
 
     /// Room that has come up meanwhile, or that a bigger ring has.
@@ -132,8 +136,8 @@ impl Ring {
                 self.registry.memory().copy_to(at, &part);
                 done += len;
                 left -= len;
-                tail += len as u64;
-                if !keep && tail - shown >= PUBLISH_LEN as u64 {
+                tail = tail.wrapping_add(len as u64);
+                if !keep && tail.wrapping_sub(shown) >= PUBLISH_LEN as u64 {
                     self.words.tail.store(tail, Ordering::Release);
                     shown = tail;
                     if left == 0 {
@@ -145,14 +149,14 @@ impl Ring {
         if !keep {
             self.words.tail.store(tail, Ordering::Release);
         }
-        Ok((tail - first) as usize)
+        Ok(tail.wrapping_sub(first) as usize)
     }
 
     /// Drops up to `len` bytes, and returns how many. The reader's lock is held.
     pub(crate) fn skip(&self, len: usize) -> Result<usize, Broken> {
-        let len = len.min(self.available()?);
         let tail = self.words.tail.load(Ordering::Relaxed);
-        self.words.tail.store(tail + len as u64, Ordering::Release);
+        let len = len.min(used(self.words.head.load(Ordering::Acquire), tail)?);
+        self.words.tail.store(tail.wrapping_add(len as u64), Ordering::Release);
         Ok(len)
     }
 
@@ -173,7 +177,7 @@ impl Ring {
 
 /// Bytes between two positions.
 #[inline]
-fn used(head: u64, tail: u64) -> Result<usize, Broken> {
+pub(crate) fn used(head: u64, tail: u64) -> Result<usize, Broken> {
     let used = usize::try_from(head.checked_sub(tail).ok_or(Broken)?).map_err(|_| Broken)?;
     if used <= SMALL_RING_LEN + BIG_RING_LEN { Ok(used) } else { Err(Broken) }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
+use crate::flow::Flow;
 use crate::layout::{direction, direction_at, side, side_at, totals};
 use crate::registry::Registry;
 use crate::sweep;
@@ -89,6 +90,11 @@ pub struct DirectionSnapshot {
     pub messages: u64,
     /// Calls that found no room.
     pub stalls: u64,
+    /// Summed over those: bytes that were unread then.
+    pub stalled_used: u64,
+    /// Likewise: bytes that the direction has memory for. The quotient of both is how much of it
+    /// flow control could make use of.
+    pub stalled_allotted: u64,
     /// Wake-ups by the kernel's socket.
     pub bells: u64,
     /// Bytes that were copied only once.
@@ -104,6 +110,8 @@ pub struct ConnectionSnapshot {
     pub slot: usize,
     /// Counts the connections that have had the slot.
     pub generation: u32,
+    /// Its flow control.
+    pub flow: Flow,
     /// Whether the accepting side has joined.
     pub joined: bool,
     /// Who connected.
@@ -172,6 +180,7 @@ impl Registry {
         ConnectionSnapshot {
             slot,
             generation: self.generation(slot),
+            flow: self.flow(slot),
             joined: joined != joined::NO,
             client: self.side(slot, 0, client),
             server: self.side(slot, 1, server),
@@ -203,6 +212,8 @@ impl Registry {
             tcp_bytes: word(direction::TCP_SENT),
             messages: word(direction::MESSAGES),
             stalls: word(direction::STALLS),
+            stalled_used: word(direction::STALLED_USED),
+            stalled_allotted: word(direction::STALLED_ALLOTTED),
             bells: word(direction::BELLS),
             pulled: word(direction::PULLED),
             unread: bytes.saturating_sub(word(direction::TAIL)),

@@ -119,12 +119,21 @@ pub(crate) struct Direction {
     pub(crate) messages: &'static AtomicU64,
     pub(crate) stalls: &'static AtomicU64,
     pub(crate) pulled: &'static AtomicU64,
+    /// Under flow control by credits: buffers filled so far.
+    pub(crate) filled: &'static AtomicU64,
+    pub(crate) stalled_used: &'static AtomicU64,
+    pub(crate) stalled_allotted: &'static AtomicU64,
     /// Bytes taken out of the rings so far.
     pub(crate) tail: &'static AtomicU64,
     pub(crate) tcp_read: &'static AtomicU64,
     pub(crate) bells_taken: &'static AtomicU64,
     pub(crate) reader_lock: &'static AtomicU32,
+    /// Under flow control by credits: bytes read of the oldest buffer.
     pub(crate) read_of_buffer: &'static AtomicU64,
+    /// Likewise: buffers emptied so far.
+    pub(crate) emptied: &'static AtomicU64,
+    /// How many of those the producer has been told of.
+    pub(crate) acknowledged: &'static AtomicU64,
 }
 
 impl Direction {
@@ -144,11 +153,16 @@ impl Direction {
             messages: word64(direction::MESSAGES),
             stalls: word64(direction::STALLS),
             pulled: word64(direction::PULLED),
+            filled: word64(direction::FILLED),
+            stalled_used: word64(direction::STALLED_USED),
+            stalled_allotted: word64(direction::STALLED_ALLOTTED),
             tail: word64(direction::TAIL),
             tcp_read: word64(direction::TCP_READ),
             bells_taken: word64(direction::BELLS_TAKEN),
             reader_lock: word(direction::READER_LOCK),
             read_of_buffer: word64(direction::READ_OF_BUFFER),
+            emptied: word64(direction::EMPTIED),
+            acknowledged: word64(direction::ACKNOWLEDGED),
         }
     }
 
@@ -164,10 +178,15 @@ impl Direction {
             self.messages,
             self.stalls,
             self.pulled,
+            self.filled,
+            self.stalled_used,
+            self.stalled_allotted,
             self.tail,
             self.tcp_read,
             self.bells_taken,
             self.read_of_buffer,
+            self.emptied,
+            self.acknowledged,
         ];
         counters.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.lock.store(0, Ordering::Relaxed);

@@ -2,8 +2,10 @@
 //!
 //! # Safety
 //! [`Buffers::new`]'s caller vouches for the list; it is only walked and handed to the kernel here.
+//! [`Buffers::of`] borrows a list that has the same layout, as the standard library promises.
 #![allow(unsafe_code)]
 
+use std::io::IoSliceMut;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -38,6 +40,13 @@ impl<'a> Buffers<'a> {
         }
         isize::try_from(total).ok()?;
         Some(buffers)
+    }
+
+    /// These, which nobody else may touch meanwhile: to read or to write.
+    #[must_use]
+    pub fn of(slices: &'a mut [IoSliceMut<'_>]) -> Self {
+        // They do not overlap, so that they cannot be too long together.
+        Self { list: slices.as_ptr().cast(), count: slices.len(), skip: 0, lives: PhantomData }
     }
 
     /// What lies behind the first `bytes`.

@@ -36,7 +36,7 @@ impl Grid {
         if rates_known {
             headings.extend(["TO SERVER/s", "TO CLIENT/s", "MSG/s", "MSG/s BACK"]);
         }
-        headings.extend(["VIA", "STATE", "STALLS", "BELLS", "ZERO-COPY"]);
+        headings.extend(["VIA", "STATE", "FLOW", "STALLS", "BELLS", "ZERO-COPY"]);
         headings.extend(["TO SERVER", "TO CLIENT", "MSGS", "MSGS BACK", "ADDRESSES"]);
         let rows = sample.connections.iter().map(|connection| {
             let (client, server) = (&connection.client, &connection.server);
@@ -55,6 +55,7 @@ impl Grid {
             row.extend([
                 Cell::Text(connection.state.transport().to_owned()),
                 Cell::Text(connection.state.name().to_owned()),
+                Cell::Text(connection.flow.to_owned()),
                 Cell::Count(there.stalls + back.stalls),
                 Cell::Count(there.bells + back.bells),
                 Cell::Bytes(there.zero_copy_bytes + back.zero_copy_bytes),

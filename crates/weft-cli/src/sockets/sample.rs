@@ -19,6 +19,8 @@ pub(crate) struct Sample {
 pub(crate) struct Connection {
     pub(crate) id: Id,
     pub(crate) state: State,
+    /// Its flow control.
+    pub(crate) flow: &'static str,
     pub(crate) client: End,
     pub(crate) server: End,
     pub(crate) to_server: Direction,
@@ -66,6 +68,9 @@ pub(crate) struct Direction {
     pub(crate) zero_copy_bytes: u64,
     /// How often the sender found no room.
     pub(crate) stalls: u64,
+    /// Summed over those: bytes unread then, and bytes there was memory for.
+    pub(crate) stalled_used: u64,
+    pub(crate) stalled_allotted: u64,
     /// How often the sender woke the receiver by the kernel.
     pub(crate) bells: u64,
 }
@@ -141,6 +146,7 @@ impl Connection {
         json!({
             "transport": self.state.transport(),
             "state": self.state.name(),
+            "flow": self.flow,
             "client": self.client.to_json(),
             "server": self.server.to_json(),
             "bytes": both(|direction| direction.bytes),
@@ -148,6 +154,8 @@ impl Connection {
             "messages": both(|direction| direction.messages),
             "zero_copy_bytes": both(|direction| direction.zero_copy_bytes),
             "stalls": both(|direction| direction.stalls),
+            "stalled_used": both(|direction| direction.stalled_used),
+            "stalled_allotted": both(|direction| direction.stalled_allotted),
             "bells": both(|direction| direction.bells),
         })
     }
@@ -185,6 +193,8 @@ impl Direction {
         self.messages += other.messages;
         self.zero_copy_bytes += other.zero_copy_bytes;
         self.stalls += other.stalls;
+        self.stalled_used += other.stalled_used;
+        self.stalled_allotted += other.stalled_allotted;
         self.bells += other.bells;
     }
 }
@@ -267,6 +277,7 @@ pub(crate) mod tests {
         Connection {
             id: Id { registry: 0, slot, generation: 1 },
             state: State::Shared,
+            flow: "packed",
             client: end(100 + slot as u32, "redis-cli", 40_000 + slot as u16),
             server: end(10, "redis-server", 6379),
             to_server: direction,
@@ -310,7 +321,7 @@ pub(crate) mod tests {
         let after = sample(start + Duration::from_secs(1), vec![connection(1, 300), back]);
         let value = after.to_json(Some(&after.rates(&before)));
         let first = &value["connections"][0];
-        assert_eq!(first["transport"], "shm");
+        assert_eq!((&first["transport"], &first["flow"]), (&json!("shm"), &json!("packed")));
         assert_eq!(first["client"]["program"], "redis-cli");
         assert_eq!(first["server"]["address"], "127.0.0.1:6379");
         assert_eq!(first["bytes"], json!({ "to_server": 300, "to_client": 300 }));

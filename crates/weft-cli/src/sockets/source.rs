@@ -49,6 +49,7 @@ fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     Connection {
         id: Id { registry, slot: seen.slot, generation: seen.generation },
         state,
+        flow: seen.flow.name(),
         client: end(seen.client),
         server: end(seen.server),
         to_server: direction(&seen.to_server),
@@ -67,6 +68,8 @@ fn direction(seen: &DirectionSnapshot) -> Direction {
         messages: seen.messages,
         zero_copy_bytes: seen.pulled,
         stalls: seen.stalls,
+        stalled_used: seen.stalled_used,
+        stalled_allotted: seen.stalled_allotted,
         bells: seen.bells,
     }
 }
@@ -74,6 +77,8 @@ fn direction(seen: &DirectionSnapshot) -> Direction {
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+
+    use weft_stream::Flow;
 
     use super::*;
 
@@ -84,6 +89,8 @@ mod tests {
             tcp_bytes: 3,
             messages: 2,
             stalls: 0,
+            stalled_used: 0,
+            stalled_allotted: 0,
             bells: 1,
             pulled: 0,
             unread: 0,
@@ -100,6 +107,7 @@ mod tests {
         ConnectionSnapshot {
             slot: 5,
             generation: 6,
+            flow: Flow::Credit,
             joined,
             client: side.clone(),
             server: side,
@@ -118,7 +126,7 @@ mod tests {
             (true, way(false, 9), State::Returned),
         ] {
             let seen = connection(1, snapshot(joined, there));
-            assert_eq!(seen.state, state);
+            assert_eq!((seen.state, seen.flow), (state, "credit"));
             assert_eq!(seen.id, Id { registry: 1, slot: 5, generation: 6 });
             assert_eq!((seen.to_server.tcp_bytes, seen.to_client.bells), (3, 1));
         }
