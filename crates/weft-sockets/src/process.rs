@@ -12,7 +12,7 @@ use weft_stream::{End, Process};
 
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Kind};
-use crate::{epoll, settings};
+use crate::{epoll, errno, settings};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -92,6 +92,13 @@ pub(crate) fn is_borrowed() -> bool {
 pub(crate) fn program() -> &'static [u8] {
     let path = rustix::param::linux_execfn().to_bytes();
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
+}
+
+/// Finds out what an offer needs, which takes long the first time.
+pub(crate) fn prepare_to_offer() {
+    let before = errno::get();
+    let _ = (settings::registry(), program());
+    errno::set_raw(before);
 }
 
 /// Who this end of a connection is.

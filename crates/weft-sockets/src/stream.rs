@@ -29,7 +29,9 @@ const TRIES_IN_A_ROW: u32 = 8;
 /// Calls, of which those that are powers of two look, too.
 const TRIES_MAX: u32 = 4_096;
 /// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
-const FORK_WAITS_NS: u64 = 1_000_000;
+const FORK_WAITS_NS: u64 = 3_000_000;
+/// Of which so long at a time, asleep: the connector may need this core.
+const FORK_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// How long a writer sleeps before it asks the kernel whether the peer still lives.
 const WRITER_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SPIN_MAX_NS: u64 = 2_000_000;
@@ -243,9 +245,13 @@ impl Stream {
     fn wait_for_offer(&self, fd: RawFd) {
         let before = self.before.lock();
         let deadline = wait::now() + FORK_WAITS_NS;
-        while self.end().is_none() && before.tries <= TRIES_IN_A_ROW && wait::now() < deadline {
+        loop {
             self.look_once(fd, &before);
-            rustix::thread::sched_yield();
+            let goes_on = self.is(Phase::Candidate) && before.tries <= TRIES_IN_A_ROW;
+            if self.end().is_some() || !goes_on || wait::now() >= deadline {
+                return;
+            }
+            let _ = rustix::thread::nanosleep(&FORK_NAP);
         }
     }
 

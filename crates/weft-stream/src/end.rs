@@ -19,6 +19,7 @@ use weft_sys::{Buffers, SharedGuard, SharedLock};
 
 use crate::flow::{Flow, Queue};
 use crate::layout::{entry, entry_at, side, totals};
+use crate::limits::WRITABLE_LEN;
 use crate::registry::Registry;
 use crate::ring::Broken;
 use crate::tuple::Tuple;
@@ -508,7 +509,10 @@ impl End {
 
     /// Wakes a writer that sleeps by a futex, and returns how writers have been waiting.
     fn wake_writer(&self) -> u32 {
-        let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
+        // Who polls is told when it is worth it; what is still unread leads here again.
+        let enough = self.rx.room().is_ok_and(|room| room >= WRITABLE_LEN);
+        let kept = if enough { 0 } else { WANTED_BY_POLL };
+        let wanted = self.peer.space_wanted.fetch_and(kept, Ordering::AcqRel) & !kept;
         if wanted & WANTED_BY_FUTEX != 0 {
             let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
         }

@@ -15,5 +15,7 @@ pub const PUBLISH_LEN: usize = 32 << 10;
 pub const CREDITS: usize = 32;
 /// Bytes of such a buffer, S.
 pub const CREDIT_LEN: usize = BIG_RING_LEN / CREDITS;
-/// Free bytes from which on a full stream is called writable again.
-pub const WRITABLE_LEN: usize = 4_096;
+/// Free bytes from which on a stream is called writable. As with TCP it is a good part of the
+/// buffer: a program that sends one piece when it may, by a socket that blocks, must not come to
+/// sleep in it, or two that relay to each other would both.
+pub const WRITABLE_LEN: usize = BIG_RING_LEN / 4;

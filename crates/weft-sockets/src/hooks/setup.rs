@@ -30,6 +30,10 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    if table::knows(fd) {
+        // The peer looks for the offer as soon as the connection stands.
+        process::prepare_to_offer();
+    }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
     let goes_on =
         result == 0 || matches!(errno::last(), Errno::INPROGRESS | Errno::ISCONN | Errno::ALREADY);
