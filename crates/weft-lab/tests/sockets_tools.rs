@@ -226,3 +226,18 @@ fn connections_are_left_alone_on_demand() -> Result<()> {
     ensure!(sockets.totals()?.offered == 1, "{:?}", sockets.totals()?);
     Ok(())
 }
+
+#[test]
+fn a_program_that_may_not_make_large_files_stays_on_tcp() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let port = ports::next();
+    let _server = redis_server(sockets.server("redis-server"), port)?;
+    // A directory in which nobody has made a registry yet.
+    let directory = sockets.path("nothing");
+    fs::create_dir(&directory)?;
+    let client = sockets.client("sh").env("WEFT_SHM_DIR", directory).arg("-c");
+    let client = client.arg(format!("ulimit -f 1000 && exec redis-cli -p {port} ping"));
+    client.run(TIMEOUT)?.success()?.said("PONG")?;
+    ensure!(sockets.totals()?.joined == 0, "{:?}", sockets.totals()?);
+    Ok(())
+}

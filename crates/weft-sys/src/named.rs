@@ -6,12 +6,13 @@
 //! `mlockall(2)` does not fill the whole file.
 #![allow(unsafe_code)]
 
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, ftruncate, open, stat, unlink};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect};
-use rustix::process::geteuid;
+use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::shared::SharedMemory;
 
@@ -29,7 +30,8 @@ impl NamedMemory {
     ///
     /// # Errors
     /// `EPERM` for a file that is not private to the user, `ENOENT`, `EINVAL` for one of another
-    /// size, and what `open(2)` and `mmap(2)` report.
+    /// size, `EFBIG` if the process may not make one of this size, and what `open(2)` and `mmap(2)`
+    /// report.
     pub fn open(path: &Path, len: usize, create: bool) -> Result<Self, Errno> {
         let making = if create { OFlags::CREATE } else { OFlags::empty() };
         let access = if create { OFlags::RDWR } else { OFlags::RDONLY };
@@ -45,7 +47,7 @@ impl NamedMemory {
         }
         match usize::try_from(status.st_size) {
             Ok(size) if size == len => {}
-            Ok(0) if create => ftruncate(&fd, len as u64)?,
+            Ok(0) if create => lengthen(&fd, len as u64)?,
             _ => return Err(Errno::INVAL),
         }
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that is
@@ -119,6 +121,15 @@ impl NamedMemory {
             let _ = unlink(path); // Somebody else has removed it, then.
         }
     }
+}
+
+/// Gives an empty file its length. The kernel would kill a process that is not allowed files of
+/// that length (`SIGXFSZ`, setrlimit(2)).
+fn lengthen(fd: impl AsFd, len: u64) -> Result<(), Errno> {
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len) {
+        return Err(Errno::FBIG);
+    }
+    ftruncate(fd, len)
 }
 
 #[cfg(test)]

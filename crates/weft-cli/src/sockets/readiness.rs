@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use weft_stream::limits::CONNECTIONS_MAX;
 use weft_stream::rules::{self, Rules};
@@ -70,7 +70,7 @@ fn room() -> Result<Room> {
     }
     Layout::find()?;
     Rules::from_environment()?;
-    let registry = Registry::open(&directory()).context("no registry of connections")?;
+    let registry = Registry::open(&directory())?;
     let room = Room { path: registry.path().to_owned(), connections: registry.in_use() };
     registry.leave();
     Ok(room)
