@@ -4,7 +4,10 @@
 //! The sets are the program's, as the C functions' callers promise.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use libc::{c_int, c_short, pollfd};
+use smallvec::SmallVec;
 use weft_stream::Carrier;
 use weft_sys::Spin;
 
@@ -15,6 +18,8 @@ use crate::wait::{self, Wait};
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const SPIN_MAX_NS: u64 = 2_000_000;
+/// Polls that are answered by the rings, after which the kernel is asked all the same.
+const RING_POLLS_MAX: u32 = 8;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
 /// How long a writer sleeps whose peer cannot ring.
@@ -53,6 +58,9 @@ pub(crate) fn poll(
     Some(Polled { set, ours, spin: spin() }.poll(timeout_ns, sleep))
 }
 
+/// Sockets of ours in a set; programs that poll few must not pay for memory.
+type Sockets = SmallVec<[Ours; 8]>;
+
 /// One memory of waits for all that poll: sets are the program's, and change.
 fn spin() -> &'static Spin {
     static SPIN: std::sync::OnceLock<Spin> = std::sync::OnceLock::new();
@@ -60,7 +68,7 @@ fn spin() -> &'static Spin {
 }
 
 /// Those sockets of the set that the rings carry, or may.
-fn find(set: &[pollfd]) -> Vec<Ours> {
+fn find(set: &[pollfd]) -> Sockets {
     let all = set.iter().enumerate().filter_map(|(index, asked)| {
         let socket = table::find(asked.fd)?;
         let Kind::Stream(stream) = &*socket else { return None };
@@ -74,7 +82,7 @@ fn find(set: &[pollfd]) -> Vec<Ours> {
 
 struct Polled<'a> {
     set: &'a mut [pollfd],
-    ours: Vec<Ours>,
+    ours: Sockets,
     spin: &'static Spin,
 }
 
@@ -84,6 +92,9 @@ impl Polled<'_> {
         timeout_ns: Option<u64>,
         sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
     ) -> c_int {
+        if let Some(found) = self.tell_rings() {
+            return found;
+        }
         let found = self.ask(Some(0), sleep);
         if found != 0 || timeout_ns == Some(0) {
             return found;
@@ -116,6 +127,27 @@ impl Polled<'_> {
                 return 0;
             }
         }
+    }
+
+    /// What the rings have to tell, without a question to the kernel; `None` if that is nothing, or
+    /// if it is time to ask the kernel what it has beside that.
+    fn tell_rings(&mut self) -> Option<c_int> {
+        static POLLS: AtomicU32 = AtomicU32::new(0);
+        if !self.is_anything_there() {
+            return None;
+        }
+        let polls = POLLS.fetch_add(1, Ordering::Relaxed);
+        if polls.is_multiple_of(RING_POLLS_MAX) {
+            return None;
+        }
+        self.set.iter_mut().for_each(|place| place.revents = 0);
+        let mut found = 0;
+        for index in 0..self.ours.len() {
+            let ready = self.ready(&self.ours[index]);
+            self.set[self.ours[index].index].revents = ready;
+            found += c_int::from(ready != 0);
+        }
+        Some(found)
     }
 
     /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
@@ -159,7 +191,7 @@ impl Polled<'_> {
         sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
     ) -> c_int {
         let nothing = self.ours.iter().all(|ours| self.ready(ours) == 0);
-        let asked: Vec<c_short> =
+        let asked: SmallVec<[c_short; 8]> =
             self.ours.iter().map(|ours| self.set[ours.index].events).collect();
         for ours in &self.ours {
             let Some(end) = ours.stream().and_then(Stream::end) else { continue };
@@ -266,7 +298,7 @@ pub(crate) unsafe fn select(
     if !fds.clone().any(is_ours) {
         return None;
     }
-    let mut list: Vec<pollfd> = fds
+    let mut list: SmallVec<[pollfd; 16]> = fds
         .filter(|&fd| asked(fd) != 0)
         .map(|fd| pollfd { fd: c_int::try_from(fd).unwrap_or(-1), events: asked(fd), revents: 0 })
         .collect();
