@@ -143,7 +143,7 @@ fn inherit() {
 }
 
 /// Whether a socket is of IPv4 or IPv6.
-pub(crate) fn is_internet(fd: RawFd) -> bool {
+fn is_internet(fd: RawFd) -> bool {
     use rustix::net::AddressFamily;
     let domain = sockopt::socket_domain(borrow(fd));
     domain.is_ok_and(|domain| domain == AddressFamily::INET || domain == AddressFamily::INET6)

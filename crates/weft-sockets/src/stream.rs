@@ -139,7 +139,7 @@ impl Stream {
             fall_back(Fallback::Rule);
             return None;
         }
-        stream.look_for_offer(fd, &mut Before::default());
+        stream.look_at(fd, Tuple::new(peer, own), &Before::default());
         Some(stream)
     }
 
@@ -291,11 +291,17 @@ impl Stream {
         if self.end().is_some() || !self.is(Phase::Candidate) {
             return;
         }
-        let Some((own, peer)) = addresses(fd) else { return self.become_phase(Phase::Tcp) };
+        match addresses(fd) {
+            Some((own, peer)) => self.look_at(fd, Tuple::new(peer, own), before),
+            None => self.become_phase(Phase::Tcp),
+        }
+    }
+
+    fn look_at(&self, fd: RawFd, tuple: Tuple, before: &Before) {
         let Some(registry) = settings::registry() else { return self.fall_back(Fallback::Room) };
         let counts = (before.sent, before.read);
         let me = process::me(fd);
-        if let Some(end) = End::find(registry, &Tuple::new(peer, own), &me, counts) {
+        if let Some(end) = End::find(registry, &tuple, &me, counts) {
             self.begin(end);
         }
     }

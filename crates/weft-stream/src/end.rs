@@ -161,6 +161,10 @@ impl End {
 
     /// The socket is about to be closed: who waits asks the kernel.
     pub fn part(&self) {
+        if self.own.refs.load(Ordering::Relaxed) <= 1 {
+            self.own.parted.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
         self.wake_dozers();
     }
 
@@ -613,8 +617,10 @@ impl End {
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
         self.own.doze.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if self.unread() > 0 {
-            return Ok(());
+        let ends =
+            self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);
+        if ends != 0 || self.unread() > 0 {
+            return Ok(()); // What ends is the kernel's to tell.
         }
         match futex::wait(self.own.doze, futex::Flags::empty(), 1, Some(time)) {
             Err(Errno::INTR) => Err(Errno::INTR),
@@ -650,6 +656,7 @@ impl End {
         // Behind a send that is under way.
         let _held = SharedLock::on(self.tx.words().lock).lock();
         self.own.shut_write.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         self.wake_dozers();
     }
 

@@ -78,6 +78,8 @@ pub(crate) mod side {
     pub(crate) const SLEEPERS: usize = 128;
     /// A bell is on its way, or has come and nobody has taken it.
     pub(crate) const BELL: usize = 132;
+    /// The last of this side is about to close the socket.
+    pub(crate) const PARTED: usize = 144;
     /// Somebody sleeps on this word until something comes.
     pub(crate) const DOZE: usize = 140;
     /// Somebody sleeps until there is room: 1 by a futex, 2 in the kernel's poll.

@@ -55,6 +55,7 @@ pub(crate) struct Side {
     pub(crate) bell: &'static AtomicU32,
     pub(crate) space_wanted: &'static AtomicU32,
     pub(crate) doze: &'static AtomicU32,
+    pub(crate) parted: &'static AtomicU32,
 }
 
 impl Side {
@@ -77,6 +78,7 @@ impl Side {
             bell: word(side::BELL),
             space_wanted: word(side::SPACE_WANTED),
             doze: word(side::DOZE),
+            parted: word(side::PARTED),
         }
     }
 
@@ -95,6 +97,7 @@ impl Side {
             self.bell,
             self.space_wanted,
             self.doze,
+            self.parted,
         ];
         words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.cookie.store(0, Ordering::Relaxed);

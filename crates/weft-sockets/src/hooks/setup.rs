@@ -76,7 +76,7 @@ fn take(fd: c_int) -> c_int {
         return fd;
     }
     let before = errno::get();
-    match process::is_internet(fd).then(|| Stream::accepted(fd)).flatten() {
+    match Stream::accepted(fd) {
         Some(stream) => table::install(fd, Kind::Stream(stream)),
         None => drop(table::remove(fd)), // Closed behind our back, if it was ours.
     }
