@@ -45,12 +45,17 @@ const PLACE_BITS: u32 = 32;
 const RING_WAITS_MAX: u32 = 8;
 /// Looks at a hot socket that found nothing, after which it is armed while others are busy.
 const IDLE_LOOKS_MAX: u32 = 512;
+/// How long a writer sleeps whose peer cannot ring.
+const NAP_NS: u64 = 1_000_000;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
 /// Every instance that has watched a socket of ours.
 static ALL: Lock<Vec<RawFd>> = Lock::new(Vec::new());
+
+/// How often a reader has taken a bell that an instance may wait for.
+static BELLS_TAKEN: AtomicU64 = AtomicU64::new(0);
 
 /// What is known of an epoll instance.
 #[derive(Debug)]
@@ -70,6 +75,8 @@ struct Watches {
     hot: Vec<usize>,
     /// Where the next look begins, so that none is always last.
     next: usize,
+    /// [`BELLS_TAKEN`] when all were looked at for it.
+    bells_taken: u64,
     counter: u16,
 }
 
@@ -88,6 +95,8 @@ struct Watch {
     data: u64,
     /// The kernel has it for changes alone.
     converted: bool,
+    /// The kernel tells what comes, but not that there is room, which would always be there.
+    muted: bool,
     /// The program has deleted it. The kernel still has it, for the next time: programs that delete
     /// and add for each message would make system calls for nothing else.
     dormant: bool,
@@ -99,6 +108,12 @@ struct Watch {
     idle_looks: u32,
     /// What was there when it was last told, for edges.
     seen: Option<(u64, u32)>,
+}
+
+/// A bell has been taken from a socket by someone who reads from it: no event will tell of what the
+/// bell was for.
+pub(crate) fn bell_taken() {
+    BELLS_TAKEN.fetch_add(1, Ordering::Release);
 }
 
 /// `epoll_ctl(2)` for a socket of ours. `None`: it is not; the kernel is to do it.
@@ -142,7 +157,7 @@ pub(crate) fn control(
                 kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(marked))
             };
             if result == 0 {
-                watch.converted = false;
+                (watch.converted, watch.muted) = (false, false);
                 watch.wait_for(event);
                 watches.heat(place);
             }
@@ -165,6 +180,7 @@ pub(crate) fn control(
                     events: event.events,
                     data: event.u64,
                     converted: false,
+                    muted: false,
                     dormant: false,
                     spent: false,
                     is_hot: false,
@@ -191,7 +207,7 @@ pub(crate) fn control(
                 kernel_control(epoll, operation, fd, Some(marked))
             };
             if result == 0 {
-                watch.converted = false;
+                (watch.converted, watch.muted) = (false, false);
                 watch.wait_for(event);
                 watches.heat(place);
             }
@@ -251,7 +267,7 @@ impl Epoll {
     ) -> c_int {
         let found = self.collect(epoll, events);
         if found > 0 {
-            return self.with_kernels(found, events, sleep);
+            return self.with_kernels(epoll, found, events, sleep);
         }
         let asked = self.ask_and_collect(epoll, events, sleep);
         if asked != 0 || timeout_ns == Some(0) {
@@ -265,20 +281,22 @@ impl Epoll {
                 wait.end();
                 return result;
             }
+            let mut all_ring = true;
             if self.watches.lock().arm_all() {
                 let found = self.collect(epoll, events);
                 if found > 0 {
                     wait.end();
-                    return self.with_kernels(found, events, sleep);
+                    return self.with_kernels(epoll, found, events, sleep);
                 }
-                self.watches.lock().cool_all();
+                all_ring = self.watches.lock().cool_all();
             }
             let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
-            let slept = sleep(events, left);
+            let nap = if all_ring { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
+            let slept = sleep(events, nap);
             if slept < 0 {
                 return slept;
             }
-            let told = self.translate(events, slept);
+            let told = self.translate(epoll, events, slept);
             let more = self.collect(epoll, &mut events[told..]);
             if told + more > 0 {
                 wait.end();
@@ -308,7 +326,7 @@ impl Epoll {
         wait.look(most, || {
             let found = self.collect(epoll, events);
             if found > 0 {
-                result = Some(self.with_kernels(found, events, sleep));
+                result = Some(self.with_kernels(epoll, found, events, sleep));
             } else if wait::now() >= self.asked.load(Ordering::Relaxed) + ASK_NS {
                 let asked = self.ask_and_collect(epoll, events, sleep);
                 if asked != 0 {
@@ -323,6 +341,7 @@ impl Epoll {
     /// Events of the rings, and every few times what the kernel has beside them.
     fn with_kernels(
         &self,
+        epoll: RawFd,
         found: usize,
         events: &mut [epoll_event],
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
@@ -330,7 +349,7 @@ impl Epoll {
         let waits = self.ring_waits.fetch_add(1, Ordering::Relaxed);
         let mut total = found;
         if waits.is_multiple_of(RING_WAITS_MAX) && found < events.len() {
-            total += usize::try_from(self.ask(&mut events[found..], sleep)).unwrap_or(0);
+            total += usize::try_from(self.ask(epoll, &mut events[found..], sleep)).unwrap_or(0);
         }
         c_int::try_from(total).unwrap_or(c_int::MAX)
     }
@@ -338,6 +357,7 @@ impl Epoll {
     /// What the kernel has now.
     fn ask(
         &self,
+        epoll: RawFd,
         events: &mut [epoll_event],
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
@@ -346,7 +366,7 @@ impl Epoll {
         if found <= 0 {
             return found;
         }
-        c_int::try_from(self.translate(events, found)).unwrap_or(c_int::MAX)
+        c_int::try_from(self.translate(epoll, events, found)).unwrap_or(c_int::MAX)
     }
 
     /// What the kernel has now, and what it has to say of the rings.
@@ -356,7 +376,7 @@ impl Epoll {
         events: &mut [epoll_event],
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
-        let told = self.ask(events, sleep);
+        let told = self.ask(epoll, events, sleep);
         let Ok(from) = usize::try_from(told) else { return told };
         let more = self.collect(epoll, &mut events[from..]);
         c_int::try_from(from + more).unwrap_or(c_int::MAX)
@@ -364,14 +384,17 @@ impl Epoll {
 
     /// Puts the program's data back into the kernel's events, and takes out those that are not the
     /// program's to know. Returns how many are left.
-    fn translate(&self, events: &mut [epoll_event], found: c_int) -> usize {
+    fn translate(&self, epoll: RawFd, events: &mut [epoll_event], found: c_int) -> usize {
         let found = usize::try_from(found).unwrap_or(0).min(events.len());
         let mut watches = self.watches.lock();
         let mut kept = 0;
         for index in 0..found {
             let event = events[index];
-            let told =
-                if event.u64 >> 48 == MARK >> 48 { watches.told(event) } else { Some(event) };
+            let told = if event.u64 >> 48 == MARK >> 48 {
+                watches.told(epoll, event)
+            } else {
+                Some(event)
+            };
             if let Some(told) = told {
                 events[kept] = told;
                 kept += 1;
@@ -478,8 +501,16 @@ impl Watches {
         }
     }
 
+    fn heat_all(&mut self) {
+        for place in 0..self.places.len() {
+            if self.places[place].as_ref().is_some_and(|watch| !watch.is_hot && !watch.dormant) {
+                self.heat(place);
+            }
+        }
+    }
+
     /// An event of the kernel's for a socket of ours, as the program is to see it.
-    fn told(&mut self, event: epoll_event) -> Option<epoll_event> {
+    fn told(&mut self, epoll: RawFd, event: epoll_event) -> Option<epoll_event> {
         let place = usize::try_from(event.u64 & u64::from(u32::MAX)).ok()?;
         let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
         let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
@@ -505,22 +536,37 @@ impl Watches {
         }
         let data = watch.data;
         if ours == 0 {
+            if watch.converted || watch.muted {
+                // The connection has gone back to TCP: the kernel tells again what is asked.
+                (watch.converted, watch.muted) = (false, false);
+                convert(epoll, watch, watch.events);
+                return None;
+            }
             if watch.events & ONESHOT != 0 {
                 watch.spent = true;
             }
+            // What the program reads now may be the last that comes over TCP, and a bell with it.
+            self.heat(place);
             return Some(epoll_event { events: event.events, u64: data });
         }
         // The rest is told by looking at the rings, which happens at once.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
-        if watch.converted || rest == 0 {
-            self.heat(place);
-            return None;
+        if !watch.converted && !watch.muted && !watch.spent && event.events & ours & OUT != 0 {
+            watch.muted = true;
+            convert(epoll, watch, watch.events & !OUT);
         }
+        let is_told = !watch.converted && rest != 0 && !watch.spent;
+        watch.spent |= is_told && watch.events & ONESHOT != 0;
         self.heat(place);
-        Some(epoll_event { events: rest, u64: data })
+        is_told.then_some(epoll_event { events: rest, u64: data })
     }
 
     fn collect(&mut self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
+        let taken = BELLS_TAKEN.load(Ordering::Acquire);
+        if taken != self.bells_taken {
+            self.bells_taken = taken;
+            self.heat_all();
+        }
         let count = self.hot.len();
         let mut found = 0;
         let mut idle = false;
@@ -562,10 +608,20 @@ impl Watches {
         !self.hot.is_empty()
     }
 
-    /// Nothing has come before the peers of hot sockets could know that they are to ring.
-    fn cool_all(&mut self) {
+    /// Nothing has come before the peers of hot sockets could know that they are to ring. Returns
+    /// whether they can: those that cannot are looked at again and again.
+    fn cool_all(&mut self) -> bool {
         let places = &mut self.places;
-        self.hot.retain(|&place| places[place].as_mut().is_some_and(|watch| !watch.cool()));
+        let mut all_ring = true;
+        self.hot.retain(|&place| {
+            let Some(watch) = places[place].as_mut() else { return false };
+            if watch.waits_unheard() {
+                all_ring = false;
+                return true;
+            }
+            !watch.cool()
+        });
+        all_ring
     }
 
     /// The same for those for which nothing has come for long.
@@ -577,7 +633,7 @@ impl Watches {
                 return true;
             }
             watch.arm();
-            !(watch.is_quiet(epoll) && watch.cool())
+            watch.waits_unheard() || !(watch.is_quiet(epoll) && watch.cool())
         });
     }
 }
@@ -604,7 +660,7 @@ impl Watch {
         }
         if !self.converted && ours & IN != 0 && ours & OUT != 0 {
             self.converted = true;
-            convert(epoll, self);
+            convert(epoll, self, changes(self.events));
         }
         if self.spent {
             return 0;
@@ -639,6 +695,7 @@ impl Watch {
         end.acknowledge(borrow(self.via));
         if !self.armed {
             end.begin_sleep();
+            stream.armed().fetch_add(1, Ordering::Relaxed);
             self.armed = true;
         }
         if self.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
@@ -654,6 +711,17 @@ impl Watch {
         quiet
     }
 
+    /// Whether the program waits for room of a peer that cannot ring when it has made some.
+    fn waits_unheard(&self) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        let Some(end) = stream.end() else { return false };
+        self.events & OUT != 0
+            && !self.spent
+            && end.carrier_out() == Carrier::Memory
+            && !end.can_be_rung()
+            && end.room() < weft_stream::limits::WRITABLE_LEN
+    }
+
     /// Is not looked at any more until the peer rings. `false` for one that has no peer who would.
     fn cool(&mut self) -> bool {
         self.is_hot = !self.armed;
@@ -666,17 +734,17 @@ impl Watch {
             && let Some(end) = stream.end()
         {
             end.end_sleep();
+            stream.armed().fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The kernel is asked for changes alone from here on.
-fn convert(epoll: RawFd, watch: &Watch) {
+/// The kernel is asked for other events from here on.
+fn convert(epoll: RawFd, watch: &Watch, events: u32) {
     if watch.events & EXCLUSIVE != 0 {
         return; // It cannot be changed; only its data is ours.
     }
-    let marked =
-        epoll_event { events: changes(watch.events), u64: mark(watch.place, watch.counter) };
+    let marked = epoll_event { events, u64: mark(watch.place, watch.counter) };
     let before = errno::get();
     kernel_control(epoll, libc::EPOLL_CTL_MOD, watch.via, Some(marked));
     errno::set_raw(before);
@@ -712,14 +780,13 @@ pub(crate) fn closing(epoll: RawFd, instance: &Epoll) {
 /// This is a child just born: what the parent has armed is the parent's.
 pub(crate) fn forked() {
     for_each(|_, watches| {
-        let all = watches.places.iter_mut().flatten();
-        let was_cold: Vec<_> = all
-            .filter_map(|watch| {
-                watch.armed = false;
-                (!watch.is_hot).then_some(watch.place)
-            })
-            .collect();
-        was_cold.into_iter().for_each(|place| watches.heat(place));
+        for watch in watches.places.iter_mut().flatten() {
+            watch.armed = false;
+            if let Kind::Stream(stream) = &*watch.socket {
+                stream.armed().store(0, Ordering::Relaxed);
+            }
+        }
+        watches.heat_all();
     });
 }
 

@@ -21,7 +21,7 @@ use weft_sys::{Buffers, Lock, Spin};
 use crate::next::next;
 use crate::table::{self, Kind};
 use crate::wait::{self, Wait};
-use crate::{process, settings};
+use crate::{epoll, process, settings};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
@@ -66,6 +66,8 @@ pub(crate) struct Stream {
     full: AtomicU32,
     /// Epoll instances that watch it.
     watches: AtomicU32,
+    /// Those that wait for a bell.
+    armed: AtomicU32,
     /// The peer rings because the socket was watched before it had an end.
     armed_early: AtomicU32,
     /// The last fork that it has been told of.
@@ -110,6 +112,7 @@ impl Stream {
             error: AtomicI32::new(0),
             full: AtomicU32::new(0),
             watches: AtomicU32::new(0),
+            armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),
             fork: AtomicU32::new(0),
         }
@@ -347,7 +350,15 @@ impl Stream {
         loop {
             let received = match self.by(fd) {
                 By::Kernel => return None,
-                By::End(end) => return Some(self.recv_from(end, fd, buffers, flags)),
+                By::End(end) => {
+                    let watched = self.armed.load(Ordering::Relaxed) > 0;
+                    let bells = watched.then(|| end.bells_taken());
+                    let received = self.recv_from(end, fd, buffers, flags);
+                    if bells.is_some_and(|bells| bells != end.bells_taken()) {
+                        epoll::bell_taken();
+                    }
+                    return Some(received);
+                }
                 By::Counted => self.recv_counted(fd, buffers, flags)?,
             };
             let again = received == Err(Errno::AGAIN) && !is_nonblocking(fd, flags);
@@ -647,6 +658,11 @@ impl Stream {
     /// Whether a writer has been told that there is no room; `true` once.
     pub(crate) fn take_full(&self) -> bool {
         self.full.load(Ordering::Relaxed) != 0 && self.full.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// How many of those that watch it wait for a bell.
+    pub(crate) fn armed(&self) -> &AtomicU32 {
+        &self.armed
     }
 
     /// How many epoll instances watch it.

@@ -634,6 +634,14 @@ impl End {
         fence(Ordering::SeqCst);
     }
 
+    /// How many bells have been taken from the socket: who takes one that another waits for has to
+    /// tell.
+    #[inline]
+    #[must_use]
+    pub fn bells_taken(&self) -> u64 {
+        self.rx.words().bells_taken.load(Ordering::Relaxed)
+    }
+
     /// Whether the peer can still ring. Who waits for room of one that cannot, because it has shut
     /// down its half, has to look again and again.
     #[must_use]
