@@ -5,6 +5,8 @@
 //! * `librdmacm.so.1` has the nodes of `abi/rdmacm.map` and no symbol.
 //! * Every public symbol and version of the system's own libraries, where there are any, is in
 //!   ours.
+//! * The preloads define names of the C library only: any other would be in the way of a program's
+//!   own.
 //! * A C program that was built against the system's headers finds the behaviour of the manual
 //!   pages.
 
@@ -13,7 +15,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::dist::{CM, VERBS, cc, execute, maps, workspace};
+use crate::dist::{CM, PRELOAD, SOCKETS, VERBS, cc, execute, maps, workspace};
 
 /// Where Debian has its libraries.
 const SYSTEM: &str = "/usr/lib/x86_64-linux-gnu";
@@ -33,6 +35,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     compare(VERBS, &verbs, &reviewed)?;
     compare(CM, &cm, &parse_map(&read(&maps().join("rdmacm.map"))?)?)?;
     cover_system(&verbs)?;
+    for preload in [PRELOAD, SOCKETS] {
+        hooks_only(&libraries.join(preload))?;
+    }
     smoke(&libraries)?;
     println!("{} symbols as reviewed", verbs.len());
     Ok(())
@@ -109,6 +114,20 @@ fn without_comments(text: &str) -> String {
         rest = comment.split_once("*/").map_or("", |(_, after)| after);
     }
     kept + rest
+}
+
+/// Checks that a preload defines nothing that the C library does not.
+fn hooks_only(preload: &Path) -> Result<(), String> {
+    let names = |library: &Path| -> Result<BTreeSet<String>, String> {
+        let symbols = exported(library)?.into_iter();
+        Ok(symbols.map(|symbol| symbol.split('@').next().unwrap_or_default().to_owned()).collect())
+    };
+    let system = names(&Path::new(SYSTEM).join("libc.so.6"))?;
+    let own: Vec<_> = names(preload)?.difference(&system).cloned().collect();
+    if own.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} defines names of its own: {}", preload.display(), own.join(" ")))
 }
 
 /// Checks that programs built against the system's libraries find all that they may need.
