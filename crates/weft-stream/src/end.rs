@@ -84,7 +84,8 @@ impl End {
     ) -> Option<Self> {
         let slot = registry.take(tuple)?;
         // Credits stand for buffers, which have to be there.
-        let flow = if flow == Flow::Credit && registry.grow(slot) { flow } else { Flow::Packed };
+        let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
+        let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
         registry.word(entry_at(slot) + entry::FLOW).store(flow as u32, Ordering::Relaxed);
         let end = Self::at(registry, slot, Role::Connector);
         end.own.reset();

@@ -3,7 +3,7 @@
 //! Words that different processes write at the same time are 128 bytes apart: the CPU fetches
 //! pairs of cache lines.
 
-use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, SMALL_RING_LEN};
+use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, SMALL_RING_LEN};
 
 pub(crate) const PAGE: usize = 4_096;
 pub(crate) const LINES: usize = 128;
@@ -44,10 +44,8 @@ pub(crate) mod entry {
     pub(crate) const ADDRESSES: usize = 8;
     /// The connector's port in the upper half, the acceptor's in the lower.
     pub(crate) const PORTS: usize = 40;
-    /// Whether the big rings have been used.
-    pub(crate) const GROWN: usize = 48;
-    /// How often the big rings' pages have been given back.
-    pub(crate) const EMPTIED: usize = 52;
+    /// Two words: how many bytes of each direction's big ring have memory.
+    pub(crate) const FILLED: usize = 48;
     /// The connection's flow control ([`crate::flow::Flow`]).
     pub(crate) const FLOW: usize = 56;
 }
@@ -148,4 +146,5 @@ const _: () = {
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
     assert!(2 * side::LEN + 2 * direction::LEN <= PAGE);
     assert!(SMALL_RING_LEN.is_power_of_two() && BIG_RING_LEN.is_power_of_two());
+    assert!(BIG_RING_LEN.is_multiple_of(FILL_LEN) && FILL_LEN.is_multiple_of(PAGE));
 };

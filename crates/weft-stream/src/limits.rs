@@ -2,19 +2,23 @@
 //! needs another [`VERSION`].
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
-pub const CONNECTIONS_MAX: usize = 8_192;
+pub const CONNECTIONS_MAX: usize = 4_096;
 /// Bytes of a direction's first ring: enough for requests and replies.
 pub const SMALL_RING_LEN: usize = 16 << 10;
-/// Bytes of the ring that replaces it when it has been full once: a stream of bytes.
-pub const BIG_RING_LEN: usize = 256 << 10;
+/// Bytes of the ring that replaces it when it has been full once: a stream of bytes. With less,
+/// reader and writer wait for each other more often than they copy; with more, the bytes have left
+/// the caches before they are read.
+pub const BIG_RING_LEN: usize = 2 << 20;
+/// Bytes of it that get memory at a time, when the stream first comes to them.
+pub const FILL_LEN: usize = 256 << 10;
 /// Bytes after which a long message is shown to the reader while it is still being copied.
 pub const PUBLISH_LEN: usize = 32 << 10;
 /// Buffers of a direction under flow control by credits, N.
 pub const CREDITS: usize = 32;
 /// Bytes of such a buffer, S.
-pub const CREDIT_LEN: usize = BIG_RING_LEN / CREDITS;
+pub const CREDIT_LEN: usize = 8 << 10;
 /// Free bytes from which on a stream is called writable. As with TCP it is a good part of the
 /// buffer: a program that sends one piece when it may, by a socket that blocks, must not come to
 /// sleep in it, or two that relay to each other would both.

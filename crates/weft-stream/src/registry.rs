@@ -20,7 +20,7 @@ use crate::layout::{
     BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
     big_ring_at, entry, entry_at, slot_at, totals,
 };
-use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, VERSION};
+use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
 use crate::sweep;
 use crate::tuple::{Tuple, from_halves, halves};
 
@@ -37,8 +37,6 @@ pub struct Registry {
     user: u32,
     /// How far each slot is accessible in this process: 0 not, 1 its words and small rings.
     opened: Vec<AtomicU32>,
-    /// For each slot, how often its big rings had been emptied when they were last filled here.
-    filled: Vec<AtomicU32>,
     /// The second in which the dead were looked for.
     swept: AtomicU64,
 }
@@ -112,7 +110,6 @@ impl Registry {
             path: path.to_owned(),
             user,
             opened: flags(count),
-            filled: flags(count),
             swept: AtomicU64::new(0),
         })
     }
@@ -218,9 +215,15 @@ impl Registry {
             let _ = word.compare_exchange(name(slot), 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         let at = entry_at(slot);
-        if self.word(at + entry::GROWN).swap(0, Ordering::Relaxed) != 0 {
-            self.word(at + entry::EMPTIED).fetch_add(1, Ordering::Relaxed);
-            self.file.empty_range(big_ring_at(slot, 0), 2 * BIG_RING_LEN);
+        for direction in 0..2 {
+            // The first piece stays for the next connection.
+            let filled = self.filled(slot, direction);
+            let len = filled.load(Ordering::Relaxed) as usize;
+            if len > FILL_LEN {
+                filled.store(FILL_LEN as u32, Ordering::Relaxed);
+                let rest = len.min(BIG_RING_LEN) - FILL_LEN;
+                self.file.empty_range(big_ring_at(slot, direction) + FILL_LEN, rest);
+            }
         }
         self.word(at + entry::STATE).store(FREE, Ordering::Release);
         self.give_bit(slot);
@@ -231,19 +234,26 @@ impl Registry {
         Flow::of(self.word(entry_at(slot) + entry::FLOW).load(Ordering::Relaxed))
     }
 
-    /// Makes the big rings of a slot usable. `false` if there is no memory for them.
-    pub(crate) fn grow(&self, slot: usize) -> bool {
-        let at = entry_at(slot);
-        let emptied = self.word(at + entry::EMPTIED).load(Ordering::Relaxed).wrapping_add(1);
-        let Some(filled) = self.filled.get(slot) else { return false };
-        if filled.load(Ordering::Relaxed) != emptied {
-            if self.file.fill_range(big_ring_at(slot, 0), 2 * BIG_RING_LEN).is_err() {
-                return false;
+    /// How many bytes of a direction's big ring have memory.
+    pub(crate) fn filled(&self, slot: usize, direction: usize) -> &AtomicU32 {
+        self.word(entry_at(slot) + entry::FILLED + 4 * direction)
+    }
+
+    /// Gives the big ring memory at `offset`, and returns up to where there is some. Less than that
+    /// if there is none to be had. Only the writer of the direction calls it.
+    #[cold]
+    pub(crate) fn fill(&self, slot: usize, direction: usize, offset: usize) -> usize {
+        let filled = self.filled(slot, direction);
+        let mut len = filled.load(Ordering::Relaxed) as usize;
+        while len <= offset && len < BIG_RING_LEN {
+            let start = big_ring_at(slot, direction) + len;
+            if self.file.fill_range(start, FILL_LEN).is_err() {
+                break;
             }
-            filled.store(emptied, Ordering::Relaxed);
+            len += FILL_LEN;
+            filled.store(len as u32, Ordering::Relaxed);
         }
-        self.word(at + entry::GROWN).store(1, Ordering::Relaxed);
-        true
+        len.min(BIG_RING_LEN)
     }
 
     /// Makes a slot accessible in this process.

@@ -5,7 +5,7 @@
 //! A direction begins with a small ring. When that has been full once, a big one replaces it from
 //! that position on. Positions count bytes from the start and never wrap.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use weft_sys::Buffers;
 
@@ -23,6 +23,8 @@ pub(crate) struct Broken;
 pub(crate) struct Ring {
     registry: &'static Registry,
     slot: usize,
+    direction: usize,
+    filled: &'static AtomicU32,
     small: usize,
     big: usize,
     words: Direction,
@@ -34,6 +36,8 @@ impl Ring {
         Self {
             registry,
             slot,
+            direction: from as usize,
+            filled: registry.filled(slot, from as usize),
             small: small_ring_at(slot, from as usize),
             big: big_ring_at(slot, from as usize),
             words: Direction::of(registry, slot, from),
@@ -88,6 +92,11 @@ impl Ring {
                     }
                 }
                 let (at, run) = self.place(head);
+                let run = run.min(self.filled_from(at));
+                if run == 0 {
+                    room = 0; // There is no memory: as if the ring were full.
+                    continue;
+                }
                 let len = run.min(room).min(region.len() - done).min(PUBLISH_LEN);
                 let Some(part) = region.part(done, len) else { return Err(Broken) };
                 self.registry.memory().copy_from(at, &part);
@@ -110,10 +119,14 @@ impl Ring {
         self.words.head.store(head, Ordering::Release);
         *shown = head;
         let fresh = self.room()?;
-        if fresh != 0 || self.words.grown_at.load(Ordering::Relaxed) != NONE {
+        if self.words.grown_at.load(Ordering::Relaxed) != NONE {
+            let (at, _) = self.place(head);
+            return Ok(if self.filled_from(at) == 0 { 0 } else { fresh });
+        }
+        if fresh != 0 {
             return Ok(fresh);
         }
-        if !self.registry.grow(self.slot) {
+        if self.registry.fill(self.slot, self.direction, 0) == 0 {
             return Ok(0);
         }
         self.words.grown_at.store(head, Ordering::Release);
@@ -158,6 +171,18 @@ impl Ring {
         let len = len.min(used(self.words.head.load(Ordering::Acquire), tail)?);
         self.words.tail.store(tail.wrapping_add(len as u64), Ordering::Release);
         Ok(len)
+    }
+
+    /// How many bytes have memory from a place in the rings on.
+    #[inline]
+    fn filled_from(&self, at: usize) -> usize {
+        let Some(offset) = at.checked_sub(self.big) else { return usize::MAX };
+        let filled = self.filled.load(Ordering::Relaxed) as usize;
+        let filled = filled.min(BIG_RING_LEN);
+        if offset < filled {
+            return filled - offset;
+        }
+        self.registry.fill(self.slot, self.direction, offset).saturating_sub(offset)
     }
 
     /// Where the byte of a position lies, and how many follow it without a break.
