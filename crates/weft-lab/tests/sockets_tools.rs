@@ -113,7 +113,7 @@ impl Screen {
         let tmux = sockets.plain("tmux").arg("-S").arg(socket).args(["-f", "/dev/null"]);
         let screen = Self { tmux };
         let script = format!(
-            "stty -a >before; {} top -i 0.25; ended=$?; stty -a >after; \
+            "stty -g >before; {} top -i 0.25; ended=$?; stty -g >after; \
              cmp before after && echo ended with $ended; sleep 60",
             weft()?.display()
         );
@@ -123,6 +123,14 @@ impl Screen {
 
     fn tell(&self, words: &[&str]) -> Result<String> {
         Ok(self.tmux.clone().args(words).run(TIMEOUT)?.success()?.stdout)
+    }
+
+    /// The process that the shell waits for.
+    fn top(&self) -> Result<Pid> {
+        let shell = self.tell(&["display-message", "-p", "#{pane_pid}"])?;
+        let shell = shell.trim();
+        let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"))?;
+        Pid::from_raw(children.trim().parse()?).context("no child")
     }
 
     fn press(&self, key: &str) -> Result<()> {
@@ -174,13 +182,22 @@ fn top_ends_by_a_signal_as_by_a_key() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let screen = Screen::open(&sockets)?;
     screen.shows("weft top: connections")?;
-    let shell: i32 = screen.tell(&["display-message", "-p", "#{pane_pid}"])?.trim().parse()?;
-    let child = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"))?;
-    let child = Pid::from_raw(child.trim().parse()?).context("no child")?;
-    kill_process(child, Signal::TERM)?;
+    kill_process(screen.top()?, Signal::TERM)?;
     let end = screen.shows("ended with 143")?;
     ensure!(!end.contains("weft top:"), "{end}");
     Ok(())
+}
+
+#[test]
+fn top_ends_with_its_terminal() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let screen = Screen::open(&sockets)?;
+    screen.shows("weft top: connections")?;
+    let top = screen.top()?;
+    drop(screen);
+    // Whoever inherits it may let it lie, dead, with no command line any more.
+    let line = format!("/proc/{top}/cmdline");
+    until("its end", || Ok(fs::read(&line).unwrap_or_default().is_empty().then_some(())))
 }
 
 /// Has a client ask once, with the rules on its side, and returns how it ended.

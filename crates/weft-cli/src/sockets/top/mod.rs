@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use self::app::App;
 use self::stop::Stop;
@@ -20,16 +22,16 @@ const SIGNAL_CHECK: Duration = Duration::from_millis(200);
 /// Rates need two samples: the second comes soon.
 const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(300);
 
-/// Shows the connections of this user until `q` is pressed or a signal ends it. The terminal is
-/// afterwards as it was, also after a panic.
+/// Shows the connections of this user until `q` is pressed, a signal ends it or the terminal is
+/// gone. The terminal is afterwards as it was, also after a panic.
 ///
 /// # Errors
 ///
-/// If standard output is no terminal, or the terminal fails.
+/// If standard input or output is no terminal, or the terminal fails.
 pub(crate) fn top(interval: Duration) -> Result<()> {
     ensure!(
-        io::stdout().is_terminal(),
-        "standard output is not a terminal; `weft stat --watch` writes to anything"
+        io::stdin().is_terminal() && io::stdout().is_terminal(),
+        "it needs a terminal; `weft stat --watch` writes to anything"
     );
     let stop = Stop::on_signals()?;
     let result = ratatui::try_init()
@@ -56,15 +58,28 @@ fn show(terminal: &mut DefaultTerminal, interval: Duration, stop: &Stop) -> Resu
             terminal.draw(|frame| draw::draw(frame, &mut app)).context("cannot draw")?;
             changed = false;
         }
-        let wait = due.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK);
-        if event::poll(wait).context("cannot read the terminal")? {
-            match event::read().context("cannot read the terminal")? {
-                Event::Key(key) => app.press(key),
-                Event::Resize(..) => {}
-                _ => continue,
+        if !wait(due.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK))? {
+            break;
+        }
+        while event::poll(Duration::ZERO).context("cannot read the terminal")? {
+            if let Event::Key(key) = event::read().context("cannot read the terminal")? {
+                app.press(key);
             }
             changed = true;
         }
     }
     Ok(())
+}
+
+/// Waits for something to read, a signal or the end of `timeout`. `false`: the terminal is gone.
+/// That must not be left to crossterm, which would read an end of file for ever.
+fn wait(timeout: Duration) -> Result<bool> {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    let timeout = Timespec::try_from(timeout)?;
+    match rustix::event::poll(&mut terminal, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error).context("cannot wait for the terminal"),
+    }
+    Ok(!terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
 }
