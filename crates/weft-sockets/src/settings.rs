@@ -14,6 +14,10 @@ use weft_sys::{Lock, Spin};
 
 use crate::process;
 
+/// Servers whose sessions give up all system calls but those that they make themselves, and almost
+/// all address space: they would be killed for one of ours.
+const CONFINED: [&[u8]; 2] = [b"sshd", b"vsftpd"];
+
 /// Whether anything is carried at all.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
@@ -27,7 +31,8 @@ pub(crate) fn read() {
     flow();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
-    ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
+    let confined = CONFINED.contains(&process::program());
+    ENABLED.store(!off && !confined && rules().is_some(), Ordering::Relaxed);
 }
 
 /// Whether sockets are to be looked at.
