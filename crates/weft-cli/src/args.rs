@@ -163,10 +163,8 @@ pub(crate) enum ZeroCopy {
     Auto,
     /// Never
     Off,
-    /// Always, and the sender waits until the bytes have been fetched
+    /// Wherever it is possible
     Sync,
-    /// Always, and the sender goes on: a write to its buffer waits
-    Async,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

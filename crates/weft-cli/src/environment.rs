@@ -160,7 +160,6 @@ impl ZeroCopy {
             Self::Auto => "auto",
             Self::Off => "off",
             Self::Sync => "sync",
-            Self::Async => "async",
         }
     }
 }
@@ -212,7 +211,7 @@ mod tests {
         };
         let sockets = SocketArgs {
             flow: Some(Flow::Credit),
-            zero_copy: Some(ZeroCopy::Async),
+            zero_copy: Some(ZeroCopy::Sync),
             ..SocketArgs::default()
         };
         let variables = variables(&layout(), &device, &sockets).unwrap();
@@ -223,7 +222,7 @@ mod tests {
             ("WEFT_CRC", "0"),
             ("WEFT_LOG", "debug"),
             ("WEFT_SOCKETS_FLOW", "credit"),
-            ("WEFT_SOCKETS_ZCOPY", "async"),
+            ("WEFT_SOCKETS_ZCOPY", "sync"),
         ] {
             let value = value(&variables, name).unwrap();
             assert!(value.starts_with(expected), "{name}={value}");
