@@ -719,7 +719,7 @@ impl Watch {
             && !self.spent
             && end.carrier_out() == Carrier::Memory
             && !end.can_be_rung()
-            && end.room() < weft_stream::limits::WRITABLE_LEN
+            && !end.is_writable()
     }
 
     /// Is not looked at any more until the peer rings. `false` for one that has no peer who would.

@@ -684,7 +684,7 @@ impl Stream {
         }
         if end.carrier_out() == Carrier::Memory {
             ours |= OUT;
-            if end.room() >= weft_stream::limits::WRITABLE_LEN {
+            if end.is_writable() {
                 ready |= OUT;
             }
         }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use weft_sys::Buffers;
 
 use crate::layout::{big_ring_at, small_ring_at};
-use crate::limits::{BIG_RING_LEN, CREDIT_LEN, CREDITS};
+use crate::limits::{CREDIT_LEN, CREDITS, FILL_LEN};
 use crate::registry::Registry;
 use crate::ring::{Broken, used};
 use crate::words::{Direction, Role};
@@ -49,6 +49,9 @@ struct Run {
 impl Credits {
     /// Bytes that the buffers have room for together.
     pub(crate) const LEN: usize = CREDITS * CREDIT_LEN;
+    /// Those that are free when the stream is called writable again, at least. When all has been
+    /// read, half of the credits have been returned.
+    pub(crate) const WRITABLE_LEN: usize = Self::LEN / 4;
 
     /// Of the direction in which `from` sends. The big rings of the slot have been filled.
     pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
@@ -227,4 +230,4 @@ impl Credits {
     }
 }
 
-const _: () = assert!(Credits::LEN <= BIG_RING_LEN && CREDITS.is_power_of_two());
+const _: () = assert!(Credits::LEN <= FILL_LEN && CREDITS.is_power_of_two());

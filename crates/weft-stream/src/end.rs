@@ -19,7 +19,6 @@ use weft_sys::{Buffers, SharedGuard, SharedLock};
 
 use crate::flow::{Flow, Queue};
 use crate::layout::{entry, entry_at, side, totals};
-use crate::limits::WRITABLE_LEN;
 use crate::registry::Registry;
 use crate::ring::Broken;
 use crate::tuple::Tuple;
@@ -515,8 +514,7 @@ impl End {
     /// Wakes a writer that sleeps by a futex, and returns how writers have been waiting.
     fn wake_writer(&self) -> u32 {
         // Who polls is told when it is worth it; what is still unread leads here again.
-        let enough = self.rx.room().is_ok_and(|room| room >= WRITABLE_LEN);
-        let kept = if enough { 0 } else { WANTED_BY_POLL };
+        let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
         let wanted = self.peer.space_wanted.fetch_and(kept, Ordering::AcqRel) & !kept;
         if wanted & WANTED_BY_FUTEX != 0 {
             let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
@@ -583,6 +581,13 @@ impl End {
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         (self.rx.words().head.load(Ordering::Acquire), self.tx.returned())
+    }
+
+    /// Whether the program is told that it may write.
+    #[inline]
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.tx.is_writable()
     }
 
     /// Whether the peer can put no more before something is read.

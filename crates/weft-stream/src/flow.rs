@@ -92,6 +92,17 @@ impl Queue {
         }
     }
 
+    /// Whether the writer is told that it may write: there is a good part of all room. So it is,
+    /// too, if a call will say what is wrong.
+    #[inline]
+    pub(crate) fn is_writable(&self) -> bool {
+        let enough = match self {
+            Self::Packed(_) => WRITABLE_LEN,
+            Self::Credit(_) => Credits::WRITABLE_LEN,
+        };
+        self.room().map_or(true, |room| room >= enough)
+    }
+
     /// Puts as many bytes as there is room for, and returns how many. The writer's lock is held.
     #[inline]
     pub(crate) fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
@@ -352,9 +363,10 @@ mod tests {
         assert_eq!((put(&queue, b"x", 0), queue.available()), (Ok(0), Ok(CREDITS)));
         assert_eq!(take(&queue, CREDITS / 2 - 1, 0, false).map(|bytes| bytes.len()), Ok(15));
         assert_eq!(queue.room(), Ok(0), "not yet half of them");
-        assert!(!queue.has_made_room());
+        assert!(!queue.has_made_room() && !queue.is_writable());
         assert_eq!(take(&queue, 1, 0, false), Ok(vec![b'x']));
         assert_eq!(queue.room(), Ok(CREDITS / 2 * CREDIT_LEN));
+        assert!(queue.is_writable());
         assert_eq!(take(&queue, 3, 0, false).map(|bytes| bytes.len()), Ok(3));
         assert!(queue.acknowledge(), "with what goes the other way");
         assert!(!queue.acknowledge());
