@@ -7,6 +7,7 @@
 //!
 //! * `table`: which descriptors are ours, asked first and without a lock;
 //! * `stream`: connecting, accepting, sending and receiving, with all the waiting;
+//! * `zcopy`: long messages, which the receiver pulls out of the sender's memory;
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
 //! * `process`: start, fork, exec and end of the process;
 //! * `hooks`: the C functions.
@@ -35,3 +36,5 @@ mod stream;
 mod table;
 #[cfg(not(test))]
 mod wait;
+#[cfg(not(test))]
+mod zcopy;

@@ -5,10 +5,10 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::net::sockopt;
-use weft_stream::{End, Process};
+use weft_stream::{End, Owner, Process};
 
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Kind};
@@ -26,6 +26,7 @@ static FINISH: extern "C" fn() = finish;
 
 extern "C" fn begin() {
     PID.store(std::process::id(), Ordering::Relaxed);
+    renew_proof();
     settings::read();
     if !settings::enabled() {
         return;
@@ -74,9 +75,28 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     in_parent();
     PID.store(std::process::id(), Ordering::Relaxed);
+    renew_proof();
     weft_sys::forget_thread();
     settings::enter();
     epoll::forked();
+}
+
+/// What tells this process's memory from that of another one with its number.
+static PROOF: AtomicU64 = AtomicU64::new(0);
+
+fn renew_proof() {
+    let mut bytes = [0; 8];
+    // Without randomness the number and the time have to do.
+    let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let number = u64::from(PID.load(Ordering::Relaxed)) << 32 ^ crate::wait::now();
+    let proof = if random == Ok(8) { u64::from_ne_bytes(bytes) } else { number };
+    PROOF.store(proof, Ordering::Relaxed);
+}
+
+/// Who has the memory of the calling thread.
+pub(crate) fn owner() -> Owner {
+    let proof = (PROOF.as_ptr() as u64, PROOF.load(Ordering::Relaxed));
+    Owner { pid: std::process::id(), proof }
 }
 
 /// Whether this is a child that still shares the parent's memory (`vfork(2)`): what it does to

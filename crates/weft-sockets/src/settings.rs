@@ -35,6 +35,27 @@ pub(crate) fn read() {
     ENABLED.store(!off && !confined && rules().is_some(), Ordering::Relaxed);
 }
 
+/// What `WEFT_SOCKETS_ZCOPY` says of long messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ZeroCopy {
+    /// `auto`: pulled by the receiver where that is faster; the default.
+    Auto,
+    /// `off`: always through the ring.
+    Off,
+    /// `sync`: always pulled, where it is possible.
+    Sync,
+}
+
+/// Whether and when long messages are not copied twice.
+pub(crate) fn zero_copy() -> ZeroCopy {
+    static ZERO_COPY: OnceLock<ZeroCopy> = OnceLock::new();
+    *ZERO_COPY.get_or_init(|| match std::env::var("WEFT_SOCKETS_ZCOPY").as_deref() {
+        Ok("off") => ZeroCopy::Off,
+        Ok("sync" | "async") => ZeroCopy::Sync,
+        _ => ZeroCopy::Auto,
+    })
+}
+
 /// Whether sockets are to be looked at.
 #[inline]
 pub(crate) fn enabled() -> bool {

@@ -21,7 +21,7 @@ use weft_sys::{Buffers, Lock, Spin};
 use crate::next::next;
 use crate::table::{self, Kind};
 use crate::wait::{self, Wait};
-use crate::{epoll, process, settings};
+use crate::{epoll, process, settings, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
@@ -58,6 +58,7 @@ pub(crate) struct Stream {
     before: Lock<Before>,
     spin_in: Spin,
     spin_out: Spin,
+    zcopy: zcopy::Sender,
     /// What the kernel has said of the socket's end: bits of `poll(2)`.
     ended: AtomicU32,
     /// An error that the kernel has told us, and that the program does not know yet.
@@ -108,6 +109,7 @@ impl Stream {
             before: Lock::new(Before::default()),
             spin_in: Spin::new(),
             spin_out: Spin::new(),
+            zcopy: zcopy::Sender::new(),
             ended: AtomicU32::new(0),
             error: AtomicI32::new(0),
             full: AtomicU32::new(0),
@@ -543,11 +545,20 @@ impl Stream {
             self.leave(fd, Fallback::Feature); // Its notices are the kernel's.
         }
         let mut done = 0;
+        let mut may_be_pulled = self.zcopy.is_for(buffers);
         loop {
             let rest = buffers.after(done);
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return None,
                 By::Kernel => rest.send(borrow(fd), flags),
+                By::End(end) if may_be_pulled => {
+                    may_be_pulled = false;
+                    let nonblocking = is_nonblocking(fd, flags);
+                    match self.zcopy.send(end, fd, rest, nonblocking, &self.spin_out) {
+                        Ok(0) => continue,
+                        other => other,
+                    }
+                }
                 By::End(end) => end.try_send(borrow(fd), rest, flags),
                 By::Counted => self.send_counted(fd, rest, flags),
             };

@@ -21,6 +21,7 @@ use crate::flow::{Flow, Queue};
 use crate::layout::{entry, entry_at, side, totals};
 use crate::registry::Registry;
 use crate::ring::Broken;
+use crate::source::{Owner, SourceNumber, Sources};
 use crate::tuple::Tuple;
 use crate::words::{NONE, Role, Side, joined};
 
@@ -69,6 +70,8 @@ pub struct End {
     peer: Side,
     tx: Queue,
     rx: Queue,
+    sources_out: Sources,
+    sources_in: Sources,
 }
 
 impl End {
@@ -141,6 +144,8 @@ impl End {
             peer: Side::of(registry, slot, role.other()),
             tx: Queue::of(registry, slot, role, flow),
             rx: Queue::of(registry, slot, role.other(), flow),
+            sources_out: Sources::of(registry, slot, role),
+            sources_in: Sources::of(registry, slot, role.other()),
         }
     }
 
@@ -287,7 +292,8 @@ impl End {
         if self.is_the_kernels_to_send() {
             return buffers.send(socket, flags | libc_flags::DONTWAIT);
         }
-        let put = self.tx.put(buffers)?;
+        // What comes behind a source waits until it is over.
+        let put = if self.sources_out.are_open() { 0 } else { self.tx.put(buffers)? };
         if put == 0 {
             if buffers.is_empty() {
                 return Ok(0);
@@ -296,17 +302,70 @@ impl End {
             return Err(Errno::AGAIN);
         }
         words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.announce_bytes(socket, &held);
+        Ok(put)
+    }
+
+    /// Names a long message instead of putting it, for the peer to pull it out of the owner's
+    /// memory: it must stay there, and as it is, until the source is over. `None`: not now.
+    pub fn post_source(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        owner: &Owner,
+    ) -> Option<SourceNumber> {
+        let words = self.tx.words();
+        let held = SharedLock::on(words.lock).lock()?;
+        let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
+        if !in_memory || self.is_the_kernels_to_send() || self.sources_out.are_open() {
+            return None;
+        }
+        let number = self.sources_out.post(buffers, owner)?;
+        words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.announce_bytes(socket, &held);
+        Some(number)
+    }
+
+    /// How much of a source has been pulled so far. `None`: it is over, or will not go on.
+    #[must_use]
+    pub fn source_progress(&self, number: SourceNumber) -> Option<u64> {
+        let lost = self.registry.generation(self.slot) != self.generation
+            || self.sources_out.are_refused()
+            || self.is_the_kernels_to_send();
+        if lost { None } else { self.sources_out.progress(number) }
+    }
+
+    /// Ends a source of the caller's. Returns how many bytes of it the peer has pulled.
+    #[must_use]
+    pub fn withdraw_source(&self, number: SourceNumber) -> usize {
+        if self.registry.generation(self.slot) != self.generation {
+            return 0; // Both ends have gone; the slot is another connection's.
+        }
+        self.sources_out.withdraw(number)
+    }
+
+    /// Whether another process sleeps at the other end until something comes.
+    #[must_use]
+    pub fn is_peer_waiting(&self) -> bool {
+        let sleeps = self.peer.sleepers.load(Ordering::Relaxed) != 0
+            || self.peer.doze.load(Ordering::Relaxed) != 0;
+        sleeps && self.peer.pid.load(Ordering::Relaxed) != self.own.pid.load(Ordering::Relaxed)
+    }
+
+    /// Something has been put: wakes whoever waits for it at the other end. The lock of the own
+    /// direction is held.
+    #[inline]
+    fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
         fence(Ordering::SeqCst);
         self.wake_dozers();
         let asleep = self.peer.sleepers.load(Ordering::Relaxed) != 0;
         // Of one that has shut down its half, only the kernel can say whether it still lives.
         if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
-            self.ring_bell(socket, &held);
+            self.ring_bell(socket, held);
         }
         if self.rx.acknowledge() {
-            self.announce_room_held(socket, &held);
+            self.announce_room_held(socket, held);
         }
-        Ok(put)
     }
 
     fn is_the_kernels_to_send(&self) -> bool {
@@ -374,11 +433,13 @@ impl End {
             } else {
                 self.rx.take(buffers, how.keep)?
             };
-            if taken > 0 {
-                if !how.keep {
+            let named = self.sources_in.may_be_open();
+            let pulled = if named { self.pull(socket, buffers, how, taken) } else { 0 };
+            if taken + pulled > 0 {
+                if taken > 0 && !how.keep {
                     self.announce_room(socket);
                 }
-                return Ok(taken);
+                return Ok(taken + pulled);
             }
             if buffers.is_empty() {
                 return Ok(0);
@@ -394,6 +455,21 @@ impl End {
                 return Ok(ended);
             }
         }
+    }
+
+    /// Fills the buffers out of the peer's memory, behind the `taken` bytes of the ring.
+    #[cold]
+    fn pull(&self, socket: BorrowedFd<'_>, buffers: Buffers<'_>, how: How, taken: usize) -> usize {
+        let kept = if how.keep { taken } else { 0 };
+        let is_next = || self.rx.available() == Ok(kept);
+        let pulled = self.sources_in.pull(buffers.after(taken), how.keep, how.discard, is_next);
+        if pulled.over {
+            fence(Ordering::SeqCst);
+            if self.peer.space_wanted.load(Ordering::Relaxed) != 0 {
+                self.announce_room_to_waiter(socket);
+            }
+        }
+        pulled.bytes
     }
 
     /// The first phase. `None` if it has just ended.
@@ -430,7 +506,7 @@ impl End {
     fn ask_kernel(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
         let answer = self.take_bells(socket, usize::MAX);
         fence(Ordering::SeqCst);
-        if self.rx.available()? > 0 {
+        if self.available()? > 0 {
             return Ok(None);
         }
         match answer {
@@ -453,7 +529,7 @@ impl End {
         }
         self.own.gone.store(1, Ordering::Relaxed);
         // TCP resets a connection whose closing end has not read everything.
-        let unread = self.tx.available()? > 0;
+        let unread = self.tx.available()? > 0 || self.sources_out.are_open();
         if unread && self.own.reset_told.swap(1, Ordering::Relaxed) == 0 {
             return Err(Errno::CONNRESET);
         }
@@ -542,7 +618,8 @@ impl End {
         let words = self.rx.words();
         let before =
             words.tcp_read.load(Ordering::Relaxed) < words.switch_at.load(Ordering::Acquire);
-        let after = words.back_at.load(Ordering::Relaxed) == words.tail.load(Ordering::Relaxed);
+        let after = words.back_at.load(Ordering::Relaxed) == words.tail.load(Ordering::Relaxed)
+            && !self.sources_in.are_open();
         if before || after { Carrier::Tcp } else { Carrier::Memory }
     }
 
@@ -554,12 +631,19 @@ impl End {
         if before || self.is_the_kernels_to_send() { Carrier::Tcp } else { Carrier::Memory }
     }
 
-    /// Bytes in the rings that have not been read. Those that the peer has broken count as
+    /// Bytes that can be read from the ring and from sources.
+    #[inline]
+    fn available(&self) -> Result<usize, Broken> {
+        let named = if self.sources_in.may_be_open() { self.sources_in.unread() } else { 0 };
+        Ok(self.rx.available()? + named)
+    }
+
+    /// Bytes in memory that have not been read. Those that the peer has broken count as
     /// something to be read, which will say so.
     #[inline]
     #[must_use]
     pub fn unread(&self) -> usize {
-        if self.carrier_in() == Carrier::Tcp { 0 } else { self.rx.available().unwrap_or(1) }
+        if self.carrier_in() == Carrier::Tcp { 0 } else { self.available().unwrap_or(1) }
     }
 
     /// Bytes that the peer has not read from the rings.
@@ -572,6 +656,9 @@ impl End {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
+        if self.sources_out.may_be_open() && self.sources_out.are_open() {
+            return 0;
+        }
         self.tx.room().unwrap_or(usize::MAX)
     }
 
@@ -580,7 +667,9 @@ impl End {
     #[inline]
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        (self.rx.words().head.load(Ordering::Acquire), self.tx.returned())
+        let come = self.rx.words().head.load(Ordering::Acquire);
+        let named = self.rx.words().posted.load(Ordering::Acquire);
+        (come.wrapping_add(named), self.tx.returned())
     }
 
     /// Whether the program is told that it may write.
@@ -768,8 +857,11 @@ impl End {
     /// Bytes moved through memory: sent, received.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
-        let head = |ring: &Queue| ring.words().head.load(Ordering::Relaxed);
-        (head(&self.tx), head(&self.rx))
+        let moved = |ring: &Queue| {
+            let words = ring.words();
+            words.head.load(Ordering::Relaxed) + words.pulled.load(Ordering::Relaxed)
+        };
+        (moved(&self.tx), moved(&self.rx))
     }
 }
 

@@ -97,12 +97,13 @@ pub(crate) mod direction {
     pub(crate) const LOCK: usize = 48;
     pub(crate) const MESSAGES: usize = 56;
     pub(crate) const STALLS: usize = 64;
-    pub(crate) const PULLED: usize = 72;
     /// Under flow control by credits: buffers filled so far.
     pub(crate) const FILLED: usize = 80;
     /// Summed over all stalls: bytes unread then, and bytes that there is memory for.
     pub(crate) const STALLED_USED: usize = 88;
     pub(crate) const STALLED_ALLOTTED: usize = 96;
+    /// Sources posted so far.
+    pub(crate) const POSTED: usize = 104;
     // The consumer's.
     pub(crate) const TAIL: usize = 128;
     pub(crate) const TCP_READ: usize = 136;
@@ -113,7 +114,38 @@ pub(crate) mod direction {
     /// Likewise: buffers emptied so far, and how many of them the producer has been told of.
     pub(crate) const EMPTIED: usize = 168;
     pub(crate) const ACKNOWLEDGED: usize = 176;
+    /// Sources that are over, as far as the consumer has looked.
+    pub(crate) const SOURCES_TAKEN: usize = 184;
+    /// Bytes that it has pulled out of sources.
+    pub(crate) const PULLED: usize = 192;
+    /// It may not read the producer's memory.
+    pub(crate) const REFUSED: usize = 200;
     pub(crate) const LEN: usize = 256;
+}
+
+/// Sources of a direction: see [`crate::source`]. They lie behind the words in a slot's page.
+pub(crate) mod source {
+    /// Whether it is open, where its bytes lie, which source it is, and how many have been pulled.
+    pub(crate) const STATE: usize = 0;
+    /// The process whose memory it is.
+    pub(crate) const PID: usize = 8;
+    pub(crate) const PIECES: usize = 12;
+    /// Where that process has its proof, and what it is.
+    pub(crate) const PROOF_AT: usize = 16;
+    pub(crate) const PROOF: usize = 24;
+    /// Address and length of each piece.
+    pub(crate) const PIECE: usize = 32;
+    pub(crate) const PIECES_MAX: usize = 4;
+    /// The address of a copy of all pieces, which counts once they have been moved there.
+    pub(crate) const COPY: usize = PIECE + PIECES_MAX * 16;
+    pub(crate) const LEN: usize = 128;
+}
+const SOURCES: usize = PAGE / 2;
+/// Sources of a direction that may be open at a time.
+pub(crate) const SOURCES_MAX: usize = (PAGE - SOURCES) / 2 / source::LEN;
+
+pub(crate) const fn source_at(slot: usize, direction: usize, index: usize) -> usize {
+    slot_at(slot) + SOURCES + (direction * SOURCES_MAX + index) * source::LEN
 }
 
 pub(crate) const fn entry_at(slot: usize) -> usize {
@@ -144,7 +176,8 @@ const _: () = {
     assert!(BITMAP + CONNECTIONS_MAX / 8 <= PAGE, "the bitmap ends with the first page");
     assert!(totals::FALLBACKS + totals::FALLBACKS_MAX * 8 <= BITMAP);
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
-    assert!(2 * side::LEN + 2 * direction::LEN <= PAGE);
+    assert!(2 * side::LEN + 2 * direction::LEN <= SOURCES);
+    assert!(source::COPY + 8 <= source::LEN);
     assert!(SMALL_RING_LEN.is_power_of_two() && BIG_RING_LEN.is_power_of_two());
     assert!(BIG_RING_LEN.is_multiple_of(FILL_LEN) && FILL_LEN.is_multiple_of(PAGE));
 };

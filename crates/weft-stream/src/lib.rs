@@ -9,19 +9,23 @@
 mod credit;
 mod end;
 mod flow;
+mod judge;
 mod layout;
 pub mod limits;
 mod registry;
 mod ring;
 pub mod rules;
 mod snapshot;
+mod source;
 mod sweep;
 mod tuple;
 mod words;
 
 pub use end::{Carrier, End, How, Process};
 pub use flow::Flow;
+pub use judge::{Judge, Way};
 pub use registry::{OpenError, Registry, directory, is_local};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, Fallback, SideSnapshot, Totals};
+pub use source::{Owner, SourceNumber};
 pub use tuple::Tuple;
 pub use words::Role;

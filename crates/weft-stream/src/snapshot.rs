@@ -205,18 +205,19 @@ impl Registry {
     fn direction(&self, slot: usize, from: usize) -> DirectionSnapshot {
         let at = direction_at(slot, from);
         let word = |offset: usize| self.word64(at + offset).load(Ordering::Relaxed);
-        let bytes = word(direction::HEAD);
+        let put = word(direction::HEAD);
+        let pulled = word(direction::PULLED);
         DirectionSnapshot {
             in_memory: word(direction::SWITCH_AT) != NONE && word(direction::BACK_AT) == NONE,
-            bytes,
+            bytes: put + pulled,
             tcp_bytes: word(direction::TCP_SENT),
             messages: word(direction::MESSAGES),
             stalls: word(direction::STALLS),
             stalled_used: word(direction::STALLED_USED),
             stalled_allotted: word(direction::STALLED_ALLOTTED),
             bells: word(direction::BELLS),
-            pulled: word(direction::PULLED),
-            unread: bytes.saturating_sub(word(direction::TAIL)),
+            pulled,
+            unread: put.saturating_sub(word(direction::TAIL)),
         }
     }
 }

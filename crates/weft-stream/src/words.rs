@@ -121,11 +121,11 @@ pub(crate) struct Direction {
     pub(crate) lock: &'static AtomicU32,
     pub(crate) messages: &'static AtomicU64,
     pub(crate) stalls: &'static AtomicU64,
-    pub(crate) pulled: &'static AtomicU64,
     /// Under flow control by credits: buffers filled so far.
     pub(crate) filled: &'static AtomicU64,
     pub(crate) stalled_used: &'static AtomicU64,
     pub(crate) stalled_allotted: &'static AtomicU64,
+    pub(crate) posted: &'static AtomicU64,
     /// Bytes taken out of the rings so far.
     pub(crate) tail: &'static AtomicU64,
     pub(crate) tcp_read: &'static AtomicU64,
@@ -137,6 +137,9 @@ pub(crate) struct Direction {
     pub(crate) emptied: &'static AtomicU64,
     /// How many of those the producer has been told of.
     pub(crate) acknowledged: &'static AtomicU64,
+    pub(crate) sources_taken: &'static AtomicU64,
+    pub(crate) pulled: &'static AtomicU64,
+    pub(crate) refused: &'static AtomicU32,
 }
 
 impl Direction {
@@ -155,10 +158,10 @@ impl Direction {
             lock: word(direction::LOCK),
             messages: word64(direction::MESSAGES),
             stalls: word64(direction::STALLS),
-            pulled: word64(direction::PULLED),
             filled: word64(direction::FILLED),
             stalled_used: word64(direction::STALLED_USED),
             stalled_allotted: word64(direction::STALLED_ALLOTTED),
+            posted: word64(direction::POSTED),
             tail: word64(direction::TAIL),
             tcp_read: word64(direction::TCP_READ),
             bells_taken: word64(direction::BELLS_TAKEN),
@@ -166,6 +169,9 @@ impl Direction {
             read_of_buffer: word64(direction::READ_OF_BUFFER),
             emptied: word64(direction::EMPTIED),
             acknowledged: word64(direction::ACKNOWLEDGED),
+            sources_taken: word64(direction::SOURCES_TAKEN),
+            pulled: word64(direction::PULLED),
+            refused: word(direction::REFUSED),
         }
     }
 
@@ -180,6 +186,8 @@ impl Direction {
             self.bells,
             self.messages,
             self.stalls,
+            self.posted,
+            self.sources_taken,
             self.pulled,
             self.filled,
             self.stalled_used,
@@ -192,6 +200,7 @@ impl Direction {
             self.acknowledged,
         ];
         counters.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.refused.store(0, Ordering::Relaxed);
         self.lock.store(0, Ordering::Relaxed);
         self.reader_lock.store(0, Ordering::Relaxed);
     }

@@ -38,7 +38,9 @@ pub use named::NamedMemory;
 pub use offer::{CoreOffers, NAP, Offer};
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
-pub use process_vm::{PIECES_MAX, Piece, peek_process, poke_process, read_process, write_process};
+pub use process_vm::{
+    PIECES_MAX, Piece, Proof, peek_process, poke_process, read_process, read_proven, write_process,
+};
 pub use region::Region;
 #[cfg(not(loom))]
 pub use ring::SharedSlots;

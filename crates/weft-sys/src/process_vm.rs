@@ -39,6 +39,50 @@ pub fn peek_process(pid: Pid, addr: u64, bytes: &mut [u8]) -> Result<(), Errno> 
     read_process(pid, &[(addr, bytes.len())], &target.ok_or(Errno::FAULT)?)
 }
 
+/// A word that tells a process from all others that may get its number: where it lies there, and
+/// what it is.
+pub type Proof = (u64, u64);
+
+/// Fills `target` from `pieces` of another process's memory, which are together as long, and then
+/// looks whether it is the process that has the proof.
+///
+/// # Errors
+/// As [`read_process`]; `ESRCH` also if it is another process.
+pub fn read_proven(
+    pid: Pid,
+    pieces: &[Piece],
+    target: &Region,
+    (proof_at, proof): Proof,
+) -> Result<(), Errno> {
+    let (mut remote, count) = rest_of(pieces, 0)?;
+    let proof_at = usize::try_from(proof_at).map_err(|_| Errno::FAULT)?;
+    let place = remote.get_mut(count as usize).ok_or(Errno::INVAL)?;
+    *place = libc::iovec { iov_base: proof_at as *mut libc::c_void, iov_len: size_of_val(&proof) };
+    let mut found = 0_u64;
+    let local = [
+        libc::iovec { iov_base: target.addr() as *mut libc::c_void, iov_len: target.len() },
+        libc::iovec { iov_base: (&raw mut found).cast(), iov_len: size_of_val(&found) },
+    ];
+    // SAFETY: both lists are alive during the call; the target is mapped and writable by the
+    // region's contract, the other place is a local variable; the kernel checks the other's.
+    let moved = unsafe {
+        libc::process_vm_readv(
+            pid.as_raw_nonzero().get(),
+            local.as_ptr(),
+            2,
+            remote.as_ptr(),
+            count + 1,
+            0,
+        )
+    };
+    match usize::try_from(moved) {
+        Ok(moved) if moved != target.len() + size_of_val(&found) => Err(Errno::FAULT),
+        Ok(_) if found == proof => Ok(()),
+        Ok(_) => Err(Errno::SRCH),
+        Err(_) => Err(last_error()),
+    }
+}
+
 /// Copies `source` to `pieces` of another process's memory, which are together as long.
 ///
 /// # Errors
@@ -76,13 +120,14 @@ fn transfer(
         match usize::try_from(moved) {
             Ok(0) => return Err(Errno::FAULT),
             Ok(moved) => done += moved,
-            Err(_) => {
-                let error = std::io::Error::last_os_error();
-                return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            }
+            Err(_) => return Err(last_error()),
         }
     }
     Ok(())
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// The pieces behind the first `skip` bytes.
@@ -128,6 +173,20 @@ mod tests {
         let pieces = [(c.as_mut_ptr() as u64, 2), (0, 0), (d.as_mut_ptr() as u64, 6)];
         write_process(own, &pieces, &region(&mut all)).expect("own memory");
         assert_eq!((&c, &d), (b"ab", b"cdefgh"));
+    }
+
+    #[test]
+    fn another_process_is_told_by_its_proof() {
+        let own = rustix::process::getpid();
+        let (bytes, proof) = (*b"abcd", 0x1234_u64);
+        let mut all = [0; 4];
+        let pieces = [(bytes.as_ptr() as u64, 4)];
+        let place = std::ptr::from_ref(&proof) as u64;
+        let read = |all: &mut [u8], proof| read_proven(own, &pieces, &region(all), proof);
+        assert_eq!(read(&mut all, (place, 0x1234)), Ok(()));
+        assert_eq!(&all, b"abcd");
+        assert_eq!(read(&mut all, (place, 0x1235)), Err(Errno::SRCH));
+        assert_eq!(read(&mut all, (8, 0x1234)), Err(Errno::FAULT));
     }
 
     #[test]
