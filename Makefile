@@ -12,6 +12,8 @@ fish_completions := $(root)/share/fish/vendor_completions.d
 # Debian packages that `make demo` and `make bench` measure with.
 measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
 	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin redis-server redis-tools
+# Those that `make bench` needs besides.
+benched := sockperf wrk nginx-light
 
 .PHONY: help build demo test bench install clean
 
@@ -29,8 +31,8 @@ demo: ## Run RDMA programs between two network namespaces, and redis on one host
 test: ## Run every check and every test, real programs included
 	scripts/test
 
-bench: ## Measure beside TCP (BENCH="--json", or "--one-host" for shared memory)
-	scripts/setup $(measured)
+bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory)
+	scripts/setup $(measured) $(benched)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)
 

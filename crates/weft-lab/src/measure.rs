@@ -1,6 +1,7 @@
 //! One measurement: a client and a server of some tool, on a stage, and what they report.
 
 use std::fmt;
+use std::fs;
 use std::hint::black_box;
 use std::thread::{self, available_parallelism};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::endpoint::Port;
-use crate::parse::{iperf3, perftest, qperf, redis, ucx};
+use crate::parse::{iperf3, perftest, qperf, redis, sockperf, ucx, wrk};
+use crate::paths::scratch;
 use crate::ports;
 use crate::program::{Program, Running};
 use crate::stage::Stage;
@@ -138,8 +140,31 @@ pub enum Tool {
     },
     /// Requests of `redis-benchmark` to a `redis-server`, which wait for each other's answers.
     Redis {
-        /// Connections, each with one request at a time.
+        /// Connections.
         clients: u32,
+        /// Requests that each has open at a time.
+        pipeline: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// Ping-pong of `sockperf` over TCP: the median.
+    Sockperf {
+        /// Bytes per message.
+        bytes: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// A single stream of `iperf3`, congestion control cubic.
+    TcpStream {
+        /// Bytes per write.
+        bytes: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// Requests of `wrk` for one file, over 20 connections, to an `nginx` with one worker.
+    Nginx {
+        /// Bytes of the file.
+        bytes: u32,
         /// Whether both run on Weft.
         weft: bool,
     },
@@ -157,11 +182,16 @@ impl Tool {
             Self::PerftestBandwidth { unit, .. }
             | Self::QperfTcpBandwidth { unit, .. }
             | Self::Ucx { unit, .. } => unit,
-            Self::Iperf3 { .. } | Self::Memcpy { .. } => Unit::BytesPerSecond,
-            Self::Iperf3NoDelay { .. } | Self::Redis { .. } => Unit::MessagesPerSecond,
-            Self::PerftestLatency { .. } | Self::QperfLatency { .. } | Self::FabricShm { .. } => {
-                Unit::Nanoseconds
+            Self::Iperf3 { .. } | Self::TcpStream { .. } | Self::Memcpy { .. } => {
+                Unit::BytesPerSecond
             }
+            Self::Iperf3NoDelay { .. } | Self::Redis { .. } | Self::Nginx { .. } => {
+                Unit::MessagesPerSecond
+            }
+            Self::PerftestLatency { .. }
+            | Self::QperfLatency { .. }
+            | Self::FabricShm { .. }
+            | Self::Sockperf { .. } => Unit::Nanoseconds,
         }
     }
 }
@@ -177,7 +207,12 @@ impl fmt::Display for Tool {
             Self::QperfTcpBandwidth { bytes, .. } => write!(f, "qperf tcp_bw -m {bytes}"),
             Self::Ucx { test, options, .. } => write!(f, "ucx_perftest -t {test} {options}"),
             Self::FabricShm { bytes } => write!(f, "fi_pingpong -p shm -S {bytes}"),
-            Self::Redis { clients, .. } => write!(f, "redis-benchmark -t get -c {clients}"),
+            Self::Redis { clients, pipeline, .. } => {
+                write!(f, "redis-benchmark -t get -c {clients} -P {pipeline}")
+            }
+            Self::Sockperf { bytes, .. } => write!(f, "sockperf ping-pong --tcp -m {bytes}"),
+            Self::TcpStream { bytes, .. } => write!(f, "iperf3 -C cubic -l {bytes}"),
+            Self::Nginx { bytes, .. } => write!(f, "wrk -c 20, nginx, {bytes} bytes"),
             Self::Memcpy { bytes } => write!(f, "memcpy of {bytes} bytes"),
         }
     }
@@ -228,7 +263,10 @@ impl Bench<'_> {
             Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
             Tool::Ucx { test, options, unit } => self.ucx(test, options, unit),
             Tool::FabricShm { bytes } => self.fabric_shm(bytes),
-            Tool::Redis { clients, weft } => self.redis(clients, weft),
+            Tool::Redis { clients, pipeline, weft } => self.redis(clients, pipeline, weft),
+            Tool::Sockperf { bytes, weft } => self.sockperf(bytes, weft),
+            Tool::TcpStream { bytes, weft } => self.tcp_stream(bytes, weft),
+            Tool::Nginx { bytes, weft } => self.nginx(bytes, weft),
             Tool::Memcpy { bytes } => self.memcpy(bytes as usize),
         };
         result.with_context(|| tool.to_string())
@@ -329,24 +367,84 @@ impl Bench<'_> {
         Ok(Sample::new(latency.parse::<f64>()? * 1e3, cpu, 2.0 * f64::from(iterations)))
     }
 
-    fn redis(&self, clients: u32, weft: bool) -> Result<Sample> {
-        const REQUESTS: u32 = 100_000;
+    fn redis(&self, clients: u32, pipeline: u32, weft: bool) -> Result<Sample> {
+        let requests = if clients == 1 { 100_000 } else { 300_000 * pipeline.min(4) };
         let program = if weft { Program::weft } else { Program::plain };
         let (port, address) = (ports::next(), self.address());
         let server = program("redis-server").args(["--port", &port.to_string(), "--save", ""]);
         let server = self.server(server.args(["--bind", &address])).start()?;
-        let mut server = server.listening(Port::Tcp(port))?;
+        let server = server.listening(Port::Tcp(port))?;
         let client = program("redis-benchmark").args(["-h", &address, "-p", &port.to_string()]);
         let client = client.line("--csv -t get -c").arg(clients.to_string());
-        let client = client.arg("-n").arg(REQUESTS.to_string());
+        let client = client.arg("-P").arg(pipeline.to_string());
+        let client = client.arg("-n").arg(requests.to_string());
+        let (output, cpu) = self.client_of(server, client)?;
+        Ok(Sample::new(redis::requests_per_second(&output)?, cpu, requests.into()))
+    }
+
+    fn sockperf(&self, bytes: u32, weft: bool) -> Result<Sample> {
+        let program = if weft { Program::weft } else { Program::plain };
+        let port = ports::next();
+        let end = |role| {
+            let program = program("sockperf").args([role, "--tcp", "-i", &self.address()]);
+            program.arg("-p").arg(port.to_string())
+        };
+        let server = self.server(end("server")).start()?.listening(Port::Tcp(port))?;
+        let client = end("ping-pong").line("-t 2 -m").arg(bytes.to_string());
+        let (output, cpu) = self.client_of(server, client)?;
+        let result = sockperf::Report::parse(&output)?;
+        Ok(Sample::new(result.median * 1e3, cpu, result.messages))
+    }
+
+    fn tcp_stream(&self, bytes: u32, weft: bool) -> Result<Sample> {
+        let program = if weft { Program::weft } else { Program::plain };
+        let (port, seconds) = (ports::next(), 2.0);
+        let program = program("iperf3").arg("-p").arg(port.to_string());
+        let server = self.server(program.clone().line("-s -1")).start()?;
+        let server = server.listening(Port::Tcp(port))?;
+        let client = program.line("-t 2 --json -C cubic -l").arg(bytes.to_string());
+        let client = client.arg("-c").arg(self.address());
+        let (output, cpu) = self.client_then_server(client, server)?;
+        let report = iperf3::Report::parse(&output)?;
+        Ok(Sample::new(report.received, cpu, report.received * seconds / f64::from(bytes)))
+    }
+
+    fn nginx(&self, bytes: u32, weft: bool) -> Result<Sample> {
+        let program = if weft { Program::weft } else { Program::plain };
+        let (port, address) = (ports::next(), self.address());
+        let files = scratch("bench-nginx")?;
+        fs::write(files.join("file"), vec![b'x'; bytes as usize])?;
+        let at = files.display();
+        // Root's workers stay root's: memory is shared between processes of one user.
+        let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+        let configuration = format!(
+            "{user} daemon off; worker_processes 1; pid {at}/pid; error_log {at}/errors;\n\
+             events {{ worker_connections 1024; }}\n\
+             http {{ access_log off; sendfile on; keepalive_requests 1000000000;\n\
+             client_body_temp_path {at}; proxy_temp_path {at}; fastcgi_temp_path {at};\n\
+             uwsgi_temp_path {at}; scgi_temp_path {at};\n\
+             server {{ listen {address}:{port}; root {at}; }} }}\n"
+        );
+        fs::write(files.join("configuration"), configuration)?;
+        let server = program("nginx").arg("-c").arg(files.join("configuration"));
+        let server = self.server(server).start()?.listening(Port::Tcp(port))?;
+        let client = program("wrk").line("-t 1 -c 20 -d 2");
+        let (output, cpu) =
+            self.client_of(server, client.arg(format!("http://{address}:{port}/file")))?;
+        let result = wrk::Report::parse(&output)?;
+        let sample = Sample::new(result.rate, cpu, result.requests);
+        fs::remove_dir_all(&files)?;
+        Ok(sample)
+    }
+
+    /// Runs the client to its end, then makes the server end, which would not by itself.
+    fn client_of(&self, mut server: Running, client: Program) -> Result<(String, [Duration; 2])> {
         let before = children_cpu()?;
         let client = self.client(client).run(TIMEOUT)?.success()?;
         let between = children_cpu()?;
         server.signal(Signal::TERM)?;
-        server.wait(TIMEOUT)?.success()?;
-        let cpu = [between - before, children_cpu()? - between];
-        let rate = redis::requests_per_second(&client.stdout)?;
-        Ok(Sample::new(rate, cpu, REQUESTS.into()))
+        server.wait(TIMEOUT)?; // Some end by the signal.
+        Ok((client.stdout, [between - before, children_cpu()? - between]))
     }
 
     /// Copies between two buffers, as long as the other tools measure at least.

@@ -65,7 +65,7 @@ fn one_host() -> Result<()> {
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["program", "requests by weft run", "as it is", "Weft / TCP"]);
     for clients in CLIENTS {
-        let tool = |weft| Tool::Redis { clients, weft };
+        let tool = |weft| Tool::Redis { clients, pipeline: 1, weft };
         let (weft, plain) = (bench.run(tool(true))?.value, bench.run(tool(false))?.value);
         table.add_row([
             tool(true).to_string(),

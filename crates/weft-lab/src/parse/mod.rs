@@ -4,4 +4,6 @@ pub mod iperf3;
 pub mod perftest;
 pub mod qperf;
 pub mod redis;
+pub mod sockperf;
 pub mod ucx;
+pub mod wrk;

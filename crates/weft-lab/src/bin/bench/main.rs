@@ -1,5 +1,7 @@
 //! `make bench`: Weft beside TCP over the same path, run in turns, medians of several runs.
 
+mod groups;
+
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use comfy_table::{Table, presets};
@@ -7,6 +9,8 @@ use serde::Serialize;
 use weft_lab::measure::{Bench, Placement, Sample, Tool, Unit};
 use weft_lab::resources::{hold, idle_cpu, resources};
 use weft_lab::{Stage, machine, namespaces_denied};
+
+use crate::groups::{GROUPS, GROUPS_OF_ONE_HOST, GROUPS_OF_SOCKETS, Group};
 
 /// Measure Weft beside TCP over the same path.
 #[derive(Debug, Parser)]
@@ -23,6 +27,10 @@ struct Args {
     #[arg(long)]
     one_host: bool,
 
+    /// Measure sockets programs on one host: on Weft, and the same on the kernel's TCP
+    #[arg(long, conflicts_with = "one_host")]
+    sockets: bool,
+
     /// Stay on loopback even with the right to make network namespaces
     #[arg(long)]
     loopback: bool,
@@ -32,188 +40,6 @@ struct Args {
     json: bool,
 }
 
-/// What is aimed at for the ratio of Weft to TCP.
-#[derive(Debug, Clone, Copy)]
-enum Target {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-/// A measurement of a rival and those of Weft that it is the measure of.
-struct Group {
-    baseline: Tool,
-    /// Where the baseline runs, if not where the subjects do.
-    baseline_placement: Option<Placement>,
-    /// Where the subjects run, if not where the user says.
-    placement: Option<Placement>,
-    subjects: &'static [(Tool, Target)],
-}
-
-impl Group {
-    /// Where Weft's ends and the rival's run, if not where the user says.
-    fn placements(&self, usual: Placement) -> [String; 2] {
-        let weft = self.placement.unwrap_or(usual);
-        let rival = self.baseline_placement.unwrap_or(weft);
-        [weft, rival].map(|place| if place == usual { String::new() } else { place.to_string() })
-    }
-
-    const fn of(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Self {
-        Self { baseline, baseline_placement: None, placement: None, subjects }
-    }
-}
-
-const TCP_LATENCY: Tool = Tool::QperfLatency { test: "tcp_lat", bytes: 8 };
-const DATAGRAMS: Group = Group::of(
-    Tool::QperfLatency { test: "udp_lat", bytes: 8 },
-    &[(
-        Tool::PerftestLatency { program: "ib_send_lat", options: "-c UD -s 8 -n 30000" },
-        Target::AtMost(1.0),
-    )],
-);
-
-const MESSAGE_RATE: &[(Tool, Target)] = &[(
-    Tool::PerftestBandwidth {
-        program: "ib_send_bw",
-        options: "-s 64 -t 128 -n 3000000",
-        unit: Unit::MessagesPerSecond,
-    },
-    Target::AtLeast(5.0),
-)];
-
-const GROUPS: [Group; 5] = [
-    Group::of(
-        Tool::Iperf3 { bytes: 65_536 },
-        &[
-            (
-                Tool::PerftestBandwidth {
-                    program: "ib_write_bw",
-                    options: "-s 65536 -n 30000",
-                    unit: Unit::BytesPerSecond,
-                },
-                Target::AtLeast(0.9),
-            ),
-            (
-                Tool::PerftestBandwidth {
-                    program: "ib_send_bw",
-                    options: "-s 65536 -n 30000",
-                    unit: Unit::BytesPerSecond,
-                },
-                Target::AtLeast(0.9),
-            ),
-        ],
-    ),
-    Group::of(
-        TCP_LATENCY,
-        &[
-            (
-                Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
-                Target::AtMost(1.1),
-            ),
-            (
-                Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000 -e" },
-                Target::AtMost(1.3),
-            ),
-        ],
-    ),
-    Group::of(Tool::Iperf3NoDelay { bytes: 64 }, MESSAGE_RATE),
-    Group::of(Tool::QperfTcpBandwidth { bytes: 64, unit: Unit::MessagesPerSecond }, MESSAGE_RATE),
-    DATAGRAMS,
-];
-
-const SEND_LATENCY: Tool =
-    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 200000" };
-const WRITE_LATENCY: Tool =
-    Tool::PerftestLatency { program: "ib_write_lat", options: "-s 8 -n 200000" };
-
-const fn bandwidth(program: &'static str, options: &'static str) -> Tool {
-    Tool::PerftestBandwidth { program, options, unit: Unit::BytesPerSecond }
-}
-
-const fn rate(program: &'static str) -> Tool {
-    let options = "-s 64 -t 128 -n 3000000";
-    Tool::PerftestBandwidth { program, options, unit: Unit::MessagesPerSecond }
-}
-
-const fn ucx_bandwidth(options: &'static str) -> Tool {
-    Tool::Ucx { test: "tag_bw", options, unit: Unit::BytesPerSecond }
-}
-
-const WRITE_64K: Tool = bandwidth("ib_write_bw", "-s 65536 -n 100000");
-const READ_64K: Tool = bandwidth("ib_read_bw", "-s 65536 -n 100000");
-const WRITE_1M: Tool = bandwidth("ib_write_bw", "-s 1048576 -n 10000");
-const READ_1M: Tool = bandwidth("ib_read_bw", "-s 1048576 -n 10000");
-const WRITE_16M: Tool = bandwidth("ib_write_bw", "-s 16777216 -n 300");
-const READ_16M: Tool = bandwidth("ib_read_bw", "-s 16777216 -n 300");
-
-/// On one host, where memory is shared.
-const GROUPS_OF_ONE_HOST: [Group; 13] = [
-    Group::of(
-        Tool::Ucx { test: "tag_lat", options: "-s 8 -n 300000", unit: Unit::Nanoseconds },
-        &[(SEND_LATENCY, Target::AtMost(1.0)), (WRITE_LATENCY, Target::AtMost(1.0))],
-    ),
-    Group::of(
-        Tool::FabricShm { bytes: 8 },
-        &[(SEND_LATENCY, Target::AtMost(1.0)), (WRITE_LATENCY, Target::AtMost(1.0))],
-    ),
-    Group::of(
-        TCP_LATENCY,
-        &[(SEND_LATENCY, Target::AtMost(0.02)), (WRITE_LATENCY, Target::AtMost(0.02))],
-    ),
-    // TCP is at its best where no core has to be woken.
-    Group {
-        baseline_placement: Some(Placement::Together),
-        ..Group::of(
-            TCP_LATENCY,
-            &[(SEND_LATENCY, Target::AtMost(0.125)), (WRITE_LATENCY, Target::AtMost(0.125))],
-        )
-    },
-    Group {
-        placement: Some(Placement::Together),
-        ..Group::of(
-            TCP_LATENCY,
-            &[
-                (
-                    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000" },
-                    Target::AtMost(1.0),
-                ),
-                (
-                    Tool::PerftestLatency { program: "ib_send_lat", options: "-s 8 -n 30000 -e" },
-                    Target::AtMost(1.0),
-                ),
-            ],
-        )
-    },
-    Group::of(
-        Tool::Ucx { test: "tag_bw", options: "-s 64 -n 3000000", unit: Unit::MessagesPerSecond },
-        &[(rate("ib_send_bw"), Target::AtLeast(1.0)), (rate("ib_write_bw"), Target::AtLeast(1.0))],
-    ),
-    Group::of(
-        ucx_bandwidth("-s 65536 -n 100000"),
-        &[(WRITE_64K, Target::AtLeast(1.0)), (READ_64K, Target::AtLeast(1.0))],
-    ),
-    Group::of(
-        Tool::Memcpy { bytes: 65_536 },
-        &[(WRITE_64K, Target::AtLeast(0.7)), (READ_64K, Target::AtLeast(0.7))],
-    ),
-    Group::of(
-        ucx_bandwidth("-s 1048576 -n 10000"),
-        &[(WRITE_1M, Target::AtLeast(1.0)), (READ_1M, Target::AtLeast(1.0))],
-    ),
-    Group::of(
-        Tool::Memcpy { bytes: 1 << 20 },
-        &[(WRITE_1M, Target::AtLeast(0.9)), (READ_1M, Target::AtLeast(0.9))],
-    ),
-    Group::of(
-        ucx_bandwidth("-s 16777216 -n 300"),
-        &[(WRITE_16M, Target::AtLeast(1.0)), (READ_16M, Target::AtLeast(1.0))],
-    ),
-    Group::of(
-        Tool::Memcpy { bytes: 16 << 20 },
-        &[(WRITE_16M, Target::AtLeast(0.9)), (READ_16M, Target::AtLeast(0.9))],
-    ),
-    DATAGRAMS,
-];
-
 /// Connections that share a process, for what each one costs.
 const CONNECTIONS: u32 = 1000;
 const MEMORY_KIB_TARGET: f64 = 20.0;
@@ -221,7 +47,7 @@ const IDLE_SECONDS: u32 = 3;
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let stays = args.loopback || args.one_host;
+    let stays = args.loopback || args.one_host || args.sockets;
     let stage = if stays { Stage::loopback() } else { Stage::best()? };
     let fallback = namespaces_denied().filter(|_| !stays);
     if let Some(why) = fallback {
@@ -229,7 +55,11 @@ fn main() -> Result<()> {
     }
     let bench = Bench { stage: &stage, placement: args.placement };
     let mut comparisons = Vec::new();
-    let groups: &[Group] = if args.one_host { &GROUPS_OF_ONE_HOST } else { &GROUPS };
+    let groups: &[Group] = match (args.one_host, args.sockets) {
+        (true, _) => &GROUPS_OF_ONE_HOST,
+        (_, true) => &GROUPS_OF_SOCKETS,
+        _ => &GROUPS,
+    };
     for group in groups {
         comparisons.extend(compare(&bench, group, args.runs)?);
     }
@@ -421,24 +251,6 @@ impl Report {
             "Memory: {connections} queue pairs in one process take {client_kib_each:.1} KiB each \
              (client), {server_kib_each:.1} KiB each (server); the target is {target_kib_each} KiB."
         );
-    }
-}
-
-impl Target {
-    fn is_met(self, ratio: f64) -> bool {
-        match self {
-            Self::AtLeast(least) => ratio >= least,
-            Self::AtMost(most) => ratio <= most,
-        }
-    }
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::AtLeast(least) => write!(f, "at least {least}"),
-            Self::AtMost(most) => write!(f, "at most {most}"),
-        }
     }
 }
 

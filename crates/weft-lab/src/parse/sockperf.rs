@@ -1,0 +1,45 @@
+//! What a client of `sockperf` prints.
+
+use anyhow::{Context as _, Result};
+
+/// What one run measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    /// Microseconds one way: the median.
+    pub median: f64,
+    /// Messages both ways.
+    pub messages: f64,
+}
+
+impl Report {
+    /// Reads the standard output of the client.
+    ///
+    /// # Errors
+    ///
+    /// If it has no result.
+    pub fn parse(output: &str) -> Result<Self> {
+        let after = |name: &str| {
+            let rest = output.split_once(name).map(|(_, rest)| rest);
+            let rest = rest.map(|rest| rest.trim_start_matches([' ', '=']));
+            let value = rest.and_then(|rest| rest.split([' ', ';', '\n']).next());
+            value.with_context(|| format!("sockperf: no {name}"))
+        };
+        let median = after("percentile 50.000")?;
+        let messages = after("ReceivedMessages")?;
+        Ok(Self { median: median.parse()?, messages: 2.0 * messages.parse::<f64>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_and_the_number_of_messages() {
+        let output = "sockperf: [Valid Duration] RunTime=1.450 sec; SentMessages=99; \
+            ReceivedMessages=100\nsockperf: ---> percentile 50.000 =    0.746\n";
+        let expected = Report { median: 0.746, messages: 200.0 };
+        assert_eq!(Report::parse(output).expect("a result"), expected);
+        Report::parse("nothing").expect_err("no result");
+    }
+}
