@@ -241,7 +241,9 @@ impl Stream {
         }
         match self.end() {
             Some(end) => end.retain(),
-            None if self.is(Phase::Candidate) => self.fall_back(Fallback::HandedOn),
+            None if self.is(Phase::Candidate) || self.is(Phase::Connecting) => {
+                self.fall_back(Fallback::HandedOn);
+            }
             None => {}
         }
     }
@@ -278,8 +280,20 @@ impl Stream {
             if self.end().is_none() && self.is(Phase::Candidate) {
                 return By::Counted;
             }
+        } else if self.is(Phase::Fresh) && getpeername(borrow(fd)).is_ok_and(|peer| peer.is_some())
+        {
+            self.fall_back(Fallback::Feature); // Connected by a way that no hook sees.
         }
         self.end().map_or(By::Kernel, By::End)
+    }
+
+    /// The kernel is to do a call. One that waits for the connection to be made may move bytes that
+    /// nobody counts.
+    fn not_counted<T>(&self, fd: RawFd, flags: libc::c_int) -> Option<T> {
+        if self.is(Phase::Connecting) && !is_nonblocking(fd, flags) {
+            self.fall_back(Fallback::Feature);
+        }
+        None
     }
 
     fn look_for_offer(&self, fd: RawFd, before: &mut Before) {
@@ -549,7 +563,7 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let sent = match self.by(fd) {
-                By::Kernel if done == 0 => return None,
+                By::Kernel if done == 0 => return self.not_counted(fd, flags),
                 By::Kernel => rest.send(borrow(fd), flags),
                 By::End(end) if may_be_pulled => {
                     may_be_pulled = false;

@@ -35,8 +35,11 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         process::prepare_to_offer();
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
-    let goes_on =
-        result == 0 || matches!(errno::last(), Errno::INPROGRESS | Errno::ISCONN | Errno::ALREADY);
+    let goes_on = result == 0
+        || matches!(
+            errno::last(),
+            Errno::INPROGRESS | Errno::ISCONN | Errno::ALREADY | Errno::INTR
+        );
     if goes_on
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
