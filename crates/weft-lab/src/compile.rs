@@ -1,4 +1,4 @@
-//! Compiles the small C programs that the lab brings along.
+//! Compiles the small programs that the lab brings along.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{self, Command};
 use anyhow::{Context as _, Result, bail};
 
 use crate::packages::{locate, require};
-use crate::paths::{scratch, source};
+use crate::paths::{kept, scratch, source};
 
 /// Compiles `programs/<name>.c` against the system's verbs headers and libraries, exactly as any
 /// other verbs program is, and returns the executable.
@@ -29,6 +29,29 @@ pub fn compile(name: &str) -> Result<PathBuf> {
         .context("cannot run cc")?;
     if !output.status.success() {
         bail!("programs/{name}.c does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    fs::rename(&unfinished, &executable)?;
+    Ok(executable)
+}
+
+/// Compiles `programs/<name>.go` without C, as most Go programs are, and returns the executable.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the program does not compile.
+pub fn compile_go(name: &str) -> Result<PathBuf> {
+    let executable = scratch("programs")?.join(name);
+    let unfinished = executable.with_extension(process::id().to_string());
+    let output = Command::new(locate("go")?)
+        .args(["build", "-o"])
+        .args([&unfinished, &source(&format!("programs/{name}.go"))])
+        // A single file without modules needs nothing from elsewhere.
+        .envs([("CGO_ENABLED", "0"), ("GO111MODULE", "off"), ("GOFLAGS", ""), ("GOPROXY", "off")])
+        .env("GOCACHE", kept("go")?)
+        .output()
+        .context("cannot run go")?;
+    if !output.status.success() {
+        bail!("programs/{name}.go does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     fs::rename(&unfinished, &executable)?;
     Ok(executable)
