@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-preload", &[]),
     ("weft-stream", &["weft-sys"]),
     ("weft-sockets", &["weft-stream", "weft-sys"]),
-    ("weft-bench", &["weft-engine", "weft-sys"]),
+    ("weft-bench", &["weft-engine", "weft-stream", "weft-sys"]),
     ("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"]),
     ("weft-lab", &["weft-stream"]),
 ];
