@@ -18,17 +18,37 @@ use crate::paths::{kept, scratch, source};
 pub fn compile(name: &str) -> Result<PathBuf> {
     require("/usr/include/infiniband/verbs.h")?;
     require("/usr/include/rdma/rdma_cma.h")?;
+    build(name, &[source(&format!("programs/{name}.c"))], &["-lrdmacm", "-libverbs"])
+}
+
+/// Compiles the files of `programs/<name>/` to one executable, a program without RDMA.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the program does not compile.
+pub fn compile_folder(name: &str) -> Result<PathBuf> {
+    let folder = source(&format!("programs/{name}"));
+    let entries = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+    let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "c"));
+    files.sort();
+    build(name, &files, &[])
+}
+
+fn build(name: &str, files: &[PathBuf], libraries: &[&str]) -> Result<PathBuf> {
     let executable = scratch("programs")?.join(name);
     // Tests may compile the same program at the same time: only a finished one gets the name.
     let unfinished = executable.with_extension(process::id().to_string());
     let output = Command::new(locate("cc")?)
-        .args(["-std=gnu17", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&unfinished, &source(&format!("programs/{name}.c"))])
-        .args(["-lrdmacm", "-libverbs", "-lpthread"])
+        .args(["-std=gnu17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&unfinished)
+        .args(files)
+        .args(libraries)
+        .arg("-lpthread")
         .output()
         .context("cannot run cc")?;
     if !output.status.success() {
-        bail!("programs/{name}.c does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+        bail!("programs/{name} does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     fs::rename(&unfinished, &executable)?;
     Ok(executable)

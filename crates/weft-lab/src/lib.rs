@@ -22,7 +22,7 @@ pub mod sockets;
 mod stage;
 pub mod usage;
 
-pub use compile::{compile, compile_go};
+pub use compile::{compile, compile_folder, compile_go};
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
 pub use paths::{kept, scratch, source, weft};
