@@ -180,7 +180,8 @@ impl Polled<'_> {
         let asked = self.set[ours.index].events;
         let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else { return 0 };
         let (now, told) = stream.readiness(end);
-        (now & told) as c_short & asked & (IN | OUT)
+        let ended = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u32;
+        (now & (told | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
     }
 
     /// One question to the kernel, in which sockets of ours stand for their bells and their end;
