@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
 use smallvec::SmallVec;
-use weft_stream::Carrier;
+use weft_stream::{Carrier, End};
 use weft_sys::Spin;
 
 use crate::stream::{Stream, borrow};
@@ -135,6 +135,14 @@ impl Polled<'_> {
         static POLLS: AtomicU32 = AtomicU32::new(0);
         if !self.is_anything_there() {
             return None;
+        }
+        let ends = |ours: &Ours| {
+            let stream = ours.stream();
+            let end = stream.and_then(Stream::end);
+            stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(End::is_ending)
+        };
+        if self.ours.iter().any(ends) {
+            return None; // How far an end has come, only the kernel knows.
         }
         let polls = POLLS.fetch_add(1, Ordering::Relaxed);
         if polls.is_multiple_of(RING_POLLS_MAX) {

@@ -796,6 +796,17 @@ impl End {
         self.own.shut_read.store(1, Ordering::SeqCst);
     }
 
+    /// Whether an end has begun, in either direction, as far as both ends have said so.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let said = |side: &Side| {
+            side.shut_write.load(Ordering::Relaxed) != 0
+                || side.shut_read.load(Ordering::Relaxed) != 0
+                || side.gone.load(Ordering::Relaxed) != 0
+        };
+        said(&self.own) || said(&self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether the peer has gone for good.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {

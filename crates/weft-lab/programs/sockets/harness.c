@@ -1,6 +1,6 @@
 /*
- *   sockets [NAME-PREFIX]      runs the cases whose names begin so
- *   sockets --echo             echoes on standard input: what a case executes
+ *   sockets [NAME-PREFIX [NAME...]]    runs the cases whose names begin so, but not the named ones
+ *   sockets --echo                     echoes on standard input: what a case executes
  *
  * Each case has a process of its own, and several run at a time; output is in the order of names.
  * The last line tells how many connections were made to be moved.
@@ -456,7 +456,11 @@ int main(int argc, char **argv)
 	catch_user_signal(false);
 	qsort(cases, case_count, sizeof *cases, by_name);
 	for (int i = 0; i < case_count; i++) {
-		if (strncmp(cases[i].name, prefix, strlen(prefix)))
+		bool wanted = !strncmp(cases[i].name, prefix, strlen(prefix));
+
+		for (int k = 2; k < argc; k++)
+			wanted &= strcmp(cases[i].name, argv[k]) != 0;
+		if (!wanted)
 			continue;
 		for (int mode = 0; mode < (cases[i].alone ? 1 : MODES); mode++) {
 			if (started - ended == AT_ONCE) {
