@@ -38,9 +38,10 @@ bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for sh
 
 install: ## Install dist/ under PREFIX (default /usr/local), staged in DESTDIR
 	@test -x dist/bin/weft || { echo "run 'make build' first" >&2; exit 1; }
-	install -d $(root)/bin $(root)/lib/weft $(root)/share/man/man1
+	install -d $(root)/bin $(root)/include $(root)/lib/weft $(root)/share/man/man1
 	install -d $(bash_completions) $(zsh_completions) $(fish_completions)
 	install dist/bin/weft $(root)/bin/
+	install -m 644 dist/include/weft_socket.h $(root)/include/
 	cp --no-dereference --remove-destination dist/lib/weft/* $(root)/lib/weft/
 	dist/bin/weft man $(root)/share/man/man1
 	dist/bin/weft completions bash >$(bash_completions)/weft

@@ -1,5 +1,5 @@
-//! Lays out `dist/`: `bin/weft` and `lib/weft/` with the libraries that it puts in front of the
-//! system's.
+//! Lays out `dist/`: `bin/weft`, `include/weft_socket.h`, and `lib/weft/` with the libraries
+//! that it puts in front of the system's.
 //!
 //! rustc cannot give symbols ELF versions (a version script for a `cdylib` is lost in silence), so
 //! the C faces are a static library that `cc` links into the shared ones.
@@ -18,6 +18,8 @@ pub(crate) const CM: &str = "librdmacm.so.1";
 pub(crate) const PRELOAD: &str = "libweft-preload.so";
 /// Sockets through shared memory, also for `LD_PRELOAD`.
 pub(crate) const SOCKETS: &str = "libweft-sockets.so";
+/// Extended sockets, for C.
+const HEADER: &str = "weft_socket.h";
 
 /// Builds and links everything into `dist/`.
 ///
@@ -38,6 +40,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     install(&built.join("libweft_preload.so"), &libraries.join(PRELOAD))?;
     install(&built.join("libweft_sockets.so"), &libraries.join(SOCKETS))?;
     install(&built.join("weft"), &programs.join("weft"))?;
+    let headers = root.join("dist/include");
+    fs::create_dir_all(&headers).map_err(|e| format!("{}: {e}", headers.display()))?;
+    install(&root.join("crates/weft-sockets/include").join(HEADER), &headers.join(HEADER))?;
     // Programs that load the libraries themselves ask for these names first.
     for (name, target) in [("libibverbs.so", VERBS), ("librdmacm.so", CM)] {
         let link = libraries.join(name);

@@ -12,10 +12,12 @@ const SILENT: &[&str] = &[
     "weft-preload",
     "weft-stream",
     "weft-sockets",
+    "weft-extended",
 ];
 /// Crates that may opt in to unsafe code, file by file: the system's edge, the C faces, and who
 /// owns the memory that peers write to. Tests may, too.
-const UNSAFE: &[&str] = &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-bench"];
+const UNSAFE: &[&str] =
+    &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-extended", "weft-bench"];
 /// What a crate may depend on within the workspace: each floor only on those below it.
 const LAYERS: &[(&str, &[&str])] = &[
     ("weft-wire", &[]),
@@ -24,8 +26,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-verbs", &["weft-engine", "weft-sys"]),
     ("weft-preload", &[]),
     ("weft-stream", &["weft-sys"]),
-    ("weft-sockets", &["weft-stream", "weft-sys"]),
-    ("weft-bench", &["weft-engine", "weft-stream", "weft-sys"]),
+    ("weft-extended", &[]),
+    ("weft-sockets", &["weft-extended", "weft-stream", "weft-sys"]),
+    ("weft-bench", &["weft-engine", "weft-sys"]),
     ("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"]),
     ("weft-lab", &["weft-stream"]),
 ];

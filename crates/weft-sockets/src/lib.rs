@@ -9,6 +9,7 @@
 //! * `stream`: connecting, accepting, sending and receiving, with all the waiting;
 //! * `zcopy`: long messages, which the receiver pulls out of the sender's memory;
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
+//! * `extended`: one-sided and asynchronous operations for programs that ask for them;
 //! * `process`: start, fork, exec and end of the process;
 //! * `hooks`: the C functions.
 //!
@@ -20,6 +21,8 @@
 mod epoll;
 #[cfg(not(test))]
 mod errno;
+#[cfg(not(test))]
+mod extended;
 #[cfg(not(test))]
 mod hooks;
 #[cfg(not(test))]

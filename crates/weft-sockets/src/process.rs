@@ -12,7 +12,7 @@ use weft_stream::{End, Owner, Process};
 
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Kind};
-use crate::{epoll, errno, settings};
+use crate::{epoll, errno, extended, settings};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -61,10 +61,13 @@ extern "C" fn before_fork() {
     epoll::freeze();
     settings::freeze();
     table::freeze();
+    extended::memory::freeze();
 }
 
 extern "C" fn in_parent() {
     // SAFETY: `before_fork` has frozen them.
+    unsafe { extended::memory::thaw() };
+    // SAFETY: likewise.
     unsafe { table::thaw() };
     // SAFETY: likewise.
     unsafe { settings::thaw() };
@@ -103,6 +106,11 @@ pub(crate) fn owner() -> Owner {
 /// descriptors is not the parent's.
 pub(crate) fn is_borrowed() -> bool {
     std::process::id() != PID.load(Ordering::Relaxed)
+}
+
+/// This process's number.
+pub(crate) fn number() -> u32 {
+    PID.load(Ordering::Relaxed)
 }
 
 /// The file name by which the program was started.

@@ -12,12 +12,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, connect_unspec, recv, send, shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedGuard, SharedLock};
 
 use crate::flow::{Flow, Queue};
+use crate::grants::Grants;
 use crate::layout::{entry, entry_at, side, totals};
 use crate::registry::Registry;
 use crate::ring::Broken;
@@ -90,6 +91,11 @@ impl End {
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
         registry.word(entry_at(slot) + entry::FLOW).store(flow as u32, Ordering::Relaxed);
         let end = Self::at(registry, slot, Role::Connector);
+        for (side, role) in [(end.own, Role::Connector), (end.peer, Role::Acceptor)] {
+            if side.extended.load(Ordering::Relaxed) != 0 {
+                Grants::of(registry, slot, role).reset();
+            }
+        }
         end.own.reset();
         end.peer.reset();
         end.tx.words().reset();
@@ -182,6 +188,9 @@ impl End {
         let mut refs = self.own.refs.load(Ordering::Acquire);
         loop {
             let Some(fewer) = refs.checked_sub(1) else { return true };
+            if fewer == 0 && self.own.extended.load(Ordering::Relaxed) != 0 {
+                self.own_grants().revoke_all();
+            }
             let done =
                 self.own.refs.compare_exchange(refs, fewer, Ordering::AcqRel, Ordering::Acquire);
             match done {
@@ -192,9 +201,7 @@ impl End {
         }
         let nobody_came =
             self.role == Role::Connector && self.registry.find(&self.tuple()) == Some(self.slot);
-        // Where the kernel has told of the peer's end it may still have its own, and look into the
-        // slot until it closes that. If it was killed, the slot is found by a sweep.
-        if nobody_came || self.peer.refs.load(Ordering::Acquire) == 0 {
+        if nobody_came || self.peer.refs.load(Ordering::Acquire) == 0 || self.is_peer_gone() {
             self.give_back();
         }
         true
@@ -292,11 +299,7 @@ impl End {
             return Ok(sent);
         }
         if self.is_the_kernels_to_send() {
-            let sent = buffers.send(socket, flags | libc_flags::DONTWAIT);
-            if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
-                self.own.reset_told.store(1, Ordering::Relaxed);
-            }
-            return sent;
+            return buffers.send(socket, flags | libc_flags::DONTWAIT);
         }
         // What comes behind a source waits until it is over.
         let put = if self.sources_out.are_open() { 0 } else { self.tx.put(buffers)? };
@@ -378,15 +381,6 @@ impl End {
         self.tx.words().back_at.load(Ordering::Relaxed) != NONE
             || self.own.gone.load(Ordering::Relaxed) != 0
             || self.own.shut_write.load(Ordering::Relaxed) != 0
-            || self.does_nobody_receive()
-    }
-
-    /// The peer has closed its socket, or shut down both halves: the kernel takes what comes, and
-    /// answers with a reset.
-    fn does_nobody_receive(&self) -> bool {
-        self.peer.refs.load(Ordering::Relaxed) == 0
-            || (self.peer.shut_read.load(Ordering::Relaxed) != 0
-                && self.peer.shut_write.load(Ordering::Relaxed) != 0)
     }
 
     /// Wakes who sleeps at the other end on the word.
@@ -443,9 +437,7 @@ impl End {
                     None => continue,
                 }
             }
-            let taken = if how.discard && how.keep {
-                self.rx.available()?.min(buffers.len())
-            } else if how.discard {
+            let taken = if how.discard {
                 self.rx.skip(buffers.len())?
             } else {
                 self.rx.take(buffers, how.keep)?
@@ -458,8 +450,7 @@ impl End {
                 }
                 return Ok(taken + pulled);
             }
-            // A call for no bytes waits for bytes all the same (tcp_recvmsg).
-            if buffers.is_empty() && self.rx.available()? > 0 {
+            if buffers.is_empty() {
                 return Ok(0);
             }
             if words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed) {
@@ -528,40 +519,30 @@ impl End {
             return Ok(None);
         }
         match answer {
-            Ok(0) => self.ended(socket).map(Some),
+            Ok(0) => self.ended().map(Some),
             Ok(_) => Ok(None),
             Err(Errno::AGAIN) => Err(Errno::AGAIN),
             Err(error) => {
-                self.note_reset();
+                self.own.gone.store(1, Ordering::Relaxed);
                 Err(error)
             }
         }
     }
 
     /// The kernel has no more, and neither have the rings.
-    fn ended(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+    fn ended(&self) -> Result<usize, Errno> {
         let said_so = self.peer.shut_write.load(Ordering::Acquire) != 0
             || self.own.shut_read.load(Ordering::Relaxed) != 0;
         if said_so || self.rx.words().switch_at.load(Ordering::Relaxed) == NONE {
             return Ok(0);
         }
         self.own.gone.store(1, Ordering::Relaxed);
-        // TCP resets a connection whose closing end has not read everything. That of a process
-        // which was killed could not know: the own kernel is told.
+        // TCP resets a connection whose closing end has not read everything.
         let unread = self.tx.available()? > 0 || self.sources_out.are_open();
         if unread && self.own.reset_told.swap(1, Ordering::Relaxed) == 0 {
-            let _ = connect_unspec(socket);
-            let _ = shutdown(socket, Shutdown::Both);
-            let _ = sockopt::socket_error(socket);
             return Err(Errno::CONNRESET);
         }
         Ok(0)
-    }
-
-    /// The kernel has said that the connection was reset.
-    pub fn note_reset(&self) {
-        self.own.gone.store(1, Ordering::Relaxed);
-        self.own.reset_told.store(1, Ordering::Relaxed);
     }
 
     /// Takes up to `most` bells from the socket, and returns how many there were; 0: the peer will
@@ -796,17 +777,6 @@ impl End {
         self.own.shut_read.store(1, Ordering::SeqCst);
     }
 
-    /// Whether an end has begun, in either direction, as far as both ends have said so.
-    #[must_use]
-    pub fn is_ending(&self) -> bool {
-        let said = |side: &Side| {
-            side.shut_write.load(Ordering::Relaxed) != 0
-                || side.shut_read.load(Ordering::Relaxed) != 0
-                || side.gone.load(Ordering::Relaxed) != 0
-        };
-        said(&self.own) || said(&self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
-    }
-
     /// Whether the peer has gone for good.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
@@ -817,6 +787,45 @@ impl End {
     #[must_use]
     pub fn nodelay(&self) -> Option<&AtomicU32> {
         (self.tx.words().switch_at.load(Ordering::Relaxed) != NONE).then_some(self.own.nodelay)
+    }
+
+    /// This side wants one-sided operations.
+    pub fn extend(&self) {
+        self.own.extended.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether both sides want one-sided operations, and both directions have left TCP.
+    #[must_use]
+    pub fn is_extended(&self) -> bool {
+        [&self.own, &self.peer].iter().all(|side| side.extended.load(Ordering::Acquire) != 0)
+            && [&self.tx, &self.rx]
+                .iter()
+                .all(|ring| ring.words().switch_at.load(Ordering::Acquire) != NONE)
+    }
+
+    /// A process of this side has become another program: the memory that it had is gone.
+    pub fn revoke_of(&self, pid: u32) {
+        if self.own.extended.load(Ordering::Relaxed) != 0 {
+            self.own_grants().revoke_of(pid);
+        }
+    }
+
+    /// Whether a direction has gone back to TCP for good.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.tx.words().back_at.load(Ordering::Relaxed) != NONE
+    }
+
+    /// What this side lets the peer do with its memory.
+    #[must_use]
+    pub fn own_grants(&self) -> Grants {
+        Grants::of(self.registry, self.slot, self.role)
+    }
+
+    /// What the peer lets this side do with its memory.
+    #[must_use]
+    pub fn peer_grants(&self) -> Grants {
+        Grants::of(self.registry, self.slot, self.role.other())
     }
 
     /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
@@ -863,13 +872,13 @@ impl End {
             match self.take_bells(socket, usize::MAX) {
                 Ok(0) => {
                     self.hang_up(); // What is sent now meets a reset, as the kernel will say.
-                    return self.ended(socket).map(|_| true);
+                    return Ok(true);
                 }
                 Ok(taken) if taken < BELLS_AT_ONCE && !may_have_ended => return Ok(false),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => {
-                    self.note_reset();
+                    self.own.gone.store(1, Ordering::Relaxed);
                     return Err(error);
                 }
             }

@@ -3,7 +3,7 @@
 //! Words that different processes write at the same time are 128 bytes apart: the CPU fetches
 //! pairs of cache lines.
 
-use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, SMALL_RING_LEN};
+use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, SMALL_RING_LEN};
 
 pub(crate) const PAGE: usize = 4_096;
 pub(crate) const LINES: usize = 128;
@@ -72,6 +72,8 @@ pub(crate) mod side {
     pub(crate) const RESET_TOLD: usize = 48;
     /// `TCP_NODELAY` as the program set it; the kernel's is always on for the bells.
     pub(crate) const NODELAY: usize = 52;
+    /// The program wants one-sided operations: [`super::grant`].
+    pub(crate) const EXTENDED: usize = 56;
     /// Threads that sleep in the kernel until something comes.
     pub(crate) const SLEEPERS: usize = 128;
     /// A bell is on its way, or has come and nobody has taken it.
@@ -148,6 +150,25 @@ pub(crate) const fn source_at(slot: usize, direction: usize, index: usize) -> us
     slot_at(slot) + SOURCES + (direction * SOURCES_MAX + index) * source::LEN
 }
 
+/// What a side lets its peer do with its memory, [`grants_at`]: a line for each registration.
+pub(crate) mod grant {
+    /// 0: free; 1: being filled in; else the secret that the peer must know.
+    pub(crate) const STATE: usize = 0;
+    /// Operations of peers that are under way.
+    pub(crate) const USERS: usize = 8;
+    /// Whose segment it is, and the segment's descriptor and inode there.
+    pub(crate) const PID: usize = 12;
+    pub(crate) const FD: usize = 16;
+    pub(crate) const RIGHTS: usize = 20;
+    pub(crate) const INODE: usize = 24;
+    /// The part of the segment, in bytes.
+    pub(crate) const OFFSET: usize = 32;
+    pub(crate) const LENGTH: usize = 40;
+    pub(crate) const LEN: usize = 64;
+}
+/// The grants of both sides lie between the words and the sources.
+const GRANTS: usize = PAGE / 4;
+
 pub(crate) const fn entry_at(slot: usize) -> usize {
     DIRECTORY + slot * LINES
 }
@@ -164,6 +185,10 @@ pub(crate) const fn direction_at(slot: usize, direction: usize) -> usize {
     slot_at(slot) + 2 * side::LEN + direction * direction::LEN
 }
 
+pub(crate) const fn grants_at(slot: usize, side: usize) -> usize {
+    slot_at(slot) + GRANTS + side * GRANTS_MAX * grant::LEN
+}
+
 pub(crate) const fn small_ring_at(slot: usize, direction: usize) -> usize {
     slot_at(slot) + PAGE + direction * SMALL_RING_LEN
 }
@@ -176,7 +201,8 @@ const _: () = {
     assert!(BITMAP + CONNECTIONS_MAX / 8 <= PAGE, "the bitmap ends with the first page");
     assert!(totals::FALLBACKS + totals::FALLBACKS_MAX * 8 <= BITMAP);
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
-    assert!(2 * side::LEN + 2 * direction::LEN <= SOURCES);
+    assert!(2 * side::LEN + 2 * direction::LEN <= GRANTS);
+    assert!(GRANTS + 2 * GRANTS_MAX * grant::LEN <= SOURCES);
     assert!(source::COPY + 8 <= source::LEN);
     assert!(SMALL_RING_LEN.is_power_of_two() && BIG_RING_LEN.is_power_of_two());
     assert!(BIG_RING_LEN.is_multiple_of(FILL_LEN) && FILL_LEN.is_multiple_of(PAGE));

@@ -9,6 +9,7 @@
 mod credit;
 mod end;
 mod flow;
+mod grants;
 mod judge;
 mod layout;
 pub mod limits;
@@ -23,6 +24,7 @@ mod words;
 
 pub use end::{Carrier, End, How, Process};
 pub use flow::Flow;
+pub use grants::{Grant, GrantId, Grants, InUse};
 pub use judge::{Judge, Way};
 pub use registry::{OpenError, Registry, directory, is_local};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, Fallback, SideSnapshot, Totals};

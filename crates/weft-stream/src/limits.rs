@@ -2,7 +2,7 @@
 //! needs another [`VERSION`].
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 5;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Bytes of a direction's first ring: enough for requests and replies.
@@ -23,3 +23,5 @@ pub const CREDIT_LEN: usize = 8 << 10;
 /// buffer: a program that sends one piece when it may, by a socket that blocks, must not come to
 /// sleep in it, or two that relay to each other would both.
 pub const WRITABLE_LEN: usize = BIG_RING_LEN / 4;
+/// Registrations of memory of one side of a connection at a time (extended sockets).
+pub const GRANTS_MAX: usize = 8;

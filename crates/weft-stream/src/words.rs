@@ -48,6 +48,7 @@ pub(crate) struct Side {
     pub(crate) gone: &'static AtomicU32,
     pub(crate) reset_told: &'static AtomicU32,
     pub(crate) nodelay: &'static AtomicU32,
+    pub(crate) extended: &'static AtomicU32,
     /// The kernel's number for the socket (`SO_COOKIE`).
     pub(crate) cookie: &'static AtomicU64,
     pub(crate) program: [&'static AtomicU64; 2],
@@ -72,6 +73,7 @@ impl Side {
             gone: word(side::GONE),
             reset_told: word(side::RESET_TOLD),
             nodelay: word(side::NODELAY),
+            extended: word(side::EXTENDED),
             cookie: word64(side::COOKIE),
             program: [word64(side::PROGRAM), word64(side::PROGRAM + 8)],
             sleepers: word(side::SLEEPERS),
@@ -93,6 +95,7 @@ impl Side {
             self.gone,
             self.reset_told,
             self.nodelay,
+            self.extended,
             self.sleepers,
             self.bell,
             self.space_wanted,

@@ -112,6 +112,12 @@ impl SharedMemory {
         self.len
     }
 
+    /// Where the mapping begins.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.start.as_ptr() as usize
+    }
+
     /// The 32-bit word at `offset`.
     ///
     /// # Panics

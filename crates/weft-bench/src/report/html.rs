@@ -41,11 +41,8 @@ fn push_table(page: &mut String, table: &Table) -> Result<()> {
     for (name, unit) in &columns {
         write!(page, "<th>{} {}</th>", escaped(name), escaped(unit))?;
     }
-    let divisor = table.divisor();
-    if let Some(divisor) = divisor {
-        write!(page, "<th>{divisor}</th>")?;
-    }
-    page.push_str("</tr>\n");
+    let compares = table.compares();
+    page.push_str(if compares { "<th>/ sockets</th></tr>\n" } else { "</tr>\n" });
     for row in &table.rows {
         let (series, transport) = (escaped(&table.series_of(row)), escaped(&row.transport));
         write!(
@@ -56,7 +53,7 @@ fn push_table(page: &mut String, table: &Table) -> Result<()> {
         for (name, _) in &columns {
             write!(page, "<td>{}</td>", row.median(name).map(short).unwrap_or_default())?;
         }
-        if divisor.is_some() {
+        if compares {
             write!(page, "<td>{}</td>", row.ratio_text())?;
         }
         page.push_str("</tr>\n");

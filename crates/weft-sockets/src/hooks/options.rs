@@ -8,6 +8,9 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void, socklen_t};
 
+use weft_extended::abi::SOL_WEFT;
+
+use crate::extended;
 use crate::next::next;
 use crate::table::{self, Kind};
 
@@ -19,6 +22,12 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if level == SOL_WEFT
+        // SAFETY: the program's own places.
+        && let Some(result) = unsafe { extended::get_option(fd, name, value, len) }
+    {
+        return result;
+    }
     let result = next!(getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t
     ) -> c_int);
@@ -30,16 +39,7 @@ unsafe extern "C-unwind" fn getsockopt(
     let ours = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             stream.connected(fd); // Programs ask after a connect that took its time.
-            let error = stream.take_error().map(rustix::io::Errno::raw_os_error);
-            // SAFETY: the kernel has just written an integer there, or less of one.
-            let told = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
-                // SAFETY: likewise.
-                unsafe { value.cast::<c_int>().read_unaligned() }
-            } else {
-                0
-            };
-            stream.error_told(told);
-            error
+            stream.take_error().map(rustix::io::Errno::raw_os_error)
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             let nodelay = stream.end().and_then(|end| end.nodelay());
@@ -66,6 +66,12 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
+    if level == SOL_WEFT
+        // SAFETY: the program's own value.
+        && let Some(result) = unsafe { extended::set_option(fd, name, value, len) }
+    {
+        return result;
+    }
     let is_nodelay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
     let is_cork = level == libc::IPPROTO_TCP && name == libc::TCP_CORK;
     if (is_nodelay || is_cork)

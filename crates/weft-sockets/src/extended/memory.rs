@@ -1,0 +1,113 @@
+//! Memory that peers can map, and that of peers.
+//!
+//! A segment is reached by the peer through this process's list of descriptors in `/proc`: nothing
+//! has to be sent, nothing stays behind when the process is killed. What is found there is checked
+//! to be a segment of the inode that the owner has named, and sealed, so that it cannot shrink
+//! under the mapping.
+//!
+//! # Safety
+//! A lock is frozen and thawed around a fork, by the handlers of forks alone.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open, stat};
+use rustix::io::Errno;
+use weft_stream::Grant;
+use weft_sys::{Lock, SharedMemory};
+
+const PAGE: usize = 4_096;
+
+/// A segment of this process's, or of its parent's before the fork.
+#[derive(Debug)]
+struct Segment {
+    memory: SharedMemory,
+    fd: OwnedFd,
+    inode: u64,
+}
+
+static OWN: Lock<Vec<Segment>> = Lock::new(Vec::new());
+
+/// Makes a segment of whole pages, and returns its address.
+pub(super) fn allocate(len: usize) -> Result<usize, Errno> {
+    let len = len.checked_next_multiple_of(PAGE).filter(|&len| len > 0).ok_or(Errno::INVAL)?;
+    let (memory, fd) = SharedMemory::create(len)?;
+    // Touching a page that is not to be had would be fatal.
+    fallocate(&fd, FallocateFlags::empty(), 0, len as u64).map_err(|_| Errno::NOMEM)?;
+    let inode = fstat(&fd)?.st_ino;
+    let addr = memory.addr();
+    OWN.lock().push(Segment { memory, fd, inode });
+    Ok(addr)
+}
+
+/// Gives back the segment at an address.
+pub(super) fn release(addr: usize) -> Result<(), Errno> {
+    let mut own = OWN.lock();
+    let at = own.iter().position(|segment| segment.memory.addr() == addr).ok_or(Errno::INVAL)?;
+    let segment = own.swap_remove(at);
+    drop(own);
+    drop(segment);
+    Ok(())
+}
+
+/// Describes a part of a segment to a peer.
+pub(super) fn describe(addr: usize, len: usize, rights: u32) -> Result<Grant, Errno> {
+    let own = OWN.lock();
+    let found = own.iter().find_map(|segment| {
+        let offset = addr.checked_sub(segment.memory.addr())?;
+        let inside = offset.checked_add(len)? <= segment.memory.len();
+        inside.then_some((segment, offset))
+    });
+    let (segment, offset) = found.ok_or(Errno::INVAL)?;
+    Ok(Grant {
+        pid: std::process::id(),
+        fd: segment.fd.as_raw_fd().unsigned_abs(),
+        inode: segment.inode,
+        offset: offset as u64,
+        len: len as u64,
+        rights,
+    })
+}
+
+/// Maps the segment of a peer, which may have described anything.
+pub(super) fn map(grant: &Grant, writable: bool) -> Result<SharedMemory, Errno> {
+    let path = format!("/proc/{}/fd/{}", grant.pid, grant.fd);
+    let denied = |errno| if errno == Errno::ACCESS { Errno::PERM } else { Errno::STALE };
+    // Looked at before it is opened: opening a device may do something.
+    let status = stat(&path).map_err(denied)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile
+        || status.st_ino != grant.inode
+    {
+        return Err(Errno::STALE);
+    }
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = open(&path, flags, Mode::empty()).map_err(denied)?;
+    let status = fstat(&fd)?;
+    if status.st_ino != grant.inode {
+        return Err(Errno::STALE);
+    }
+    let len = usize::try_from(status.st_size).map_err(|_| Errno::STALE)?;
+    let inside = grant.offset.checked_add(grant.len).is_some_and(|end| end <= len as u64);
+    if !inside {
+        return Err(Errno::STALE);
+    }
+    SharedMemory::open(fd.as_fd(), len, writable).map_err(|errno| match errno {
+        Errno::NOMEM => Errno::NOMEM,
+        _ => Errno::STALE,
+    })
+}
+
+/// Before a fork: no other thread is in the middle of a change.
+pub(crate) fn freeze() {
+    OWN.freeze();
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    // SAFETY: the caller's promise.
+    unsafe { OWN.thaw() };
+}

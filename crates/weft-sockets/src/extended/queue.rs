@@ -1,0 +1,164 @@
+//! Posted operations and their completions.
+//!
+//! # Safety
+//! A posted list of buffers is the program's until it has taken the completion, as it has promised
+//! by posting it.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+use libc::iovec;
+use rustix::io::Errno;
+use weft_extended::abi::{Completion, Operation, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
+use weft_sys::Buffers;
+
+use crate::stream::{Stream, borrow};
+
+/// What is posted on a socket and not taken.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// The process that has posted it: a child has a copy that means nothing.
+    owner: u32,
+    sends: VecDeque<Transfer>,
+    receives: VecDeque<Transfer>,
+    done: VecDeque<Completion>,
+}
+
+/// A list of buffers on its way into the stream, or out of it.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pieces: [iovec; WEFT_PIECES_MAX],
+    count: usize,
+    moved: usize,
+    id: u64,
+}
+
+// SAFETY: the pointers are the program's, which has lent the buffers to whoever makes progress.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    /// A copy of a program's list. `None` if it is empty, or too long.
+    ///
+    /// # Safety
+    /// The list is readable, and its buffers are the program's until the completion is taken.
+    pub(super) unsafe fn new(list: *const iovec, count: libc::c_int, id: u64) -> Option<Self> {
+        let count = usize::try_from(count).ok().filter(|count| *count <= WEFT_PIECES_MAX)?;
+        let nothing = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut pieces = [nothing; WEFT_PIECES_MAX];
+        if list.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise; there is room for `count`.
+        unsafe { std::ptr::copy_nonoverlapping(list, pieces.as_mut_ptr(), count) };
+        let transfer = Self { pieces, count, moved: 0, id };
+        transfer.buffers().filter(|buffers| !buffers.is_empty())?;
+        Some(transfer)
+    }
+
+    /// All of its buffers.
+    pub(super) fn buffers(&self) -> Option<Buffers<'_>> {
+        // SAFETY: the list is our own, and the buffers are the program's by `new`'s contract.
+        unsafe { Buffers::new(self.pieces.as_ptr(), self.count) }
+    }
+}
+
+impl Work {
+    /// This process's work: what its parent had posted is the parent's.
+    pub(super) fn own(&mut self) -> &mut Self {
+        let me = std::process::id();
+        if self.owner != me {
+            *self = Self { owner: me, ..Self::default() };
+        }
+        self
+    }
+
+    /// Whether one more can be posted.
+    pub(super) fn has_room(&self) -> bool {
+        self.sends.len() + self.receives.len() + self.done.len() < WEFT_POSTED_MAX
+    }
+
+    /// Whether something is posted that has not completed: sends, receives.
+    pub(super) fn is_pending(&self) -> (bool, bool) {
+        (!self.sends.is_empty(), !self.receives.is_empty())
+    }
+
+    /// Behind those posted before it.
+    pub(super) fn send(&mut self, transfer: Transfer) {
+        self.sends.push_back(transfer);
+    }
+
+    /// Behind those posted before it.
+    pub(super) fn receive(&mut self, transfer: Transfer) {
+        self.receives.push_back(transfer);
+    }
+
+    /// An operation has come to its end: with so many bytes and a value, or an error.
+    pub(super) fn complete(
+        &mut self,
+        operation: Operation,
+        id: u64,
+        result: Result<(usize, u64), Errno>,
+    ) {
+        let (result, value) = match result {
+            Ok((bytes, value)) => (i64::try_from(bytes).unwrap_or(i64::MAX), value),
+            Err(errno) => (-i64::from(errno.raw_os_error()), 0),
+        };
+        let operation = operation as u32;
+        self.done.push_back(Completion { id, result, value, operation, reserved: 0 });
+    }
+
+    /// The oldest completion.
+    pub(super) fn take(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    /// Moves what can be moved now.
+    pub(super) fn progress(&mut self, stream: &Stream, fd: RawFd) {
+        while let Some(transfer) = self.sends.front_mut() {
+            let Some(ended) = transfer.advance(|rest| {
+                const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                stream.send(fd, rest, FLAGS).unwrap_or_else(|| rest.send(borrow(fd), FLAGS))
+            }) else {
+                break;
+            };
+            let id = transfer.id;
+            self.sends.pop_front();
+            self.complete(Operation::Send, id, ended.map(|bytes| (bytes, 0)));
+        }
+        while let Some(transfer) = self.receives.front_mut() {
+            let Some(ended) = transfer.advance(|rest| {
+                const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
+                stream.recv(fd, rest, FLAGS).unwrap_or_else(|| rest.recv(borrow(fd), FLAGS))
+            }) else {
+                break;
+            };
+            let id = transfer.id;
+            self.receives.pop_front();
+            self.complete(Operation::Recv, id, ended.map(|bytes| (bytes, 0)));
+        }
+    }
+}
+
+impl Transfer {
+    /// Moves bytes until all have been moved, the stream has ended, or there is an error. `None`:
+    /// later.
+    fn advance(
+        &mut self,
+        mut step: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        loop {
+            let moved = match self.buffers() {
+                Some(all) if self.moved == all.len() => return Some(Ok(self.moved)),
+                Some(all) => step(all.after(self.moved)),
+                None => Err(Errno::INVAL),
+            };
+            match moved {
+                Ok(0) => return Some(Ok(self.moved)),
+                Ok(moved) => self.moved += moved,
+                Err(Errno::AGAIN) => return None,
+                Err(errno) => return Some(Err(errno)),
+            }
+        }
+    }
+}

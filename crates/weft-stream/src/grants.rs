@@ -1,0 +1,255 @@
+//! What a side of a connection lets its peer do with its memory: a small table that both see.
+//!
+//! Each entry names a part of a segment, the rights to it, and a secret that the program gives to
+//! its peer with the entry's number. Who uses an entry counts itself in, and only then looks
+//! whether the secret is still there. Who revokes one takes the secret away, and then waits until
+//! nobody is counted in. The peer may have written anything here: readers check what they find.
+
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::layout::{grant, grants_at};
+use crate::limits::GRANTS_MAX;
+use crate::registry::Registry;
+use crate::words::Role;
+
+const FREE: u64 = 0;
+const FILLING: u64 = 1;
+
+/// A part of a segment, and what may be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The process that has the segment open.
+    pub pid: u32,
+    /// The segment's descriptor there.
+    pub fd: u32,
+    /// The segment's inode, by which it is known again.
+    pub inode: u64,
+    /// Where the part begins, in bytes.
+    pub offset: u64,
+    /// The part's length in bytes.
+    pub len: u64,
+    /// The caller's to define.
+    pub rights: u32,
+}
+
+/// Which grant: its place in the table, and the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantId {
+    /// Below [`GRANTS_MAX`], unless the peer lies.
+    pub index: u32,
+    /// 64 random bits.
+    pub secret: u64,
+}
+
+/// One side's table.
+#[derive(Clone, Copy, Debug)]
+pub struct Grants {
+    registry: &'static Registry,
+    at: usize,
+}
+
+/// A grant that is in use: who revokes it waits.
+#[derive(Debug)]
+pub struct InUse {
+    grants: Grants,
+    index: usize,
+}
+
+impl Grants {
+    pub(crate) fn of(registry: &'static Registry, slot: usize, role: Role) -> Self {
+        Self { registry, at: grants_at(slot, role as usize) }
+    }
+
+    /// As at the start of a connection.
+    pub(crate) fn reset(&self) {
+        for index in 0..GRANTS_MAX {
+            self.word64(index, grant::STATE).store(FREE, Ordering::Relaxed);
+            self.word(index, grant::USERS).store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Grants something. `None` if the table is full, or there are no random bits.
+    #[must_use]
+    pub fn add(&self, what: &Grant) -> Option<GrantId> {
+        let secret = secret()?;
+        let index = (0..GRANTS_MAX).find(|&index| {
+            // One that is in use still belongs to who died in the middle of it.
+            self.word(index, grant::USERS).load(Ordering::Acquire) == 0
+                && self
+                    .word64(index, grant::STATE)
+                    .compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        self.word(index, grant::PID).store(what.pid, Ordering::Relaxed);
+        self.word(index, grant::FD).store(what.fd, Ordering::Relaxed);
+        self.word(index, grant::RIGHTS).store(what.rights, Ordering::Relaxed);
+        self.word64(index, grant::INODE).store(what.inode, Ordering::Relaxed);
+        self.word64(index, grant::OFFSET).store(what.offset, Ordering::Relaxed);
+        self.word64(index, grant::LENGTH).store(what.len, Ordering::Relaxed);
+        self.word64(index, grant::STATE).store(secret, Ordering::Release);
+        Some(GrantId { index: u32::try_from(index).ok()?, secret })
+    }
+
+    /// From here on nobody begins to use it. `false` if there is no such grant.
+    #[must_use]
+    pub fn revoke(&self, id: GrantId) -> bool {
+        let Some(index) = index_of(id) else { return false };
+        let state = self.word64(index, grant::STATE);
+        let gone = state.compare_exchange(id.secret, FREE, Ordering::SeqCst, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        gone.is_ok()
+    }
+
+    /// Revokes all of them.
+    pub fn revoke_all(&self) {
+        for index in 0..GRANTS_MAX {
+            self.word64(index, grant::STATE).store(FREE, Ordering::SeqCst);
+        }
+    }
+
+    /// Revokes those of one process.
+    pub fn revoke_of(&self, pid: u32) {
+        for index in 0..GRANTS_MAX {
+            if self.word(index, grant::PID).load(Ordering::Relaxed) == pid {
+                self.word64(index, grant::STATE).store(FREE, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether an operation is under way in the place that a grant has, or had.
+    #[must_use]
+    pub fn is_in_use(&self, id: GrantId) -> bool {
+        index_of(id).is_some_and(|index| self.word(index, grant::USERS).load(Ordering::SeqCst) != 0)
+    }
+
+    /// Begins to use a grant. `None` if there is none of this secret.
+    #[inline]
+    #[must_use]
+    pub fn begin(&self, id: GrantId) -> Option<InUse> {
+        let index = index_of(id)?;
+        self.word(index, grant::USERS).fetch_add(1, Ordering::SeqCst);
+        let used = InUse { grants: *self, index };
+        let state = self.word64(index, grant::STATE).load(Ordering::SeqCst);
+        (state == id.secret).then_some(used)
+    }
+
+    fn word(&self, index: usize, offset: usize) -> &'static std::sync::atomic::AtomicU32 {
+        self.registry.word(self.at + index * grant::LEN + offset)
+    }
+
+    fn word64(&self, index: usize, offset: usize) -> &'static std::sync::atomic::AtomicU64 {
+        self.registry.word64(self.at + index * grant::LEN + offset)
+    }
+}
+
+impl InUse {
+    /// What is granted, as the table has it.
+    #[must_use]
+    pub fn grant(&self) -> Grant {
+        let word = |offset| self.grants.word(self.index, offset).load(Ordering::Relaxed);
+        let word64 = |offset| self.grants.word64(self.index, offset).load(Ordering::Relaxed);
+        Grant {
+            pid: word(grant::PID),
+            fd: word(grant::FD),
+            inode: word64(grant::INODE),
+            offset: word64(grant::OFFSET),
+            len: word64(grant::LENGTH),
+            rights: word(grant::RIGHTS),
+        }
+    }
+}
+
+impl Drop for InUse {
+    #[inline]
+    fn drop(&mut self) {
+        self.grants.word(self.index, grant::USERS).fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The place that it names, if there can be such a grant.
+fn index_of(id: GrantId) -> Option<usize> {
+    let index = id.index as usize;
+    (index < GRANTS_MAX && id.secret > FILLING).then_some(index)
+}
+
+fn secret() -> Option<u64> {
+    let mut bytes = [0; 8];
+    loop {
+        if getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {
+            return None;
+        }
+        let secret = u64::from_ne_bytes(bytes);
+        if secret > FILLING {
+            return Some(secret);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants() -> Grants {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(dir.path()).expect("a registry");
+        registry.open_slot(3).expect("memory");
+        Grants::of(Box::leak(Box::new(registry)), 3, Role::Acceptor)
+    }
+
+    fn part(offset: u64) -> Grant {
+        Grant { pid: 1, fd: 2, inode: 3, offset, len: 5, rights: 6 }
+    }
+
+    #[test]
+    fn what_is_granted_is_found_until_it_is_revoked() {
+        let grants = grants();
+        let id = grants.add(&part(8)).expect("room");
+        let used = grants.begin(id).expect("granted");
+        assert_eq!(used.grant(), part(8));
+        assert!(grants.revoke(id) && !grants.revoke(id));
+        assert!(grants.begin(id).is_none());
+        assert!(grants.is_in_use(id));
+        drop(used);
+        assert!(!grants.is_in_use(id));
+        let next = grants.add(&part(16)).expect("room");
+        assert_eq!(next.index, id.index);
+        assert!(grants.begin(id).is_none(), "its place is another's");
+        assert!(grants.begin(next).is_some());
+    }
+
+    #[test]
+    fn wrong_names_find_nothing() {
+        let grants = grants();
+        let id = grants.add(&part(0)).expect("room");
+        for wrong in [
+            GrantId { secret: id.secret ^ 1 << 63, ..id },
+            GrantId { index: id.index + 1, ..id },
+            GrantId { index: u32::MAX, ..id },
+            GrantId { index: id.index + 1, secret: FREE },
+            GrantId { index: id.index + 1, secret: FILLING },
+        ] {
+            assert!(grants.begin(wrong).is_none());
+            assert!(!grants.revoke(wrong));
+        }
+        assert!(!grants.is_in_use(id));
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_spares_places_in_use() {
+        let grants = grants();
+        let ids: Vec<_> =
+            (0..GRANTS_MAX).map(|at| grants.add(&part(at as u64)).expect("room")).collect();
+        assert_eq!(grants.add(&part(0)), None);
+        let used = grants.begin(ids[4]);
+        grants.revoke_all();
+        assert!(ids.iter().all(|&id| grants.begin(id).is_none()));
+        assert!((1..GRANTS_MAX).all(|_| grants.add(&part(0)).is_some()));
+        assert_eq!(grants.add(&part(0)), None, "an operation is under way");
+        drop(used);
+        assert!(grants.add(&part(0)).is_some());
+        grants.reset();
+        assert!(grants.add(&part(0)).is_some());
+    }
+}
