@@ -665,7 +665,7 @@ impl End {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        if self.sources_out.may_be_open() && self.sources_out.are_open() {
+        if self.waits_for_source() {
             return 0;
         }
         self.tx.room().unwrap_or(usize::MAX)
@@ -685,7 +685,13 @@ impl End {
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.tx.is_writable()
+        !self.waits_for_source() && self.tx.is_writable()
+    }
+
+    /// Whether nothing can be put because the peer is still to pull a message before it.
+    #[inline]
+    fn waits_for_source(&self) -> bool {
+        self.sources_out.may_be_open() && self.sources_out.are_open()
     }
 
     /// Whether the peer can put no more before something is read.
