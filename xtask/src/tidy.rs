@@ -28,7 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-stream", &["weft-sys"]),
     ("weft-extended", &[]),
     ("weft-sockets", &["weft-extended", "weft-stream", "weft-sys"]),
-    ("weft-bench", &["weft-engine", "weft-sys"]),
+    ("weft-bench", &["weft-engine", "weft-stream", "weft-sys"]),
     ("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"]),
     ("weft-lab", &["weft-stream"]),
 ];

@@ -75,6 +75,9 @@ pub enum Bench {
     Memory(ByCount),
     /// Latency against processor time, over the time between messages and the way to wait
     Waiting(Gaps),
+    /// TCP sockets of a program on Weft beside those of one without: latency, throughput, use of
+    /// buffers, connections
+    Sockets(Sized),
     /// A selection of all of these, in a minute or two
     All(Plain),
     /// Serve measurements that another host starts: whoever connects may have them run here

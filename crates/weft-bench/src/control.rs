@@ -25,11 +25,11 @@ use crate::limits::FRAME_MAX;
 use crate::plan::{Address, Job};
 
 /// Changes with the messages, so that two versions part at once.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The variables of the engine that the command may set for a worker.
-pub(crate) const VARIABLES: [&str; 5] =
-    ["WEFT_TRANSPORT", "WEFT_WAIT", "WEFT_CRC", "WEFT_MARKERS", "WEFT_CONGESTION"];
+pub(crate) const VARIABLES: [&str; 6] =
+    ["WEFT_TRANSPORT", "WEFT_WAIT", "WEFT_CRC", "WEFT_MARKERS", "WEFT_CONGESTION", "WEFT_SOCKETS"];
 
 /// From the command.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,6 +82,8 @@ pub(crate) struct Report {
     /// For `Overlap`: the operation's time alone, the longest computation that did not show, and
     /// the operation's time with it, in microseconds.
     pub(crate) overlap_us: Option<[f64; 3]>,
+    /// Of a stream socket: bytes that its side has put into buffers, and the buffers' length.
+    pub(crate) buffers: Option<[u64; 2]>,
 }
 
 /// Sends one message.

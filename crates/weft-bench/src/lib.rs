@@ -25,29 +25,45 @@ mod stats;
 mod suite;
 mod worker;
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result};
 
 use args::Bench;
 pub use args::BenchArgs;
 use suite::Request;
 
-/// Runs what the command line asks for, and returns what is to be printed.
+/// Runs what the command line asks for, and returns what is to be printed. `find_sockets` finds the
+/// library that has sockets run on Weft, where one is needed.
 ///
 /// # Errors
 /// If a measurement fails, or a report cannot be written.
-pub fn run(args: &BenchArgs) -> Result<String> {
+pub fn run(args: &BenchArgs, find_sockets: impl FnOnce() -> Result<PathBuf>) -> Result<String> {
     match &args.bench {
         Bench::Peer => worker::run().map(|()| String::new()),
         Bench::Serve(args) => serve::run(args.listen).map(|()| String::new()),
         bench => {
             let request = Request::of(bench).context("nothing to measure")?;
-            measure(bench, &request)
+            measure(bench, &request, find_sockets)
         }
     }
 }
 
-fn measure(bench: &Bench, request: &Request) -> Result<String> {
-    let benchmarks = suite::benchmarks(bench, request);
+fn measure(
+    bench: &Bench,
+    request: &Request,
+    find_sockets: impl FnOnce() -> Result<PathBuf>,
+) -> Result<String> {
+    let mut benchmarks = suite::benchmarks(bench, request);
+    let cases = benchmarks.iter_mut().flat_map(|benchmark| &mut benchmark.cases);
+    let mut on_weft = cases.filter(|case| case.over.flow().is_some()).peekable();
+    if on_weft.peek().is_some() {
+        let library = find_sockets()?;
+        let library = library.to_str().context("the library's path is not UTF-8")?;
+        on_weft.for_each(|case| {
+            case.plan.environment.push(("LD_PRELOAD".into(), library.to_owned()));
+        });
+    }
     let common = &request.common;
     let document = runner::run(&benchmarks, common)?;
     if let Some(path) = &common.html {

@@ -34,6 +34,11 @@ pub enum Over {
     /// A plain TCP socket with TCP_NODELAY
     #[value(alias = "tcp")]
     TcpSockets,
+    /// The same of a program under `weft run`, whose bytes go through shared memory
+    #[value(alias = "weft")]
+    WeftPacked,
+    /// The same with flow control by credits (WEFT_SOCKETS_FLOW=credit)
+    WeftCredit,
     /// A plain UDP socket: messages that get lost are counted
     #[value(alias = "udp")]
     UdpSockets,
@@ -43,9 +48,28 @@ pub enum Over {
 }
 
 impl Over {
+    /// Whether these are sockets without Weft, with which the others are compared.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Self::TcpSockets | Self::UdpSockets | Self::UnixSockets)
+    }
+
+    /// The flow control that sockets on Weft are told to take; `None` for all else.
+    pub(crate) fn flow(self) -> Option<&'static str> {
+        match self {
+            Self::WeftPacked => Some("packed"),
+            Self::WeftCredit => Some("credit"),
+            _ => None,
+        }
+    }
+
+    /// Whether the program uses TCP sockets, with Weft or without.
+    pub(crate) fn is_tcp(self) -> bool {
+        self == Self::TcpSockets || self.flow().is_some()
+    }
+
     /// Whether these are the engine's, not sockets.
     pub(crate) fn is_verbs(self) -> bool {
-        !matches!(self, Self::TcpSockets | Self::UdpSockets | Self::UnixSockets)
+        !self.is_plain() && self.flow().is_none()
     }
 
     /// Whether these are queue pairs, with memory registered by us.
@@ -70,7 +94,7 @@ impl Over {
 
     /// Whether both ends must be on one host.
     pub(crate) fn is_local(self) -> bool {
-        matches!(self, Self::RcShm | Self::UnixSockets)
+        matches!(self, Self::RcShm | Self::UnixSockets) || self.flow().is_some()
     }
 
     /// Longest message in bytes.
@@ -103,6 +127,8 @@ impl Over {
             Self::Ud => "ud",
             Self::Rd => "rd",
             Self::TcpSockets => "tcp-sockets",
+            Self::WeftPacked => "weft-packed",
+            Self::WeftCredit => "weft-credit",
             Self::UdpSockets => "udp-sockets",
             Self::UnixSockets => "unix-sockets",
         }
@@ -279,6 +305,8 @@ pub(crate) enum Role {
     Dial,
     /// Accepts what `Dial` connects.
     Accept,
+    /// Sends to a peer that takes nothing, until there is no room.
+    Fill,
 }
 
 /// All that a worker has to know.

@@ -95,11 +95,11 @@ fn measure(
 /// The plain sockets to compare with: of the same place and kind, the first that were named, and
 /// waiting in the same manner if they can.
 fn rival_of(case: &Case, cases: &[Case]) -> Option<usize> {
-    if !case.over.is_verbs() {
+    if case.over.is_plain() {
         return None;
     }
     let like = |other: &&(usize, &Case)| {
-        !other.1.over.is_verbs() && other.1.x == case.x && other.1.variant == case.variant
+        other.1.over.is_plain() && other.1.x == case.x && other.1.variant == case.variant
     };
     let rivals: Vec<_> = cases.iter().enumerate().collect();
     let same_wait = |other: &&(usize, &Case)| other.1.wait == case.wait;

@@ -145,6 +145,7 @@ fn with_lanes(
         _ => run_all(&mut lanes, job, spec),
     })?;
     (report.transport, report.congestion) = lanes[0].transport();
+    report.buffers = lanes[0].buffers();
     Ok((report, lanes))
 }
 
@@ -179,6 +180,7 @@ fn run_one(lane: &mut dyn Lane, job: &Job, spec: &LaneSpec) -> Result<Tally> {
             pattern::compute(lane, Duration::from_nanos(*work_ns), duration)
         }
         Role::Overlap { receives } => pattern::overlap(lane, *receives, duration),
+        Role::Fill => pattern::fill(lane, duration),
         Role::Target | Role::Burn | Role::Register { .. } | Role::Dial | Role::Accept => {
             bail!("a role that has no lanes")
         }

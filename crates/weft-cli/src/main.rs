@@ -27,7 +27,10 @@ fn main() -> ExitCode {
         Command::Stat(args) => sockets::stat::stat(&args),
         #[cfg(feature = "tui")]
         Command::Top(args) => sockets::top::top(args.interval),
-        Command::Bench(args) => weft_bench::run(&args).and_then(|text| output::print(&text)),
+        Command::Bench(args) => {
+            let sockets = || Ok(layout::Layout::find()?.sockets());
+            weft_bench::run(&args, sockets).and_then(|text| output::print(&text))
+        }
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(&args.directory),
     };

@@ -22,10 +22,10 @@ pub mod sockets;
 mod stage;
 pub mod usage;
 
-pub use compile::{compile, compile_extended};
+pub use compile::{compile, compile_folder, compile_go};
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
-pub use paths::{kept, scratch, weft};
+pub use paths::{kept, scratch, source, weft};
 pub use program::{Finished, Program, Running, forced_transport};
 pub use skip::note_skip;
 pub use stage::Stage;

@@ -43,7 +43,7 @@ pub fn weft() -> Result<PathBuf> {
 }
 
 /// A file that belongs to this crate's sources.
-pub(crate) fn source(relative: &str) -> PathBuf {
+pub fn source(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,10 @@ use weft_stream::Registry;
 
 use crate::paths::{scratch, weft};
 use crate::program::Program;
+use crate::skip::note_skip;
+
+/// Debian's user of this name.
+const NOBODY: u32 = 65_534;
 
 /// How long the counters may lag behind what the programs have done.
 const COUNTED_WITHIN: Duration = Duration::from_secs(5);
@@ -43,6 +47,8 @@ impl Ends {
 #[derive(Debug)]
 pub struct Sockets {
     ends: Ends,
+    /// Who runs the programs, by number, if it is not the user of this process.
+    user: Option<u32>,
     /// Kept open: its counters would go with the last program.
     registry: Registry,
     shared: PathBuf,
@@ -78,7 +84,36 @@ impl Sockets {
             .create(&shared)
             .with_context(|| format!("cannot make {}", shared.display()))?;
         let registry = Registry::open(&shared)?;
-        Ok(Self { ends, registry, shared, files: scratch(&format!("sockets/{own}"))? })
+        let files = scratch(&format!("sockets/{own}"))?;
+        Ok(Self { ends, user: None, registry, shared, files })
+    }
+
+    /// The same for programs that refuse to be run by root: `nobody` runs both ends then, whose
+    /// counters last as long as the server. `None`, with a note, if this process is root and
+    /// nobody else can read what has been built.
+    ///
+    /// # Errors
+    ///
+    /// If registry or directory cannot be made.
+    pub fn unprivileged(test: &str) -> Result<Option<Self>> {
+        let mut sockets = Self::new(Ends::Both)?;
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Some(sockets));
+        }
+        if !sockets.are_reachable() {
+            note_skip(test, "another user cannot read what has been built");
+            return Ok(None);
+        }
+        for directory in [&sockets.shared, &sockets.files] {
+            chown(directory, Some(NOBODY), None)?;
+        }
+        sockets.user = Some(NOBODY);
+        Ok(Some(sockets))
+    }
+
+    /// Whether every user can get to the files, and to Weft.
+    pub fn are_reachable(&self) -> bool {
+        is_reachable(&self.files) && weft().is_ok_and(|weft| is_reachable(&weft))
     }
 
     /// A program in the server's place.
@@ -98,7 +133,11 @@ impl Sockets {
 
     fn program(&self, name: &Path, under_weft: bool) -> Program {
         let program = if under_weft { Program::weft(name) } else { Program::plain(name) };
-        program.env("WEFT_SHM_DIR", &self.shared).directory(&self.files)
+        let program = program.env("WEFT_SHM_DIR", &self.shared).directory(&self.files);
+        match self.user {
+            Some(user) => program.as_user(&user.to_string()),
+            None => program,
+        }
     }
 
     /// The path of a file of these programs, all of which run in that file's directory.
@@ -166,6 +205,18 @@ impl Sockets {
             thread::sleep(POLL_INTERVAL);
         }
     }
+
+    /// Checks that no byte went through shared memory: one end is a program that Weft does not
+    /// reach, though `weft run` has started it.
+    ///
+    /// # Errors
+    ///
+    /// If one did.
+    pub fn check_none(&self) -> Result<()> {
+        let totals = self.totals()?;
+        ensure!(totals.joined == 0 && totals.bytes == 0, "not over TCP: {totals:?}");
+        Ok(())
+    }
 }
 
 impl Drop for Sockets {
@@ -175,6 +226,15 @@ impl Drop for Sockets {
         let _ = fs::remove_dir_all(&self.shared);
         let _ = fs::remove_dir_all(&self.files);
     }
+}
+
+/// Whether every user can get to a file.
+fn is_reachable(file: &Path) -> bool {
+    const SEARCH_BY_OTHERS: u32 = 0o001;
+    let open = |directory: &Path| {
+        fs::metadata(directory).is_ok_and(|meta| meta.permissions().mode() & SEARCH_BY_OTHERS != 0)
+    };
+    file.ancestors().skip(1).all(open)
 }
 
 /// Checks that two byte strings are equal.

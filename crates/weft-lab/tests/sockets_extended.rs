@@ -9,14 +9,14 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, Running, compile_extended, ports};
+use weft_lab::{Program, Running, compile_folder, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The program, compiled once.
 fn program() -> Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| compile_extended("extended"));
+    let built = BUILT.get_or_init(|| compile_folder("extended"));
     built.as_deref().map_err(|error| anyhow!("{error:#}"))
 }
 

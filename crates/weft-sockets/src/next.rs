@@ -51,7 +51,8 @@ macro_rules! next {
     ($name:ident($($arg:ident: $type:ty),*) -> $result:ty) => {{
         static NEXT: $crate::next::Next =
             $crate::next::Next::new($crate::next::c_name(concat!(stringify!($name), "\0")));
-        type Hooked = unsafe extern "C-unwind" fn($($type),*) -> $result;
+        // Not "C-unwind": a thread that is cancelled leaves our frames as it leaves those of C.
+        type Hooked = unsafe extern "C" fn($($type),*) -> $result;
         // SAFETY: NULL is `None`, and what is found by this name has this signature.
         let next = unsafe {
             std::mem::transmute::<*mut std::ffi::c_void, Option<Hooked>>(NEXT.address())

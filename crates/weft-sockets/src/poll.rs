@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
 use smallvec::SmallVec;
-use weft_stream::Carrier;
+use weft_stream::{Carrier, End};
 use weft_sys::Spin;
 
 use crate::stream::{Stream, borrow};
@@ -136,6 +136,14 @@ impl Polled<'_> {
         if !self.is_anything_there() {
             return None;
         }
+        let ends = |ours: &Ours| {
+            let stream = ours.stream();
+            let end = stream.and_then(Stream::end);
+            stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(End::is_ending)
+        };
+        if self.ours.iter().any(ends) {
+            return None; // How far an end has come, only the kernel knows.
+        }
         let polls = POLLS.fetch_add(1, Ordering::Relaxed);
         if polls.is_multiple_of(RING_POLLS_MAX) {
             return None;
@@ -180,7 +188,8 @@ impl Polled<'_> {
         let asked = self.set[ours.index].events;
         let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else { return 0 };
         let (now, told) = stream.readiness(end);
-        (now & told) as c_short & asked & (IN | OUT)
+        let ended = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u32;
+        (now & (told | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
     }
 
     /// One question to the kernel, in which sockets of ours stand for their bells and their end;

@@ -218,6 +218,13 @@ impl Stream {
         }
     }
 
+    /// `connect` has dissolved the connection (`AF_UNSPEC`); the socket may make another.
+    pub(crate) fn dissolved(&self) {
+        if let Some(end) = self.end() {
+            end.release();
+        }
+    }
+
     /// What cannot be carried otherwise goes over TCP from here on.
     pub(crate) fn leave(&self, fd: RawFd, why: Fallback) {
         match self.end() {
@@ -446,7 +453,7 @@ impl Stream {
         flags: libc::c_int,
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
-        let how = How { keep, discard: !keep && flags & libc::MSG_TRUNC != 0, look: false };
+        let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
@@ -468,7 +475,7 @@ impl Stream {
                         return Ok(done + received);
                     }
                     if keep {
-                        if received >= buffers.len() || !self.wait_for_more(end, fd, received)? {
+                        if received >= buffers.len() || !self.wait_for_more(end, fd, received) {
                             return Ok(received);
                         }
                         continue;
@@ -480,33 +487,38 @@ impl Stream {
                 }
                 Err(Errno::DEADLK) => return Err(Errno::AGAIN),
                 Err(errno) if done == 0 => return Err(errno),
-                Err(_) => return Ok(done),
+                Err(errno) => {
+                    self.keep_error(errno);
+                    return Ok(done);
+                }
             }
         }
     }
 
     /// Waits until there are more than `known` bytes. `false` if there will not be.
-    fn wait_for_more(&self, end: &End, fd: RawFd, known: usize) -> Result<bool, Errno> {
+    fn wait_for_more(&self, end: &End, fd: RawFd, known: usize) -> bool {
         const NAP_MS: libc::c_int = 1;
         let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let set = &raw mut set;
         let count: libc::nfds_t = 1;
+        let deadline = deadline(fd, sockopt::Timeout::Recv);
         end.acknowledge(borrow(fd));
         loop {
             if end.unread() > known {
-                return Ok(true);
+                return true;
             }
             if end.is_full() {
-                return Ok(false); // There cannot be more than there is room for.
+                return false; // There cannot be more than there is room for.
             }
             let timeout = NAP_MS;
             let ready: libc::c_int = next!(poll(
                 set: *mut libc::pollfd, count: libc::nfds_t, timeout: libc::c_int
             ) -> libc::c_int);
             match ready {
+                0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
                 0 => {}
-                1.. => return Ok(end.unread() > known),
-                _ => return Err(crate::errno::last()),
+                1.. => return end.unread() > known,
+                _ => return false, // A signal: what is there is the result.
             }
         }
     }
@@ -553,6 +565,17 @@ impl Stream {
             };
             end.end_sleep();
             self.check_still_at(fd)?;
+            if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
+                end.note_reset();
+                // What the rings hold comes first.
+                return match end.try_recv(borrow(fd), buffers, how) {
+                    Err(Errno::AGAIN) => Err(errno),
+                    received => {
+                        self.keep_error(errno);
+                        received
+                    }
+                };
+            }
             let received = match received {
                 Err(Errno::AGAIN) => end.try_recv(borrow(fd), buffers, How { look: true, ..how }),
                 other => other,
@@ -593,6 +616,11 @@ impl Stream {
         let mut may_be_pulled = self.zcopy.is_for(buffers);
         loop {
             let rest = buffers.after(done);
+            if done == 0
+                && let Some(error) = self.take_error()
+            {
+                return Some(Err(error));
+            }
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return self.not_counted(fd, flags),
                 By::Kernel => rest.send(borrow(fd), flags),
@@ -647,10 +675,7 @@ impl Stream {
 
     #[cold]
     fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
-        let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Send).ok().flatten();
-        let began = wait::now();
-        let deadline = limit
-            .map(|limit| began.saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
+        let deadline = deadline(fd, sockopt::Timeout::Send);
         let wait = Wait::begin(&self.spin_out);
         loop {
             let Some(end) = self.end().filter(|end| end.carrier_out() == Carrier::Memory) else {
@@ -694,12 +719,32 @@ impl Stream {
         let Some(end) = self.end() else { return };
         let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
         let settled = end.settle(borrow(fd), lasting != 0);
+        let mut ended = lasting;
         if let Err(error) = settled {
+            self.keep_error(error);
+            ended = (libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
+        }
+        if settled != Ok(false) || lasting & !libc::EPOLLRDHUP.cast_unsigned() != 0 {
+            ended |= libc::EPOLLIN.cast_unsigned();
+        }
+        self.ended.fetch_or(ended, Ordering::Relaxed);
+    }
+
+    /// The kernel has told an error that the program is to learn later.
+    fn keep_error(&self, error: Errno) {
+        if !matches!(error, Errno::AGAIN | Errno::INTR) {
             self.error.store(error.raw_os_error(), Ordering::Relaxed);
         }
-        let over = settled != Ok(false) || lasting & !libc::EPOLLRDHUP.cast_unsigned() != 0;
-        let readable = if over { libc::EPOLLIN.cast_unsigned() } else { 0 };
-        self.ended.fetch_or(lasting | readable, Ordering::Relaxed);
+    }
+
+    /// The program has asked the kernel for the error: there is none any more.
+    pub(crate) fn error_told(&self, error: libc::c_int) {
+        self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
+        if error != 0
+            && let Some(end) = self.end()
+        {
+            end.note_reset();
+        }
     }
 
     /// The error that the kernel has told us, once.
@@ -732,13 +777,23 @@ impl Stream {
         const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
         let mut ready = self.ended();
         let mut ours = 0;
+        if self.error.load(Ordering::Relaxed) != 0 {
+            ready |= libc::EPOLLERR.cast_unsigned();
+        }
+        if ready & libc::EPOLLHUP.cast_unsigned() != 0 {
+            // Nothing waits any more (tcp_poll): reads and writes return at once.
+            return (ready | IN | OUT, IN | OUT);
+        }
         if end.carrier_in() == Carrier::Memory {
             ours |= IN;
             if end.unread() > 0 || ready & libc::EPOLLIN.cast_unsigned() != 0 {
                 ready |= IN;
             }
         }
-        if end.carrier_out() == Carrier::Memory {
+        if end.is_peer_gone() {
+            ours |= OUT;
+            ready |= OUT; // The kernel answers at once.
+        } else if end.carrier_out() == Carrier::Memory {
             ours |= OUT;
             if end.is_writable() {
                 ready |= OUT;
@@ -759,6 +814,12 @@ fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
     let own = getsockname(borrow(fd)).ok()?;
     let peer = getpeername(borrow(fd)).ok()??;
     Some((SocketAddr::try_from(own).ok()?, SocketAddr::try_from(peer).ok()?))
+}
+
+/// When a call that begins now has waited for as long as the socket's option allows.
+fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
+    let limit = sockopt::socket_timeout(borrow(fd), which).ok().flatten()?;
+    Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// Whether a call on the socket returns at once.

@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, connect_unspec, recv, send, shutdown, sockopt};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedGuard, SharedLock};
@@ -201,7 +201,9 @@ impl End {
         }
         let nobody_came =
             self.role == Role::Connector && self.registry.find(&self.tuple()) == Some(self.slot);
-        if nobody_came || self.peer.refs.load(Ordering::Acquire) == 0 || self.is_peer_gone() {
+        // Where the kernel has told of the peer's end it may still have its own, and look into the
+        // slot until it closes that. If it was killed, the slot is found by a sweep.
+        if nobody_came || self.peer.refs.load(Ordering::Acquire) == 0 {
             self.give_back();
         }
         true
@@ -299,7 +301,11 @@ impl End {
             return Ok(sent);
         }
         if self.is_the_kernels_to_send() {
-            return buffers.send(socket, flags | libc_flags::DONTWAIT);
+            let sent = buffers.send(socket, flags | libc_flags::DONTWAIT);
+            if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
+                self.own.reset_told.store(1, Ordering::Relaxed);
+            }
+            return sent;
         }
         // What comes behind a source waits until it is over.
         let put = if self.sources_out.are_open() { 0 } else { self.tx.put(buffers)? };
@@ -381,6 +387,15 @@ impl End {
         self.tx.words().back_at.load(Ordering::Relaxed) != NONE
             || self.own.gone.load(Ordering::Relaxed) != 0
             || self.own.shut_write.load(Ordering::Relaxed) != 0
+            || self.does_nobody_receive()
+    }
+
+    /// The peer has closed its socket, or shut down both halves: the kernel takes what comes, and
+    /// answers with a reset.
+    fn does_nobody_receive(&self) -> bool {
+        self.peer.refs.load(Ordering::Relaxed) == 0
+            || (self.peer.shut_read.load(Ordering::Relaxed) != 0
+                && self.peer.shut_write.load(Ordering::Relaxed) != 0)
     }
 
     /// Wakes who sleeps at the other end on the word.
@@ -437,7 +452,9 @@ impl End {
                     None => continue,
                 }
             }
-            let taken = if how.discard {
+            let taken = if how.discard && how.keep {
+                self.rx.available()?.min(buffers.len())
+            } else if how.discard {
                 self.rx.skip(buffers.len())?
             } else {
                 self.rx.take(buffers, how.keep)?
@@ -450,7 +467,8 @@ impl End {
                 }
                 return Ok(taken + pulled);
             }
-            if buffers.is_empty() {
+            // A call for no bytes waits for bytes all the same (tcp_recvmsg).
+            if buffers.is_empty() && self.rx.available()? > 0 {
                 return Ok(0);
             }
             if words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed) {
@@ -519,30 +537,40 @@ impl End {
             return Ok(None);
         }
         match answer {
-            Ok(0) => self.ended().map(Some),
+            Ok(0) => self.ended(socket).map(Some),
             Ok(_) => Ok(None),
             Err(Errno::AGAIN) => Err(Errno::AGAIN),
             Err(error) => {
-                self.own.gone.store(1, Ordering::Relaxed);
+                self.note_reset();
                 Err(error)
             }
         }
     }
 
     /// The kernel has no more, and neither have the rings.
-    fn ended(&self) -> Result<usize, Errno> {
+    fn ended(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         let said_so = self.peer.shut_write.load(Ordering::Acquire) != 0
             || self.own.shut_read.load(Ordering::Relaxed) != 0;
         if said_so || self.rx.words().switch_at.load(Ordering::Relaxed) == NONE {
             return Ok(0);
         }
         self.own.gone.store(1, Ordering::Relaxed);
-        // TCP resets a connection whose closing end has not read everything.
+        // TCP resets a connection whose closing end has not read everything. That of a process
+        // which was killed could not know: the own kernel is told.
         let unread = self.tx.available()? > 0 || self.sources_out.are_open();
         if unread && self.own.reset_told.swap(1, Ordering::Relaxed) == 0 {
+            let _ = connect_unspec(socket);
+            let _ = shutdown(socket, Shutdown::Both);
+            let _ = sockopt::socket_error(socket);
             return Err(Errno::CONNRESET);
         }
         Ok(0)
+    }
+
+    /// The kernel has said that the connection was reset.
+    pub fn note_reset(&self) {
+        self.own.gone.store(1, Ordering::Relaxed);
+        self.own.reset_told.store(1, Ordering::Relaxed);
     }
 
     /// Takes up to `most` bells from the socket, and returns how many there were; 0: the peer will
@@ -783,6 +811,17 @@ impl End {
         self.own.shut_read.store(1, Ordering::SeqCst);
     }
 
+    /// Whether an end has begun, in either direction, as far as both ends have said so.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let said = |side: &Side| {
+            side.shut_write.load(Ordering::Relaxed) != 0
+                || side.shut_read.load(Ordering::Relaxed) != 0
+                || side.gone.load(Ordering::Relaxed) != 0
+        };
+        said(&self.own) || said(&self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether the peer has gone for good.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
@@ -878,13 +917,13 @@ impl End {
             match self.take_bells(socket, usize::MAX) {
                 Ok(0) => {
                     self.hang_up(); // What is sent now meets a reset, as the kernel will say.
-                    return Ok(true);
+                    return self.ended(socket).map(|_| true);
                 }
                 Ok(taken) if taken < BELLS_AT_ONCE && !may_have_ended => return Ok(false),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => {
-                    self.own.gone.store(1, Ordering::Relaxed);
+                    self.note_reset();
                     return Err(error);
                 }
             }

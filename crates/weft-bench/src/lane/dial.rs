@@ -87,7 +87,7 @@ impl Opening {
     }
 
     fn tune(&self, socket: &OwnedFd) -> Result<()> {
-        if self.spec.over == Over::TcpSockets {
+        if self.spec.over.is_tcp() {
             sockopt::set_tcp_nodelay(socket, true)?;
             if let Some(name) = &self.spec.congestion {
                 sockopt::set_tcp_congestion(socket, name)
@@ -178,6 +178,6 @@ fn random() -> Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-pub(super) fn timespec(time: Duration) -> Timespec {
+fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }

@@ -1,9 +1,11 @@
 //! Lanes: the connections that one thread serves, of queue pairs or of sockets, with the few
 //! operations that the patterns need.
 
+mod calls;
 mod dial;
 mod queue_pair;
 mod rd;
+mod shared;
 mod sockets;
 mod verbs;
 
@@ -75,6 +77,12 @@ pub(crate) trait Lane: Send {
     /// What the connections really use, and TCP's congestion control if there is TCP of our own.
     fn transport(&self) -> (String, Option<String>);
 
+    /// Bytes that have been put into the buffers of this side's direction, and how long those
+    /// buffers are at this side, where that can be said.
+    fn buffers(&self) -> Option<[u64; 2]> {
+        None
+    }
+
     /// Messages may get lost.
     fn is_lossy(&self) -> bool {
         false
@@ -108,9 +116,11 @@ pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
             Box::new(verbs::Opening::new(spec)?)
         }
         Over::Rd => Box::new(rd::Opening::new(spec)?),
-        Over::TcpSockets | Over::UdpSockets | Over::UnixSockets => {
-            Box::new(dial::Opening::new(spec)?)
-        }
+        Over::TcpSockets
+        | Over::WeftPacked
+        | Over::WeftCredit
+        | Over::UdpSockets
+        | Over::UnixSockets => Box::new(dial::Opening::new(spec)?),
     })
 }
 

@@ -1,16 +1,15 @@
 //! Plain sockets as a program would use them well: one `send` a message, as much as there is by one
 //! `recv`, epoll where there are several, and blocking calls where the lane may block.
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::sockopt;
 
-use super::dial::timespec;
+use super::calls::{self, Epoll};
+use super::shared::Shared;
 use super::{Arrival, Deadline, Lane, Patience, Rotation};
 use crate::limits::SILENCE_MAX;
 use crate::plan::{LaneSpec, Operation, Over};
@@ -48,8 +47,10 @@ pub(super) struct Sockets {
     receive_size: usize,
     outgoing: Buffers,
     last_message: Vec<u8>,
+    /// Bytes that have been sent.
+    sent: u64,
     incoming: Buffers,
-    epoll: OwnedFd,
+    epoll: Epoll,
     /// Connections that have something, from the last look.
     ready: Vec<usize>,
 }
@@ -86,13 +87,13 @@ impl Sockets {
             receive_size: spec.receive_size,
             outgoing: Buffers::new(spec, spec.send_size),
             last_message,
+            sent: 0,
             incoming: Buffers::new(spec, chunk),
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            epoll: Epoll::new()?,
             ready: Vec::new(),
         };
         for (index, connection) in lane.connections.iter().enumerate() {
-            let data = EventData::new_u64(index as u64);
-            epoll::add(&lane.epoll, &connection.fd, data, EventFlags::IN)?;
+            lane.epoll.add(&connection.fd, index as u64)?;
             let limit = Some(lane.silence());
             for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
                 sockopt::set_socket_timeout(&connection.fd, direction, limit)?;
@@ -110,9 +111,11 @@ impl Sockets {
             true => &self.last_message[..],
             false => &self.outgoing.slots[rest.slot][..],
         };
-        let flags = if may_block { SendFlags::empty() } else { SendFlags::DONTWAIT };
-        match send(&connection.fd, &message[rest.sent..], flags | SendFlags::NOSIGNAL) {
-            Ok(count) => rest.sent += count,
+        match calls::send(&connection.fd, &message[rest.sent..], may_block) {
+            Ok(count) => {
+                rest.sent += count;
+                self.sent += count as u64;
+            }
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
             // A datagram that nobody was there for is lost like any other.
             Err(Errno::CONNREFUSED) if self.over == Over::UdpSockets => rest.sent = message.len(),
@@ -138,9 +141,8 @@ impl Sockets {
         let slot = self.incoming.rotation.next();
         let buffer = &mut self.incoming.slots[slot][..];
         let connection = &mut self.connections[index];
-        let flags = if may_block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-        let count = match recv(&connection.fd, &mut *buffer, flags) {
-            Ok((count, _)) => count,
+        let count = match calls::recv(&connection.fd, buffer, may_block) {
+            Ok(count) => count,
             Err(error @ (Errno::AGAIN | Errno::INTR)) => return Ok(Err(error)),
             Err(Errno::CONNREFUSED) if self.over == Over::UdpSockets => {
                 return Ok(Err(Errno::AGAIN));
@@ -160,18 +162,13 @@ impl Sockets {
 
     /// Which connections have something, without or with waiting.
     fn look(&mut self, patience: Patience) -> Result<()> {
-        let none = timespec(std::time::Duration::ZERO);
-        let limit = timespec(self.silence());
         let may_block = patience == Patience::Wait && !self.poll;
-        let timeout = if may_block { limit } else { none };
-        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
-        let events = match epoll::wait(&self.epoll, &mut space[..], Some(&timeout)) {
-            Ok((events, _)) => events,
-            Err(Errno::INTR) => return Ok(()),
+        let timeout = if may_block { self.silence() } else { Duration::ZERO };
+        match self.epoll.wait::<EVENTS_MAX>(timeout) {
+            Ok(found) => self.ready.extend(found.filter_map(|index| usize::try_from(index).ok())),
+            Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
-        };
-        let found = events.iter().filter_map(|event| usize::try_from(event.data.u64()).ok());
-        self.ready.extend(found);
+        }
         Ok(())
     }
 
@@ -255,10 +252,12 @@ impl Lane for Sockets {
             return Ok(());
         }
         let pending = self.connections.iter().filter(|connection| connection.rest.is_some());
-        let out = pending.map(|connection| PollFd::new(&connection.fd, PollFlags::OUT));
+        let entry =
+            |fd: BorrowedFd<'_>, events| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+        let out = pending.map(|connection| entry(connection.fd.as_fd(), libc::POLLOUT));
         let mut all: Vec<_> = out.collect();
-        all.push(PollFd::from_borrowed_fd(self.epoll.as_fd(), PollFlags::IN));
-        match poll(&mut all, Some(&timespec(self.silence()))) {
+        all.push(entry(self.epoll.as_fd(), libc::POLLIN));
+        match calls::poll(&mut all, self.silence()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -269,15 +268,33 @@ impl Lane for Sockets {
     }
 
     fn transport(&self) -> (String, Option<String>) {
+        let socket = &self.connections[0].fd;
         let name = match self.over {
-            Over::TcpSockets => {
-                let congestion = sockopt::tcp_congestion(&self.connections[0].fd).ok();
-                return ("tcp".into(), congestion);
-            }
             Over::UdpSockets => "udp",
-            _ => "unix",
+            Over::UnixSockets => "unix",
+            over if over.flow().is_some()
+                && Shared::of(socket).is_some_and(|shared| shared.is_in_memory()) =>
+            {
+                "shm"
+            }
+            _ => "tcp",
         };
-        (name.into(), None)
+        let congestion = self.over.is_tcp().then(|| sockopt::tcp_congestion(socket).ok());
+        (name.into(), congestion.flatten())
+    }
+
+    fn buffers(&self) -> Option<[u64; 2]> {
+        let socket = &self.connections[0].fd;
+        let allotted = match self.over {
+            Over::TcpSockets if self.sent > 0 => sockopt::socket_send_buffer_size(socket).ok()?,
+            // What it sends waits here, too.
+            Over::TcpSockets => sockopt::socket_recv_buffer_size(socket).ok()?,
+            over if over.flow().is_some() => {
+                return Some([self.sent, Shared::of(socket)?.allotted()]);
+            }
+            _ => return None,
+        };
+        Some([self.sent, allotted as u64])
     }
 
     fn is_lossy(&self) -> bool {

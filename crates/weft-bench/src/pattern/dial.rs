@@ -38,7 +38,9 @@ impl Door {
     pub(crate) fn open(spec: &LaneSpec) -> Result<Self> {
         let any = SocketAddr::new(spec.address, 0);
         Ok(match spec.over {
-            Over::TcpSockets => Self::Tcp(TcpListener::bind(any)?),
+            Over::TcpSockets | Over::WeftPacked | Over::WeftCredit => {
+                Self::Tcp(TcpListener::bind(any)?)
+            }
             Over::UnixSockets => {
                 let name = format!("weft-bench.setup.{}", std::process::id());
                 let address = UnixAddress::from_abstract_name(&name)?;
@@ -87,10 +89,11 @@ impl Door {
     }
 }
 
-/// Sends a byte, which tells the peer that its connection is served, and waits for the end.
+/// Answers a byte, which tells the peer that its connection is served, and waits for the end.
 fn greet_and_part(mut stream: impl Read + Write) {
     // A peer that is gone already is as good as one that leaves now.
-    let _ = stream.write_all(&[1]).and_then(|()| stream.read(&mut [0]));
+    let greeted = stream.read_exact(&mut [0]).and_then(|()| stream.write_all(&[1]));
+    let _ = greeted.and_then(|()| stream.read(&mut [0]));
 }
 
 impl CmDoor {
@@ -132,6 +135,7 @@ pub(crate) fn dial(spec: &LaneSpec, peer: &Address, duration: Duration) -> Resul
         let started = Instant::now();
         // On a busy machine the first connection may outlast the time.
         if span.is_over(started) && tally.measured != 0 {
+            tally.measured_time = span.counted();
             return Ok(tally);
         }
         let took = match (peer, &verbs) {
@@ -156,7 +160,8 @@ pub(crate) fn dial(spec: &LaneSpec, peer: &Address, duration: Duration) -> Resul
     }
 }
 
-fn served(mut stream: impl Read, started: Instant) -> Result<Duration> {
+fn served(mut stream: impl Read + Write, started: Instant) -> Result<Duration> {
+    stream.write_all(&[1]).context("the connection broke")?;
     stream.read_exact(&mut [0]).context("the peer does not serve the connection")?;
     Ok(started.elapsed())
 }

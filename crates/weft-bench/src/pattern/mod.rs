@@ -2,6 +2,7 @@
 
 mod compute;
 mod dial;
+mod fill;
 mod pingpong;
 mod register;
 mod stream;
@@ -15,6 +16,7 @@ use crate::stats::Latencies;
 
 pub(crate) use compute::{burn, compute, overlap};
 pub(crate) use dial::{Door, dial};
+pub(crate) use fill::fill;
 pub(crate) use pingpong::{answer, ask};
 pub(crate) use register::register;
 pub(crate) use stream::{Sizes, stream};

@@ -41,8 +41,11 @@ fn push_table(page: &mut String, table: &Table) -> Result<()> {
     for (name, unit) in &columns {
         write!(page, "<th>{} {}</th>", escaped(name), escaped(unit))?;
     }
-    let compares = table.compares();
-    page.push_str(if compares { "<th>/ sockets</th></tr>\n" } else { "</tr>\n" });
+    let divisor = table.divisor();
+    if let Some(divisor) = divisor {
+        write!(page, "<th>{divisor}</th>")?;
+    }
+    page.push_str("</tr>\n");
     for row in &table.rows {
         let (series, transport) = (escaped(&table.series_of(row)), escaped(&row.transport));
         write!(
@@ -53,7 +56,7 @@ fn push_table(page: &mut String, table: &Table) -> Result<()> {
         for (name, _) in &columns {
             write!(page, "<td>{}</td>", row.median(name).map(short).unwrap_or_default())?;
         }
-        if compares {
+        if divisor.is_some() {
             write!(page, "<td>{}</td>", row.ratio_text())?;
         }
         page.push_str("</tr>\n");

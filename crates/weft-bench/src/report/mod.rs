@@ -12,6 +12,7 @@ pub(crate) use html::html;
 pub(crate) use text::text;
 
 use crate::machine::Machine;
+use crate::plan::Over;
 
 /// All that a run has given; its JSON is what `--json` prints.
 #[derive(Clone, Debug, Serialize)]
@@ -149,9 +150,12 @@ impl Table {
         std::iter::once(row.over.as_str()).chain(texts).collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether there are plain sockets to compare with.
-    fn compares(&self) -> bool {
-        self.rows.iter().any(|row| row.ratio.is_some())
+    /// What the ratios divide by; `None` if there are no plain sockets to compare with.
+    fn divisor(&self) -> Option<&'static str> {
+        let (compared, plain): (Vec<_>, Vec<_>) =
+            self.rows.iter().partition(|row| row.ratio.is_some());
+        let all_tcp = plain.iter().all(|row| row.over == Over::TcpSockets.name());
+        (!compared.is_empty()).then_some(if all_tcp { "/ TCP" } else { "/ sockets" })
     }
 }
 

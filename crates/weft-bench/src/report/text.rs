@@ -15,13 +15,13 @@ pub(crate) fn text(document: &Document) -> String {
 }
 
 fn grid(table: &Table) -> Grid {
-    let (columns, labels, compares) = (table.columns(), table.labels(), table.compares());
+    let (columns, labels, divisor) = (table.columns(), table.labels(), table.divisor());
     let mut header = vec![with_unit(&table.axis, &table.axis_unit)];
     header.extend(["over", "transport"].map(String::from));
     header.extend(labels.iter().map(|label| label.name.to_owned()));
     let first_value = header.len();
     header.extend(columns.iter().map(|(name, unit)| with_unit(name, unit)));
-    header.extend(compares.then(|| "/ sockets".to_owned()));
+    header.extend(divisor.map(str::to_owned));
 
     let mut grid = Grid::new();
     grid.load_style(presets::NOTHING)
@@ -32,7 +32,7 @@ fn grid(table: &Table) -> Grid {
         cells.extend(labels.iter().map(|label| (label.of)(row).to_owned()));
         let values = columns.iter().map(|(name, _)| row.median(name));
         cells.extend(values.map(|value| value.map(short).unwrap_or_default()));
-        cells.extend(compares.then(|| row.ratio_text()));
+        cells.extend(divisor.map(|_| row.ratio_text()));
         grid.add_row(cells);
     }
     for (index, column) in grid.column_iter_mut().enumerate() {

@@ -19,6 +19,8 @@ const ALL: &[Over] = &[
 ];
 /// Those that lose nothing.
 const RELIABLE: &[Over] = &[Over::Rc, Over::RcTcp, Over::TcpSockets, Over::UnixSockets];
+/// The same program with its bytes in the kernel and in shared memory.
+const TCP_SOCKETS: &[Over] = &[Over::TcpSockets, Over::WeftPacked, Over::WeftCredit];
 const VERBS: &[Over] = &[Over::Rc];
 const TCP_ONLY: &[Over] = &[Over::RcTcp];
 
@@ -57,6 +59,7 @@ pub(crate) fn benchmarks(bench: &Bench, request: &Request) -> Vec<Benchmark> {
         Bench::Markers(_) => vec![markers(request)],
         Bench::Memory(_) => vec![memory(request)],
         Bench::Waiting(_) => vec![waiting(request)],
+        Bench::Sockets(_) => sockets(request),
         Bench::All(_) => all(request),
         Bench::Serve(_) | Bench::Peer => Vec::new(),
     }
@@ -432,13 +435,18 @@ fn cpuload(request: &Request) -> Benchmark {
 }
 
 fn setup(request: &Request) -> Benchmark {
-    let defaults = Defaults { over: RELIABLE, operations: SEND, waits: EVENTS, xs: &[1] };
+    setup_over(request, RELIABLE)
+}
+
+fn setup_over(request: &Request, over: &[Over]) -> Benchmark {
+    let defaults = Defaults { over, operations: SEND, waits: EVENTS, xs: &[1] };
     let cases =
         request.cross(&defaults, |point| plan(Role::Accept, Role::Dial, &point.lane(8, 1, 1), 1));
     Benchmark {
         name: "setup",
         about: "The time from nothing to a connection that the server's program has accepted: \
-                rdma_cm for queue pairs, connect and a byte for sockets.",
+                rdma_cm for queue pairs, connect and a byte each way for sockets. The rate \
+                includes the parting.",
         axis: Axis { name: "at once", unit: "" },
         primary: "p50",
         cases: cases
@@ -507,6 +515,54 @@ fn waiting(request: &Request) -> Benchmark {
         cases,
         read: reading::waiting,
     }
+}
+
+fn sockets(request: &Request) -> Vec<Benchmark> {
+    let xs = &either(&request.sizes, &[1, 64, 1 << 10, 8 << 10, 64 << 10, 1 << 20]);
+    let cases = |plan: &dyn Fn(Point) -> Plan| {
+        let defaults = Defaults { over: TCP_SOCKETS, operations: SEND, waits: EVENTS, xs };
+        let cases = request.cross(&defaults, plan);
+        cases.into_iter().filter(|case| case.over.is_tcp()).collect::<Vec<_>>()
+    };
+    let lane = |point: Point| point.lane(point.x, request.window(1), 1);
+    vec![
+        Benchmark {
+            name: "sockets latency",
+            about: "A message and its answer over a TCP socket, halved: in the kernel, and with \
+                    Weft in shared memory, under both kinds of flow control.",
+            axis: SIZE,
+            primary: "p50",
+            cases: cases(&|point| exchange(point, &lane(point), 1, 0)),
+            read: reading::latency,
+        },
+        Benchmark {
+            name: "sockets throughput",
+            about: "Messages one way without pause over a TCP socket, one call for each, counted \
+                    where they arrive.",
+            axis: SIZE,
+            primary: "bandwidth",
+            cases: cases(&|point| flow(point, &lane(point), Way::Out, 1)),
+            read: reading::throughput,
+        },
+        Benchmark {
+            name: "sockets buffers",
+            about: "How much of the buffers of a TCP socket messages fill before their sender has \
+                    to wait for a receiver that takes nothing. The kernel's are both sockets', as \
+                    long as they have grown by then; they hold headers, too.",
+            axis: SIZE,
+            primary: "utilisation",
+            cases: cases(&|point| plan(Role::Target, Role::Fill, &lane(point), 1)),
+            read: reading::buffers,
+        },
+        Benchmark {
+            name: "sockets setup",
+            about: "Connecting, a byte each way, and parting, one connection after the other; \
+                    percentiles are of the time to the answer. A connection's first bytes go \
+                    through the kernel, with Weft, too.",
+            primary: "rate",
+            ..setup_over(request, TCP_SOCKETS)
+        },
+    ]
 }
 
 fn all(request: &Request) -> Vec<Benchmark> {

@@ -95,6 +95,7 @@ impl Request {
             | Bench::Reuse(args)
             | Bench::Overlap(args)
             | Bench::Progress(args)
+            | Bench::Sockets(args)
             | Bench::Markers(args) => args,
             Bench::Waiting(args) => {
                 request.gaps = args.gaps.iter().map(|&gap| gap as usize).collect();
@@ -160,6 +161,13 @@ impl Request {
         if let Some(transport) = point.over.forced() {
             set("WEFT_TRANSPORT", transport);
         }
+        if point.over.is_tcp() {
+            // The command itself may run on Weft.
+            set("WEFT_SOCKETS", if point.over.is_plain() { "off" } else { "on" });
+        }
+        if let Some(flow) = point.over.flow() {
+            set("WEFT_SOCKETS_FLOW", flow);
+        }
         if let Some(policy) = point.wait.policy() {
             set("WEFT_WAIT", policy);
         }
@@ -205,7 +213,7 @@ impl Case {
 /// of the engine's.
 fn possible(over: Over, operation: Operation, wait: Wait) -> (Operation, Wait) {
     let operation = if over.can(operation) { operation } else { Operation::Send };
-    let knows_policies = over.is_verbs() || wait == Wait::Poll;
+    let knows_policies = !over.is_plain() || wait == Wait::Poll;
     (operation, if knows_policies { wait } else { Wait::Events })
 }
 

@@ -150,8 +150,25 @@ pub(super) fn progress(_: &Case, outcome: &Outcome) -> Vec<Value> {
 pub(super) fn setup(_: &Case, outcome: &Outcome) -> Vec<Value> {
     let latencies = merged(&outcome.clients, |report| &report.latencies);
     let mut values = percentiles(&latencies, 1.0);
+    let reports = outcome.clients.iter();
+    let rate = reports.map(|report| report.measured as f64 / seconds(report.measured_ns)).sum();
+    values.push(value("rate", "/s", rate));
     values.push(outcome.cpu_per_message());
     values
+}
+
+/// How full the buffers between two ends were when there was no room.
+pub(super) fn buffers(case: &Case, outcome: &Outcome) -> Vec<Value> {
+    let both = outcome.all().filter_map(|report| report.buffers);
+    let [used, allotted] = both.fold([0.0; 2], |[used, allotted], buffers| {
+        [used + buffers[0] as f64, allotted + buffers[1] as f64]
+    });
+    vec![
+        value("utilisation", "%", 100.0 * used / allotted),
+        value("messages", "", used / case.x as f64),
+        value("held", "KiB", used / 1024.0),
+        value("buffers", "KiB", allotted / 1024.0),
+    ]
 }
 
 /// Private memory of each end, by connection.

@@ -6,11 +6,15 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
+use rustix::io::Errno;
 use weft_sys::Buffers;
 
 use crate::errno;
 use crate::next::next;
 use crate::table::{self, Kind};
+
+/// Parts of one message (`UIO_MAXIOV`).
+const PARTS_MAX: usize = 1024;
 
 /// One buffer as a list.
 fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
@@ -31,6 +35,9 @@ pub(super) unsafe fn receive(
 ) -> Option<ssize_t> {
     let held = table::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
+    if count > PARTS_MAX {
+        return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
+    }
     // SAFETY: the caller's promise.
     let buffers = unsafe { Buffers::new(list, count) }?;
     stream.recv(fd, buffers, flags).map(errno::count)
@@ -48,6 +55,9 @@ pub(super) unsafe fn deliver(
 ) -> Option<ssize_t> {
     let held = table::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
+    if count > PARTS_MAX {
+        return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
+    }
     // SAFETY: the caller's promise.
     let buffers = unsafe { Buffers::new(list, count) }?;
     stream.send(fd, buffers, flags).map(errno::count)
@@ -55,8 +65,11 @@ pub(super) unsafe fn deliver(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: the program's own buffer.
-    let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, 0) };
+    let ours = match len {
+        0 => None, // The kernel returns 0 at once, unlike recv (sock_read_iter).
+        // SAFETY: the program's own buffer.
+        _ => unsafe { receive(fd, one(to, len).as_ptr(), 1, 0) },
+    };
     ours.unwrap_or_else(|| next!(read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t))
 }
 
@@ -71,7 +84,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= 1024 => unsafe { receive(fd, list, len, 0) },
+        Ok(len) if len <= PARTS_MAX => unsafe { receive(fd, list, len, 0) },
         _ => None,
     };
     ours.unwrap_or_else(|| next!(readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t))
@@ -81,7 +94,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= 1024 => unsafe { deliver(fd, list, len, 0) },
+        Ok(len) if len <= PARTS_MAX => unsafe { deliver(fd, list, len, 0) },
         _ => None,
     };
     ours.unwrap_or_else(|| next!(writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t))

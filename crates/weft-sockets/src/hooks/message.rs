@@ -81,7 +81,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
             if received >= 0 {
                 header.msg_namelen = 0;
                 header.msg_controllen = 0;
-                header.msg_flags = 0;
+                header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
             }
             return received;
         }

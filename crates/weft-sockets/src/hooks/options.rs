@@ -39,7 +39,16 @@ unsafe extern "C-unwind" fn getsockopt(
     let ours = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             stream.connected(fd); // Programs ask after a connect that took its time.
-            stream.take_error().map(rustix::io::Errno::raw_os_error)
+            let error = stream.take_error().map(rustix::io::Errno::raw_os_error);
+            // SAFETY: the kernel has just written an integer there, or less of one.
+            let told = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
+                // SAFETY: likewise.
+                unsafe { value.cast::<c_int>().read_unaligned() }
+            } else {
+                0
+            };
+            stream.error_told(told);
+            error
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
             let nodelay = stream.end().and_then(|end| end.nodelay());

@@ -12,6 +12,11 @@ use crate::{epoll, poll, table, wait};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
+/// Whether the kernel takes it for a time.
+fn is_time(time: &timespec) -> bool {
+    time.tv_sec >= 0 && (0..SECOND.cast_signed()).contains(&time.tv_nsec)
+}
+
 /// A time in nanoseconds; what is no time is none.
 pub(super) fn nanoseconds(time: timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -72,9 +77,11 @@ unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: NULL or the program's own.
-    let limit = unsafe { timeout.as_ref() }.map(|&timeout| nanoseconds(timeout));
+    let limit = unsafe { timeout.as_ref() };
     // SAFETY: the program's own list.
-    let ours = unsafe { list(set, count) }.and_then(|set| {
+    let set_of_ours = unsafe { list(set, count) }.filter(|_| limit.is_none_or(is_time));
+    let limit = limit.map(|&timeout| nanoseconds(timeout));
+    let ours = set_of_ours.and_then(|set| {
         poll::poll(set, limit, &mut |set, timeout| kernel_poll(set, timeout, mask))
     });
     ours.unwrap_or_else(|| {

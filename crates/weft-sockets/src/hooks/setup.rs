@@ -45,7 +45,13 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         && let Kind::Stream(stream) = &*held
     {
         let before = errno::get();
-        stream.connected(fd);
+        // SAFETY: the kernel has read the program's address, which begins with its family.
+        if result == 0 && i32::from(unsafe { (*address).sa_family }) == libc::AF_UNSPEC {
+            stream.dissolved();
+            table::install(fd, Kind::Stream(Stream::fresh()));
+        } else {
+            stream.connected(fd);
+        }
         errno::set_raw(before);
     }
     result

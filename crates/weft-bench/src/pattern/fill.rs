@@ -1,0 +1,35 @@
+//! How much a connection holds.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::Tally;
+use crate::lane::{Lane, Patience};
+use crate::plan::Operation;
+
+/// How long there must be no room: what is under way in the kernel may make some.
+const QUIET: Duration = Duration::from_millis(10);
+/// How long that may take at most, beyond the measurement's time.
+const FILL_MAX: Duration = Duration::from_secs(10);
+
+/// Sends to a peer that takes nothing, until there is no room.
+///
+/// # Errors
+/// If the connection breaks.
+pub(crate) fn fill(lane: &mut dyn Lane, duration: Duration) -> Result<Tally> {
+    let mut tally = Tally::new();
+    let end = Instant::now() + duration + FILL_MAX;
+    let mut full_since = None;
+    while Instant::now() < end {
+        if lane.send(0, Operation::Send, false, Patience::Now)? {
+            tally.started += 1;
+            full_since = None;
+        } else if full_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
+            break;
+        } else {
+            std::thread::sleep(QUIET / 10);
+        }
+    }
+    Ok(tally)
+}

@@ -1,0 +1,328 @@
+/*
+ * Connections that end in every way, and many of them.
+ *
+ *   chaos kill ROUNDS SEED    two processes stream to each other; one is killed, or both end in order
+ *   chaos many COUNT          one connection after the other; descriptors and memory stay as they were
+ *   chaos wide COUNT          so many at once, each of which carries data of its own
+ *
+ * It complains and ends with status 1 if anything is not as TCP would have it.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WARM_ROUNDS = 4, PIECE_MAX = 40000, SMALL_BYTES = 300 };
+
+static uint64_t state;
+
+static uint64_t next_random(void)
+{
+	/* splitmix64 */
+	uint64_t mixed = state += 0x9e3779b97f4a7c15;
+
+	mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
+	mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+	return mixed ^ mixed >> 31;
+}
+
+__attribute__((noreturn)) static void fail(const char *what, long value)
+{
+	fprintf(stderr, "%s: %ld, %s\n", what, value, strerror(errno));
+	exit(1);
+}
+
+static long check(long result, const char *what)
+{
+	if (result < 0)
+		fail(what, result);
+	return result;
+}
+
+static int listen_here(struct sockaddr_in *address)
+{
+	int listener = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+	socklen_t length = sizeof *address;
+
+	*address = (struct sockaddr_in){ .sin_family = AF_INET,
+					 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	check(bind(listener, (struct sockaddr *)address, length), "bind");
+	check(listen(listener, 100), "listen");
+	check(getsockname(listener, (struct sockaddr *)address, &length), "getsockname");
+	return listener;
+}
+
+static int connect_to(const struct sockaddr_in *address)
+{
+	int fd = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+
+	check(connect(fd, (const struct sockaddr *)address, sizeof *address), "connect");
+	return fd;
+}
+
+/* The byte at a position of the stream that the side of this number sends. */
+static char content(uint64_t position, int side)
+{
+	return (char)(((position + 1) * (side ? 0x9e3779b97f4a7c15 : 0xd1342543de82ef95)) >> 56);
+}
+
+/* One end of a stream in both directions, in pieces of random sizes. */
+struct talk {
+	int fd, side;
+	uint64_t sent, received;
+	uint64_t to_send; /* then it shuts down its half */
+	bool ended;	  /* the peer's stream */
+	int result;	  /* 0: both streams have ended; else the errno that ended them */
+};
+
+static void take(struct talk *talk, char *piece)
+{
+	ssize_t got = recv(talk->fd, piece, 1 + next_random() % PIECE_MAX, MSG_DONTWAIT);
+
+	for (ssize_t i = 0; i < got; i++)
+		if (piece[i] != content(talk->received + i, !talk->side))
+			fail("not what was sent, at", talk->received + i);
+	if (got > 0)
+		talk->received += got;
+	else if (got == 0)
+		talk->ended = true;
+	else if (errno != EAGAIN)
+		talk->result = errno;
+}
+
+static void give(struct talk *talk, char *piece)
+{
+	uint64_t size = 1 + next_random() % PIECE_MAX;
+	ssize_t sent;
+
+	if (size > talk->to_send - talk->sent)
+		size = talk->to_send - talk->sent;
+	for (uint64_t i = 0; i < size; i++)
+		piece[i] = content(talk->sent + i, talk->side);
+	sent = send(talk->fd, piece, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (sent >= 0)
+		talk->sent += sent;
+	else if (errno != EAGAIN)
+		talk->result = errno;
+	if (talk->sent == talk->to_send)
+		check(shutdown(talk->fd, SHUT_WR), "shutdown");
+}
+
+/* Until both streams have ended, or an error. */
+static void run_talk(struct talk *talk)
+{
+	static char piece[PIECE_MAX];
+
+	talk->result = -1;
+	while (talk->result < 0) {
+		bool more = talk->sent < talk->to_send;
+		struct pollfd polled = { .fd = talk->fd,
+					 .events = (talk->ended ? 0 : POLLIN) | (more ? POLLOUT : 0) };
+
+		if (!more && talk->ended) {
+			talk->result = 0;
+			break;
+		}
+		if (check(poll(&polled, 1, 10000), "poll") == 0)
+			fail("nothing happens any more, after", talk->received);
+		if (!talk->ended && polled.revents & (POLLIN | POLLERR | POLLHUP))
+			take(talk, piece);
+		if (talk->result < 0 && more && polled.revents & (POLLOUT | POLLERR | POLLHUP))
+			give(talk, piece);
+	}
+}
+
+static void warm_up(int fd, int side)
+{
+	char byte = 'w';
+
+	for (int i = 0; i < WARM_ROUNDS; i++) {
+		if (side)
+			check(send(fd, &byte, 1, 0), "send");
+		if (recv(fd, &byte, 1, MSG_WAITALL) != 1)
+			fail("recv", i);
+		if (!side)
+			check(send(fd, &byte, 1, 0), "send");
+	}
+}
+
+/* The child is killed in the middle, or does it all. The parent is the survivor. */
+static void kill_round(int round)
+{
+	struct sockaddr_in address;
+	int listener = listen_here(&address), status;
+	bool child_dials = next_random() % 2, killed = next_random() % 4 != 0;
+	uint64_t child_sends = 1 + next_random() % 3000000;
+	useconds_t delay = next_random() % 20000;
+	struct talk talk = { .to_send = 1 + next_random() % 3000000 };
+	pid_t child, killer = 0;
+
+	child = check(fork(), "fork");
+	if (!child) {
+		struct talk own = { .side = 1, .to_send = killed ? UINT64_MAX : child_sends };
+
+		state += 1;
+		own.fd = child_dials ? connect_to(&address)
+				     : (int)check(accept(listener, NULL, NULL), "accept");
+		warm_up(own.fd, 1);
+		run_talk(&own);
+		if (own.result || own.received != talk.to_send || own.sent != own.to_send)
+			fail("the child's end", own.result);
+		_exit(0);
+	}
+	talk.fd = child_dials ? (int)check(accept(listener, NULL, NULL), "accept")
+			      : connect_to(&address);
+	close(listener);
+	warm_up(talk.fd, 0);
+	if (killed) {
+		talk.to_send = UINT64_MAX;
+		killer = check(fork(), "fork");
+		if (!killer) {
+			close(talk.fd);
+			usleep(delay);
+			kill(child, SIGKILL);
+			_exit(0);
+		}
+	}
+	run_talk(&talk);
+	if (killed) {
+		if (talk.result && talk.result != ECONNRESET && talk.result != EPIPE)
+			fail("after a kill", talk.result);
+		/* Whatever it was, sending fails in the end. */
+		for (int i = 0; i < 100 && send(talk.fd, "x", 1, MSG_NOSIGNAL) == 1; i++)
+			usleep(1000);
+		if (send(talk.fd, "x", 1, MSG_NOSIGNAL) != -1 || errno != EPIPE)
+			fail("send after a kill", round);
+		check(waitpid(killer, &status, 0), "waitpid");
+	} else if (talk.result || talk.received != child_sends || talk.sent != talk.to_send) {
+		fail("an orderly end", talk.result);
+	}
+	close(talk.fd);
+	check(waitpid(child, &status, 0), "waitpid");
+	if (!killed && status)
+		fail("the child", status);
+}
+
+static void exchange(int client, int server, int number)
+{
+	char out[SMALL_BYTES], in[SMALL_BYTES];
+
+	for (int round = 0; round < 3; round++) {
+		memset(out, number + round, sizeof out);
+		memcpy(out, &number, sizeof number);
+		check(send(client, out, sizeof out, 0), "send");
+		if (recv(server, in, sizeof in, MSG_WAITALL) != sizeof in || memcmp(in, out, sizeof in))
+			fail("the server's bytes", number);
+		check(send(server, in, sizeof in, 0), "send");
+		memset(in, 0, sizeof in);
+		if (recv(client, in, sizeof in, MSG_WAITALL) != sizeof in || memcmp(in, out, sizeof in))
+			fail("the client's bytes", number);
+	}
+}
+
+static long descriptors(void)
+{
+	DIR *directory = opendir("/proc/self/fd");
+	long count = 0;
+
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+/* Resident pages that are nobody else's: the heap, not the registry. */
+static long private_pages(void)
+{
+	long all = 0, resident = 0, shared = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	if (!file || fscanf(file, "%ld %ld %ld", &all, &resident, &shared) != 3)
+		fail("statm", 0);
+	fclose(file);
+	return resident - shared;
+}
+
+static void many(int count)
+{
+	struct sockaddr_in address;
+	int listener = listen_here(&address);
+	long fds = 0, pages = 0;
+
+	for (int i = 0; i < count; i++) {
+		int client = connect_to(&address);
+		int server = check(accept(listener, NULL, NULL), "accept");
+		char byte;
+
+		exchange(client, server, i);
+		close(i % 2 ? client : server);
+		if (recv(i % 2 ? server : client, &byte, 1, 0) != 0)
+			fail("the end", i);
+		close(i % 2 ? server : client);
+		if (i == count / 10) {
+			fds = descriptors();
+			pages = private_pages();
+		}
+	}
+	if (descriptors() != fds)
+		fail("descriptors", descriptors() - fds);
+	if (private_pages() > pages + 64)
+		fail("pages", private_pages() - pages);
+}
+
+static void wide(int count)
+{
+	struct rlimit limit;
+	struct sockaddr_in address;
+	int listener = listen_here(&address), *clients = calloc(count, sizeof *clients),
+	    *servers = calloc(count, sizeof *servers);
+
+	check(getrlimit(RLIMIT_NOFILE, &limit), "getrlimit");
+	limit.rlim_cur = limit.rlim_max;
+	check(setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
+	for (int i = 0; i < count; i++) {
+		clients[i] = connect_to(&address);
+		servers[i] = check(accept(listener, NULL, NULL), "accept");
+		exchange(clients[i], servers[i], i);
+	}
+	for (int i = count; i-- > 0;)
+		exchange(clients[i], servers[i], i + 1);
+	for (int i = 0; i < count; i++) {
+		close(clients[i]);
+		close(servers[i]);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int count = argc > 2 ? atoi(argv[2]) : 0;
+
+	if (argc == 4 && !strcmp(argv[1], "kill")) {
+		state = strtoull(argv[3], NULL, 0);
+		for (int round = 0; round < count; round++)
+			kill_round(round);
+		printf("%d rounds\n", count);
+	} else if (argc == 3 && !strcmp(argv[1], "many")) {
+		many(count);
+	} else if (argc == 3 && !strcmp(argv[1], "wide")) {
+		wide(count);
+	} else {
+		fprintf(stderr, "usage: chaos kill ROUNDS SEED | many COUNT | wide COUNT\n");
+		return 2;
+	}
+	return 0;
+}

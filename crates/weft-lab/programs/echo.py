@@ -1,0 +1,57 @@
+"""An echo server and its client, with blocking sockets and threads.
+
+echo.py serve PORT CONNECTIONS
+echo.py connect PORT BYTES
+"""
+
+import socket
+import sys
+import threading
+
+# Prime: no buffer's size is a multiple of it.
+PERIOD = 65521
+BLOCK = bytes((i ^ i >> 8) & 255 for i in range(PERIOD))
+
+
+def echo(client):
+    with client:
+        while data := client.recv(50000):
+            client.sendall(data)
+
+
+def serve(port, connections):
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        threads = []
+        for _ in range(connections):
+            client, _ = listener.accept()
+            threads.append(threading.Thread(target=echo, args=(client,)))
+            threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def send(server, content):
+    sent, chunk = 0, 1
+    while sent < len(content):
+        server.sendall(content[sent : sent + chunk])
+        sent += chunk
+        chunk = chunk * 3 % 70001 + 1
+    server.shutdown(socket.SHUT_WR)
+
+
+def connect(port, length):
+    content = (BLOCK * (length // PERIOD + 1))[:length]
+    with socket.create_connection(("127.0.0.1", port)) as server:
+        sender = threading.Thread(target=send, args=(server, content))
+        sender.start()
+        echoed = bytearray()
+        while data := server.recv(1 << 16):
+            echoed += data
+        sender.join()
+    if echoed != content:
+        sys.exit(f"{len(echoed)} bytes are not the {length} that were sent")
+    print("echoed", length)
+
+
+role, port, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+{"serve": serve, "connect": connect}[role](port, number)

@@ -1,0 +1,361 @@
+#include "calls.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+
+static const struct {
+	int flag;
+	const char *name;
+} FLAGS[] = {
+	{ MSG_OOB, "OOB" },         { MSG_PEEK, "PEEK" },         { MSG_TRUNC, "TRUNC" },
+	{ MSG_CTRUNC, "CTRUNC" },   { MSG_EOR, "EOR" },           { MSG_WAITALL, "WAITALL" },
+	{ MSG_DONTWAIT, "DONTWAIT" }, { MSG_MORE, "MORE" },       { MSG_NOSIGNAL, "NOSIGNAL" },
+	{ MSG_ERRQUEUE, "ERRQUEUE" }, { MSG_ZEROCOPY, "ZEROCOPY" }, { MSG_WAITFORONE, "WAITFORONE" },
+	{ MSG_CMSG_CLOEXEC, "CMSG_CLOEXEC" }, { MSG_DONTROUTE, "DONTROUTE" },
+}, EVENTS[] = {
+	{ POLLIN, "IN" },     { POLLPRI, "PRI" },       { POLLOUT, "OUT" },     { POLLERR, "ERR" },
+	{ POLLHUP, "HUP" },   { POLLNVAL, "NVAL" },     { POLLRDHUP, "RDHUP" },
+	{ POLLRDNORM, "RDNORM" }, { POLLWRNORM, "WRNORM" }, { POLLRDBAND, "RDBAND" },
+};
+
+void note_flags(struct end *end, int flags)
+{
+	for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++)
+		if (flags & FLAGS[i].flag)
+			note(end, " %s", FLAGS[i].name);
+}
+
+void note_events(struct end *end, unsigned events)
+{
+	for (size_t i = 0; i < sizeof EVENTS / sizeof *EVENTS; i++)
+		if (events & EVENTS[i].flag)
+			note(end, " %s", EVENTS[i].name);
+}
+
+/* What to send, and how much; notes the call. */
+static size_t outgoing(struct end *end, const char *call, const struct arguments *told)
+{
+	size_t size = told->text ? strlen(told->text) : (size_t)told->size;
+
+	if (size > DATA_BYTES)
+		die("too much to send");
+	if (told->text)
+		memcpy(end->data, told->text, size);
+	else
+		for (size_t i = 0; i < size; i++)
+			end->data[i] = pattern(told->value + i);
+	note(end, "%s %zu", call, size);
+	note_flags(end, told->flags);
+	return size;
+}
+
+/* Three parts, the second of which is empty. */
+static void split(char *data, size_t size, struct iovec *parts)
+{
+	parts[0] = (struct iovec){ data, size / 3 };
+	parts[1] = (struct iovec){ data, 0 };
+	parts[2] = (struct iovec){ data + size / 3, size - size / 3 };
+}
+
+void do_send(struct end *end, const struct arguments *told)
+{
+	size_t size = outgoing(end, "send", told);
+
+	note_result(end, send(told->fd, end->data, size, told->flags));
+}
+
+void do_sendto(struct end *end, const struct arguments *told)
+{
+	size_t size = outgoing(end, "sendto", told);
+	struct sockaddr_in other = { .sin_family = AF_INET, .sin_port = htons(9) };
+
+	/* A connected stream socket does not look at the address. */
+	note_result(end, sendto(told->fd, end->data, size, told->flags,
+				(struct sockaddr *)&other, sizeof other));
+}
+
+void do_write(struct end *end, const struct arguments *told)
+{
+	size_t size = outgoing(end, "write", told);
+
+	note_result(end, write(told->fd, end->data, size));
+}
+
+void do_writev(struct end *end, const struct arguments *told)
+{
+	struct iovec parts[3];
+
+	split(end->data, outgoing(end, "writev", told), parts);
+	note_result(end, writev(told->fd, parts, 3));
+}
+
+void do_sendmsg(struct end *end, const struct arguments *told)
+{
+	struct iovec parts[3];
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 3 };
+
+	split(end->data, outgoing(end, "sendmsg", told), parts);
+	note_result(end, sendmsg(told->fd, &message, told->flags));
+}
+
+void do_sendmmsg(struct end *end, const struct arguments *told)
+{
+	struct iovec parts[3], copy = { end->data, 0 };
+	struct mmsghdr messages[2] = { { .msg_hdr = { .msg_iov = parts, .msg_iovlen = 3 } },
+				       { .msg_hdr = { .msg_iov = &copy, .msg_iovlen = 1 } } };
+	size_t size = outgoing(end, "sendmmsg", told);
+
+	split(end->data, size, parts);
+	copy.iov_len = size / 2;
+	note_result(end, sendmmsg(told->fd, messages, 2, told->flags));
+	note(end, " lengths %u %u", messages[0].msg_len, messages[1].msg_len);
+}
+
+static size_t incoming(struct end *end, const char *call, const struct arguments *told)
+{
+	note(end, "%s %ld", call, told->size);
+	note_flags(end, told->flags);
+	if (told->size > DATA_BYTES)
+		die("too much to receive");
+	memset(end->data, '.', told->size < 64 ? 64 : told->size);
+	return told->size;
+}
+
+void do_recv(struct end *end, const struct arguments *told)
+{
+	size_t size = incoming(end, "recv", told);
+	ssize_t got = recv(told->fd, end->data, size, told->flags);
+
+	note_result(end, got);
+	note_data(end, end->data, got);
+}
+
+void do_recvfrom(struct end *end, const struct arguments *told)
+{
+	size_t size = incoming(end, "recvfrom", told);
+	struct sockaddr_in from = { .sin_port = 7 };
+	socklen_t length = sizeof from;
+	ssize_t got = recvfrom(told->fd, end->data, size, told->flags, (struct sockaddr *)&from,
+			       &length);
+
+	note_result(end, got);
+	note_data(end, end->data, got);
+	note(end, " address %u %u", length, from.sin_port);
+}
+
+void do_read(struct end *end, const struct arguments *told)
+{
+	size_t size = incoming(end, "read", told);
+	ssize_t got = read(told->fd, end->data, size);
+
+	note_result(end, got);
+	note_data(end, end->data, got);
+}
+
+void do_readv(struct end *end, const struct arguments *told)
+{
+	struct iovec parts[3];
+	ssize_t got;
+
+	split(end->data, incoming(end, "readv", told), parts);
+	got = readv(told->fd, parts, 3);
+	note_result(end, got);
+	note_data(end, end->data, got);
+}
+
+void do_recvmsg(struct end *end, const struct arguments *told)
+{
+	struct iovec parts[3];
+	struct sockaddr_in from = { 0 };
+	char control[64];
+	struct msghdr message = { .msg_iov = parts,
+				  .msg_iovlen = 3,
+				  .msg_name = &from,
+				  .msg_namelen = sizeof from,
+				  .msg_control = control,
+				  .msg_controllen = sizeof control };
+	ssize_t got;
+
+	split(end->data, incoming(end, "recvmsg", told), parts);
+	got = recvmsg(told->fd, &message, told->flags);
+	note_result(end, got);
+	note_data(end, end->data, got);
+	if (got >= 0) {
+		note(end, " name %u control %zu flags", message.msg_namelen, message.msg_controllen);
+		note_flags(end, message.msg_flags);
+	}
+}
+
+void do_recvmmsg(struct end *end, const struct arguments *told)
+{
+	struct iovec parts[2];
+	struct mmsghdr messages[2] = { { .msg_hdr = { .msg_iov = &parts[0], .msg_iovlen = 1 } },
+				       { .msg_hdr = { .msg_iov = &parts[1], .msg_iovlen = 1 } } };
+	size_t size = incoming(end, "recvmmsg", told);
+	int got;
+
+	parts[0] = (struct iovec){ end->data, size / 2 };
+	parts[1] = (struct iovec){ end->data + size / 2, size - size / 2 };
+	got = recvmmsg(told->fd, messages, 2, told->flags, NULL);
+	note_result(end, got);
+	for (int i = 0; i < got; i++)
+		note_data(end, parts[i].iov_base, messages[i].msg_len);
+}
+
+void do_drain(struct end *end, const struct arguments *told)
+{
+	long total = 0;
+	bool good = true;
+	ssize_t got;
+
+	note(end, "drain %ld", told->size);
+	while (total < told->size) {
+		got = recv(told->fd, end->data, DATA_BYTES, told->flags);
+		if (got <= 0) {
+			note_result(end, got);
+			break;
+		}
+		for (ssize_t i = 0; i < got; i++)
+			good &= end->data[i] == pattern(told->value + total + i);
+		total += got;
+	}
+	if (told->flags & MSG_DONTWAIT)
+		note(end, ": %s", good ? "as sent" : "not as sent");
+	else
+		note(end, ": %ld %s", total, good ? "as sent" : "not as sent");
+	end->number = total;
+}
+
+void do_fill(struct end *end, const struct arguments *told)
+{
+	int room = 65536;
+	long before;
+	ssize_t sent;
+
+	note(end, "fill");
+	end->number = 0;
+	/* The kernel would make room by itself, now and then, without a fixed size; and what the
+	 * peer's kernel takes late makes room again. */
+	check(setsockopt(told->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room), "SO_SNDBUF");
+	do {
+		before = end->number;
+		do {
+			for (int i = 0; i < 5000; i++)
+				end->data[i] = pattern(end->number + i);
+			sent = send(told->fd, end->data, 5000, MSG_DONTWAIT | MSG_NOSIGNAL);
+			end->number += sent > 0 ? sent : 0;
+		} while (sent > 0 && end->number < 1 << 28);
+		sleep_ms(SETTLE_MS + 20);
+	} while (end->number > before);
+	note_result(end, sent);
+}
+
+void do_shutdown(struct end *end, const struct arguments *told)
+{
+	static const char *const HOW[] = { "RD", "WR", "RDWR" };
+
+	if (told->flags >= 0 && told->flags < 3)
+		note(end, "shutdown %s", HOW[told->flags]);
+	else
+		note(end, "shutdown %d", told->flags);
+	note_result(end, shutdown(told->fd, told->flags));
+}
+
+void do_close(struct end *end, const struct arguments *told)
+{
+	note(end, "close");
+	note_result(end, close(told->fd));
+}
+
+void do_setsockopt(struct end *end, const struct arguments *told)
+{
+	int value = told->value;
+
+	note(end, "setsockopt %d/%d %d", told->level, told->name, value);
+	note_result(end, setsockopt(told->fd, told->level, told->name, &value,
+				    told->size ? told->size : (long)sizeof value));
+}
+
+void do_getsockopt(struct end *end, const struct arguments *told)
+{
+	int value = 0;
+	socklen_t length = told->size ? told->size : (long)sizeof value;
+	int result = getsockopt(told->fd, told->level, told->name, &value, &length);
+
+	note(end, "getsockopt %d/%d", told->level, told->name);
+	note_result(end, result);
+	if (!result)
+		note(end, " value %d length %u", value, length);
+}
+
+void do_so_error(struct end *end, const struct arguments *told)
+{
+	int error = -1;
+	socklen_t length = sizeof error;
+
+	note(end, "SO_ERROR");
+	note_result(end, getsockopt(told->fd, SOL_SOCKET, SO_ERROR, &error, &length));
+	note(end, " %s", error ? strerrorname_np(error) : "none");
+}
+
+void do_linger(struct end *end, const struct arguments *told)
+{
+	struct linger linger = { 1, told->value };
+
+	note(end, "SO_LINGER %ld", told->value);
+	note_result(end, setsockopt(told->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
+}
+
+void do_timeout(struct end *end, const struct arguments *told)
+{
+	struct timeval time = { told->value / 1000, told->value % 1000 * 1000 }, back;
+	socklen_t length = sizeof back;
+
+	note(end, "%s", told->name == SO_RCVTIMEO ? "SO_RCVTIMEO" : "SO_SNDTIMEO");
+	note_result(end, setsockopt(told->fd, SOL_SOCKET, told->name, &time, sizeof time));
+	check(getsockopt(told->fd, SOL_SOCKET, told->name, &back, &length), "getsockopt");
+	note(end, " %ld.%06ld", back.tv_sec, back.tv_usec);
+}
+
+void do_nonblocking(struct end *end, const struct arguments *told)
+{
+	int flags = check(fcntl(told->fd, F_GETFL), "F_GETFL");
+
+	flags = told->value ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
+	note(end, "nonblocking %ld", told->value);
+	note_result(end, fcntl(told->fd, F_SETFL, flags));
+}
+
+void do_ioctl(struct end *end, const struct arguments *told)
+{
+	int value = told->value;
+	int result = ioctl(told->fd, told->name, &value);
+
+	note(end, "ioctl %#x", told->name);
+	note_result(end, result);
+	if (!result)
+		note(end, " %d", value);
+}
+
+void do_poll(struct end *end, const struct arguments *told)
+{
+	struct pollfd polled = { .fd = told->fd, .events = told->flags };
+	int result = poll(&polled, 1, told->value);
+
+	note(end, "poll");
+	note_events(end, told->flags);
+	note_result(end, result);
+	note_events(end, polled.revents);
+}
+
+void do_tcp_state(struct end *end, const struct arguments *told)
+{
+	struct tcp_info info = { 0 };
+	socklen_t length = sizeof info;
+
+	note(end, "TCP_INFO");
+	note_result(end, getsockopt(told->fd, IPPROTO_TCP, TCP_INFO, &info, &length));
+	note(end, " state %u", info.tcpi_state);
+}

@@ -1,0 +1,235 @@
+/* Signals in calls that sleep, with SA_RESTART and without. */
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+
+#include "calls.h"
+
+static void send_signal(const struct end *end)
+{
+	check(syscall(SYS_tgkill, end->pid, end->tid, SIGUSR1), "tgkill");
+}
+
+static void do_catch(struct end *end, const struct arguments *told)
+{
+	catch_user_signal(told->flags);
+	note(end, "signals %s", told->flags ? "restart" : "interrupt");
+}
+
+static void do_ppoll_forever(struct end *end, const struct arguments *told)
+{
+	struct pollfd polled = { .fd = told->fd, .events = POLLIN };
+	sigset_t none;
+
+	sigemptyset(&none);
+	note(end, "ppoll");
+	note_result(end, ppoll(&polled, 1, NULL, &none));
+	note_events(end, polled.revents);
+}
+
+static void do_select_forever(struct end *end, const struct arguments *told)
+{
+	fd_set in;
+
+	FD_ZERO(&in);
+	FD_SET(told->fd, &in);
+	note(end, "select");
+	note_result(end, select(told->fd + 1, &in, NULL, NULL, NULL));
+}
+
+static const job READERS[] = { do_recv, do_read, do_readv, do_recvfrom, do_recvmsg };
+
+CASE(signal_in_receive)
+{
+	for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
+		BEGIN(pair->b, READERS[i], .size = 10);
+		send_signal(pair->b);
+		finish(pair->b);
+	}
+	ON(pair->b, do_catch, .flags = 1);
+	for (size_t i = 0; i < sizeof READERS / sizeof *READERS; i++) {
+		BEGIN(pair->b, READERS[i], .size = 10);
+		send_signal(pair->b);
+		sleep_ms(SETTLE_MS);
+		ON(pair->a, do_send, .text = "goes on");
+		finish(pair->b);
+	}
+	/* With a time limit nothing is restarted (signal(7)). */
+	ON(pair->b, do_timeout, .name = SO_RCVTIMEO, .value = 3000);
+	BEGIN(pair->b, do_recv, .size = 10);
+	send_signal(pair->b);
+	finish(pair->b);
+}
+
+CASE(signal_in_poll)
+{
+	for (int restart = 0; restart < 2; restart++) {
+		ON(pair->b, do_catch, .flags = restart);
+		BEGIN(pair->b, do_poll, .flags = POLLIN, .value = 3000);
+		send_signal(pair->b);
+		finish(pair->b);
+		BEGIN(pair->b, do_poll, .flags = POLLIN, .value = -1);
+		send_signal(pair->b);
+		finish(pair->b);
+		BEGIN(pair->b, do_ppoll_forever);
+		send_signal(pair->b);
+		finish(pair->b);
+		BEGIN(pair->b, do_select_forever);
+		send_signal(pair->b);
+		finish(pair->b);
+	}
+	exchange(pair, 1);
+}
+
+static void drop_all(int fd)
+{
+	char piece[50000];
+
+	while (recv(fd, piece, sizeof piece, MSG_DONTWAIT) > 0)
+		;
+}
+
+CASE(signal_in_send)
+{
+	for (int restart = 0; restart < 2; restart++) {
+		ON(pair->b, do_catch, .flags = restart);
+		ON(pair->b, do_fill);
+		BEGIN(pair->b, do_send, .text = "waits for room");
+		send_signal(pair->b);
+		if (restart) {
+			sleep_ms(SETTLE_MS);
+			drop_all(pair->a->fd);
+		}
+		finish(pair->b);
+		sleep_ms(SETTLE_MS);
+		drop_all(pair->a->fd);
+	}
+	exchange(pair, 1);
+}
+
+/* Part is sent when the signal comes: that part is the result. */
+static void do_send_much(struct end *end, const struct arguments *told)
+{
+	static char much[1 << 26];
+	ssize_t sent = send(told->fd, much, sizeof much, 0);
+
+	/* A reset may come before anything has been taken, or after. */
+	note(end, "send much: %s", sent == (ssize_t)sizeof much ? "all" : "not all");
+}
+
+CASE(signal_in_long_send)
+{
+	BEGIN(pair->b, do_send_much);
+	send_signal(pair->b);
+	finish(pair->b);
+	BEGIN(pair->b, do_send_much);
+	ON(pair->a, do_linger, .value = 0);
+	ON(pair->a, do_close);
+	finish(pair->b);
+}
+
+static void do_accept(struct end *end, const struct arguments *told)
+{
+	int made = accept(told->fd, NULL, NULL);
+
+	note(end, "accept");
+	note_result(end, made < 0 ? -1 : 0);
+	end->extra[1] = made;
+}
+
+CASE(signal_in_accept)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	socklen_t length = sizeof address;
+	int listener, client;
+	struct end *b = pair->b;
+
+	if (pair->mode != THREADS)
+		return;
+	listener = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+	check(listen(listener, 5), "listen");
+	getsockname(listener, (struct sockaddr *)&address, &length);
+	BEGIN(b, do_accept, .fd = listener);
+	send_signal(b);
+	finish(b);
+	catch_user_signal(true);
+	BEGIN(b, do_accept, .fd = listener);
+	send_signal(b);
+	sleep_ms(SETTLE_MS);
+	client = check(socket(AF_INET, SOCK_STREAM, 0), "socket");
+	check(connect(client, (struct sockaddr *)&address, sizeof address), "connect");
+	finish(b);
+	for (int i = 0; i < 4; i++) {
+		ON(pair->a, do_send, .fd = client, .text = "ask");
+		ON(b, do_recv, .fd = b->extra[1], .size = 10);
+		ON(b, do_send, .fd = b->extra[1], .text = "answer");
+		ON(pair->a, do_recv, .fd = client, .size = 10);
+	}
+}
+
+static void *receive_until_cancelled(void *argument)
+{
+	struct end *end = argument;
+	char byte;
+
+	recv(end->fd, &byte, 1, 0);
+	return NULL;
+}
+
+/* A thread that is cancelled in recv holds nothing that others need. */
+static void do_cancel(struct end *end, const struct arguments *told __attribute__((unused)))
+{
+	pthread_t reader;
+	void *result;
+
+	pthread_create(&reader, NULL, receive_until_cancelled, end);
+	sleep_ms(SETTLE_MS);
+	pthread_cancel(reader);
+	pthread_join(reader, &result);
+	note(end, "reader %s", result == PTHREAD_CANCELED ? "cancelled" : "ended");
+}
+
+CASE(signal_cancels_thread)
+{
+	ON(pair->b, do_cancel);
+	ON(pair->a, do_send, .text = "for the others");
+	ON(pair->b, do_recv, .size = 100);
+	exchange(pair, 2);
+}
+
+/* A handler that itself uses the socket, while the thread sleeps in a call on it. */
+static struct end *handler_end;
+
+static void answer_in_handler(int number __attribute__((unused)))
+{
+	int error = errno;
+
+	check(send(handler_end->fd, "from the handler", 16, 0), "send");
+	errno = error;
+}
+
+static void do_catch_and_answer(struct end *end, const struct arguments *told)
+{
+	struct sigaction action = { .sa_handler = answer_in_handler,
+				    .sa_flags = told->flags ? SA_RESTART : 0 };
+
+	handler_end = end;
+	check(sigaction(SIGUSR1, &action, NULL), "sigaction");
+}
+
+CASE(signal_handler_uses_socket)
+{
+	ON(pair->b, do_catch_and_answer, .flags = 1);
+	BEGIN(pair->b, do_recv, .size = 100);
+	send_signal(pair->b);
+	ON(pair->a, do_recv, .size = 100);
+	ON(pair->a, do_send, .text = "goes on");
+	finish(pair->b);
+	ON(pair->b, do_catch_and_answer, .flags = 0);
+	BEGIN(pair->b, do_recv, .size = 100);
+	send_signal(pair->b);
+	finish(pair->b);
+	ON(pair->a, do_recv, .size = 100);
+}

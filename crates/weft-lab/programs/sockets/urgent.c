@@ -1,0 +1,61 @@
+/* MSG_OOB: out of band and in line. */
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include "calls.h"
+
+CASE(urgent_out_of_band)
+{
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	ON(pair->a, do_send, .text = "before");
+	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "after");
+	ON(pair->b, do_poll, .flags = POLLPRI, .value = 1000);
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB | MSG_PEEK);
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	ON(pair->b, do_ioctl, .name = SIOCATMARK);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->b, do_ioctl, .name = SIOCATMARK);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->b, do_ioctl, .name = SIOCATMARK);
+	exchange(pair, 3);
+	ON(pair->b, do_send, .text = "wow", .flags = MSG_OOB);
+	ON(pair->a, do_recv, .size = 100);
+	ON(pair->a, do_recv, .size = 1, .flags = MSG_OOB);
+	exchange(pair, 2);
+}
+
+CASE(urgent_in_line)
+{
+	ON(pair->b, do_setsockopt, .level = SOL_SOCKET, .name = SO_OOBINLINE, .value = 1);
+	ON(pair->a, do_send, .text = "before");
+	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "after");
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->b, do_ioctl, .name = SIOCATMARK);
+	ON(pair->b, do_recv, .size = 1);
+	ON(pair->b, do_recv, .size = 100);
+	exchange(pair, 2);
+}
+
+/* The reader sleeps when the urgent byte comes, with much before it. */
+CASE(urgent_wakes_poller)
+{
+	BEGIN(pair->b, do_poll, .flags = POLLPRI, .value = 3000);
+	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
+	finish(pair->b);
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	exchange(pair, 2);
+	ON(pair->a, do_send, .size = 50000);
+	ON(pair->a, do_send, .text = "?", .flags = MSG_OOB);
+	ON(pair->b, do_poll, .flags = POLLPRI, .value = 3000);
+	ON(pair->b, do_drain, .size = 50000);
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	exchange(pair, 2);
+}

@@ -1,0 +1,47 @@
+//! Streams of random data whose ends are killed at random instants: the survivor sees a prefix of
+//! what was sent, and then what TCP shows. And thousands of connections, which leave nothing behind.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::compile;
+use weft_lab::sockets::{Ends, Sockets};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Connections of which one end, or neither, is killed.
+const ROUNDS: u64 = 200;
+
+fn run(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
+    let program = sockets.server(compile("chaos")?).args(arguments);
+    Ok(program.run(TIMEOUT)?.success()?.stdout)
+}
+
+#[test]
+fn a_survivor_sees_a_prefix_and_then_the_end() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let seed = std::env::var("WEFT_CHAOS_SEED").unwrap_or_else(|_| "1".to_owned());
+    let output = run(&sockets, &["kill", &ROUNDS.to_string(), &seed])
+        .with_context(|| format!("WEFT_CHAOS_SEED={seed}"))?;
+    ensure!(output.contains(&format!("{ROUNDS} rounds")), "{output}");
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= ROUNDS / 2, "{totals:?}");
+    Ok(())
+}
+
+#[test]
+fn connections_leave_nothing_behind() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    run(&sockets, &["many", "10000"])?;
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= 10_000, "{totals:?}");
+    Ok(())
+}
+
+#[test]
+fn two_thousand_connections_at_once() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    run(&sockets, &["wide", "2000"])?;
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= 2_000, "{totals:?}");
+    Ok(())
+}

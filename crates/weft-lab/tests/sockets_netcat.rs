@@ -1,0 +1,106 @@
+//! netcat and socat: files by standard input and output, each direction closed on its own, and
+//! connections that a process passes on to the program that it becomes.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Program, Running, ports};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const LENGTH: usize = 20_000_003;
+/// Options of socat: after the end of one direction the other may take 30 seconds.
+const LASTING: &str = "-t 30";
+
+/// A command of a shell, which itself runs under Weft if the command shall.
+fn shell(program: Program, command: String) -> Program {
+    program.args(["-c".to_owned(), command])
+}
+
+/// Both ends send `lengths` bytes, the server's first, and take what comes. The server closes what
+/// it sends when it is at the end of its file, and so does the client if the server has no file.
+fn exchange(ends: Ends, lengths: [usize; 2]) -> Result<()> {
+    let (sockets, port) = (Sockets::new(ends)?, ports::next());
+    let of_server = sockets.make_file("of-server", lengths[0])?;
+    let of_client = sockets.make_file("of-client", lengths[1])?;
+    // A netcat that listens ends when the client has closed, whatever it still has to send.
+    let half_close = if lengths[0] == 0 { "-N" } else { "" };
+    let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} <of-server >at-server");
+    let client = format!("exec nc.openbsd {half_close} 127.0.0.1 {port} <of-client >at-client");
+    let server = shell(sockets.server("sh"), server).start()?.listening(Port::Tcp(port))?;
+    shell(sockets.client("sh"), client).run(TIMEOUT)?.success()?;
+    server.wait(TIMEOUT)?.success()?;
+    sockets.expect_file("at-client", &of_server)?;
+    sockets.expect_file("at-server", &of_client)?;
+    sockets.check((lengths[0] + lengths[1]) as u64 / 2)
+}
+
+#[test]
+fn files_by_netcat() -> Result<()> {
+    for ends in Ends::ALL {
+        for lengths in [[0, LENGTH], [LENGTH, 0], [LENGTH, LENGTH], [1, LENGTH]] {
+            exchange(ends, lengths).with_context(|| format!("{ends:?}, {lengths:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// A server that has a child for each connection.
+fn forking(program: Program, port: u16, other_address: &str) -> Result<Running> {
+    let program = program.line(LASTING).arg(format!("TCP-LISTEN:{port},bind=127.0.0.1,fork"));
+    program.arg(other_address).start()?.listening(Port::Tcp(port))
+}
+
+/// Clients that send files to `port` at the same time, and get the same back.
+fn expect_echo(sockets: &Sockets, program: &Program, port: u16) -> Result<()> {
+    const CLIENTS: usize = 4;
+    let mut clients = Vec::new();
+    for n in 0..CLIENTS {
+        let sent = sockets.make_file(&format!("sent-{n}"), LENGTH / CLIENTS)?;
+        let client = format!("exec socat {LASTING} - TCP:127.0.0.1:{port} <sent-{n} >echo-{n}");
+        clients.push((n, sent, shell(program.clone(), client).start()?));
+    }
+    for (n, sent, client) in clients {
+        client.wait(TIMEOUT)?.success()?;
+        sockets.expect_file(&format!("echo-{n}"), &sent)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn socat_forks_and_runs_a_program_beside() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let _server = forking(sockets.server("socat"), port, "EXEC:cat")?;
+        expect_echo(&sockets, &sockets.client("sh"), port)?;
+        sockets.check(LENGTH as u64 / 4)?;
+    }
+    Ok(())
+}
+
+/// `cat` has the connection itself as its standard input and output.
+#[test]
+fn socat_forks_and_becomes_a_program() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let _server = forking(sockets.server("socat"), port, "EXEC:cat,nofork")?;
+        expect_echo(&sockets, &sockets.client("sh"), port)?;
+        sockets.check(LENGTH as u64 / 4)?;
+    }
+    Ok(())
+}
+
+/// In the mixed cases the relay has Weft, or not, unlike its neighbours on both sides.
+#[test]
+fn socat_forks_and_relays() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, back, front) = (Sockets::new(ends)?, ports::next(), ports::next());
+        let _back = forking(sockets.server("socat"), back, "EXEC:cat")?;
+        let relay = format!("TCP:127.0.0.1:{back}");
+        let _front = forking(sockets.client("socat"), front, &relay)?;
+        expect_echo(&sockets, &sockets.server("sh"), front)?;
+        sockets.check(LENGTH as u64 / 4)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! nginx: a master and two workers that inherit its listening socket, files by `sendfile` and by
+//! `writev`, keep-alive, workers that change under load, and one server in front of another.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Finished, Program, Running, ports};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The lengths of the files that are served.
+const LENGTHS: [usize; 3] = [1_000, 1_000_000, 20_000_000];
+const LENGTH_SUM: u64 = (LENGTHS[0] + LENGTHS[1] + LENGTHS[2]) as u64;
+
+/// A server, with `settings` for its only host. All its processes are of one user, whoever runs
+/// the test: users do not share memory.
+fn server(
+    sockets: &Sockets,
+    program: Program,
+    port: u16,
+    sendfile: bool,
+    settings: &str,
+) -> Result<Running> {
+    let directory = format!("nginx-{port}");
+    for kind in ["", "client", "proxy"] {
+        fs::create_dir_all(sockets.path(&directory).join(kind))?;
+    }
+    let sendfile = if sendfile { "on" } else { "off" };
+    let configuration = format!(
+        "daemon off; user root root; worker_processes 2; pid {directory}/pid; error_log stderr;
+        events {{ worker_connections 256; }}
+        http {{
+            access_log off; sendfile {sendfile};
+            client_body_temp_path {directory}/client; proxy_temp_path {directory}/proxy;
+            {settings}
+        }}"
+    );
+    fs::write(sockets.path(&directory).join("conf"), configuration)?;
+    nginx(sockets, program, port).start()?.listening(Port::Tcp(port))
+}
+
+/// nginx with the configuration that [`server`] has made.
+fn nginx(sockets: &Sockets, program: Program, port: u16) -> Program {
+    let program = program.args(["-e", "stderr", "-c"]).arg(format!("nginx-{port}/conf"));
+    program.arg("-p").arg(sockets.path(""))
+}
+
+/// The settings of a server of the files.
+fn files_at(port: u16) -> String {
+    format!("server {{ listen 127.0.0.1:{port} backlog=512; root .; }}")
+}
+
+/// Makes the files, and fetches them by one connection.
+fn fetch(sockets: &Sockets, program: Program, port: u16) -> Result<()> {
+    let mut curl = program.line("--silent --show-error --fail --write-out %{num_connects}");
+    let mut contents = Vec::new();
+    for length in LENGTHS {
+        contents.push(sockets.make_file(&length.to_string(), length)?);
+        let url = format!("http://127.0.0.1:{port}/{length}");
+        curl = curl.arg("--output").arg(format!("copy-{length}")).arg(url);
+    }
+    let curl = curl.run(TIMEOUT)?.success()?;
+    for (length, content) in LENGTHS.iter().zip(&contents) {
+        sockets.expect_file(&format!("copy-{length}"), content)?;
+    }
+    ensure!(curl.stdout == "100", curl.complaint("not one connection"));
+    Ok(())
+}
+
+/// Many clients that ask for the file of 1,000 bytes.
+fn wrk(program: Program, port: u16, options: &str) -> Program {
+    program.line("--threads 1").line(options).arg(format!("http://127.0.0.1:{port}/1000"))
+}
+
+/// Checks that no request of wrk's failed, and returns how many there were.
+fn all_answered(wrk: &Finished) -> Result<u64> {
+    for complaint in ["Socket errors", "Non-2xx"] {
+        ensure!(!wrk.stdout.contains(complaint), wrk.complaint("requests failed"));
+    }
+    let requests = wrk.stdout.lines().find(|line| line.contains(" requests in "));
+    let requests = requests.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    requests.filter(|&count| count > 0).ok_or_else(|| wrk.complaint("no requests"))
+}
+
+#[test]
+fn bodies_arrive() -> Result<()> {
+    for ends in Ends::ALL {
+        for sendfile in [true, false] {
+            let (sockets, port) = (Sockets::new(ends)?, ports::next());
+            let _server =
+                server(&sockets, sockets.server("nginx"), port, sendfile, &files_at(port))?;
+            fetch(&sockets, sockets.client("curl"), port)?;
+            sockets.check(LENGTH_SUM / 2)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn many_clients() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let _server = server(&sockets, sockets.server("nginx"), port, true, &files_at(port))?;
+        sockets.make_file("1000", 1000)?;
+        let wrk = wrk(sockets.client("wrk"), port, "--connections 64 --duration 1s");
+        let requests = all_answered(&wrk.run(TIMEOUT)?.success()?)?;
+        sockets.check(requests * 1000 / 2)?;
+    }
+    Ok(())
+}
+
+/// Children of a process.
+fn children(pid: u32) -> Result<Vec<u32>> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(children.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+}
+
+#[test]
+fn workers_change_under_load() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let server = server(&sockets, sockets.server("nginx"), port, true, &files_at(port))?;
+        sockets.make_file("1000", 1000)?;
+        // A connection for each request: an idle one may be closed by a worker that leaves just
+        // when a request comes, by TCP, too.
+        let load = wrk(sockets.client("wrk"), port, "--connections 16 --duration 1s");
+        let load = load.args(["--header", "Connection: close"]).start()?;
+        for _ in 0..2 {
+            thread::sleep(Duration::from_millis(200));
+            let workers = children(server.pid())?;
+            let reload = nginx(&sockets, sockets.server("nginx"), port).line("-s reload");
+            reload.run(TIMEOUT)?.success()?;
+            let deadline = Instant::now() + TIMEOUT;
+            while children(server.pid())?.iter().any(|pid| workers.contains(pid)) {
+                ensure!(Instant::now() < deadline, "a worker has not ended");
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+        let requests = all_answered(&load.wait(TIMEOUT)?.success()?)?;
+        ensure!(requests > 100, "{requests} requests");
+        fetch(&sockets, sockets.client("curl"), port)?;
+        sockets.check(LENGTH_SUM / 2)?;
+    }
+    Ok(())
+}
+
+/// In the mixed cases the server in front has Weft, or not, unlike its neighbours on both sides.
+#[test]
+fn one_server_in_front_of_another() -> Result<()> {
+    for (ends, buffering) in
+        [(Ends::Both, "on"), (Ends::Both, "off"), (Ends::Server, "on"), (Ends::Client, "on")]
+    {
+        let (sockets, back, front) = (Sockets::new(ends)?, ports::next(), ports::next());
+        let _back = server(&sockets, sockets.server("nginx"), back, true, &files_at(back))?;
+        let settings = format!(
+            "upstream back {{ server 127.0.0.1:{back}; keepalive 16; }}
+            server {{
+                listen 127.0.0.1:{front} backlog=512;
+                location / {{
+                    proxy_pass http://back; proxy_buffering {buffering};
+                    proxy_http_version 1.1; proxy_set_header Connection \"\";
+                }}
+            }}"
+        );
+        let _front = server(&sockets, sockets.client("nginx"), front, true, &settings)?;
+        fetch(&sockets, sockets.server("curl"), front)?;
+        let wrk = wrk(sockets.server("wrk"), front, "--connections 16 --duration 1s");
+        let requests = all_answered(&wrk.run(TIMEOUT)?.success()?)?;
+        sockets.check(LENGTH_SUM + requests * 1000)?;
+    }
+    Ok(())
+}

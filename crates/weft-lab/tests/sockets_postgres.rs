@@ -1,0 +1,139 @@
+//! PostgreSQL with its own benchmark, bulk copies and a cancelled query, over TCP on loopback.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Sockets, same};
+use weft_lab::{Finished, Program, Running, ports, require};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Where Debian has the programs of a cluster.
+const BIN: &str = "/usr/lib/postgresql/15/bin";
+const ROWS: u32 = 60_000;
+
+/// A cluster of its own for one test.
+struct Cluster {
+    sockets: Sockets,
+    server: Running,
+    port: String,
+}
+
+impl Cluster {
+    /// `None`, with a note, if no user is there who may run it.
+    fn new(test: &str) -> Result<Option<Self>> {
+        require(program("postgres"))?;
+        let Some(sockets) = Sockets::unprivileged(test)? else { return Ok(None) };
+        let port = ports::next();
+        let data = sockets.path("data");
+        let initdb = sockets.client(program("initdb")).arg("-D").arg(&data);
+        let initdb = initdb.line("-U postgres -A trust -N -E UTF8 --locale=C");
+        initdb.run(TIMEOUT)?.success()?;
+        let server = sockets.server(program("postgres")).arg("-D").arg(&data);
+        let server = server.line("-c fsync=off -c unix_socket_directories=");
+        let server = server.line(&format!("-c listen_addresses=127.0.0.1 -p {port}"));
+        let mut server = server.start()?.listening(Port::Tcp(port))?;
+        server.printed("ready to accept connections", TIMEOUT)?;
+        Ok(Some(Self { sockets, server, port: port.to_string() }))
+    }
+
+    fn client(&self, name: &str) -> Program {
+        self.sockets
+            .client(program(name))
+            .env("PGHOST", "127.0.0.1")
+            .env("PGPORT", &self.port)
+            .env("PGUSER", "postgres")
+            .env("PGDATABASE", "postgres")
+    }
+
+    fn psql(&self, command: &str) -> Program {
+        self.client("psql").args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", command])
+    }
+
+    /// What a command answers.
+    fn ask(&self, command: &str) -> Result<String> {
+        Ok(self.psql(command).run(TIMEOUT)?.success()?.stdout.trim().to_owned())
+    }
+
+    /// Ends the server as its administrator would, after a look at what was accelerated.
+    fn finish(mut self, bytes_min: u64) -> Result<()> {
+        self.sockets.check(bytes_min)?;
+        self.server.signal(Signal::INT)?;
+        self.server.wait(TIMEOUT)?.success().map(drop)
+    }
+}
+
+fn program(name: &str) -> PathBuf {
+    PathBuf::from(BIN).join(name)
+}
+
+/// How many transactions a run of pgbench has done, none of which failed.
+fn transactions(bench: &Finished) -> Result<u64> {
+    let number = |label: &str| {
+        let rest = bench.stdout.lines().find_map(|line| line.strip_prefix(label))?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let failed: Option<u64> = number("number of failed transactions:");
+    ensure!(failed == Some(0), bench.complaint("transactions failed"));
+    number("number of transactions actually processed:")
+        .with_context(|| bench.complaint("no number of transactions"))
+}
+
+#[test]
+fn balances_agree_after_a_benchmark() -> Result<()> {
+    let Some(cluster) = Cluster::new("balances_agree_after_a_benchmark")? else { return Ok(()) };
+    cluster.client("pgbench").line("-i -q -s 1").run(TIMEOUT)?.success()?;
+    let bench = |options: &str| {
+        let bench = cluster.client("pgbench").line("-n -c 4 -j 2 -T 2").line(options);
+        bench.run(TIMEOUT).and_then(Finished::success).and_then(|end| transactions(&end))
+    };
+    let selects = bench("-b select-only")?;
+    let updates = bench("-b tpcb-like")? + bench("-b tpcb-like -M prepared")?;
+    ensure!(selects > 0 && updates > 0, "{selects} selects, {updates} updates");
+    let sums = cluster.ask(
+        "select (select sum(abalance) from pgbench_accounts), \
+                (select sum(bbalance) from pgbench_branches), \
+                (select sum(tbalance) from pgbench_tellers), \
+                (select sum(delta) from pgbench_history), \
+                (select count(*) from pgbench_history)",
+    )?;
+    let sums: Vec<&str> = sums.split('|').collect();
+    ensure!(sums[..4].iter().all(|sum| *sum == sums[0]), "balances differ: {sums:?}");
+    ensure!(sums[4] == updates.to_string(), "{updates} updates, {} are kept", sums[4]);
+    // A request and its answer are longer than this.
+    cluster.finish((selects + updates) * 50)
+}
+
+#[test]
+fn copies_arrive_whole() -> Result<()> {
+    let Some(cluster) = Cluster::new("copies_arrive_whole")? else { return Ok(()) };
+    let [from, to] = ["from", "to"].map(|name| cluster.sockets.path(name));
+    let row = |number: u32| format!("{number}\t{}\n", number.to_string().repeat(20));
+    let rows: String = (0..ROWS).map(row).collect();
+    std::fs::write(&from, &rows)?;
+    cluster.ask("create table t (number int primary key, text text)")?;
+    cluster.ask(&format!("\\copy t from '{}'", from.display()))?;
+    cluster.ask(&format!("\\copy (select * from t order by 1) to '{}'", to.display()))?;
+    same(&std::fs::read(&to)?, rows.as_bytes())?;
+    cluster.finish(rows.len() as u64 * 2 * 9 / 10)
+}
+
+/// The request to cancel is a connection of its own, which the server closes without an answer.
+#[test]
+fn a_query_is_cancelled() -> Result<()> {
+    let Some(cluster) = Cluster::new("a_query_is_cancelled")? else { return Ok(()) };
+    let mut sleeper = cluster.psql("select pg_sleep(1000)").start()?;
+    let deadline = Instant::now() + TIMEOUT;
+    let sleeping = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+    while cluster.ask(sleeping)? != "1" {
+        ensure!(Instant::now() < deadline, sleeper.account());
+        thread::sleep(Duration::from_millis(20));
+    }
+    sleeper.signal(Signal::INT)?;
+    sleeper.wait(TIMEOUT)?.said("canceling statement due to user request")?;
+    ensure!(cluster.ask("select 6 * 7")? == "42", "the server is not as it was");
+    cluster.finish(1)
+}

@@ -1,0 +1,118 @@
+//! Python's own tests of its network modules: the same ones pass with and without Weft.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Program, Running, require, source};
+
+const TIMEOUT: Duration = Duration::from_secs(150);
+/// Debian's, whose tests are packaged.
+const PYTHON: &str = "/usr/bin/python3.11";
+const TESTS: &str = "/usr/lib/python3.11/test/test_socket.py";
+
+/// Tests that are left out, as a regular expression.
+const LEFT_OUT: &str = concat!(
+    // They say nothing of TCP and wait for long, or use what a kernel may lack.
+    "VSOCK|UDP|Bluetooth|CAN|NetworkConnectionBehaviour|",
+    "(Unicode.*|LineBuffered|SmallBuffered)FileObjectClass.*testReadAfterTimeout|",
+    // It wants two edges from one call of epoll_wait(2), which may tell them one by one.
+    "TestEPoll.test_control_and_wait|",
+    // They want a send to fail that is longer than SO_SNDBUF and the peer's SO_RCVBUF.
+    "close_peer_in_the_middle_of_receiving|",
+    // Not right yet: a peer that has closed before it sent anything is not noticed by sends alone.
+    "UseIPv[46]Select.test_handle_close_after_conn_broken",
+);
+
+/// Modules, those of one line in one process, and the fewest tests of them that must pass.
+const MODULES: [(&[&str], usize); 3] = [
+    (&["test_socket"], 300),
+    (
+        &[
+            "test_asyncio.test_sock_lowlevel",
+            "test_asyncio.test_streams",
+            "test_asyncio.test_selector_events",
+            "test_asyncio.test_server",
+            "test_asyncio.test_sendfile",
+            "test_asyncio.test_unix_events",
+            "test_asyncio.test_events",
+        ],
+        500,
+    ),
+    (
+        &[
+            "test_asyncore",
+            "test_asynchat",
+            "test_epoll",
+            "test_select",
+            "test_httplib",
+            "test_httpservers",
+            "test_smtplib",
+            "test_socketserver",
+            "test_urllib2_localnet",
+        ],
+        400,
+    ),
+];
+
+/// What became of each test, by its name.
+type Outcomes = BTreeMap<String, String>;
+
+fn start(python: Program, modules: &[&str], result: &Path) -> Result<Running> {
+    let python = python.arg("-bb").arg(source("programs/python_tests.py"));
+    python.arg(result).arg(LEFT_OUT).args(modules).start()
+}
+
+/// Some tests fail, and then the process with them; a test that hangs leaves no result.
+fn outcomes(run: Running, result: &Path) -> Result<Outcomes> {
+    let ended = run.wait(TIMEOUT)?;
+    let text = fs::read(result).with_context(|| ended.complaint("no result"))?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// One line for each test that does not end alike.
+fn differences(plain: &Outcomes, accelerated: &Outcomes) -> Vec<String> {
+    let names: std::collections::BTreeSet<_> = plain.keys().chain(accelerated.keys()).collect();
+    let of = |outcomes: &Outcomes, name: &str| {
+        outcomes.get(name).cloned().unwrap_or_else(|| "not run".to_owned())
+    };
+    let differing = names.into_iter().filter(|name| plain.get(*name) != accelerated.get(*name));
+    let line = |name: &String| {
+        format!("{name}: {} without Weft, {} with it", of(plain, name), of(accelerated, name))
+    };
+    differing.map(line).collect()
+}
+
+/// All processes at once: they sleep most of the time.
+#[test]
+fn the_same_tests_pass() -> Result<()> {
+    require(TESTS)?;
+    let sockets = Sockets::new(Ends::Both)?;
+    let runs: Vec<_> = MODULES
+        .iter()
+        .enumerate()
+        .map(|(line, &(modules, passed_min))| {
+            let results = ["plain", "weft"].map(|how| sockets.path(&format!("{how}-{line}.json")));
+            let directories = ["plain", "weft"].map(|how| sockets.path(&format!("{how}-{line}")));
+            directories.iter().try_for_each(fs::create_dir)?;
+            let [plain, weft] = [Program::plain(PYTHON), sockets.client(PYTHON)];
+            let plain = start(plain.directory(&directories[0]), modules, &results[0])?;
+            let weft = start(weft.directory(&directories[1]), modules, &results[1])?;
+            Ok((plain, weft, results, passed_min))
+        })
+        .collect::<Result<_>>()?;
+    let mut differing = Vec::new();
+    for (plain, weft, results, passed_min) in runs {
+        let plain = outcomes(plain, &results[0])?;
+        let accelerated = outcomes(weft, &results[1])?;
+        let passed = plain.values().filter(|outcome| *outcome == "passed").count();
+        ensure!(passed >= passed_min, "only {passed} tests pass without Weft");
+        differing.extend(differences(&plain, &accelerated));
+    }
+    ensure!(differing.is_empty(), "tests differ:\n{}", differing.join("\n"));
+    // Most of these tests are both ends themselves.
+    sockets.check(1 << 20)
+}

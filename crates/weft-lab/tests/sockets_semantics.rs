@@ -1,0 +1,143 @@
+//! What a program sees of its stream sockets is the same with Weft as without: the calls of
+//! `programs/sockets/`, case by case, and their results line by line.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Program, compile_folder};
+
+const TIMEOUT: Duration = Duration::from_secs(100);
+/// A case whose lines differ has as many further attempts, unless many do: on a busy machine what
+/// should have happened by now may happen later, in either run.
+const REPEATS: u32 = 3;
+const REPEATED_MAX: usize = 12;
+/// How many lines of a difference are shown.
+const LINES_SHOWN: usize = 12;
+
+/// Cases that differ, or whose result without Weft depends on time, and are left out so far.
+const DIFFERENCES: &[&str] = &[
+    "end_shutdown_read",
+    "epoll_half_closed_with_data",
+    "epoll_nested",
+    "epoll_registered_before_connect",
+    "epoll_two_sets",
+    "epoll_with_others",
+    "fortified_calls",
+    "option_receive_low_water",
+    "option_signal_driven",
+    "option_small_buffers",
+    "poll_oddly",
+    "poll_states",
+    "poll_waits_for_room",
+    "option_values",
+    "poll_with_others",
+    "share_exec_without_environment",
+    "share_passed",
+    "signal_in_long_send",
+    "signal_in_send",
+    "stdio_dprintf",
+    "stdio_file",
+    "urgent_out_of_band",
+    "urgent_wakes_poller",
+];
+
+/// The lines of each case, by its name and how its ends are placed.
+#[derive(Debug, Default)]
+struct Cases {
+    lines: BTreeMap<String, Vec<String>>,
+    /// Connections that have been used in both directions.
+    connections: u64,
+}
+
+impl Cases {
+    fn read(output: &str) -> Result<Self> {
+        let mut cases = Self::default();
+        let mut name = None;
+        for line in output.lines() {
+            if let Some(next) = line.strip_prefix("== ") {
+                name = Some(next.to_owned());
+                cases.lines.insert(next.to_owned(), Vec::new());
+            } else if let Some(connections) = line.strip_prefix("connections: ") {
+                cases.connections += connections.parse::<u64>()?;
+            } else if let Some(name) = &name {
+                cases.lines.entry(name.clone()).or_default().push(line.to_owned());
+            }
+        }
+        ensure!(!cases.lines.is_empty(), "no cases: {output:?}");
+        Ok(cases)
+    }
+
+    /// The cases that are not as in `other`.
+    fn different(&self, other: &Self) -> Vec<String> {
+        let differs = |name: &&String| self.lines.get(*name) != other.lines.get(*name);
+        self.lines.keys().filter(differs).cloned().collect()
+    }
+
+    /// From the first line of `case` that is not as in `other`.
+    fn describe(&self, case: &str, other: &Self) -> String {
+        let lines = |cases: &Self| cases.lines.get(case).cloned().unwrap_or_default();
+        let (here, there) = (lines(self), lines(other));
+        let same = here.iter().zip(&there).take_while(|(here, there)| here == there).count();
+        let mut text = format!("{case}:\n");
+        for (sign, lines) in [(' ', &here[..same]), ('-', &here[same..]), ('+', &there[same..])] {
+            let skipped = if sign == ' ' { lines.len().saturating_sub(3) } else { 0 };
+            for line in lines.iter().skip(skipped).take(LINES_SHOWN) {
+                let _ = writeln!(text, "{sign}{line}"); // A string takes everything.
+            }
+        }
+        text
+    }
+}
+
+/// Runs the cases whose names begin so, plain and with Weft.
+fn run(program: &Path, sockets: &Sockets, prefix: &str) -> Result<[Cases; 2]> {
+    let plain = Program::plain(program).arg(prefix).args(DIFFERENCES).start()?;
+    let weft = sockets.server(program).arg(prefix).args(DIFFERENCES).start()?;
+    let plain = Cases::read(&plain.wait(TIMEOUT)?.success()?.stdout)?;
+    let weft = Cases::read(&weft.wait(TIMEOUT)?.success()?.stdout)?;
+    Ok([plain, weft])
+}
+
+#[test]
+fn results_are_the_same_as_without_weft() -> Result<()> {
+    let program = compile_folder("sockets")?;
+    let sockets = Sockets::new(Ends::Both)?;
+    let [plain, weft] = run(&program, &sockets, "")?;
+    ensure!(plain.connections == weft.connections, "not all connections were made");
+    let totals = sockets.totals()?;
+    ensure!(
+        totals.joined >= plain.connections,
+        "{} connections, but {totals:?}",
+        plain.connections
+    );
+
+    let mut findings = BTreeMap::new();
+    for case in plain.different(&weft) {
+        let difference = plain.describe(&case, &weft);
+        findings.insert(case, difference);
+    }
+    for _ in 0..REPEATS {
+        if findings.len() > REPEATED_MAX {
+            break;
+        }
+        for (case, difference) in std::mem::take(&mut findings) {
+            let name = case.split_whitespace().next().context("a case without a name")?;
+            let [plain, weft] = run(&program, &sockets, name)?;
+            if plain.different(&weft).contains(&case) {
+                findings.insert(case, difference);
+            }
+        }
+    }
+    let differences: Vec<String> = findings.into_values().collect();
+    ensure!(
+        differences.is_empty(),
+        "{} cases differ (- plain, + Weft):\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! OpenSSH over loopback. Its server starts itself anew for each connection and gives up its
+//! privileges and most system calls: it stays on TCP, and works.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets, same};
+use weft_lab::{Finished, Program, Running, locate, note_skip, ports};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const BYTES: usize = 4_000_000;
+/// Where sshd locks up what parses a stranger's bytes. Debian's service makes it.
+const PRIVILEGE_SEPARATION: &str = "/run/sshd";
+
+/// A server with keys of its own, and what a client needs to be let in.
+struct Server {
+    sockets: Sockets,
+    running: Running,
+    configuration: PathBuf,
+}
+
+impl Server {
+    fn start() -> Result<Self> {
+        let sockets = Sockets::new(Ends::Both)?;
+        let port = ports::next();
+        fs::create_dir_all(PRIVILEGE_SEPARATION)?;
+        for key in ["host", "client"] {
+            let keygen = Program::plain("ssh-keygen").line("-q -t ed25519 -N").arg("");
+            keygen.arg("-f").arg(sockets.path(key)).run(TIMEOUT)?.success()?;
+        }
+        let text = |name: &str| sockets.path(name).display().to_string();
+        let daemon = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\n\
+             PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
+             PermitRootLogin yes\nSubsystem sftp internal-sftp\n",
+            text("host"),
+            text("client.pub"),
+        );
+        fs::write(sockets.path("sshd_config"), daemon)?;
+        let host = fs::read_to_string(sockets.path("host.pub"))?;
+        fs::write(sockets.path("known_hosts"), format!("[127.0.0.1]:{port} {host}"))?;
+        let client = format!(
+            "Host server\nHostName 127.0.0.1\nPort {port}\nUser root\nBatchMode yes\n\
+             IdentityFile {}\nIdentitiesOnly yes\nUserKnownHostsFile {}\n\
+             GlobalKnownHostsFile none\nStrictHostKeyChecking yes\n",
+            text("client"),
+            text("known_hosts"),
+        );
+        let configuration = sockets.path("ssh_config");
+        fs::write(&configuration, client)?;
+        // It must know its own path to start itself anew.
+        let sshd = sockets.server(locate("sshd")?).args(["-D", "-e", "-f"]);
+        let running = sshd.arg(sockets.path("sshd_config")).start()?.listening(Port::Tcp(port))?;
+        Ok(Self { sockets, running, configuration })
+    }
+
+    fn run(&mut self, client: &str, arguments: &[&str]) -> Result<Finished> {
+        let program = self.sockets.client(client).arg("-F").arg(&self.configuration);
+        let ended = program.args(arguments).run(TIMEOUT).and_then(Finished::success);
+        ended.map_err(|error| error.context(self.running.account()))
+    }
+
+    fn talk(&mut self) -> Result<()> {
+        let sent = self.sockets.make_file("sent", BYTES)?;
+        let [sent_path, there] =
+            ["sent", "there"].map(|name| self.sockets.path(name).display().to_string());
+        self.run("ssh", &["server", "echo", "$((6 * 7))"])?.said("42")?;
+        let bytes = self.run("ssh", &["server", "od -v -A n -t x1", &sent_path])?.stdout;
+        let bytes: Option<Vec<u8>> =
+            bytes.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        same(&bytes.context("not what od prints")?, &sent)?;
+        self.run("scp", &["-q", "sent", &format!("server:{there}")])?;
+        self.sockets.expect_file("there", &sent)?;
+        self.run("scp", &["-q", "-O", &format!("server:{there}"), "back"])?;
+        self.sockets.expect_file("back", &sent)?;
+        let batch = self.sockets.path("batch");
+        let directory = self.sockets.path("");
+        fs::write(&batch, format!("cd {}\nput sent up\nget up down\n", directory.display()))?;
+        self.run("sftp", &["-q", "-b", &batch.display().to_string(), "server"])?;
+        ["up", "down"].into_iter().try_for_each(|name| self.sockets.expect_file(name, &sent))
+    }
+}
+
+#[test]
+fn shells_and_files() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        note_skip("shells_and_files", "only root may let users in");
+        return Ok(());
+    }
+    let mut server = Server::start()?;
+    server.talk()?;
+    server.sockets.check_none()
+}
