@@ -11,6 +11,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, connect_unspec, recv, send, shutdown, sockopt};
 use rustix::thread::futex;
@@ -300,6 +301,9 @@ impl End {
             words.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
             return Ok(sent);
         }
+        if self.peer.parted.load(Ordering::Relaxed) != 0 {
+            self.ask_for_peer(socket);
+        }
         if self.is_the_kernels_to_send() {
             let sent = buffers.send(socket, flags | libc_flags::DONTWAIT);
             if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
@@ -319,6 +323,18 @@ impl End {
         words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.announce_bytes(socket, &held);
         Ok(put)
+    }
+
+    /// The last one of the peer's, as far as it knew, was about to close the socket. If that was
+    /// so, the kernel has seen the end.
+    #[cold]
+    fn ask_for_peer(&self, socket: BorrowedFd<'_>) {
+        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0) {
+            self.hang_up();
+        }
     }
 
     /// Names a long message instead of putting it, for the peer to pull it out of the owner's
