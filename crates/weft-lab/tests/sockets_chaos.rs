@@ -1,5 +1,6 @@
 //! Streams of random data whose ends are killed at random instants: the survivor sees a prefix of
-//! what was sent, and then what TCP shows. And thousands of connections, which leave nothing behind.
+//! what was sent, and then what TCP shows. And thousands of connections, which leave nothing
+//! behind.
 
 use std::time::Duration;
 
