@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 use weft_stream::Registry;
+use weft_stream::datagram::Datagrams;
 
 use crate::paths::{scratch, weft};
 use crate::program::Program;
@@ -51,6 +52,8 @@ pub struct Sockets {
     user: Option<u32>,
     /// Kept open: its counters would go with the last program.
     registry: Registry,
+    /// Likewise, for UDP.
+    datagrams: Datagrams,
     shared: PathBuf,
     files: PathBuf,
 }
@@ -84,8 +87,9 @@ impl Sockets {
             .create(&shared)
             .with_context(|| format!("cannot make {}", shared.display()))?;
         let registry = Registry::open(&shared)?;
+        let datagrams = Datagrams::open(&shared)?;
         let files = scratch(&format!("sockets/{own}"))?;
-        Ok(Self { ends, user: None, registry, shared, files })
+        Ok(Self { ends, user: None, registry, datagrams, shared, files })
     }
 
     /// The same for programs that refuse to be run by root: `nobody` runs both ends then, whose
@@ -222,6 +226,7 @@ impl Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         self.registry.leave();
+        self.datagrams.leave();
         // What cannot be removed does no harm.
         let _ = fs::remove_dir_all(&self.shared);
         let _ = fs::remove_dir_all(&self.files);

@@ -78,6 +78,8 @@ struct Watches {
     /// [`BELLS_TAKEN`] when all were looked at for it.
     bells_taken: u64,
     counter: u16,
+    /// Counts the waits.
+    round: u64,
 }
 
 /// A socket of ours in an epoll instance.
@@ -108,6 +110,10 @@ struct Watch {
     idle_looks: u32,
     /// What was there when it was last told, for edges.
     seen: Option<(u64, u32)>,
+    /// Of a UDP socket, which both the kernel and the inbox have told: the last wait that did.
+    round: u64,
+    /// What the kernel has told that the program is still to know, in the next wait.
+    withheld: u32,
 }
 
 /// A bell has been taken from a socket by someone who reads from it: no event will tell of what the
@@ -124,9 +130,9 @@ pub(crate) fn control(
     event: Option<epoll_event>,
 ) -> Option<c_int> {
     let socket = table::find(fd)?;
-    let Kind::Stream(stream) = &*socket else { return None };
+    let count = watch_count(&socket)?;
     if operation == libc::EPOLL_CTL_ADD && table::find(epoll).is_none() && event.is_some() {
-        if stream.is_tcp() {
+        if is_kernels(&socket) {
             return None;
         }
         let instance = Epoll {
@@ -170,7 +176,7 @@ pub(crate) fn control(
             let marked = epoll_event { events: event.events, u64: mark(place, counter) };
             let result = kernel_control(epoll, operation, fd, Some(marked));
             if result == 0 {
-                stream.watches().fetch_add(1, Ordering::Relaxed);
+                count.fetch_add(1, Ordering::Relaxed);
                 let watch = Watch {
                     socket: socket.again(),
                     fd,
@@ -187,6 +193,8 @@ pub(crate) fn control(
                     armed: false,
                     idle_looks: 0,
                     seen: None,
+                    round: 0,
+                    withheld: 0,
                 };
                 watches.places[place] = Some(watch);
                 watches.by_fd.insert(fd, place);
@@ -221,6 +229,24 @@ pub(crate) fn control(
             Some(result)
         }
         _ => None,
+    }
+}
+
+/// How many epoll instances watch a socket of ours.
+fn watch_count(socket: &Held) -> Option<&AtomicU32> {
+    match &**socket {
+        Kind::Stream(stream) => Some(stream.watches()),
+        Kind::Datagram(datagram) => Some(datagram.watches()),
+        Kind::Epoll(_) => None,
+    }
+}
+
+/// Whether the kernel has a socket to itself for good.
+fn is_kernels(socket: &Held) -> bool {
+    match &**socket {
+        Kind::Stream(stream) => stream.is_tcp(),
+        Kind::Datagram(datagram) => datagram.is_off() && datagram.known_inbox().is_none(),
+        Kind::Epoll(_) => true,
     }
 }
 
@@ -265,6 +291,7 @@ impl Epoll {
         timeout_ns: Option<u64>,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
+        self.watches.lock().round += 1;
         let found = self.collect(epoll, events);
         if found > 0 {
             return self.with_kernels(epoll, found, events, sleep);
@@ -378,6 +405,9 @@ impl Epoll {
     ) -> c_int {
         let told = self.ask(epoll, events, sleep);
         let Ok(from) = usize::try_from(told) else { return told };
+        if from == 0 {
+            self.watches.lock().open_inboxes();
+        }
         let more = self.collect(epoll, &mut events[from..]);
         c_int::try_from(from + more).unwrap_or(c_int::MAX)
     }
@@ -479,8 +509,8 @@ impl Watches {
     fn remove(&mut self, place: usize) {
         let Some(watch) = self.places.get_mut(place).and_then(Option::take) else { return };
         watch.disarm();
-        if let Kind::Stream(stream) = &*watch.socket {
-            stream.watches().fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = watch_count(&watch.socket) {
+            count.fetch_sub(1, Ordering::Relaxed);
         }
         if self.by_fd.get(&watch.fd) == Some(&place) {
             self.by_fd.remove(&watch.fd);
@@ -514,6 +544,9 @@ impl Watches {
         let place = usize::try_from(event.u64 & u64::from(u32::MAX)).ok()?;
         let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
         let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
+        if let Kind::Datagram(_) = &*watch.socket {
+            return self.told_of_datagrams(place, event);
+        }
         let Kind::Stream(stream) = &*watch.socket else { return None };
         if stream.end().is_none() {
             let _ = stream.by(watch.via); // The connection may just have been made.
@@ -561,6 +594,38 @@ impl Watches {
         is_told.then_some(epoll_event { events: rest, u64: data })
     }
 
+    /// The kernel has an event of a UDP socket: there is a datagram that has not come by memory.
+    fn told_of_datagrams(&mut self, place: usize, event: epoll_event) -> Option<epoll_event> {
+        self.heat(place);
+        let round = self.round;
+        let watch = self.places.get_mut(place)?.as_mut()?;
+        if watch.spent {
+            return None;
+        }
+        if watch.round == round {
+            // A program is told of a socket once by each wait.
+            if watch.events & EDGE != 0 {
+                watch.withheld |= event.events;
+            }
+            return None;
+        }
+        watch.round = round;
+        watch.spent = watch.events & ONESHOT != 0;
+        Some(epoll_event { events: event.events, u64: watch.data })
+    }
+
+    /// The kernel has nothing to tell: inboxes are open.
+    fn open_inboxes(&mut self) {
+        for &place in &self.hot {
+            if let Some(Kind::Datagram(datagram)) =
+                self.places[place].as_ref().map(|watch| &*watch.socket)
+                && let Some(inbox) = datagram.known_inbox()
+            {
+                datagram.kernel_is_empty(inbox);
+            }
+        }
+    }
+
     fn collect(&mut self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
         let taken = BELLS_TAKEN.load(Ordering::Acquire);
         if taken != self.bells_taken {
@@ -576,6 +641,9 @@ impl Watches {
             }
             let place = self.hot[(self.next + step) % count];
             let Some(watch) = self.places[place].as_mut() else { continue };
+            if watch.round == self.round {
+                continue;
+            }
             let ready = watch.ready(epoll);
             if ready == 0 {
                 watch.idle_looks += 1;
@@ -585,6 +653,9 @@ impl Watches {
             watch.idle_looks = 0;
             watch.disarm();
             watch.armed = false;
+            if let Kind::Datagram(_) = &*watch.socket {
+                watch.round = self.round;
+            }
             events[found] = epoll_event { events: ready, u64: watch.data };
             found += 1;
         }
@@ -650,6 +721,9 @@ impl Watch {
 
     /// What there is to tell now.
     fn ready(&mut self, epoll: RawFd) -> u32 {
+        if let Kind::Datagram(_) = &*self.socket {
+            return self.ready_of_datagrams();
+        }
         let Kind::Stream(stream) = &*self.socket else { return 0 };
         let Some(end) = stream.end() else { return 0 };
         end.advance(borrow(self.via));
@@ -688,8 +762,32 @@ impl Watch {
         ready
     }
 
+    /// The same for a UDP socket. The kernel tells what has come by the kernel.
+    fn ready_of_datagrams(&mut self) -> u32 {
+        const READABLE: u32 = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32 | IN | OUT;
+        let Kind::Datagram(datagram) = &*self.socket else { return 0 };
+        let Some(inbox) = datagram.inbox(self.via).filter(|_| !self.spent) else { return 0 };
+        let mut ready = std::mem::take(&mut self.withheld);
+        let put = inbox.put_so_far();
+        let is_news = self.events & EDGE == 0 || self.seen.is_none_or(|(seen, _)| seen != put);
+        if !inbox.is_empty() && self.events & IN != 0 && is_news {
+            ready |= READABLE;
+            self.seen = Some((put, 0));
+        }
+        ready &= self.events & !MODES | ERR_HUP;
+        self.spent = ready != 0 && self.events & ONESHOT != 0;
+        ready
+    }
+
     /// Has the peer ring.
     fn arm(&mut self) {
+        if let Kind::Datagram(datagram) = &*self.socket
+            && let Some(inbox) = datagram.known_inbox()
+            && !self.armed
+        {
+            inbox.begin_sleep();
+            self.armed = true;
+        }
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.end() else { return };
         end.acknowledge(borrow(self.via));
@@ -705,9 +803,9 @@ impl Watch {
 
     /// Whether there is nothing to tell, as [`Watch::ready`] would, which it leaves as it was.
     fn is_quiet(&mut self, epoll: RawFd) -> bool {
-        let (seen, spent) = (self.seen, self.spent);
+        let before = (self.seen, self.spent, self.withheld);
         let quiet = self.ready(epoll) == 0;
-        (self.seen, self.spent) = (seen, spent);
+        (self.seen, self.spent, self.withheld) = before;
         quiet
     }
 
@@ -729,6 +827,12 @@ impl Watch {
     }
 
     fn disarm(&self) {
+        if self.armed
+            && let Kind::Datagram(datagram) = &*self.socket
+            && let Some(inbox) = datagram.known_inbox()
+        {
+            inbox.end_sleep();
+        }
         if self.armed
             && let Kind::Stream(stream) = &*self.socket
             && let Some(end) = stream.end()

@@ -1,5 +1,5 @@
-//! Hooks for `LD_PRELOAD` that carry a program's TCP connections through shared memory where both
-//! ends are on this host and run on Weft, and leave everything else as it is.
+//! Hooks for `LD_PRELOAD` that carry a program's TCP connections and UDP datagrams through shared
+//! memory where both ends are on this host and run on Weft, and leave everything else as it is.
 //!
 //! The descriptor that a program has is the kernel's socket, always. So whatever is not hooked here
 //! keeps its meaning, and who is not hooked (other processes, static programs) stays on TCP.
@@ -8,6 +8,7 @@
 //! * `table`: which descriptors are ours, asked first and without a lock;
 //! * `stream`: connecting, accepting, sending and receiving, with all the waiting;
 //! * `zcopy`: long messages, which the receiver pulls out of the sender's memory;
+//! * `datagram`: the same for UDP;
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
 //! * `process`: start, fork, exec and end of the process;
@@ -17,6 +18,10 @@
 //! handler. So none allocates, locks or logs before it knows that a descriptor is ours, and `errno`
 //! changes only as the call says.
 
+#[cfg(not(test))]
+mod address;
+#[cfg(not(test))]
+mod datagram;
 #[cfg(not(test))]
 mod epoll;
 #[cfg(not(test))]

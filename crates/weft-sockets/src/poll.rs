@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
 use smallvec::SmallVec;
+use weft_stream::datagram::Inbox;
 use weft_stream::{Carrier, End};
 use weft_sys::Spin;
 
+use crate::datagram::Datagram;
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Held, Kind};
 use crate::wait::{self, Wait};
@@ -36,7 +38,14 @@ impl Ours {
     fn stream(&self) -> Option<&Stream> {
         match &*self.socket {
             Kind::Stream(stream) => Some(stream),
-            Kind::Epoll(_) => None,
+            Kind::Datagram(_) | Kind::Epoll(_) => None,
+        }
+    }
+
+    fn datagram(&self) -> Option<(&Datagram, &Inbox)> {
+        match &*self.socket {
+            Kind::Datagram(datagram) => Some((datagram, datagram.known_inbox()?)),
+            Kind::Stream(_) | Kind::Epoll(_) => None,
         }
     }
 }
@@ -71,7 +80,14 @@ fn spin() -> &'static Spin {
 fn find(set: &[pollfd]) -> Sockets {
     let all = set.iter().enumerate().filter_map(|(index, asked)| {
         let socket = table::find(asked.fd)?;
-        let Kind::Stream(stream) = &*socket else { return None };
+        let stream = match &*socket {
+            Kind::Stream(stream) => stream,
+            Kind::Datagram(datagram) => {
+                let receives = asked.events & IN != 0 && datagram.inbox(asked.fd).is_some();
+                return receives.then_some(Ours { index, socket });
+            }
+            Kind::Epoll(_) => return None,
+        };
         let _ = stream.by(asked.fd); // The connection may just have been made.
         let end = stream.end()?;
         end.advance(borrow(asked.fd));
@@ -186,6 +202,9 @@ impl Polled<'_> {
     /// What the rings have to tell of a socket, of what the program asks.
     fn ready(&self, ours: &Ours) -> c_short {
         let asked = self.set[ours.index].events;
+        if let Some((_, inbox)) = ours.datagram() {
+            return if inbox.is_empty() { 0 } else { asked & IN };
+        }
         let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else { return 0 };
         let (now, told) = stream.readiness(end);
         let ended = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u32;
@@ -231,6 +250,13 @@ impl Polled<'_> {
         }
         for ours in &self.ours {
             let place = self.set[ours.index];
+            if let Some((datagram, inbox)) = ours.datagram() {
+                if place.revents & IN == 0 {
+                    datagram.kernel_is_empty(inbox);
+                }
+                self.set[ours.index].revents |= self.ready(ours);
+                continue;
+            }
             let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else {
                 continue;
             };
@@ -257,6 +283,9 @@ impl Polled<'_> {
     fn arm(&self) -> bool {
         let mut all_ring = true;
         for ours in &self.ours {
+            if let Some((_, inbox)) = ours.datagram() {
+                inbox.begin_sleep();
+            }
             let Some(end) = ours.stream().and_then(Stream::end) else { continue };
             end.acknowledge(borrow(self.set[ours.index].fd));
             end.begin_sleep();
@@ -270,6 +299,9 @@ impl Polled<'_> {
 
     fn disarm(&self) {
         for ours in &self.ours {
+            if let Some((_, inbox)) = ours.datagram() {
+                inbox.end_sleep();
+            }
             if let Some(end) = ours.stream().and_then(Stream::end) {
                 end.end_sleep();
             }

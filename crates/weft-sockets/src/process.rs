@@ -38,11 +38,11 @@ extern "C" fn begin() {
 
 extern "C" fn finish() {
     for fd in table::within(0, u32::MAX) {
-        if let Some(held) = table::remove(fd)
-            && held.descriptors() == 0
-            && let Kind::Stream(stream) = &*held
-        {
-            stream.closing(fd);
+        let Some(held) = table::remove(fd).filter(|held| held.descriptors() == 0) else { continue };
+        match &*held {
+            Kind::Stream(stream) => stream.closing(fd),
+            Kind::Datagram(datagram) => datagram.closing(),
+            Kind::Epoll(_) => {}
         }
     }
     settings::leave();
@@ -52,10 +52,11 @@ extern "C" fn before_fork() {
     static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     for fd in table::within(0, u32::MAX) {
-        if let Some(held) = table::find(fd)
-            && let Kind::Stream(stream) = &*held
-        {
-            stream.forking(fd, fork);
+        let Some(held) = table::find(fd) else { continue };
+        match &*held {
+            Kind::Stream(stream) => stream.forking(fd, fork),
+            Kind::Datagram(datagram) => datagram.forking(fork),
+            Kind::Epoll(_) => {}
         }
     }
     epoll::freeze();

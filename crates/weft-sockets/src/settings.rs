@@ -1,15 +1,16 @@
-//! What the environment says, read once, and the registry that it leads to.
+//! What the environment says, read once, and the shared files that it leads to.
 //!
 //! # Safety
 //! A lock is frozen and thawed around a fork, by the handlers of forks alone.
 #![allow(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use weft_stream::datagram::Datagrams;
 use weft_stream::rules::{Role, Rules};
-use weft_stream::{Flow, Registry, directory};
+use weft_stream::{Flow, OpenError, Registry, directory};
 use weft_sys::{Lock, Spin};
 
 use crate::process;
@@ -82,30 +83,47 @@ pub(crate) fn flow() -> Flow {
     })
 }
 
-/// The registry that was asked for last, if it was to be had, and of which user.
-static REGISTRY: Lock<Option<(u32, Option<&'static Registry>)>> = Lock::new(None);
+/// A shared file as it was asked for last: of which user, and whether it was to be had.
+type Known<T> = Lock<Option<(u32, Option<&'static T>)>>;
+
+static REGISTRY: Known<Registry> = Lock::new(None);
+static DATAGRAMS: Known<Datagrams> = Lock::new(None);
 
 /// The registry of the user that this process is now. `None` if there is none to be had.
 pub(crate) fn registry() -> Option<&'static Registry> {
+    shared(&REGISTRY, Registry::open)
+}
+
+/// The inboxes of that user.
+pub(crate) fn datagrams() -> Option<&'static Datagrams> {
+    shared(&DATAGRAMS, Datagrams::open)
+}
+
+fn shared<T>(
+    known: &Known<T>,
+    open: impl FnOnce(&Path) -> Result<T, OpenError>,
+) -> Option<&'static T> {
     let user = rustix::process::geteuid().as_raw();
-    let mut known = REGISTRY.lock();
+    let mut known = known.lock();
     match *known {
-        Some((whose, registry)) if whose == user => registry,
+        Some((whose, file)) if whose == user => file,
         _ => {
             // A process that has changed its user keeps nothing in common with the other's.
-            let opened = Registry::open(DIRECTORY.get_or_init(directory)).ok();
-            let registry: Option<&'static Registry> =
-                opened.map(|registry| &*Box::leak(Box::new(registry)));
-            *known = Some((user, registry));
-            registry
+            let opened = open(DIRECTORY.get_or_init(directory)).ok();
+            let file: Option<&'static T> = opened.map(|file| &*Box::leak(Box::new(file)));
+            *known = Some((user, file));
+            file
         }
     }
 }
 
-/// A relative has been born: it uses the registry, too. It has no other threads yet.
+/// A relative has been born: it uses the files, too. It has no other threads yet.
 pub(crate) fn enter() {
     if let Some((_, Some(registry))) = *REGISTRY.lock() {
         registry.enter();
+    }
+    if let Some((_, Some(datagrams))) = *DATAGRAMS.lock() {
+        datagrams.enter();
     }
 }
 
@@ -114,11 +132,15 @@ pub(crate) fn leave() {
     if let Some((_, Some(registry))) = REGISTRY.lock().take() {
         registry.leave();
     }
+    if let Some((_, Some(datagrams))) = DATAGRAMS.lock().take() {
+        datagrams.leave();
+    }
 }
 
 /// Before a fork: no other thread is in the middle of a change.
 pub(crate) fn freeze() {
     REGISTRY.freeze();
+    DATAGRAMS.freeze();
 }
 
 /// After it, in the parent and in the child.
@@ -127,5 +149,7 @@ pub(crate) fn freeze() {
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
     // SAFETY: the caller's promise.
+    unsafe { DATAGRAMS.thaw() };
+    // SAFETY: likewise.
     unsafe { REGISTRY.thaw() };
 }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use weft_sys::Lock;
 
+use crate::datagram::Datagram;
 use crate::epoll::Epoll;
 use crate::stream::Stream;
 
@@ -33,6 +34,8 @@ static END: AtomicU32 = AtomicU32::new(0);
 pub(crate) enum Kind {
     /// A TCP socket.
     Stream(Stream),
+    /// A UDP socket.
+    Datagram(Datagram),
     /// An epoll instance.
     Epoll(Epoll),
 }

@@ -31,6 +31,11 @@ impl<'a> Wait<'a> {
         Self { spin, began: now() }
     }
 
+    /// Whether [`Wait::look`] would look for any time at all.
+    pub(crate) fn would_look(&self) -> bool {
+        self.spin.ns(offers().are_cores_scarce(self.began)) > 0
+    }
+
     /// Looks for as long as that has paid, `most` nanoseconds at most. Whether it is there now.
     pub(crate) fn look(&self, most: u64, mut is_there: impl FnMut() -> bool) -> bool {
         let offers = offers();

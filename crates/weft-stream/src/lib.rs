@@ -7,6 +7,7 @@
 //! end, and it takes over again where the rings will not do.
 
 mod credit;
+pub mod datagram;
 mod end;
 mod flow;
 mod grants;

@@ -72,9 +72,7 @@ impl Registry {
     /// # Errors
     /// What the file system says; `EPERM` if somebody else's file has the name.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        let user = geteuid().as_raw();
-        let [net, pid] = ["net", "pid"].map(namespace);
-        let path = directory.join(format!("{NAME}-{VERSION}.{user}.{net}.{pid}"));
+        let path = directory.join(file_name(NAME, VERSION));
         loop {
             let registry = Self::map(&path, true)?;
             registry.total(totals::USERS).fetch_add(1, Ordering::SeqCst);
@@ -123,7 +121,7 @@ impl Registry {
     /// Whether it is that of this process's namespaces, so that the processes and addresses in it
     /// are those that this process sees.
     pub(crate) fn is_own(&self) -> bool {
-        self.path.file_name().is_some_and(|name| *name == *own_name())
+        self.path.file_name().is_some_and(|name| *name == *file_name(NAME, VERSION))
     }
 
     /// The user whose it is.
@@ -368,11 +366,11 @@ fn found(word: &AtomicU32) -> Option<usize> {
     (slot < CONNECTIONS_MAX).then_some(slot)
 }
 
-/// The name of this process's registry.
-fn own_name() -> String {
+/// The name of this process's file of a kind: by its user, and by the namespaces that it is in.
+pub(crate) fn file_name(kind: &str, version: u32) -> String {
     let user = geteuid().as_raw();
     let [net, pid] = ["net", "pid"].map(namespace);
-    format!("{NAME}-{VERSION}.{user}.{net}.{pid}")
+    format!("{kind}-{version}.{user}.{net}.{pid}")
 }
 
 /// Which namespace of a kind this process is in.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use weft_stream::datagram::DatagramTotals;
 
 /// All connections of this user at one moment.
 #[derive(Clone, Debug)]
@@ -86,6 +87,7 @@ pub(crate) struct Totals {
     pub(crate) zero_copy_bytes: u64,
     /// How many connections have gone back to TCP, or never left it, for which reason.
     pub(crate) fallbacks: BTreeMap<&'static str, u64>,
+    pub(crate) datagrams: DatagramTotals,
 }
 
 /// What one direction does in a second.
@@ -209,6 +211,7 @@ impl Totals {
         for (&reason, count) in &other.fallbacks {
             *self.fallbacks.entry(reason).or_default() += count;
         }
+        self.datagrams.add(other.datagrams);
     }
 
     fn to_json(&self) -> Value {
@@ -219,6 +222,12 @@ impl Totals {
             "messages": self.messages,
             "zero_copy_bytes": self.zero_copy_bytes,
             "fallbacks": self.fallbacks,
+            "datagrams": {
+                "datagrams": self.datagrams.datagrams,
+                "bytes": self.datagrams.bytes,
+                "dropped": self.datagrams.dropped,
+                "by_kernel": self.datagrams.by_kernel,
+            },
         })
     }
 }

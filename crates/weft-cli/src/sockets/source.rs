@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Instant;
 
+use weft_stream::datagram::{DatagramTotals, Datagrams};
 use weft_stream::{ConnectionSnapshot, DirectionSnapshot, Fallback, Registry, SideSnapshot};
 
 use super::sample::{Connection, Direction, End, Id, Sample, State, Totals};
@@ -19,6 +20,9 @@ pub(crate) fn sample() -> Sample {
         let connections = registry.connections().map(|seen| connection(name, seen));
         sample.connections.extend(connections);
     }
+    for datagrams in Datagrams::existing(&weft_stream::directory()) {
+        sample.totals.datagrams.add(datagrams.totals());
+    }
     sample
 }
 
@@ -32,6 +36,7 @@ fn totals(registry: &Registry) -> Totals {
         messages: totals.messages,
         zero_copy_bytes: totals.pulled,
         fallbacks: fallbacks.map(|(why, count)| (why.name(), count)).collect(),
+        datagrams: DatagramTotals::default(),
     }
 }
 

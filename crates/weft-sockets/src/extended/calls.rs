@@ -138,7 +138,7 @@ fn with(fd: RawFd, act: impl FnOnce(&Socket<'_>) -> Result<c_int, Errno>) -> c_i
             (Some(end), Some(extended)) => act(&Socket { fd, stream, end, extended }),
             _ => Err(Errno::OPNOTSUPP),
         },
-        Kind::Epoll(_) => Err(Errno::OPNOTSUPP),
+        Kind::Datagram(_) | Kind::Epoll(_) => Err(Errno::OPNOTSUPP),
     });
     acted.unwrap_or_else(code)
 }

@@ -7,11 +7,13 @@
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 use rustix::io::Errno;
+use weft_stream::datagram::Arrival;
 use weft_sys::Buffers;
 
-use crate::errno;
+use crate::datagram::Received;
 use crate::next::next;
 use crate::table::{self, Kind};
+use crate::{address as names, errno};
 
 /// Parts of one message (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
@@ -63,12 +65,108 @@ pub(super) unsafe fn deliver(
     stream.send(fd, buffers, flags).map(errno::count)
 }
 
+/// Receives a datagram into a list of buffers. `None`: it is no UDP socket of ours.
+///
+/// # Safety
+/// As for [`receive`].
+unsafe fn receive_datagram(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    kernel: &mut dyn FnMut(c_int) -> ssize_t,
+) -> Option<ssize_t> {
+    // SAFETY: the caller's promise.
+    let received = unsafe { take_datagram(fd, list, count, flags, kernel) }?;
+    Some(match received {
+        Taken { from: Received::Kernel(received), .. } => received,
+        Taken { from: Received::Memory(arrival), .. } => length(arrival, flags),
+    })
+}
+
+/// What came, and to a socket of which family.
+pub(super) struct Taken {
+    pub(super) from: Received,
+    pub(super) is_v6: bool,
+}
+
+/// The same, with all that is known of it.
+///
+/// # Safety
+/// As for [`receive`].
+pub(super) unsafe fn take_datagram(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    kernel: &mut dyn FnMut(c_int) -> ssize_t,
+) -> Option<Taken> {
+    if !table::knows(fd) || count > PARTS_MAX {
+        return None;
+    }
+    let held = table::find(fd)?;
+    let Kind::Datagram(datagram) = &*held else { return None };
+    // SAFETY: the caller's promise.
+    let buffers = unsafe { Buffers::new(list, count) }?;
+    Some(Taken { from: datagram.receive(fd, buffers, flags, kernel), is_v6: datagram.is_v6() })
+}
+
+/// What a call returns that has received a datagram (`MSG_TRUNC`: recv(2)).
+pub(super) fn length(arrival: Arrival, flags: c_int) -> ssize_t {
+    let len = if flags & libc::MSG_TRUNC != 0 { arrival.len } else { arrival.copied };
+    ssize_t::try_from(len).unwrap_or(ssize_t::MAX)
+}
+
+/// Sends a datagram from a list of buffers. `None`: the kernel is to do it.
+///
+/// # Safety
+/// As for [`deliver`]; the address is NULL or the program's.
+pub(super) unsafe fn deliver_datagram(
+    fd: c_int,
+    list: *const iovec,
+    count: usize,
+    flags: c_int,
+    (address, len): (*const sockaddr, socklen_t),
+) -> Option<ssize_t> {
+    if !table::knows(fd) || count > PARTS_MAX {
+        return None;
+    }
+    let held = table::find(fd)?;
+    let Kind::Datagram(datagram) = &*held else { return None };
+    let to = if address.is_null() {
+        None
+    } else {
+        // SAFETY: the program's own.
+        let to = unsafe { names::read(address, len) };
+        datagram.bound(); // The kernel binds it, if it is not.
+        Some(to?)
+    };
+    // SAFETY: the caller's promise.
+    let buffers = unsafe { Buffers::new(list, count) }?;
+    let before = errno::get();
+    match datagram.send(fd, to, buffers, flags) {
+        None => {
+            errno::set_raw(before);
+            None
+        }
+        Some(sent) => Some(errno::count(sent)),
+    }
+}
+
+const NOBODY: (*const sockaddr, socklen_t) = (std::ptr::null(), 0);
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     let ours = match len {
         0 => None, // The kernel returns 0 at once, unlike recv (sock_read_iter).
         // SAFETY: the program's own buffer.
-        _ => unsafe { receive(fd, one(to, len).as_ptr(), 1, 0) },
+        _ => unsafe { receive(fd, one(to, len).as_ptr(), 1, 0) }.or_else(|| {
+            let mut kernel = |flags| {
+                next!(recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t)
+            };
+            // SAFETY: likewise.
+            unsafe { receive_datagram(fd, one(to, len).as_ptr(), 1, 0, &mut kernel) }
+        }),
     };
     ours.unwrap_or_else(|| next!(read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t))
 }
@@ -76,15 +174,42 @@ unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssi
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: the program's own buffer.
-    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, 0) };
+    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, 0) }
+        // SAFETY: likewise.
+        .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, 0, NOBODY) });
     ours.unwrap_or_else(|| next!(write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t))
+}
+
+/// `readv(2)` of a UDP socket.
+///
+/// # Safety
+/// As for [`receive`].
+unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<ssize_t> {
+    if !table::knows(fd) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { Buffers::new(list, count) }?.is_empty() {
+        return None; // As for `read`.
+    }
+    // SAFETY: a structure of integers and pointers, for which zero is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = list.cast_mut();
+    header.msg_iovlen = count;
+    let message = &raw mut header;
+    let mut kernel =
+        |flags| next!(recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> ssize_t);
+    // SAFETY: the caller's promise.
+    unsafe { receive_datagram(fd, list, count, 0, &mut kernel) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX => unsafe { receive(fd, list, len, 0) },
+        Ok(len) if len <= PARTS_MAX => unsafe { receive(fd, list, len, 0) }
+            // SAFETY: likewise.
+            .or_else(|| unsafe { read_datagram(fd, list, len) }),
         _ => None,
     };
     ours.unwrap_or_else(|| next!(readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t))
@@ -94,7 +219,9 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX => unsafe { deliver(fd, list, len, 0) },
+        Ok(len) if len <= PARTS_MAX => unsafe { deliver(fd, list, len, 0) }
+            // SAFETY: likewise.
+            .or_else(|| unsafe { deliver_datagram(fd, list, len, 0, NOBODY) }),
         _ => None,
     };
     ours.unwrap_or_else(|| next!(writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t))
@@ -103,7 +230,12 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's own buffer.
-    let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) };
+    let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) }.or_else(|| {
+        let mut kernel =
+            |flags| next!(recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t);
+        // SAFETY: likewise.
+        unsafe { receive_datagram(fd, one(to, len).as_ptr(), 1, flags, &mut kernel) }
+    });
     ours.unwrap_or_else(
         || next!(recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t),
     )
@@ -117,7 +249,9 @@ unsafe extern "C-unwind" fn send(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the program's own buffer.
-    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) };
+    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }
+        // SAFETY: likewise.
+        .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, NOBODY) });
     ours.unwrap_or_else(
         || next!(send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t),
     )
@@ -132,18 +266,36 @@ unsafe extern "C-unwind" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    // SAFETY: the program's own buffer.
-    let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) };
-    if ours.is_some_and(|received| received >= 0) && !address_len.is_null() {
-        // SAFETY: the program's place. A TCP socket names nobody (tcp_recvmsg leaves it empty).
-        unsafe { *address_len = 0 };
-    }
-    ours.unwrap_or_else(|| {
+    let kernel = |flags| {
         next!(recvfrom(
             fd: c_int, to: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr,
             address_len: *mut socklen_t
         ) -> ssize_t)
-    })
+    };
+    // SAFETY: the program's own buffer.
+    let taken = unsafe { take_datagram(fd, one(to, len).as_ptr(), 1, flags, &mut { kernel }) };
+    match taken {
+        Some(Taken { from: Received::Kernel(received), .. }) => return received,
+        Some(Taken { from: Received::Memory(arrival), is_v6 }) => {
+            if !address.is_null() && !address_len.is_null() {
+                // SAFETY: the program's own.
+                let room = unsafe { *address_len };
+                // SAFETY: likewise.
+                let len = unsafe { names::write(arrival.from, is_v6, address, room) };
+                // SAFETY: likewise.
+                unsafe { address_len.write(len) };
+            }
+            return length(arrival, flags);
+        }
+        None => {}
+    }
+    // SAFETY: the program's own buffer.
+    let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) };
+    if ours.is_some_and(|received| received >= 0) && !address_len.is_null() {
+        // SAFETY: the program's place. A TCP socket names nobody (tcp_recvmsg leaves it empty).
+        unsafe { address_len.write(0) };
+    }
+    ours.unwrap_or_else(|| kernel(flags))
 }
 
 #[unsafe(no_mangle)]
@@ -156,7 +308,11 @@ unsafe extern "C-unwind" fn sendto(
     address_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: the program's own buffer. A connected TCP socket does not look at the address.
-    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) };
+    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }.or_else(|| {
+        let to = (address, address_len);
+        // SAFETY: likewise, and the program's own address.
+        unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, to) }
+    });
     ours.unwrap_or_else(|| {
         next!(sendto(
             fd: c_int, from: *const c_void, len: size_t, flags: c_int, address: *const sockaddr,

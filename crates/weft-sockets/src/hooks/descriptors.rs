@@ -6,6 +6,8 @@
 //! and always handed on, present or not, in the register where it would be.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, c_void};
 use weft_stream::{Carrier, Fallback};
 
@@ -24,21 +26,33 @@ fn closing(fd: c_int) {
     let last = held.descriptors() == 0;
     match &*held {
         Kind::Stream(stream) => {
-            if stream.watches().load(std::sync::atomic::Ordering::Relaxed) > 0 {
-                if last {
-                    epoll::forget(&held);
-                } else if let Some(other) = another(&held) {
-                    epoll::go_by(&held, fd, other);
-                }
-            }
+            closing_watched(&held, fd, stream.watches());
             if last {
                 stream.closing(fd);
+            }
+        }
+        Kind::Datagram(datagram) => {
+            closing_watched(&held, fd, datagram.watches());
+            if last {
+                datagram.closing();
             }
         }
         Kind::Epoll(instance) if last => epoll::closing(fd, instance),
         Kind::Epoll(_) => {}
     }
     errno::set_raw(before);
+}
+
+/// Tells the epoll instances that watch it.
+fn closing_watched(held: &table::Held, fd: c_int, watches: &AtomicU32) {
+    if watches.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if held.descriptors() == 0 {
+        epoll::forget(held);
+    } else if let Some(other) = another(held) {
+        epoll::go_by(held, fd, other);
+    }
 }
 
 /// Another descriptor of the same open file.
@@ -145,17 +159,29 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             return 0;
         }
     }
+    if request == libc::FIONREAD
+        && let Some(held) = table::find(fd)
+        && let Kind::Datagram(datagram) = &*held
+        && let Some(len) = datagram.next_len()
+    {
+        let bytes = c_int::try_from(len).unwrap_or(c_int::MAX);
+        // SAFETY: the program's place for the answer.
+        unsafe { argument.cast::<c_int>().write_unaligned(bytes) };
+        return 0;
+    }
     next!(ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int)
 }
 
 /// The C library's streams read and write by ways of its own, which no hook sees: such a socket
-/// goes back to TCP.
+/// goes back to the kernel.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if let Some(held) = table::find(fd)
-        && let Kind::Stream(stream) = &*held
-    {
-        stream.leave(fd, Fallback::Feature);
+    if let Some(held) = table::find(fd) {
+        match &*held {
+            Kind::Stream(stream) => stream.leave(fd, Fallback::Feature),
+            Kind::Datagram(datagram) => datagram.leave(),
+            Kind::Epoll(_) => {}
+        }
     }
     type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
     static NEXT: crate::next::Next = crate::next::Next::new(c"fdopen");

@@ -7,10 +7,11 @@
 use libc::{c_int, c_uint, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
 use weft_stream::Fallback;
 
-use super::data::{deliver, receive};
+use super::data::{Taken, deliver, deliver_datagram, length, receive, take_datagram};
+use crate::datagram::Received;
 use crate::next::next;
 use crate::table::{self, Kind};
-use crate::{process, settings, stream};
+use crate::{address, process, settings, stream};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
@@ -21,6 +22,11 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
         if header.msg_controllen == 0 {
             // SAFETY: the program's own list.
             let ours = unsafe { deliver(fd, header.msg_iov, header.msg_iovlen, flags) };
+            let ours = ours.or_else(|| {
+                let to = (header.msg_name.cast_const().cast(), header.msg_namelen);
+                // SAFETY: likewise, and the program's own address.
+                unsafe { deliver_datagram(fd, header.msg_iov, header.msg_iovlen, flags, to) }
+            });
             if let Some(sent) = ours {
                 return sent;
             }
@@ -54,14 +60,17 @@ unsafe fn hand_on(message: *const msghdr) {
                 let place = unsafe { data.cast::<c_int>().add(index) };
                 // SAFETY: likewise; the buffer need not be aligned.
                 let fd = unsafe { place.read_unaligned() };
-                if let Some(held) = table::find(fd)
-                    && let Kind::Stream(stream) = &*held
-                {
-                    stream.leave(fd, Fallback::HandedOn);
-                    if let Some(end) = stream.end() {
-                        end.retain(); // The receiver does not say when it closes it.
-                        end.hush(stream::borrow(fd));
+                let Some(held) = table::find(fd) else { continue };
+                match &*held {
+                    Kind::Stream(stream) => {
+                        stream.leave(fd, Fallback::HandedOn);
+                        if let Some(end) = stream.end() {
+                            end.retain(); // The receiver does not say when it closes it.
+                            end.hush(stream::borrow(fd));
+                        }
                     }
+                    Kind::Datagram(datagram) => datagram.leave(),
+                    Kind::Epoll(_) => {}
                 }
             }
         }
@@ -75,6 +84,27 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
     if !message.is_null() && table::knows(fd) {
         // SAFETY: the program's own header.
         let header = unsafe { &mut *message };
+        let (list, count) = (header.msg_iov, header.msg_iovlen);
+        let mut kernel =
+            |flags| next!(recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t);
+        // SAFETY: the program's own list.
+        let taken = unsafe { take_datagram(fd, list, count, flags, &mut kernel) };
+        match taken {
+            Some(Taken { from: Received::Kernel(received), .. }) => return received,
+            Some(Taken { from: Received::Memory(arrival), is_v6 }) => {
+                if !header.msg_name.is_null() {
+                    let (place, room) = (header.msg_name.cast(), header.msg_namelen);
+                    // SAFETY: the program's own place.
+                    header.msg_namelen =
+                        unsafe { address::write(arrival.from, is_v6, place, room) };
+                }
+                header.msg_controllen = 0;
+                let cut = if arrival.copied < arrival.len { libc::MSG_TRUNC } else { 0 };
+                header.msg_flags = cut;
+                return length(arrival, flags);
+            }
+            None => {}
+        }
         // SAFETY: the program's own list.
         let ours = unsafe { receive(fd, header.msg_iov, header.msg_iovlen, flags) };
         if let Some(received) = ours {
@@ -170,6 +200,7 @@ unsafe extern "C-unwind" fn recvmmsg(
         let timeout = unsafe { timeout.read() };
         Some(crate::wait::now().saturating_add(super::ready::nanoseconds(timeout)))
     };
+    let is_stream = table::find(fd).is_some_and(|held| matches!(*held, Kind::Stream(_)));
     let mut done = 0;
     let mut flags = flags;
     while done < count.min(1024) {
@@ -185,8 +216,8 @@ unsafe extern "C-unwind" fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
-        // recvmmsg(2): looked at after each message only.
-        if received == 0 || limit.is_some_and(|limit| crate::wait::now() >= limit) {
+        // recvmmsg(2): looked at after each message only. A stream has ended with an empty one.
+        if received == 0 && is_stream || limit.is_some_and(|limit| crate::wait::now() >= limit) {
             break;
         }
     }

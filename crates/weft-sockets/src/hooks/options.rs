@@ -97,7 +97,20 @@ unsafe extern "C-unwind" fn setsockopt(
         }
         return 0; // The kernel's socket carries bells, which never wait.
     }
-    next!(setsockopt(
+    let result = next!(setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
-    ) -> c_int)
+    ) -> c_int);
+    if result == 0
+        && let Some(held) = table::find(fd)
+        && let Kind::Datagram(datagram) = &*held
+    {
+        // What is no integer is something.
+        let mut first = 1;
+        if !value.is_null() && len as usize == size_of::<c_int>() {
+            // SAFETY: as long as an integer, as the program says.
+            first = unsafe { value.cast::<c_int>().read_unaligned() };
+        }
+        datagram.option(fd, level, name, first);
+    }
+    result
 }

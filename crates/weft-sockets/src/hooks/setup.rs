@@ -8,6 +8,7 @@
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 
+use crate::datagram::Datagram;
 use crate::errno;
 use crate::next::next;
 use crate::stream::Stream;
@@ -17,11 +18,22 @@ use crate::{process, settings};
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int);
-    let is_stream = kind & 0xf == libc::SOCK_STREAM
-        && (domain == libc::AF_INET || domain == libc::AF_INET6)
-        && (protocol == 0 || protocol == libc::IPPROTO_TCP);
-    if fd >= 0 && is_stream && settings::enabled() && !process::is_borrowed() {
-        table::install(fd, Kind::Stream(Stream::fresh()));
+    let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
+    let ours = match (kind & 0xf, protocol) {
+        (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) if is_internet => {
+            Some(Kind::Stream(Stream::fresh()))
+        }
+        (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) if is_internet => {
+            Some(Kind::Datagram(Datagram::fresh(domain == libc::AF_INET6)))
+        }
+        _ => None,
+    };
+    if fd >= 0
+        && let Some(ours) = ours
+        && settings::enabled()
+        && !process::is_borrowed()
+    {
+        table::install(fd, ours);
     } else if fd >= 0 && table::knows(fd) && !process::is_borrowed() {
         drop(table::remove(fd)); // Closed behind our back.
     }
@@ -35,6 +47,14 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         process::prepare_to_offer();
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
+    if let Some(held) = table::find(fd)
+        && let Kind::Datagram(datagram) = &*held
+    {
+        let before = errno::get();
+        datagram.connected(fd);
+        errno::set_raw(before);
+        return result;
+    }
     let goes_on = result == 0
         || matches!(
             errno::last(),
@@ -53,6 +73,18 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             stream.connected(fd);
         }
         errno::set_raw(before);
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let result = next!(bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
+    if result == 0
+        && let Some(held) = table::find(fd)
+        && let Kind::Datagram(datagram) = &*held
+    {
+        datagram.bound();
     }
     result
 }
@@ -99,6 +131,10 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && let Kind::Stream(stream) = &*held
     {
         stream.shutting(how);
+    } else if let Some(held) = table::find(fd)
+        && let Kind::Datagram(datagram) = &*held
+    {
+        datagram.leave(); // What that means is the kernel's to say.
     }
     next!(shutdown(fd: c_int, how: c_int) -> c_int)
 }

@@ -1,0 +1,58 @@
+//! UDP sockets of unmodified programs on one host: what a program sees is what it sees on the
+//! kernel, and datagrams go through memory if both ends run on Weft.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{compile, ports, weft};
+
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// What `weft stat` counts of datagrams.
+fn counted(sockets: &Sockets, what: &str) -> Result<u64> {
+    let stat = sockets.plain(weft()?).args(["stat", "--json"]).run(TIMEOUT)?.success()?;
+    let report: Value = serde_json::from_str(&stat.stdout)?;
+    Ok(report["totals"]["datagrams"][what].as_u64().unwrap_or(0))
+}
+
+#[test]
+fn every_call_does_what_it_does_on_the_kernel() -> Result<()> {
+    let program = compile("udp")?;
+    let sockets = Sockets::new(Ends::Both)?;
+    let kernel = sockets.plain(&program).run(TIMEOUT)?.success()?;
+    let ours = sockets.server(&program).run(TIMEOUT)?.success()?;
+    for (number, (kernel, ours)) in kernel.stdout.lines().zip(ours.stdout.lines()).enumerate() {
+        ensure!(kernel == ours, "line {}: {kernel:?} on the kernel, now {ours:?}", number + 1);
+    }
+    ensure!(kernel.stdout.lines().count() == ours.stdout.lines().count(), "lines are missing");
+    // Of all that the program sends, some finds its receiver asleep.
+    let through_memory = counted(&sockets, "datagrams")?;
+    ensure!(through_memory > 50, "{through_memory} datagrams through memory");
+    Ok(())
+}
+
+/// Messages of `sockperf` come back, whichever end runs on Weft, and none twice.
+#[test]
+fn sockperf_ping_pong() -> Result<()> {
+    for ends in Ends::ALL {
+        let sockets = Sockets::new(ends)?;
+        let port = ports::next();
+        let arguments = ["-i", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
+        let server = sockets.server("sockperf").args(["server"]).args(&arguments);
+        let server = server.start()?.listening(Port::Udp(port))?;
+        let client = sockets.client("sockperf").args(["ping-pong", "-t", "1", "-m", "64"]);
+        let report = client.args(&arguments).run(TIMEOUT)?.success()?.stdout;
+        let none = "# dropped messages = 0; # duplicated messages = 0; # out-of-order messages = 0";
+        ensure!(report.contains(none), "{ends:?}: {report}");
+        let (memory, dropped) = (counted(&sockets, "datagrams")?, counted(&sockets, "dropped")?);
+        let by_kernel = counted(&sockets, "by_kernel")?;
+        let known = memory + by_kernel;
+        ensure!((known > 0) == (ends == Ends::Both), "{ends:?}: {memory} and {by_kernel}");
+        ensure!(dropped == 0, "{dropped} dropped");
+        drop(server);
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Addresses of sockets as C has them.
+//!
+//! # Safety
+//! Places are the program's, as its calls promise, and nothing is read or written beyond the
+//! lengths that it names.
+#![allow(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+
+/// The address of `len` bytes at a place of the program's. `None` if it is none of the Internet's,
+/// or too short.
+///
+/// # Safety
+/// `len` bytes are readable there.
+pub(crate) unsafe fn read(place: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
+    let len = len as usize;
+    if place.is_null() || len < size_of::<sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let family = unsafe { place.cast::<libc::sa_family_t>().read_unaligned() };
+    match libc::c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: as long as that, as looked at above.
+            let given = unsafe { place.cast::<sockaddr_in>().read_unaligned() };
+            let ip = given.sin_addr.s_addr.to_ne_bytes().into();
+            Some(SocketAddrV4::new(ip, u16::from_be(given.sin_port)).into())
+        }
+        libc::AF_INET6 if len >= size_of::<sockaddr_in6>() => {
+            // SAFETY: likewise.
+            let given = unsafe { place.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = given.sin6_addr.s6_addr.into();
+            let (port, scope) = (u16::from_be(given.sin6_port), given.sin6_scope_id);
+            Some(SocketAddrV6::new(ip, port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Writes an address to a place of the program's with room for `room` bytes, as a socket of IPv6 or
+/// of IPv4 names it, cut off if there is not enough room. Returns how long it is.
+///
+/// # Safety
+/// NULL, or `room` bytes are writable there.
+pub(crate) unsafe fn write(
+    address: SocketAddr,
+    is_v6: bool,
+    place: *mut sockaddr,
+    room: socklen_t,
+) -> socklen_t {
+    if is_v6 {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let name = sockaddr_in6 {
+            sin6_family: libc::AF_INET6 as libc::sa_family_t,
+            sin6_port: address.port().to_be(),
+            sin6_flowinfo: 0,
+            sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
+            sin6_scope_id: 0,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(&name, place, room) }
+    } else {
+        let IpAddr::V4(ip) = address.ip() else { return 0 };
+        let name = sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: address.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+            sin_zero: [0; 8],
+        };
+        // SAFETY: the caller's promise.
+        unsafe { put(&name, place, room) }
+    }
+}
+
+/// # Safety
+/// NULL, or `room` bytes are writable at `place`.
+unsafe fn put<T>(name: &T, place: *mut sockaddr, room: socklen_t) -> socklen_t {
+    let len = size_of::<T>();
+    if !place.is_null() {
+        let from: *const u8 = std::ptr::from_ref(name).cast();
+        // SAFETY: not more than the name has, nor than there is room for.
+        unsafe { std::ptr::copy_nonoverlapping(from, place.cast(), len.min(room as usize)) };
+    }
+    socklen_t::try_from(len).unwrap_or(0)
+}

@@ -1,0 +1,386 @@
+//! A socket's inbox: a ring of datagrams that many put and the socket's owners take.
+//!
+//! One word says how much has been put and, in its lower 16 bits, the window: zero while the owner
+//! looks at the inbox, else how many of its threads sleep in the kernel, and whether somebody has
+//! shut it. A sender publishes by exchanging that word, which fails if the window is not zero any
+//! more: its datagram goes through the kernel then.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use weft_sys::{Buffers, SharedLock};
+
+use super::layout::{HEADER_LEN, RING_LEN, UNIT, entry, entry_at, ring_at, slot_at, words};
+use super::registry::Datagrams;
+
+/// The longest datagram of UDP over IPv4; the kernel refuses longer ones there, and has those over
+/// IPv6 to itself.
+pub const DATAGRAM_LEN_MAX: usize = 65_507;
+const WINDOW_BITS: u32 = 16;
+const WINDOW: u64 = (1 << WINDOW_BITS) - 1;
+/// Shut until the owner looks again.
+const SHUT: u64 = 1 << (WINDOW_BITS - 1);
+/// Positions count units, modulo this.
+const POSITIONS: u64 = 1 << (u64::BITS - WINDOW_BITS);
+
+/// Whose an inbox is.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// The port that the socket is bound to.
+    pub port: u16,
+    /// The socket's number of the kernel's (`SO_COOKIE`).
+    pub cookie: u64,
+    /// The process.
+    pub pid: u32,
+    /// Bytes that may wait (`SO_RCVBUF`).
+    pub limit: u32,
+    /// Whether other sockets may have the same address (`SO_REUSEADDR`).
+    pub shared: bool,
+}
+
+/// What has become of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It waits for the owner.
+    Done,
+    /// There was no room: it is lost, as UDP's are.
+    Dropped,
+    /// The owner does not look: the kernel is to take it.
+    Shut,
+    /// The inbox is somebody else's, or nobody's.
+    Gone,
+}
+
+/// A datagram that has been taken, or looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Its length.
+    pub len: usize,
+    /// How much of it was copied.
+    pub copied: usize,
+}
+
+/// A reference to an inbox.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbox {
+    datagrams: &'static Datagrams,
+    slot: usize,
+    generation: u32,
+    head: &'static AtomicU64,
+    tail: &'static AtomicU64,
+}
+
+impl Inbox {
+    /// Makes a socket's inbox. It is shut. `None` if there is no room.
+    #[must_use]
+    pub fn register(datagrams: &'static Datagrams, owner: &Owner) -> Option<Self> {
+        let slot = datagrams.take()?;
+        let inbox = Self::at(datagrams, slot);
+        {
+            // A sender that has not noticed may still be at the last owner's.
+            let _held = SharedLock::on(inbox.lock()).lock();
+            inbox.head.fetch_or(SHUT, Ordering::AcqRel);
+            inbox.head.fetch_and(!(WINDOW & !SHUT), Ordering::AcqRel);
+            inbox.tail.store(inbox.head.load(Ordering::Acquire) >> WINDOW_BITS, Ordering::Release);
+            for count in [words::DATAGRAMS, words::BYTES, words::DROPPED, words::BY_KERNEL] {
+                inbox.count(count).store(0, Ordering::Relaxed);
+            }
+            datagrams.word(slot_at(slot) + words::READER_LOCK).store(0, Ordering::Relaxed);
+            inbox.entry(entry::PORT).store(owner.port.into(), Ordering::Relaxed);
+            inbox.entry(entry::REFS).store(1, Ordering::Relaxed);
+            inbox.entry(entry::PID).store(owner.pid, Ordering::Relaxed);
+            inbox.entry(entry::LIMIT).store(owner.limit, Ordering::Relaxed);
+            inbox.entry(entry::SHARED).store(owner.shared.into(), Ordering::Relaxed);
+            let cookie = datagrams.word64(entry_at(slot) + entry::COOKIE);
+            cookie.store(owner.cookie, Ordering::Relaxed);
+        }
+        datagrams.publish(slot);
+        datagrams.change(owner.port);
+        Some(inbox)
+    }
+
+    pub(crate) fn at(datagrams: &'static Datagrams, slot: usize) -> Self {
+        let generation = datagrams.word(entry_at(slot) + entry::GENERATION).load(Ordering::Acquire);
+        let head = datagrams.word64(slot_at(slot) + words::HEAD);
+        let tail = datagrams.word64(slot_at(slot) + words::TAIL);
+        Self { datagrams, slot, generation, head, tail }
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Acquire) >> WINDOW_BITS == self.tail.load(Ordering::Relaxed)
+    }
+
+    /// How much has been taken: changes with each datagram.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
+    /// How much has been put: changes with each datagram.
+    #[must_use]
+    pub fn put_so_far(&self) -> u64 {
+        self.head.load(Ordering::Relaxed) >> WINDOW_BITS
+    }
+
+    /// Whether anybody has ever sent to it who could put something here.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        let counts = [words::DATAGRAMS, words::BY_KERNEL].map(|count| self.count(count));
+        counts.iter().any(|count| count.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Whether other sockets may have the same address.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.entry(entry::SHARED).load(Ordering::Relaxed) != 0
+    }
+
+    /// Other sockets may have the same address from here on.
+    pub fn become_shared(&self) {
+        self.entry(entry::SHARED).store(1, Ordering::Relaxed);
+        self.datagrams.change(self.port());
+    }
+
+    /// Bytes that may wait.
+    pub fn limit(&self, bytes: u32) {
+        self.entry(entry::LIMIT).store(bytes, Ordering::Relaxed);
+    }
+
+    /// The socket has another port, or another peer.
+    pub fn moved(&self, port: u16) {
+        let before = self.port();
+        self.entry(entry::PORT).store(port.into(), Ordering::Release);
+        self.datagrams.change(before);
+        self.datagrams.change(port);
+    }
+
+    /// Puts a datagram, if the owner looks.
+    #[must_use]
+    pub fn put(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
+        if !self.is_ours() {
+            return Put::Gone;
+        }
+        if self.head.load(Ordering::Relaxed) & WINDOW != 0 {
+            self.count(words::BY_KERNEL).fetch_add(1, Ordering::Relaxed);
+            return Put::Shut;
+        }
+        // In a handler of a signal that has interrupted a sender: the kernel takes it.
+        let Some(_held) = SharedLock::on(self.lock()).lock() else { return Put::Shut };
+        if !self.is_ours() {
+            return Put::Gone;
+        }
+        let len = buffers.len();
+        let size = (HEADER_LEN + len).next_multiple_of(UNIT);
+        let word = self.head.load(Ordering::Acquire);
+        let (head, tail) = (word >> WINDOW_BITS, self.tail.load(Ordering::Acquire));
+        let Some(used) = used(head, tail) else { return Put::Shut };
+        let limit = self.entry(entry::LIMIT).load(Ordering::Relaxed) as usize;
+        if used > limit || used + size > RING_LEN {
+            self.add(words::DROPPED, 1);
+            return Put::Dropped;
+        }
+        self.write(head, from, len, buffers);
+        let next = (head + (size / UNIT) as u64) % POSITIONS;
+        // Only the window can have changed meanwhile, and only from zero.
+        let (old, new) = (head << WINDOW_BITS, next << WINDOW_BITS);
+        if self.head.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            self.count(words::BY_KERNEL).fetch_add(1, Ordering::Relaxed);
+            return Put::Shut;
+        }
+        self.add(words::DATAGRAMS, 1);
+        self.add(words::BYTES, len as u64);
+        Put::Done
+    }
+
+    /// Takes the next datagram into the buffers, and drops what does not fit; with `keep` it stays.
+    #[must_use]
+    pub fn take(&self, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
+        if self.is_empty() {
+            return None;
+        }
+        let lock = self.datagrams.word(slot_at(self.slot) + words::READER_LOCK);
+        let _held = SharedLock::on(lock).lock()?;
+        let (from, len, size) = self.next()?;
+        let tail = self.tail.load(Ordering::Relaxed);
+        let mut at = (place(tail) + HEADER_LEN) % RING_LEN;
+        let mut left = len;
+        for region in buffers.regions() {
+            let mut done = 0;
+            while done < region.len() && left > 0 {
+                let run = (region.len() - done).min(left).min(RING_LEN - at);
+                let Some(part) = region.part(done, run) else { break };
+                self.datagrams.memory().copy_to(ring_at(self.slot) + at, &part);
+                done += run;
+                left -= run;
+                at = (at + run) % RING_LEN;
+            }
+        }
+        if !keep {
+            let next = tail.wrapping_add((size / UNIT) as u64) % POSITIONS;
+            self.tail.store(next, Ordering::Release);
+        }
+        Some(Arrival { from, len, copied: len - left })
+    }
+
+    /// The length of the next datagram.
+    #[must_use]
+    pub fn next_len(&self) -> Option<usize> {
+        let lock = self.datagrams.word(slot_at(self.slot) + words::READER_LOCK);
+        let _held = SharedLock::on(lock).lock()?;
+        self.next().map(|(_, len, _)| len)
+    }
+
+    /// The next record: its sender, the datagram's length, its own. The reader's lock is held.
+    fn next(&self) -> Option<(SocketAddr, usize, usize)> {
+        let head = self.head.load(Ordering::Acquire) >> WINDOW_BITS;
+        let tail = self.tail.load(Ordering::Relaxed);
+        if head == tail {
+            return None;
+        }
+        let mut header = [0; HEADER_LEN];
+        self.copy_out(tail, &mut header);
+        let [a, b, c, d, e, f, _, _, ip @ ..] = header;
+        let len = u32::from_ne_bytes([a, b, c, d]) as usize;
+        let from = SocketAddr::new(
+            IpAddr::V6(Ipv6Addr::from(ip)).to_canonical(),
+            u16::from_ne_bytes([e, f]),
+        );
+        let size = (HEADER_LEN + len.min(RING_LEN)).next_multiple_of(UNIT);
+        if used(head, tail).is_none_or(|used| used < size) || len > DATAGRAM_LEN_MAX {
+            // Somebody has written what cannot be: nothing of it is to be had.
+            self.shut();
+            self.tail.store(head, Ordering::Release);
+            return None;
+        }
+        Some((from, len, size))
+    }
+
+    /// The owner looks: from here on datagrams may be put, unless one of its threads sleeps.
+    pub fn open(&self) {
+        self.head.fetch_and(!SHUT, Ordering::AcqRel);
+    }
+
+    /// Whether it has been shut and not opened again.
+    #[must_use]
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.head.load(Ordering::Relaxed) & SHUT != 0
+    }
+
+    /// Nobody looks any more: the kernel is to take what comes.
+    pub fn shut(&self) {
+        self.head.fetch_or(SHUT, Ordering::AcqRel);
+    }
+
+    /// A thread is about to sleep in the kernel. What has been put before is there now; nothing
+    /// more comes until the last sleeper is awake and the inbox has been opened.
+    pub fn begin_sleep(&self) {
+        self.head.fetch_add(1, Ordering::AcqRel);
+        self.shut();
+    }
+
+    /// The thread is awake.
+    pub fn end_sleep(&self) {
+        self.head.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A relative, born by fork, has the socket, too.
+    pub fn retain(&self) {
+        self.entry(entry::REFS).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// This process will not use it any more. What waits is lost if it was the last; until the
+    /// others look, the kernel takes what comes.
+    pub fn release(&self) {
+        self.shut();
+        if self.entry(entry::REFS).fetch_sub(1, Ordering::AcqRel) == 1 {
+            // No sender is at it from here on.
+            let held = SharedLock::on(self.lock()).lock();
+            self.datagrams.change(self.port());
+            self.entry(entry::STATE).store(0, Ordering::Release);
+            drop(held);
+            self.datagrams.release(self.slot);
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.datagrams.is_live(self.slot)
+            && self.entry(entry::GENERATION).load(Ordering::Relaxed) == self.generation
+    }
+
+    fn write(&self, head: u64, from: SocketAddr, len: usize, buffers: Buffers<'_>) {
+        let mut header = [0; HEADER_LEN];
+        header[..4].copy_from_slice(&u32::try_from(len).unwrap_or(0).to_ne_bytes());
+        header[4..6].copy_from_slice(&from.port().to_ne_bytes());
+        let ip = match from.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        header[8..].copy_from_slice(&ip.octets());
+        self.copy_in(head, &header);
+        let mut at = (place(head) + HEADER_LEN) % RING_LEN;
+        for region in buffers.regions() {
+            let mut done = 0;
+            while done < region.len() {
+                let run = (region.len() - done).min(RING_LEN - at);
+                let Some(part) = region.part(done, run) else { break };
+                self.datagrams.memory().copy_from(ring_at(self.slot) + at, &part);
+                done += run;
+                at = (at + run) % RING_LEN;
+            }
+        }
+    }
+
+    fn copy_in(&self, position: u64, bytes: &[u8; HEADER_LEN]) {
+        let at = place(position);
+        let (first, second) = bytes.split_at(HEADER_LEN.min(RING_LEN - at));
+        self.datagrams.memory().copy_in(ring_at(self.slot) + at, first);
+        self.datagrams.memory().copy_in(ring_at(self.slot), second);
+    }
+
+    fn copy_out(&self, position: u64, bytes: &mut [u8; HEADER_LEN]) {
+        let at = place(position);
+        let (first, second) = bytes.split_at_mut(HEADER_LEN.min(RING_LEN - at));
+        self.datagrams.memory().copy_out(ring_at(self.slot) + at, first);
+        self.datagrams.memory().copy_out(ring_at(self.slot), second);
+    }
+
+    fn port(&self) -> u16 {
+        self.entry(entry::PORT).load(Ordering::Relaxed) as u16
+    }
+
+    fn lock(&self) -> &'static AtomicU32 {
+        self.datagrams.word(slot_at(self.slot) + words::LOCK)
+    }
+
+    fn entry(&self, offset: usize) -> &'static AtomicU32 {
+        self.datagrams.word(entry_at(self.slot) + offset)
+    }
+
+    fn count(&self, offset: usize) -> &'static AtomicU64 {
+        self.datagrams.word64(slot_at(self.slot) + offset)
+    }
+
+    /// Adds to a counter of the senders'. Their lock is held.
+    fn add(&self, offset: usize, more: u64) {
+        let count = self.count(offset);
+        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    }
+}
+
+/// Where in the ring a position is.
+fn place(position: u64) -> usize {
+    (position % (RING_LEN / UNIT) as u64) as usize * UNIT
+}
+
+/// Bytes between two positions. `None`: they cannot be.
+fn used(head: u64, tail: u64) -> Option<usize> {
+    let units = head.wrapping_sub(tail) % POSITIONS;
+    let bytes = usize::try_from(units).ok()?.checked_mul(UNIT)?;
+    (bytes <= RING_LEN).then_some(bytes)
+}
