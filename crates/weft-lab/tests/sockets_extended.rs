@@ -78,6 +78,11 @@ fn posted_operations_complete_in_order() -> Result<()> {
 }
 
 #[test]
+fn what_was_registered_ends_with_exec_and_the_connection_does_not() -> Result<()> {
+    run("exec").map(drop)
+}
+
+#[test]
 fn operations_are_quicker_than_a_question_and_its_answer() -> Result<()> {
     let told = run("speed")?;
     let times = told.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());

@@ -50,7 +50,8 @@
  * FORK, DUP, EXEC
  *	Descriptors that dup(2) made are the same socket. A child has the parent's registered memory
  *	(shared, not a copy) and may use the socket and its keys; completions and posted operations
- *	remain the parent's. Registrations last until deregister, or until all processes that have the
+ *	remain the parent's. As always, a child of a process with several threads calls little before
+ *	exec(2): none of these. Registrations last until deregister, or until all processes that have the
  *	socket have closed it. After exec(2), or over a Unix socket to another process, a socket is in
  *	extended mode again when weft_extend has been called there; what the former program had
  *	registered is revoked by exec.

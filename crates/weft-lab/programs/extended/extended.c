@@ -363,6 +363,38 @@ static void killed_client(int fd, const struct weft_key *key)
 	puts("reset");
 }
 
+/* What a program had registered ends when it becomes another one; its sockets do not. */
+static void exec_server(void)
+{
+	char fd[16];
+
+	expect(receive_word(clients[0]), 1, "the client's word");
+	snprintf(fd, sizeof(fd), "%d", clients[0]);
+	execl("/proc/self/exe", "extended", "resume", "exec", fd, NULL);
+	die("exec: %s", strerror(errno));
+}
+
+static void resume(int fd)
+{
+	const int error = weft_extend(fd, &weft);
+
+	if (error)
+		die("weft_extend: %s", strerror(-error));
+	send_word(fd, 2);
+	expect(receive_word(fd), 3, "the client's word");
+}
+
+static void exec_client(int fd, const struct weft_key *key)
+{
+	uint64_t word;
+
+	expect(get_word(fd, key, 0), 0, "before");
+	send_word(fd, 1);
+	expect(receive_word(fd), 2, "the server's word");
+	expect(weft->get(fd, key, 0, &word, WORD), -ENOKEY, "after");
+	send_word(fd, 3);
+}
+
 /* How long an operation takes, beside a word that is sent and answered over the same socket. */
 static void speed_server(void)
 {
@@ -422,6 +454,7 @@ static const struct scenario {
 	{"refuse", refuse_server, refuse_client},
 	{"post", post_server, post_client},
 	{"killed", killed_server, killed_client},
+	{"exec", exec_server, exec_client},
 	{"speed", speed_server, speed_client},
 	{"plain", plain_server, plain_client},
 };
@@ -491,6 +524,10 @@ int main(int count, char **words)
 
 	if (count < 4)
 		die("extended server|client SCENARIO PORT [CLIENTS]");
+	if (strcmp(words[1], "resume") == 0) {
+		resume(atoi(words[3]));
+		return 0;
+	}
 	address.sin_port = htons(atoi(words[3]));
 	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	client_count = count > 4 ? atoi(words[4]) : 1;
