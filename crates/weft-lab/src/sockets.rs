@@ -67,6 +67,9 @@ pub struct Totals {
     pub joined: u64,
     /// Payload bytes that went through shared memory, in both directions.
     pub bytes: u64,
+    /// Those of them that were copied only once.
+    #[serde(default)]
+    pub zero_copy_bytes: u64,
     /// How many offers came to nothing, or connections went back to TCP, by the reason.
     #[serde(default)]
     pub fallbacks: BTreeMap<String, u64>,

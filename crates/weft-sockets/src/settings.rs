@@ -52,7 +52,7 @@ pub(crate) fn zero_copy() -> ZeroCopy {
     static ZERO_COPY: OnceLock<ZeroCopy> = OnceLock::new();
     *ZERO_COPY.get_or_init(|| match std::env::var("WEFT_SOCKETS_ZCOPY").as_deref() {
         Ok("off") => ZeroCopy::Off,
-        Ok("sync" | "async") => ZeroCopy::Sync,
+        Ok("sync") => ZeroCopy::Sync,
         _ => ZeroCopy::Auto,
     })
 }

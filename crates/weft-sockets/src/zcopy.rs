@@ -16,7 +16,7 @@ use crate::stream::borrow;
 use crate::wait::{self, Wait};
 
 /// Shorter messages are cheaper to copy twice.
-const LEN_MIN: usize = 128 << 10;
+const LEN_MIN: usize = 256 << 10;
 /// How long the peer may do nothing before the rest is copied. If the ring has room for all of it,
 /// the call would have returned at once.
 const PATIENCE_NS: u64 = 2_000_000;

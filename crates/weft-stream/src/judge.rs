@@ -24,7 +24,7 @@ const PAUSE_NS: u64 = 20_000_000;
 const STAY_MIN: u32 = 256;
 const STAY_MAX: u32 = 8_192;
 /// Lengths from which on messages are judged on their own.
-const CLASSES: [usize; 2] = [256 << 10, 1 << 20];
+const CLASSES: [usize; 2] = [512 << 10, 2 << 20];
 
 /// What is known of the ways, for messages of each class of lengths.
 #[derive(Debug, Default)]

@@ -1,0 +1,47 @@
+//! Long messages of unmodified programs, which the receiver pulls out of the sender's memory.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use weft_lab::sockets::{Ends, Sockets};
+
+const TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Runs the program with long messages; returns how many of its bytes were copied only once.
+fn run(zero_copy: &str, flow: &str) -> Result<u64> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/long_messages.py");
+    let python = sockets.server("python3").arg(program).arg("1");
+    let python = python.env("WEFT_SOCKETS_ZCOPY", zero_copy).env("WEFT_SOCKETS_FLOW", flow);
+    python.run(TIMEOUT)?.success()?;
+    sockets.check(32 << 20)?;
+    Ok(sockets.totals()?.zero_copy_bytes)
+}
+
+#[test]
+fn long_messages_are_pulled() -> Result<()> {
+    let pulled = run("sync", "packed")?;
+    ensure!(pulled > 8 << 20, "{pulled}");
+    Ok(())
+}
+
+#[test]
+fn credits_do_not_matter_to_them() -> Result<()> {
+    let pulled = run("sync", "credit")?;
+    ensure!(pulled > 8 << 20, "{pulled}");
+    Ok(())
+}
+
+#[test]
+fn whether_they_are_may_be_left_to_measurement() -> Result<()> {
+    run("auto", "packed")?;
+    Ok(())
+}
+
+#[test]
+fn it_can_be_switched_off() -> Result<()> {
+    let pulled = run("off", "packed")?;
+    ensure!(pulled == 0, "{pulled}");
+    Ok(())
+}
