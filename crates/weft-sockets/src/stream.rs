@@ -628,8 +628,9 @@ impl Stream {
                     may_be_pulled = false;
                     let nonblocking = is_nonblocking(fd, flags);
                     match self.zcopy.send(end, fd, rest, nonblocking, &self.spin_out) {
-                        Ok(0) => continue,
-                        other => other,
+                        Ok((0, _)) => continue,
+                        Ok((sent, true)) => return Some(Ok(done + sent)),
+                        other => other.map(|(sent, _)| sent),
                     }
                 }
                 By::End(end) => end.try_send(borrow(fd), rest, flags),

@@ -40,7 +40,8 @@ impl Sender {
         buffers.len() >= LEN_MIN && settings::zero_copy() != ZeroCopy::Off
     }
 
-    /// Sends what the peer pulls, and returns how many bytes that was: the others are to be copied.
+    /// Sends what the peer pulls, and returns how many bytes that was: the others are to be copied,
+    /// unless a signal was handled, which the second value says.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled before anything was pulled.
@@ -51,25 +52,25 @@ impl Sender {
         buffers: Buffers<'_>,
         nonblocking: bool,
         spin: &Spin,
-    ) -> Result<usize, Errno> {
+    ) -> Result<(usize, bool), Errno> {
         let len = buffers.len();
         let judged = settings::zero_copy() == ZeroCopy::Auto;
         if judged && self.judge.lock().choose(len, wait::now()) == Way::Ring {
-            return Ok(0);
+            return Ok((0, false));
         }
         // Who must not wait relies on a peer that does.
         if nonblocking && !end.is_peer_waiting() {
-            return Ok(0);
+            return Ok((0, false));
         }
         let Some(number) = end.post_source(borrow(fd), buffers, &process::owner()) else {
-            return Ok(0);
+            return Ok((0, false));
         };
         let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;
         let patience = if has_room { PATIENCE_WITH_ROOM_NS } else { PATIENCE_NS };
         let waited = wait_until_over(end, number, patience, spin);
         match end.withdraw_source(number) {
-            0 => waited.map(|()| 0),
-            pulled => Ok(pulled.min(len)),
+            0 => waited.map(|()| (0, false)),
+            pulled => Ok((pulled.min(len), waited.is_err())),
         }
     }
 }
