@@ -84,6 +84,8 @@ struct Before {
     sent: u64,
     read: u64,
     tries: u32,
+    /// What the program has given to `shutdown(2)` already.
+    shut: Option<libc::c_int>,
 }
 
 /// Who does a call.
@@ -359,6 +361,8 @@ impl Stream {
         let counts = (before.sent, before.read);
         let me = process::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
+            // Before the connector can join: it would take the end of the stream for ours.
+            before.shut.into_iter().for_each(|how| shut(&end, how));
             self.begin(end);
         }
     }
@@ -382,12 +386,14 @@ impl Stream {
 
     /// `shutdown(2)`, before the kernel is told.
     pub(crate) fn shutting(&self, how: libc::c_int) {
-        let Some(end) = self.end() else { return };
-        if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-            end.shut_write();
+        if let Some(end) = self.end() {
+            return shut(end, how);
         }
-        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-            end.shut_read();
+        let mut before = self.before.lock();
+        match self.end() {
+            Some(end) => shut(end, how), // Found by another thread.
+            None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
+            None => before.shut = Some(libc::SHUT_RDWR),
         }
     }
 
@@ -801,6 +807,16 @@ impl Stream {
             }
         }
         (ready, ours)
+    }
+}
+
+/// Tells the peer what `shutdown(2)` tells the kernel.
+fn shut(end: &End, how: libc::c_int) {
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        end.shut_write();
+    }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        end.shut_read();
     }
 }
 
