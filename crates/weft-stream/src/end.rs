@@ -931,10 +931,7 @@ impl End {
         let Some(_held) = held else { return Ok(false) };
         loop {
             match self.take_bells(socket, usize::MAX) {
-                Ok(0) => {
-                    self.hang_up(); // What is sent now meets a reset, as the kernel will say.
-                    return self.ended(socket).map(|_| true);
-                }
+                Ok(0) => return self.ended(socket).map(|_| true),
                 Ok(taken) if taken < BELLS_AT_ONCE && !may_have_ended => return Ok(false),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(false),
