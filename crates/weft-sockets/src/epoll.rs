@@ -15,11 +15,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
-use weft_stream::Carrier;
+use weft_stream::{Carrier, Fallback};
 use weft_sys::{Lock, Spin};
 
 use crate::errno;
@@ -64,6 +64,7 @@ pub(crate) struct Epoll {
     spin: Spin,
     ring_waits: AtomicU32,
     asked: AtomicU64,
+    nested: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -130,6 +131,9 @@ pub(crate) fn control(
     event: Option<epoll_event>,
 ) -> Option<c_int> {
     let socket = table::find(fd)?;
+    if let Kind::Epoll(inner) = &*socket {
+        inner.nest();
+    }
     let count = watch_count(&socket)?;
     if operation == libc::EPOLL_CTL_ADD && table::find(epoll).is_none() && event.is_some() {
         if is_kernels(&socket) {
@@ -140,12 +144,17 @@ pub(crate) fn control(
             spin: Spin::new(),
             ring_waits: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            nested: AtomicBool::new(false),
         };
         table::install(epoll, Kind::Epoll(instance));
         ALL.lock().push(epoll);
     }
     let instance = table::find(epoll)?;
     let Kind::Epoll(instance) = &*instance else { return None };
+    let elsewhere = operation == libc::EPOLL_CTL_ADD && count.load(Ordering::Relaxed) > 0;
+    if (elsewhere && !instance.watches.lock().has(&socket)) || instance.is_nested() {
+        leave(&socket, fd);
+    }
     let mut watches = instance.watches.lock();
     let known = watches.find(&socket, fd);
     if let Some(result) = watches.control_here(operation, event, known) {
@@ -439,7 +448,36 @@ impl Epoll {
     }
 }
 
+/// Goes back to the kernel, which alone can wake all who watch it.
+fn leave(socket: &Held, fd: RawFd) {
+    match &**socket {
+        Kind::Stream(stream) => stream.leave(fd, Fallback::Feature),
+        Kind::Datagram(datagram) => datagram.leave(),
+        Kind::Epoll(_) => {}
+    }
+}
+
+impl Epoll {
+    /// It is watched itself. Who waits for it sleeps in the kernel, which knows nothing of rings:
+    /// what it watches goes back to the kernel.
+    pub(crate) fn nest(&self) {
+        if !self.nested.swap(true, Ordering::AcqRel) {
+            let watches = self.watches.lock();
+            watches.places.iter().flatten().for_each(|watch| leave(&watch.socket, watch.via));
+        }
+    }
+
+    fn is_nested(&self) -> bool {
+        self.nested.load(Ordering::Relaxed)
+    }
+}
+
 impl Watches {
+    /// Whether a socket is among those watched, by whichever descriptor.
+    fn has(&self, socket: &Held) -> bool {
+        self.place_of(socket).is_some()
+    }
+
     fn is_empty(&self) -> bool {
         self.by_fd.is_empty()
     }

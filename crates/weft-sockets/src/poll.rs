@@ -86,7 +86,10 @@ fn find(set: &[pollfd]) -> Sockets {
                 let receives = asked.events & IN != 0 && datagram.inbox(asked.fd).is_some();
                 return receives.then_some(Ours { index, socket });
             }
-            Kind::Epoll(_) => return None,
+            Kind::Epoll(instance) => {
+                instance.nest();
+                return None;
+            }
         };
         let _ = stream.by(asked.fd); // The connection may just have been made.
         let end = stream.end()?;
@@ -149,7 +152,8 @@ impl Polled<'_> {
     /// if it is time to ask the kernel what it has beside that.
     fn tell_rings(&mut self) -> Option<c_int> {
         static POLLS: AtomicU32 = AtomicU32::new(0);
-        if !self.is_anything_there() {
+        // Of others only the kernel knows.
+        if self.ours.len() < self.set.len() || !self.is_anything_there() {
             return None;
         }
         let ends = |ours: &Ours| {

@@ -55,6 +55,17 @@ fn closing_watched(held: &table::Held, fd: c_int, watches: &AtomicU32) {
     }
 }
 
+/// Signals for input and output (`O_ASYNC`) are the kernel's, and so is a socket that has them.
+fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
+    if command == libc::F_SETFL
+        && argument as usize & libc::O_ASYNC as usize != 0
+        && let Some(held) = table::find(fd)
+        && let Kind::Stream(stream) = &*held
+    {
+        stream.leave(fd, Fallback::Feature);
+    }
+}
+
 /// Another descriptor of the same open file.
 fn another(held: &table::Held) -> Option<c_int> {
     table::within(0, c_uint::MAX).find(|&fd| table::find(fd).is_some_and(|other| other.is(held)))
@@ -123,6 +134,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    wants_signals(fd, command, argument);
     let result = next!(fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
     if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
         copied(fd, result);
@@ -132,6 +144,7 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_vo
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    wants_signals(fd, command, argument);
     let result = next!(fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
     if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
         copied(fd, result);

@@ -4,6 +4,8 @@ mod data;
 mod descriptors;
 mod message;
 mod options;
+#[cfg(target_arch = "x86_64")]
+mod print;
 mod ready;
 mod setup;
 mod transfer;

@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void, socklen_t};
+use weft_stream::Fallback;
 
 use weft_extended::abi::SOL_WEFT;
 
@@ -96,6 +97,13 @@ unsafe extern "C-unwind" fn setsockopt(
             nodelay.store(on.into(), Ordering::Relaxed);
         }
         return 0; // The kernel's socket carries bells, which never wait.
+    }
+    if level == libc::SOL_SOCKET
+        && (name == libc::SO_RCVLOWAT || name == libc::SO_ZEROCOPY || name == libc::SO_OOBINLINE)
+        && let Some(held) = table::find(fd)
+        && let Kind::Stream(stream) = &*held
+    {
+        stream.leave(fd, Fallback::Feature);
     }
     let result = next!(setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
