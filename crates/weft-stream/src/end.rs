@@ -8,18 +8,22 @@
 //! Nothing here blocks. Who wants to wait says so ([`End::begin_sleep`]), looks once more, and then
 //! sleeps on the socket itself: whatever comes, bell, end of stream or reset, wakes it.
 
+mod bells;
+
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, connect_unspec, recv, send, shutdown, sockopt};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{SendFlags, Shutdown, connect_unspec, send, shutdown, sockopt};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedGuard, SharedLock};
 
+use self::bells::Heard;
 use crate::flow::{Flow, Queue};
 use crate::grants::Grants;
+use crate::how::{DONTWAIT, How};
 use crate::layout::{entry, entry_at, side, totals};
 use crate::registry::Registry;
 use crate::ring::Broken;
@@ -32,24 +36,11 @@ const WANTED_BY_FUTEX: u32 = 1;
 /// Somebody sleeps in the kernel's poll until there is room.
 const WANTED_BY_POLL: u32 = 2;
 const BELL: [u8; 1] = [b'!'];
-const BELLS_AT_ONCE: usize = 64;
 
 impl From<Broken> for Errno {
     fn from(_: Broken) -> Self {
         Self::CONNRESET
     }
-}
-
-/// How to receive.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct How {
-    /// The bytes stay where they are (`MSG_PEEK`).
-    pub keep: bool,
-    /// The bytes are dropped and only counted (`MSG_TRUNC`).
-    pub discard: bool,
-    /// Where the rings are empty, ask the kernel whether the stream has ended. It takes a system
-    /// call.
-    pub look: bool,
 }
 
 /// What carries the bytes that come next.
@@ -200,6 +191,7 @@ impl End {
                 Err(now) => refs = now,
             }
         }
+        fence(Ordering::SeqCst); // Of two that go at once, one sees the other gone.
         let nobody_came =
             self.role == Role::Connector && self.registry.find(&self.tuple()) == Some(self.slot);
         // Where the kernel has told of the peer's end it may still have its own, and look into the
@@ -297,7 +289,7 @@ impl End {
         let words = self.tx.words();
         let held = SharedLock::on(words.lock).lock().ok_or(Errno::DEADLK)?;
         if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
-            let sent = buffers.send(socket, flags | libc_flags::DONTWAIT)?;
+            let sent = buffers.send(socket, flags | DONTWAIT)?;
             words.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
             return Ok(sent);
         }
@@ -305,7 +297,7 @@ impl End {
             self.ask_for_peer(socket);
         }
         if self.is_the_kernels_to_send() {
-            let sent = buffers.send(socket, flags | libc_flags::DONTWAIT);
+            let sent = buffers.send(socket, flags | DONTWAIT);
             if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
                 self.own.reset_told.store(1, Ordering::Relaxed);
             }
@@ -320,7 +312,7 @@ impl End {
             self.tx.count_stall();
             return Err(Errno::AGAIN);
         }
-        words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.tx.count_message();
         self.announce_bytes(socket, &held);
         Ok(put)
     }
@@ -352,7 +344,7 @@ impl End {
             return None;
         }
         let number = self.sources_out.post(buffers, owner)?;
-        words.messages.store(words.messages.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.tx.count_message();
         self.announce_bytes(socket, &held);
         Some(number)
     }
@@ -438,7 +430,9 @@ impl End {
                 words.bells.fetch_add(1, Ordering::Relaxed);
             }
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                // The socket is full of bells: one of them is as good.
+                // What fills the socket wakes the peer as well. When that has been read, it takes
+                // another bell.
+                self.peer.bell.store(0, Ordering::Release);
             }
             Err(_) => self.own.gone.store(1, Ordering::Relaxed),
         }
@@ -487,9 +481,9 @@ impl End {
             if buffers.is_empty() && self.rx.available()? > 0 {
                 return Ok(0);
             }
-            if words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed) {
+            if self.is_back() {
                 self.take_last_bells(socket)?;
-                return buffers.recv(socket, flags_of(how));
+                return buffers.recv(socket, how.flags());
             }
             if !how.look {
                 return Err(Errno::AGAIN);
@@ -525,16 +519,28 @@ impl End {
     ) -> Result<Option<usize>, Errno> {
         let words = self.rx.words();
         let before = words.tcp_read.load(Ordering::Relaxed);
-        let received = match buffers.recv(socket, flags_of(how)) {
+        let most = match words.switch_at.load(Ordering::Acquire) {
+            NONE => {
+                let come = ioctl_fionread(socket)?;
+                if words.switch_at.load(Ordering::Acquire) != NONE {
+                    return Ok(None);
+                }
+                come.max(1)
+            }
+            switch_at => switch_at.saturating_sub(before),
+        };
+        // Behind the last byte of the first phase there may be bells, and bytes of the third.
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let received = match buffers.recv_most(socket, most, how.flags()) {
             Ok(received) => received,
             Err(Errno::AGAIN) if words.switch_at.load(Ordering::Acquire) == before => {
                 return Ok(None);
             }
             Err(error) => return Err(error),
         };
-        // What came behind the last byte of the stream are bells. Who rang them has said before
-        // where the stream ends.
-        let left = words.switch_at.load(Ordering::Acquire) - before;
+        // What has come behind it meanwhile is a bell. Who rang it has said before where the phase
+        // ends.
+        let left = words.switch_at.load(Ordering::Acquire).saturating_sub(before);
         let bytes = usize::try_from(left).map_or(received, |left| received.min(left));
         if !how.keep {
             words.tcp_read.store(before + bytes as u64, Ordering::Relaxed);
@@ -547,14 +553,16 @@ impl End {
     /// meanwhile.
     #[cold]
     fn ask_kernel(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
-        let answer = self.take_bells(socket, usize::MAX);
+        let answer = self.take_bells(socket);
         fence(Ordering::SeqCst);
         if self.available()? > 0 {
             return Ok(None);
         }
         match answer {
-            Ok(0) => self.ended(socket).map(Some),
-            Ok(_) => Ok(None),
+            Ok(Heard::End) => self.ended(socket).map(Some),
+            Ok(Heard::Bells(_)) => Ok(None),
+            Ok(Heard::Bytes) if self.is_back() => Ok(None),
+            Ok(Heard::Bytes) => Err(Broken.into()), // More than it has ever put.
             Err(Errno::AGAIN) => Err(Errno::AGAIN),
             Err(error) => {
                 self.note_reset();
@@ -589,35 +597,11 @@ impl End {
         self.own.reset_told.store(1, Ordering::Relaxed);
     }
 
-    /// Takes up to `most` bells from the socket, and returns how many there were; 0: the peer will
-    /// send no more.
-    fn take_bells(&self, socket: BorrowedFd<'_>, most: usize) -> Result<usize, Errno> {
-        let mut bells = [0_u8; BELLS_AT_ONCE];
-        let most = most.min(bells.len());
-        let (taken, _) = recv(socket, &mut bells[..most], RecvFlags::DONTWAIT)?;
-        self.count_bells(taken);
-        Ok(taken)
-    }
-
-    fn count_bells(&self, taken: usize) {
-        if taken > 0 {
-            self.rx.words().bells_taken.fetch_add(taken as u64, Ordering::Relaxed);
-            self.own.bell.store(0, Ordering::Release);
-            fence(Ordering::SeqCst);
-        }
-    }
-
-    /// The third phase begins when all bells of the second have been taken.
-    #[cold]
-    fn take_last_bells(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// Whether the third phase has begun, and is next.
+    #[inline]
+    fn is_back(&self) -> bool {
         let words = self.rx.words();
-        loop {
-            let taken = words.bells_taken.load(Ordering::Relaxed);
-            let left = words.bells.load(Ordering::Acquire).saturating_sub(taken);
-            if left == 0 || self.take_bells(socket, usize::try_from(left).unwrap_or(0))? == 0 {
-                return Ok(());
-            }
-        }
+        words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
     }
 
     /// Tells a writer that waits for it.
@@ -664,13 +648,19 @@ impl End {
         }
     }
 
+    /// Whether the first phase is over for the reader.
+    #[inline]
+    fn has_switched_in(&self) -> bool {
+        let words = self.rx.words();
+        words.tcp_read.load(Ordering::Relaxed) >= words.switch_at.load(Ordering::Acquire)
+    }
+
     /// What carries the bytes to be read next.
     #[inline]
     #[must_use]
     pub fn carrier_in(&self) -> Carrier {
         let words = self.rx.words();
-        let before =
-            words.tcp_read.load(Ordering::Relaxed) < words.switch_at.load(Ordering::Acquire);
+        let before = !self.has_switched_in();
         let after = words.back_at.load(Ordering::Relaxed) == words.tail.load(Ordering::Relaxed)
             && !self.sources_in.are_open();
         if before || after { Carrier::Tcp } else { Carrier::Memory }
@@ -930,10 +920,16 @@ impl End {
         let held = SharedLock::on(self.rx.words().reader_lock).lock();
         let Some(_held) = held else { return Ok(false) };
         loop {
-            match self.take_bells(socket, usize::MAX) {
-                Ok(0) => return self.ended(socket).map(|_| true),
-                Ok(taken) if taken < BELLS_AT_ONCE && !may_have_ended => return Ok(false),
-                Ok(_) => {}
+            match self.take_bells(socket) {
+                Ok(Heard::End) => {
+                    self.hang_up(); // What is sent now meets a reset, as the kernel will say.
+                    return Ok(true);
+                }
+                Ok(Heard::Bytes) => return Ok(false),
+                Ok(Heard::Bells(taken)) if taken < bells::AT_ONCE && !may_have_ended => {
+                    return Ok(false);
+                }
+                Ok(Heard::Bells(_)) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => {
                     self.note_reset();
@@ -953,10 +949,10 @@ impl End {
     /// Takes the bells that have come, before the socket is closed or goes to somebody who would
     /// take them for data: the kernel resets a connection that is closed with bytes unread.
     pub fn hush(&self, socket: BorrowedFd<'_>) {
-        if self.carrier_in() == Carrier::Memory
+        if self.has_switched_in()
             && let Some(_held) = SharedLock::on(self.rx.words().reader_lock).lock()
         {
-            let _ = self.take_bells(socket, usize::MAX);
+            while let Ok(Heard::Bells(_)) = self.take_bells(socket) {}
         }
     }
 
@@ -965,7 +961,8 @@ impl End {
     pub fn bytes(&self) -> (u64, u64) {
         let moved = |ring: &Queue| {
             let words = ring.words();
-            words.head.load(Ordering::Relaxed) + words.pulled.load(Ordering::Relaxed)
+            let pulled = words.pulled.load(Ordering::Relaxed);
+            words.head.load(Ordering::Relaxed).wrapping_add(pulled)
         };
         (moved(&self.tx), moved(&self.rx))
     }
@@ -980,17 +977,4 @@ pub struct Process {
     pub cookie: u64,
     /// The program's name, padded with zeros.
     pub program: [u8; side::PROGRAM_LEN],
-}
-
-/// Flags of `recvmsg(2)`.
-mod libc_flags {
-    pub(super) const PEEK: i32 = 0x02;
-    pub(super) const TRUNC: i32 = 0x20;
-    pub(super) const DONTWAIT: i32 = 0x40;
-}
-
-fn flags_of(how: How) -> i32 {
-    let peek = if how.keep { libc_flags::PEEK } else { 0 };
-    let trunc = if how.discard { libc_flags::TRUNC } else { 0 };
-    libc_flags::DONTWAIT | peek | trunc
 }

@@ -157,6 +157,14 @@ impl Queue {
         }
     }
 
+    /// Counts what the writer has put or named.
+    #[inline]
+    pub(crate) fn count_message(&self) {
+        let messages = self.words().messages;
+        let sum = messages.load(Ordering::Relaxed).wrapping_add(1);
+        messages.store(sum, Ordering::Relaxed);
+    }
+
     /// Counts that the writer has found no room, and how much of the memory bytes lay in then.
     #[cold]
     pub(crate) fn count_stall(&self) {

@@ -11,6 +11,9 @@ pub mod datagram;
 mod end;
 mod flow;
 mod grants;
+#[cfg(test)]
+mod hostile;
+mod how;
 mod judge;
 mod layout;
 pub mod limits;
@@ -23,9 +26,10 @@ mod sweep;
 mod tuple;
 mod words;
 
-pub use end::{Carrier, End, How, Process};
+pub use end::{Carrier, End, Process};
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
+pub use how::How;
 pub use judge::{Judge, Way};
 pub use registry::{OpenError, Registry, directory, is_local};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, Fallback, SideSnapshot, Totals};

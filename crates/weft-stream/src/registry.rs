@@ -242,7 +242,8 @@ impl Registry {
     #[cold]
     pub(crate) fn fill(&self, slot: usize, direction: usize, offset: usize) -> usize {
         let filled = self.filled(slot, direction);
-        let mut len = filled.load(Ordering::Relaxed) as usize;
+        // Whole pieces, whatever another process has written.
+        let mut len = filled.load(Ordering::Relaxed) as usize / FILL_LEN * FILL_LEN;
         while len <= offset && len < BIG_RING_LEN {
             let start = big_ring_at(slot, direction) + len;
             if self.file.fill_range(start, FILL_LEN).is_err() {

@@ -145,9 +145,9 @@ impl Registry {
         };
         for slot in self.live().filter(|&slot| self.is_accessible(slot)) {
             for way in [0, 1].map(|from| self.direction(slot, from)) {
-                sums.bytes += way.bytes;
-                sums.messages += way.messages;
-                sums.pulled += way.pulled;
+                sums.bytes = sums.bytes.wrapping_add(way.bytes);
+                sums.messages = sums.messages.wrapping_add(way.messages);
+                sums.pulled = sums.pulled.wrapping_add(way.pulled);
             }
         }
         sums
@@ -209,7 +209,7 @@ impl Registry {
         let pulled = word(direction::PULLED);
         DirectionSnapshot {
             in_memory: word(direction::SWITCH_AT) != NONE && word(direction::BACK_AT) == NONE,
-            bytes: put + pulled,
+            bytes: put.wrapping_add(pulled),
             tcp_bytes: word(direction::TCP_SENT),
             messages: word(direction::MESSAGES),
             stalls: word(direction::STALLS),

@@ -158,7 +158,7 @@ impl Sources {
         self.word(number, source::PROOF_AT).store(owner.proof.0, Ordering::Relaxed);
         self.word(number, source::PROOF).store(owner.proof.1, Ordering::Relaxed);
         self.state(number).store(OPEN | numbered(number), Ordering::Release);
-        self.words.posted.store(number + 1, Ordering::Release);
+        self.words.posted.store(number.wrapping_add(1), Ordering::Release);
         Some(SourceNumber(number))
     }
 
@@ -206,7 +206,8 @@ impl Sources {
             if !is_next() {
                 break;
             }
-            let Some(place) = self.place(next) else {
+            let unread = |place: &Place| state & COUNT_MASK < place.len;
+            let Some(place) = self.place(next).filter(unread) else {
                 self.refuse();
                 return Pulled { over: true, ..pulled };
             };

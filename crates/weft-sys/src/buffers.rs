@@ -93,7 +93,20 @@ impl<'a> Buffers<'a> {
     /// # Errors
     /// What the kernel says.
     pub fn recv(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
-        self.with_message(|message| {
+        self.recv_most(socket, usize::MAX, flags)
+    }
+
+    /// The same, of `most` bytes at most.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn recv_most(
+        &self,
+        socket: BorrowedFd<'_>,
+        most: usize,
+        flags: libc::c_int,
+    ) -> Result<usize, Errno> {
+        self.with_message(most, |message| {
             // SAFETY: the message names buffers that `new`'s caller vouches for.
             unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), message, flags) }
         })
@@ -104,21 +117,25 @@ impl<'a> Buffers<'a> {
     /// # Errors
     /// What the kernel says.
     pub fn send(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
-        self.with_message(|message| {
-            // SAFETY: as in `recv`; they are only read.
+        self.with_message(usize::MAX, |message| {
+            // SAFETY: as in `recv_most`; they are only read.
             unsafe { libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), message, flags) }
         })
     }
 
     fn with_message(
         &self,
+        most: usize,
         call: impl FnOnce(*mut libc::msghdr) -> libc::c_long,
     ) -> Result<usize, Errno> {
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut list = [nothing; AT_ONCE];
         let mut count = 0;
+        let mut left = most;
         for (place, region) in list.iter_mut().zip(self.regions().filter(|r| !r.is_empty())) {
-            *place = libc::iovec { iov_base: region.addr() as *mut _, iov_len: region.len() };
+            let len = region.len().min(left);
+            *place = libc::iovec { iov_base: region.addr() as *mut _, iov_len: len };
+            left -= len;
             count += 1;
         }
         // SAFETY: a structure of integers and pointers, for which zero is valid.

@@ -1,0 +1,74 @@
+//! Bells as their reader takes them from the kernel's socket, in which there may be bytes of the
+//! first phase before them and of the third behind them.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::End;
+use crate::words::NONE;
+
+/// Bells that one call takes.
+pub(super) const AT_ONCE: usize = 64;
+
+/// What the kernel's socket has for a reader of the rings.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heard {
+    /// So many bells.
+    Bells(usize),
+    /// Bytes of the third phase.
+    Bytes,
+    /// The end of what the peer sends.
+    End,
+}
+
+impl End {
+    /// Takes bells from the socket, but no bytes of the third phase. The reader's lock is held.
+    pub(super) fn take_bells(&self, socket: BorrowedFd<'_>) -> Result<Heard, Errno> {
+        let mut bells = [0_u8; AT_ONCE];
+        let (seen, _) = recv(socket, &mut bells, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+        if seen == 0 {
+            return Ok(Heard::End);
+        }
+        // Who has sent such bytes has said so before, and rings no more.
+        let left = match self.rx.words().back_at.load(Ordering::Acquire) {
+            NONE => seen,
+            _ => usize::try_from(self.bells_left()).unwrap_or(seen).min(seen),
+        };
+        if left == 0 {
+            return Ok(Heard::Bytes);
+        }
+        let (taken, _) = recv(socket, &mut bells[..left], RecvFlags::DONTWAIT)?;
+        self.count_bells(taken);
+        Ok(Heard::Bells(taken))
+    }
+
+    /// Bells that have been rung and not taken, as far as they have been counted.
+    fn bells_left(&self) -> u64 {
+        let words = self.rx.words();
+        let taken = words.bells_taken.load(Ordering::Relaxed);
+        words.bells.load(Ordering::Acquire).saturating_sub(taken)
+    }
+
+    pub(super) fn count_bells(&self, taken: usize) {
+        if taken > 0 {
+            self.rx.words().bells_taken.fetch_add(taken as u64, Ordering::Relaxed);
+            self.own.bell.store(0, Ordering::Release);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The third phase begins when all bells of the second have been taken.
+    #[cold]
+    pub(super) fn take_last_bells(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        while self.bells_left() > 0 {
+            match self.take_bells(socket)? {
+                Heard::Bells(taken) if taken > 0 => {}
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Tests of ends whose peer writes what it likes into the words that both share: calls may fail,
+//! but they neither panic nor touch what is not the connection's, and they come to an end.
+
+use std::io::IoSliceMut;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use rustix::time::Timespec;
+use weft_sys::Buffers;
+
+use crate::end::{End, Process};
+use crate::flow::Flow;
+use crate::how::How;
+use crate::layout::{SOURCES_MAX, direction, direction_at, entry, entry_at, side, side_at, source};
+use crate::layout::{slot_at, source_at};
+use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX};
+use crate::registry::Registry;
+use crate::source::Owner;
+use crate::tuple::Tuple;
+
+/// Where the words of a slot are that a peer can write, but for the locks: it can hold those.
+fn words(slot: usize) -> Vec<usize> {
+    let sides =
+        (0..2).flat_map(|at| (0..side::LEN / 4).map(move |word| side_at(slot, at) + 4 * word));
+    let directions = (0..2).flat_map(|at| {
+        let at = direction_at(slot, at);
+        let words = (0..direction::LEN / 4).map(move |word| 4 * word);
+        let locks = [direction::LOCK, direction::READER_LOCK];
+        words.filter(move |word| !locks.contains(word)).map(move |word| at + word)
+    });
+    let sources = (0..2 * SOURCES_MAX).flat_map(|at| {
+        let at = source_at(slot, at / SOURCES_MAX, at % SOURCES_MAX);
+        (0..source::LEN / 4).map(move |word| at + 4 * word)
+    });
+    let filled = [entry::FILLED, entry::FILLED + 4].map(|word| entry_at(slot) + word);
+    sides.chain(directions).chain(sources).chain(filled).collect()
+}
+
+fn registry() -> &'static Registry {
+    static REGISTRY: OnceLock<Registry> = OnceLock::new();
+    REGISTRY.get_or_init(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        Registry::open(dir.path()).expect("a registry")
+    })
+}
+
+/// Both ends of a connection that has moved to memory, in a registry's last slot, behind which
+/// there is nothing.
+fn connection(flow: Flow) -> ([TcpStream; 2], [End; 2]) {
+    let registry = registry();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    let own = client.local_addr().expect("connected");
+    let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
+    let me = Process { pid: std::process::id(), cookie: 0, program: [0; 16] };
+    let offered = End::offer(registry, &tuple, &me, flow).expect("room");
+    let found = End::find(registry, &tuple, &me, (0, 0)).expect("offered");
+    found.advance(server.as_fd());
+    offered.advance(client.as_fd());
+    found.advance(server.as_fd());
+    ([client, server], [offered, found])
+}
+
+/// Takes all slots but the last.
+fn fill_registry() {
+    static FILLED: OnceLock<()> = OnceLock::new();
+    FILLED.get_or_init(|| {
+        let bits = |at| registry().word64(crate::layout::BITMAP + 8 * at);
+        (0..CONNECTIONS_MAX / 64).for_each(|at| bits(at).store(u64::MAX, Ordering::Relaxed));
+        bits(CONNECTIONS_MAX / 64 - 1).store(u64::MAX >> 1, Ordering::Relaxed);
+    });
+}
+
+fn value() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0..4_u64,
+        0..2 * BIG_RING_LEN as u64,
+        (0..4_u64).prop_map(|down| u64::MAX - down),
+        // States of sources.
+        (0..9_u64, 0..4_u64).prop_map(|(number, count)| 1 << 63 | number << 48 | count),
+    ]
+}
+
+/// Everything that can be called on an end, but for what gives it back.
+fn call(end: &End, socket: &TcpStream, which: u8, len: usize) {
+    let fd = socket.as_fd();
+    let mut bytes = vec![0; len];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let buffers = Buffers::of(slices);
+    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    match which / 8 {
+        0 | 1 => drop(end.try_recv(fd, buffers, how)),
+        2 | 3 => drop(end.try_send(fd, buffers, 0x4000)),
+        4 => drop(end.settle(fd, how.keep)),
+        5 => end.hush(fd),
+        6 => end.leave(fd),
+        7 => end.acknowledge(fd),
+        8 => end.want_room(),
+        9 => drop(end.doze(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
+        10 => {
+            end.begin_sleep();
+            end.end_sleep();
+        }
+        11 => {
+            let owner = Owner { pid: std::process::id(), proof: (0, 0) };
+            if let Some(number) = end.post_source(fd, buffers, &owner) {
+                let _ = end.source_progress(number);
+                let _ = end.withdraw_source(number);
+            }
+        }
+        12 => end.part(),
+        13 => end.shut_read(),
+        14 => end.hang_up(),
+        _ => end.retain(),
+    }
+    let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
+    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
+    let _ = (end.is_peer_gone(), end.is_peer_waiting(), end.bells_taken(), end.nodelay());
+}
+
+/// Bytes of the slot before it, whose owner must find them as they were.
+fn neighbour() -> usize {
+    slot_at(CONNECTIONS_MAX - 1) - size_of::<u64>()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn ends_survive_their_peer(
+        credit: bool,
+        at in 0..2_usize,
+        steps in prop::collection::vec(
+            (any::<prop::sample::Index>(), value(), 0..128_u8, 0..70_000_usize),
+            1..40,
+        ),
+    ) {
+        fill_registry();
+        registry().open_slot(CONNECTIONS_MAX - 2).expect("accessible");
+        registry().word64(neighbour()).store(7, Ordering::Relaxed);
+        let (sockets, ends) = connection(if credit { Flow::Credit } else { Flow::Packed });
+        let words = words(CONNECTIONS_MAX - 1);
+        for (which, value, what, len) in steps {
+            let offset = words[which.index(words.len())];
+            if offset.is_multiple_of(8) {
+                registry().word64(offset).store(value, Ordering::Relaxed);
+            } else {
+                registry().word(offset).store(value as u32, Ordering::Relaxed);
+            }
+            call(&ends[at], &sockets[at], what, len);
+        }
+        registry().add_to_totals(CONNECTIONS_MAX - 1);
+        prop_assert_eq!(registry().word64(neighbour()).load(Ordering::Relaxed), 7);
+        registry().release(CONNECTIONS_MAX - 1);
+    }
+}
