@@ -1,0 +1,141 @@
+//! Two threads that sleep as the sockets library does are woken, whenever they fall asleep.
+
+use std::io::IoSliceMut;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustix::time::Timespec;
+use weft_stream::{End, Flow, How, Process, Registry, Tuple};
+use weft_sys::Buffers;
+
+const ROUNDS: u32 = 4_000;
+/// Longer than this nobody sleeps who is woken.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: How = How { keep: false, discard: false, look: true };
+
+struct Side {
+    socket: TcpStream,
+    end: End,
+}
+
+impl Side {
+    fn send(&self, byte: u8) {
+        let mut bytes = [byte];
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        assert_eq!(self.end.try_send(self.socket.as_fd(), Buffers::of(slices), 0x4000), Ok(1));
+    }
+
+    fn try_recv(&self, how: How) -> Option<u8> {
+        let mut bytes = [0];
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        match self.end.try_recv(self.socket.as_fd(), Buffers::of(slices), how) {
+            Ok(1) => Some(bytes[0]),
+            Err(Errno::AGAIN) => None,
+            other => panic!("received {other:?}"),
+        }
+    }
+
+    /// Waits for a byte as a call that blocks does, by the kernel's socket or also by the word.
+    fn recv(&self, dozes: bool) -> u8 {
+        let began = Instant::now();
+        let byte = loop {
+            if dozes {
+                let time = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                let _ = self.end.doze(&time);
+                if let Some(byte) = self.try_recv(How::default()) {
+                    break byte;
+                }
+            }
+            self.end.begin_sleep();
+            let mut byte = self.try_recv(LOOK);
+            if byte.is_none() {
+                // The socket's own limit ends a sleep from which nobody wakes it.
+                let _ = recv(&self.socket, &mut [0; 1], RecvFlags::PEEK);
+            }
+            self.end.end_sleep();
+            byte = byte.or_else(|| self.try_recv(LOOK));
+            if let Some(byte) = byte {
+                break byte;
+            }
+        };
+        assert!(began.elapsed() < PATIENCE, "nobody woke it");
+        byte
+    }
+}
+
+/// Both ends of a connection that nobody has used yet.
+fn connected(flow: Flow) -> [Side; 2] {
+    let dir = tempfile::tempdir().expect("a directory");
+    let registry: &'static Registry =
+        Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    for socket in [&client, &server] {
+        socket.set_read_timeout(Some(PATIENCE)).expect("an option");
+    }
+    let own = client.local_addr().expect("connected");
+    let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
+    let me = Process { pid: std::process::id(), cookie: 0, program: [0; 16] };
+    let end = End::offer(registry, &tuple, &me, flow).expect("room");
+    let client = Side { socket: client, end };
+    let end = End::find(registry, &tuple, &me, (0, 0)).expect("offered");
+    let server = Side { socket: server, end };
+    [client, server]
+}
+
+fn play(side: &Side, begins: bool, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    for round in 0..ROUNDS {
+        let byte = round as u8;
+        if begins {
+            side.send(byte);
+        }
+        // Falls asleep a little before or after the other one sends.
+        (0..random.u32(..300)).for_each(|_| std::hint::spin_loop());
+        assert_eq!(side.recv(random.u32(..4) == 0), byte);
+        if !begins {
+            side.send(byte);
+        }
+    }
+}
+
+#[test]
+fn nobody_sleeps_on() {
+    for (seed, flow) in [(1, Flow::Packed), (2, Flow::Credit)] {
+        let [client, server] = connected(flow);
+        std::thread::scope(|scope| {
+            scope.spawn(|| play(&server, false, seed));
+            play(&client, true, seed + 10);
+        });
+        assert!(client.end.bytes().0 > 0, "all went over TCP");
+    }
+}
+
+#[test]
+fn a_bell_that_a_full_socket_refuses_is_rung_later() {
+    let [client, server] = connected(Flow::Packed);
+    let mut bytes = vec![0; 1 << 20];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let buffers = Buffers::of(slices);
+    let mut sent = 0;
+    while let Ok(more) = client.end.try_send(client.socket.as_fd(), buffers, 0) {
+        sent += more;
+    }
+    server.end.begin_sleep();
+    server.end.advance(server.socket.as_fd());
+    client.end.advance(client.socket.as_fd());
+    client.send(1);
+    let mut received = 0;
+    while received <= sent {
+        received += server.end.try_recv(server.socket.as_fd(), buffers, LOOK).unwrap_or(0);
+    }
+    assert_eq!(server.try_recv(LOOK), None);
+    client.send(2);
+    let woken = recv(&server.socket, &mut [0; 1], RecvFlags::PEEK);
+    assert!(woken.is_ok(), "nobody woke it: {woken:?}");
+    assert_eq!(server.try_recv(LOOK), Some(2));
+}
