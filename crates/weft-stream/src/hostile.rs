@@ -159,3 +159,18 @@ proptest! {
         registry().release(CONNECTIONS_MAX - 1);
     }
 }
+
+#[test]
+fn a_source_without_bytes_is_refused() {
+    fill_registry();
+    let slot = CONNECTIONS_MAX - 2;
+    registry().open_slot(slot).expect("accessible");
+    let sources = crate::source::Sources::of(registry(), slot, crate::words::Role::Connector);
+    let state = registry().word64(source_at(slot, 0, 0) + source::STATE);
+    state.store(1 << 63, Ordering::Relaxed);
+    registry().word64(direction_at(slot, 0) + direction::POSTED).store(1, Ordering::Relaxed);
+    let mut bytes = [0; 8];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    assert_eq!(sources.pull(Buffers::of(slices), false, false, || true).bytes, 0);
+    assert!(sources.are_refused());
+}
