@@ -16,7 +16,6 @@
  *
  * and exits with status 0.
  */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>

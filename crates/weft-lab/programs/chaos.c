@@ -7,9 +7,6 @@
  *
  * It complains and ends with status 1 if anything is not as TCP would have it.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>

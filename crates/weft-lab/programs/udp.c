@@ -2,7 +2,6 @@
  * What UDP sockets do, a line for each result. Run on the kernel and on Weft, the lines must be the
  * same: ports, which differ from run to run, are told by the name of the socket that has them.
  */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
