@@ -921,10 +921,7 @@ impl End {
         let Some(_held) = held else { return Ok(false) };
         loop {
             match self.take_bells(socket) {
-                Ok(Heard::End) => {
-                    self.hang_up(); // What is sent now meets a reset, as the kernel will say.
-                    return Ok(true);
-                }
+                Ok(Heard::End) => return self.ended(socket).map(|_| true),
                 Ok(Heard::Bytes) => return Ok(false),
                 Ok(Heard::Bells(taken)) if taken < bells::AT_ONCE && !may_have_ended => {
                     return Ok(false);
