@@ -5,6 +5,10 @@
 //! options are read into local variables.
 #![allow(unsafe_code)]
 
+mod readiness;
+mod recv;
+mod send;
+
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::OnceLock;
@@ -13,16 +17,14 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{getpeername, getsockname, sockopt};
-use rustix::thread::futex;
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{Carrier, End, Fallback, How, Tuple, is_local};
-use weft_sys::{Buffers, Lock, Spin};
+use weft_stream::{End, Fallback, Tuple, is_local};
+use weft_sys::{Lock, Spin};
 
 use crate::extended::Extended;
-use crate::next::next;
 use crate::table::{self, Kind};
-use crate::wait::{self, Wait};
-use crate::{epoll, process, settings, zcopy};
+use crate::wait::{self};
+use crate::{process, settings, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
@@ -397,203 +399,6 @@ impl Stream {
         }
     }
 
-    /// Receives as `recvmsg(2)` does. `None`: the kernel is to do it.
-    pub(crate) fn recv(
-        &self,
-        fd: RawFd,
-        buffers: Buffers<'_>,
-        flags: libc::c_int,
-    ) -> Option<Result<usize, Errno>> {
-        if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-            return None;
-        }
-        loop {
-            let received = match self.by(fd) {
-                By::Kernel => return None,
-                By::End(end) => {
-                    let watched = self.armed.load(Ordering::Relaxed) > 0;
-                    let bells = watched.then(|| end.bells_taken());
-                    let received = self.recv_from(end, fd, buffers, flags);
-                    if bells.is_some_and(|bells| bells != end.bells_taken()) {
-                        epoll::bell_taken();
-                    }
-                    return Some(received);
-                }
-                By::Counted => self.recv_counted(fd, buffers, flags)?,
-            };
-            let again = received == Err(Errno::AGAIN) && !is_nonblocking(fd, flags);
-            if !again {
-                return Some(received);
-            }
-            if let Err(errno) = sleep_for_bytes(fd) {
-                return Some(Err(errno));
-            }
-        }
-    }
-
-    fn recv_counted(
-        &self,
-        fd: RawFd,
-        buffers: Buffers<'_>,
-        flags: libc::c_int,
-    ) -> Option<Result<usize, Errno>> {
-        let mut before = self.before.lock();
-        if self.end().is_some() {
-            return Some(Err(Errno::AGAIN)); // Found by another thread; the next round has it.
-        }
-        let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-        let received = buffers.recv(borrow(fd), flags);
-        if let Ok(received) = received
-            && flags & libc::MSG_PEEK == 0
-        {
-            before.read += received as u64;
-        }
-        Some(received)
-    }
-
-    fn recv_from(
-        &self,
-        end: &End,
-        fd: RawFd,
-        buffers: Buffers<'_>,
-        flags: libc::c_int,
-    ) -> Result<usize, Errno> {
-        let keep = flags & libc::MSG_PEEK != 0;
-        let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
-        let mut done = 0;
-        loop {
-            let rest = buffers.after(done);
-            let result = match end.try_recv(borrow(fd), rest, how) {
-                Err(Errno::AGAIN) => {
-                    if let Some(error) = self.take_error() {
-                        Err(error)
-                    } else if is_nonblocking(fd, flags) {
-                        end.try_recv(borrow(fd), rest, How { look: true, ..how })
-                    } else {
-                        self.wait_and_recv(end, fd, rest, how)
-                    }
-                }
-                other => other,
-            };
-            match result {
-                Ok(received) => {
-                    if flags & libc::MSG_WAITALL == 0 || received == 0 {
-                        return Ok(done + received);
-                    }
-                    if keep {
-                        if received >= buffers.len() || !self.wait_for_more(end, fd, received) {
-                            return Ok(received);
-                        }
-                        continue;
-                    }
-                    done += received;
-                    if done >= buffers.len() {
-                        return Ok(done);
-                    }
-                }
-                Err(Errno::DEADLK) => return Err(Errno::AGAIN),
-                Err(errno) if done == 0 => return Err(errno),
-                Err(errno) => {
-                    self.keep_error(errno);
-                    return Ok(done);
-                }
-            }
-        }
-    }
-
-    /// Waits until there are more than `known` bytes. `false` if there will not be.
-    fn wait_for_more(&self, end: &End, fd: RawFd, known: usize) -> bool {
-        const NAP_MS: libc::c_int = 1;
-        let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-        let set = &raw mut set;
-        let count: libc::nfds_t = 1;
-        let deadline = deadline(fd, sockopt::Timeout::Recv);
-        end.acknowledge(borrow(fd));
-        loop {
-            if end.unread() > known {
-                return true;
-            }
-            if end.is_full() {
-                return false; // There cannot be more than there is room for.
-            }
-            let timeout = NAP_MS;
-            let ready: libc::c_int = next!(poll(
-                set: *mut libc::pollfd, count: libc::nfds_t, timeout: libc::c_int
-            ) -> libc::c_int);
-            match ready {
-                0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
-                0 => {}
-                1.. => return end.unread() > known,
-                _ => return false, // A signal: what is there is the result.
-            }
-        }
-    }
-
-    /// Nothing is there, and the program wants to wait.
-    #[cold]
-    fn wait_and_recv(
-        &self,
-        end: &End,
-        fd: RawFd,
-        buffers: Buffers<'_>,
-        how: How,
-    ) -> Result<usize, Errno> {
-        let wait = Wait::begin(&self.spin_in);
-        let mut dozed = false;
-        loop {
-            if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
-                match end.try_recv(borrow(fd), buffers, how) {
-                    Err(Errno::AGAIN) => {} // Another thread was quicker.
-                    other => {
-                        wait.end();
-                        return other;
-                    }
-                }
-            }
-            if !dozed && end.carrier_in() == Carrier::Memory {
-                dozed = true;
-                if end.doze(&doze_time(fd)) == Err(Errno::INTR) && !process::handlers_restart() {
-                    return Err(Errno::INTR);
-                }
-                match end.try_recv(borrow(fd), buffers, how) {
-                    Err(Errno::AGAIN) => {}
-                    other => {
-                        wait.end();
-                        return other;
-                    }
-                }
-            }
-            end.begin_sleep();
-            let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
-            let slept = match received {
-                Err(Errno::AGAIN) => sleep_for_bytes(fd),
-                _ => Ok(()),
-            };
-            end.end_sleep();
-            self.check_still_at(fd)?;
-            if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
-                end.note_reset();
-                // What the rings hold comes first.
-                return match end.try_recv(borrow(fd), buffers, how) {
-                    Err(Errno::AGAIN) => Err(errno),
-                    received => {
-                        self.keep_error(errno);
-                        received
-                    }
-                };
-            }
-            let received = match received {
-                Err(Errno::AGAIN) => end.try_recv(borrow(fd), buffers, How { look: true, ..how }),
-                other => other,
-            };
-            if received != Err(Errno::AGAIN) {
-                wait.end();
-                return received;
-            }
-            slept?;
-        }
-    }
-
     /// Another thread may have closed the descriptor while this one slept, and its number may be
     /// another socket's by now, from which nothing must be taken.
     fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
@@ -602,211 +407,6 @@ impl Stream {
             |held| matches!(&*held, Kind::Stream(stream) if std::ptr::eq(stream, self)),
         );
         if same { Ok(()) } else { Err(Errno::BADF) }
-    }
-
-    /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
-    pub(crate) fn send(
-        &self,
-        fd: RawFd,
-        buffers: Buffers<'_>,
-        flags: libc::c_int,
-    ) -> Option<Result<usize, Errno>> {
-        if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
-            self.leave(fd, Fallback::Feature);
-            return None;
-        }
-        if flags & libc::MSG_ZEROCOPY != 0 {
-            self.leave(fd, Fallback::Feature); // Its notices are the kernel's.
-        }
-        let mut done = 0;
-        let mut may_be_pulled = self.zcopy.is_for(buffers);
-        loop {
-            let rest = buffers.after(done);
-            if done == 0
-                && let Some(error) = self.take_error()
-            {
-                return Some(Err(error));
-            }
-            let sent = match self.by(fd) {
-                By::Kernel if done == 0 => return self.not_counted(fd, flags),
-                By::Kernel => rest.send(borrow(fd), flags),
-                By::End(end) if may_be_pulled => {
-                    may_be_pulled = false;
-                    let nonblocking = is_nonblocking(fd, flags);
-                    match self.zcopy.send(end, fd, rest, nonblocking, &self.spin_out) {
-                        Ok((0, _)) => continue,
-                        Ok((sent, true)) => return Some(Ok(done + sent)),
-                        other => other.map(|(sent, _)| sent),
-                    }
-                }
-                By::End(end) => end.try_send(borrow(fd), rest, flags),
-                By::Counted => self.send_counted(fd, rest, flags),
-            };
-            match sent {
-                Ok(sent) => {
-                    done += sent;
-                    if sent == 0 || done >= buffers.len() {
-                        return Some(Ok(done));
-                    }
-                }
-                Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
-                    self.full.store(1, Ordering::Relaxed);
-                    return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
-                }
-                Err(Errno::AGAIN) => {
-                    if let Err(errno) = self.wait_for_room(fd) {
-                        return Some(if done > 0 { Ok(done) } else { Err(errno) });
-                    }
-                }
-                Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
-                Err(_) if done > 0 => return Some(Ok(done)),
-                Err(errno) => return Some(Err(errno)),
-            }
-        }
-    }
-
-    fn send_counted(
-        &self,
-        fd: RawFd,
-        buffers: Buffers<'_>,
-        flags: libc::c_int,
-    ) -> Result<usize, Errno> {
-        let mut before = self.before.lock();
-        if let Some(end) = self.end() {
-            return end.try_send(borrow(fd), buffers, flags);
-        }
-        let sent = buffers.send(borrow(fd), flags | libc::MSG_DONTWAIT)?;
-        before.sent += sent as u64;
-        Ok(sent)
-    }
-
-    #[cold]
-    fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
-        let deadline = deadline(fd, sockopt::Timeout::Send);
-        let wait = Wait::begin(&self.spin_out);
-        loop {
-            let Some(end) = self.end().filter(|end| end.carrier_out() == Carrier::Memory) else {
-                return sleep_until_writable(fd, deadline);
-            };
-            if wait.look(SPIN_MAX_NS, || end.room() > 0) {
-                wait.end();
-                return Ok(());
-            }
-            let (word, value) = end.want_room_by_futex();
-            if end.room() > 0 {
-                return Ok(());
-            }
-            let slept = futex::wait(word, futex::Flags::empty(), value, Some(&WRITER_NAP));
-            if end.room() > 0 {
-                wait.end();
-                return Ok(());
-            }
-            if slept == Err(Errno::INTR) && !process::handlers_restart() {
-                return Err(Errno::INTR);
-            }
-            self.check_still_at(fd)?;
-            if is_hung_up(fd) {
-                end.hang_up();
-                return Ok(()); // The kernel says what to say.
-            }
-            if deadline.is_some_and(|deadline| wait::now() >= deadline) {
-                return Err(Errno::AGAIN);
-            }
-        }
-    }
-
-    /// What has been found out about the socket's end, as bits of `poll(2)`.
-    pub(crate) fn ended(&self) -> u32 {
-        self.ended.load(Ordering::Relaxed)
-    }
-
-    /// The kernel has woken us, and says this of the socket: takes the bells, and remembers if it
-    /// was the end.
-    pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
-        let Some(end) = self.end() else { return };
-        let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
-        let settled = end.settle(borrow(fd), lasting != 0);
-        let mut ended = lasting;
-        if let Err(error) = settled {
-            self.keep_error(error);
-            ended = (libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
-        }
-        if settled != Ok(false) || lasting & !libc::EPOLLRDHUP.cast_unsigned() != 0 {
-            ended |= libc::EPOLLIN.cast_unsigned();
-        }
-        self.ended.fetch_or(ended, Ordering::Relaxed);
-    }
-
-    /// The kernel has told an error that the program is to learn later.
-    fn keep_error(&self, error: Errno) {
-        if !matches!(error, Errno::AGAIN | Errno::INTR) {
-            self.error.store(error.raw_os_error(), Ordering::Relaxed);
-        }
-    }
-
-    /// The program has asked the kernel for the error: there is none any more.
-    pub(crate) fn error_told(&self, error: libc::c_int) {
-        self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
-        if error != 0
-            && let Some(end) = self.end()
-        {
-            end.note_reset();
-        }
-    }
-
-    /// The error that the kernel has told us, once.
-    pub(crate) fn take_error(&self) -> Option<Errno> {
-        if self.error.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let error = self.error.swap(0, Ordering::Relaxed);
-        (error != 0).then(|| Errno::from_raw_os_error(error))
-    }
-
-    /// Whether a writer has been told that there is no room; `true` once.
-    pub(crate) fn take_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed) != 0 && self.full.swap(0, Ordering::Relaxed) != 0
-    }
-
-    /// How many of those that watch it wait for a bell.
-    pub(crate) fn armed(&self) -> &AtomicU32 {
-        &self.armed
-    }
-
-    /// How many epoll instances watch it.
-    pub(crate) fn watches(&self) -> &AtomicU32 {
-        &self.watches
-    }
-
-    /// The readiness that is ours to tell, as bits of `poll(2)`, and those bits that are.
-    pub(crate) fn readiness(&self, end: &End) -> (u32, u32) {
-        const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-        let mut ready = self.ended();
-        let mut ours = 0;
-        if self.error.load(Ordering::Relaxed) != 0 {
-            ready |= libc::EPOLLERR.cast_unsigned();
-        }
-        if ready & libc::EPOLLHUP.cast_unsigned() != 0 {
-            // Nothing waits any more (tcp_poll): reads and writes return at once.
-            return (ready | IN | OUT, IN | OUT);
-        }
-        if end.carrier_in() == Carrier::Memory {
-            ours |= IN;
-            if end.unread() > 0 || ready & libc::EPOLLIN.cast_unsigned() != 0 {
-                ready |= IN;
-            }
-        }
-        if end.is_peer_gone() {
-            ours |= OUT;
-            ready |= OUT; // The kernel answers at once.
-        } else if end.carrier_out() == Carrier::Memory {
-            ours |= OUT;
-            if end.is_writable() {
-                ready |= OUT;
-            }
-        }
-        (ready, ours)
     }
 }
 
@@ -833,53 +433,11 @@ fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
     Some((SocketAddr::try_from(own).ok()?, SocketAddr::try_from(peer).ok()?))
 }
 
-/// When a call that begins now has waited for as long as the socket's option allows.
-fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
-    let limit = sockopt::socket_timeout(borrow(fd), which).ok().flatten()?;
-    Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
-}
-
 /// Whether a call on the socket returns at once.
 pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0
         || rustix::fs::fcntl_getfl(borrow(fd))
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
-}
-
-/// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
-/// No lock is held: the program may cancel the thread.
-fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
-    let mut byte = 0_u8;
-    let place: *mut libc::c_void = (&raw mut byte).cast();
-    let (len, flags) = (1_usize, libc::MSG_PEEK);
-    let received: libc::ssize_t = next!(recv(
-        fd: RawFd, place: *mut libc::c_void, len: usize, flags: libc::c_int
-    ) -> libc::ssize_t);
-    if received < 0 { Err(crate::errno::last()) } else { Ok(()) }
-}
-
-/// How long to sleep where only the peer can end it.
-fn doze_time(fd: RawFd) -> Timespec {
-    let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
-    let longest = std::time::Duration::from_millis(10);
-    let time = limit.map_or(longest, |limit| limit.min(longest));
-    Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }
-}
-
-fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
-    let left = deadline.map(|deadline| {
-        let left = deadline.saturating_sub(wait::now());
-        Timespec {
-            tv_sec: (left / 1_000_000_000).cast_signed(),
-            tv_nsec: (left % 1_000_000_000).cast_signed(),
-        }
-    });
-    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
-    match rustix::event::poll(&mut set, left.as_ref()) {
-        Ok(0) => Err(Errno::AGAIN),
-        Err(Errno::INTR) if process::handlers_restart() => Ok(()),
-        other => other.map(drop),
-    }
 }
 
 /// Whether the kernel has seen the peer go for good.

@@ -1,0 +1,105 @@
+//! What poll, select and epoll are told.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use weft_stream::{Carrier, End};
+
+use super::{Stream, borrow};
+
+impl Stream {
+    /// What has been found out about the socket's end, as bits of `poll(2)`.
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The kernel has woken us, and says this of the socket: takes the bells, and remembers if it
+    /// was the end.
+    pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
+        let Some(end) = self.end() else { return };
+        let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
+        let settled = end.settle(borrow(fd), lasting != 0);
+        let mut ended = lasting;
+        if let Err(error) = settled {
+            self.keep_error(error);
+            ended = (libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
+        }
+        if settled != Ok(false) || lasting & !libc::EPOLLRDHUP.cast_unsigned() != 0 {
+            ended |= libc::EPOLLIN.cast_unsigned();
+        }
+        self.ended.fetch_or(ended, Ordering::Relaxed);
+    }
+
+    /// The kernel has told an error that the program is to learn later.
+    pub(super) fn keep_error(&self, error: Errno) {
+        if !matches!(error, Errno::AGAIN | Errno::INTR) {
+            self.error.store(error.raw_os_error(), Ordering::Relaxed);
+        }
+    }
+
+    /// The program has asked the kernel for the error: there is none any more.
+    pub(crate) fn error_told(&self, error: libc::c_int) {
+        self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
+        if error != 0
+            && let Some(end) = self.end()
+        {
+            end.note_reset();
+        }
+    }
+
+    /// The error that the kernel has told us, once.
+    pub(crate) fn take_error(&self) -> Option<Errno> {
+        if self.error.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let error = self.error.swap(0, Ordering::Relaxed);
+        (error != 0).then(|| Errno::from_raw_os_error(error))
+    }
+
+    /// Whether a writer has been told that there is no room; `true` once.
+    pub(crate) fn take_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed) != 0 && self.full.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// How many of those that watch it wait for a bell.
+    pub(crate) fn armed(&self) -> &AtomicU32 {
+        &self.armed
+    }
+
+    /// How many epoll instances watch it.
+    pub(crate) fn watches(&self) -> &AtomicU32 {
+        &self.watches
+    }
+
+    /// The readiness that is ours to tell, as bits of `poll(2)`, and those bits that are.
+    pub(crate) fn readiness(&self, end: &End) -> (u32, u32) {
+        const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+        const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        let mut ready = self.ended();
+        let mut ours = 0;
+        if self.error.load(Ordering::Relaxed) != 0 {
+            ready |= libc::EPOLLERR.cast_unsigned();
+        }
+        if ready & libc::EPOLLHUP.cast_unsigned() != 0 {
+            // Nothing waits any more (tcp_poll): reads and writes return at once.
+            return (ready | IN | OUT, IN | OUT);
+        }
+        if end.carrier_in() == Carrier::Memory {
+            ours |= IN;
+            if end.unread() > 0 || ready & libc::EPOLLIN.cast_unsigned() != 0 {
+                ready |= IN;
+            }
+        }
+        if end.is_peer_gone() {
+            ours |= OUT;
+            ready |= OUT; // The kernel answers at once.
+        } else if end.carrier_out() == Carrier::Memory {
+            ours |= OUT;
+            if end.is_writable() {
+                ready |= OUT;
+            }
+        }
+        (ready, ours)
+    }
+}

@@ -1,0 +1,235 @@
+//! Receiving, and waiting for bytes.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use weft_stream::{Carrier, End, How};
+use weft_sys::Buffers;
+
+use super::send::deadline;
+use super::{By, SPIN_MAX_NS, Stream, borrow, is_nonblocking};
+use crate::next::next;
+use crate::wait::Wait;
+use crate::{epoll, process, wait};
+
+impl Stream {
+    /// Receives as `recvmsg(2)` does. `None`: the kernel is to do it.
+    pub(crate) fn recv(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+            return None;
+        }
+        loop {
+            let received = match self.by(fd) {
+                By::Kernel => return self.not_counted(fd, flags),
+                By::End(end) => {
+                    let watched = self.armed.load(Ordering::Relaxed) > 0;
+                    let bells = watched.then(|| end.bells_taken());
+                    let received = self.recv_from(end, fd, buffers, flags);
+                    if bells.is_some_and(|bells| bells != end.bells_taken()) {
+                        epoll::bell_taken();
+                    }
+                    return Some(received);
+                }
+                By::Counted => self.recv_counted(fd, buffers, flags)?,
+            };
+            let again = received == Err(Errno::AGAIN) && !is_nonblocking(fd, flags);
+            if !again {
+                return Some(received);
+            }
+            if let Err(errno) = sleep_for_bytes(fd) {
+                return Some(Err(errno));
+            }
+        }
+    }
+
+    fn recv_counted(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        let mut before = self.before.lock();
+        if self.end().is_some() {
+            return Some(Err(Errno::AGAIN)); // Found by another thread; the next round has it.
+        }
+        let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+        let received = buffers.recv(borrow(fd), flags);
+        if let Ok(received) = received
+            && flags & libc::MSG_PEEK == 0
+        {
+            before.read += received as u64;
+        }
+        Some(received)
+    }
+
+    fn recv_from(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Result<usize, Errno> {
+        let keep = flags & libc::MSG_PEEK != 0;
+        let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        let mut done = 0;
+        loop {
+            let rest = buffers.after(done);
+            let result = match end.try_recv(borrow(fd), rest, how) {
+                Err(Errno::AGAIN) => {
+                    if let Some(error) = self.take_error() {
+                        Err(error)
+                    } else if is_nonblocking(fd, flags) {
+                        end.try_recv(borrow(fd), rest, How { look: true, ..how })
+                    } else {
+                        self.wait_and_recv(end, fd, rest, how)
+                    }
+                }
+                other => other,
+            };
+            match result {
+                Ok(received) => {
+                    if flags & libc::MSG_WAITALL == 0 || received == 0 {
+                        return Ok(done + received);
+                    }
+                    if keep {
+                        if received >= buffers.len() || !self.wait_for_more(end, fd, received) {
+                            return Ok(received);
+                        }
+                        continue;
+                    }
+                    done += received;
+                    if done >= buffers.len() {
+                        return Ok(done);
+                    }
+                }
+                Err(Errno::DEADLK) => return Err(Errno::AGAIN),
+                Err(errno) if done == 0 => return Err(errno),
+                Err(errno) => {
+                    self.keep_error(errno);
+                    return Ok(done);
+                }
+            }
+        }
+    }
+
+    /// Waits until there are more than `known` bytes. `false` if there will not be.
+    fn wait_for_more(&self, end: &End, fd: RawFd, known: usize) -> bool {
+        const NAP_MS: libc::c_int = 1;
+        let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        let set = &raw mut set;
+        let count: libc::nfds_t = 1;
+        let deadline = deadline(fd, sockopt::Timeout::Recv);
+        end.acknowledge(borrow(fd));
+        loop {
+            if end.unread() > known {
+                return true;
+            }
+            if end.is_full() {
+                return false; // There cannot be more than there is room for.
+            }
+            let timeout = NAP_MS;
+            let ready: libc::c_int = next!(poll(
+                set: *mut libc::pollfd, count: libc::nfds_t, timeout: libc::c_int
+            ) -> libc::c_int);
+            match ready {
+                0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
+                0 => {}
+                1.. => return end.unread() > known,
+                _ => return false, // A signal: what is there is the result.
+            }
+        }
+    }
+
+    /// Nothing is there, and the program wants to wait.
+    #[cold]
+    fn wait_and_recv(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<usize, Errno> {
+        let wait = Wait::begin(&self.spin_in);
+        let mut dozed = false;
+        loop {
+            if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
+                match end.try_recv(borrow(fd), buffers, how) {
+                    Err(Errno::AGAIN) => {} // Another thread was quicker.
+                    other => {
+                        wait.end();
+                        return other;
+                    }
+                }
+            }
+            if !dozed && end.carrier_in() == Carrier::Memory {
+                dozed = true;
+                if end.doze(&doze_time(fd)) == Err(Errno::INTR) && !process::handlers_restart() {
+                    return Err(Errno::INTR);
+                }
+                match end.try_recv(borrow(fd), buffers, how) {
+                    Err(Errno::AGAIN) => {}
+                    other => {
+                        wait.end();
+                        return other;
+                    }
+                }
+            }
+            end.begin_sleep();
+            let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
+            let slept = match received {
+                Err(Errno::AGAIN) => sleep_for_bytes(fd),
+                _ => Ok(()),
+            };
+            end.end_sleep();
+            self.check_still_at(fd)?;
+            if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
+                end.note_reset();
+                // What the rings hold comes first.
+                return match end.try_recv(borrow(fd), buffers, how) {
+                    Err(Errno::AGAIN) => Err(errno),
+                    received => {
+                        self.keep_error(errno);
+                        received
+                    }
+                };
+            }
+            let received = match received {
+                Err(Errno::AGAIN) => end.try_recv(borrow(fd), buffers, How { look: true, ..how }),
+                other => other,
+            };
+            if received != Err(Errno::AGAIN) {
+                wait.end();
+                return received;
+            }
+            slept?;
+        }
+    }
+}
+
+/// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
+/// No lock is held: the program may cancel the thread.
+fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
+    let mut byte = 0_u8;
+    let place: *mut libc::c_void = (&raw mut byte).cast();
+    let (len, flags) = (1_usize, libc::MSG_PEEK);
+    let received: libc::ssize_t = next!(recv(
+        fd: RawFd, place: *mut libc::c_void, len: usize, flags: libc::c_int
+    ) -> libc::ssize_t);
+    if received < 0 { Err(crate::errno::last()) } else { Ok(()) }
+}
+
+/// How long to sleep where only the peer can end it.
+fn doze_time(fd: RawFd) -> Timespec {
+    let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let longest = std::time::Duration::from_millis(10);
+    let time = limit.map_or(longest, |limit| limit.min(longest));
+    Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }
+}

@@ -1,0 +1,150 @@
+//! Sending, and waiting for room.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::thread::futex;
+use weft_stream::{Carrier, Fallback};
+use weft_sys::Buffers;
+
+use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
+use crate::wait::Wait;
+use crate::{process, wait};
+
+impl Stream {
+    /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
+    pub(crate) fn send(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
+            self.leave(fd, Fallback::Feature);
+            return None;
+        }
+        if flags & libc::MSG_ZEROCOPY != 0 {
+            self.leave(fd, Fallback::Feature); // Its notices are the kernel's.
+        }
+        let mut done = 0;
+        let mut may_be_pulled = self.zcopy.is_for(buffers);
+        loop {
+            let rest = buffers.after(done);
+            if done == 0
+                && let Some(error) = self.take_error()
+            {
+                return Some(Err(error));
+            }
+            let sent = match self.by(fd) {
+                By::Kernel if done == 0 => return self.not_counted(fd, flags),
+                By::Kernel => rest.send(borrow(fd), flags),
+                By::End(end) if may_be_pulled => {
+                    may_be_pulled = false;
+                    let nonblocking = is_nonblocking(fd, flags);
+                    match self.zcopy.send(end, fd, rest, nonblocking, &self.spin_out) {
+                        Ok((0, _)) => continue,
+                        Ok((sent, true)) => return Some(Ok(done + sent)),
+                        other => other.map(|(sent, _)| sent),
+                    }
+                }
+                By::End(end) => end.try_send(borrow(fd), rest, flags),
+                By::Counted => self.send_counted(fd, rest, flags),
+            };
+            match sent {
+                Ok(sent) => {
+                    done += sent;
+                    if sent == 0 || done >= buffers.len() {
+                        return Some(Ok(done));
+                    }
+                }
+                Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
+                    self.full.store(1, Ordering::Relaxed);
+                    return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
+                }
+                Err(Errno::AGAIN) => {
+                    if let Err(errno) = self.wait_for_room(fd) {
+                        return Some(if done > 0 { Ok(done) } else { Err(errno) });
+                    }
+                }
+                Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
+                Err(_) if done > 0 => return Some(Ok(done)),
+                Err(errno) => return Some(Err(errno)),
+            }
+        }
+    }
+
+    fn send_counted(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Result<usize, Errno> {
+        let mut before = self.before.lock();
+        if let Some(end) = self.end() {
+            return end.try_send(borrow(fd), buffers, flags);
+        }
+        let sent = buffers.send(borrow(fd), flags | libc::MSG_DONTWAIT)?;
+        before.sent += sent as u64;
+        Ok(sent)
+    }
+
+    #[cold]
+    fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
+        let deadline = deadline(fd, sockopt::Timeout::Send);
+        let wait = Wait::begin(&self.spin_out);
+        loop {
+            let Some(end) = self.end().filter(|end| end.carrier_out() == Carrier::Memory) else {
+                return sleep_until_writable(fd, deadline);
+            };
+            if wait.look(SPIN_MAX_NS, || end.room() > 0) {
+                wait.end();
+                return Ok(());
+            }
+            let (word, value) = end.want_room_by_futex();
+            if end.room() > 0 {
+                return Ok(());
+            }
+            let slept = futex::wait(word, futex::Flags::empty(), value, Some(&WRITER_NAP));
+            if end.room() > 0 {
+                wait.end();
+                return Ok(());
+            }
+            if slept == Err(Errno::INTR) && !process::handlers_restart() {
+                return Err(Errno::INTR);
+            }
+            self.check_still_at(fd)?;
+            if is_hung_up(fd) {
+                end.hang_up();
+                return Ok(()); // The kernel says what to say.
+            }
+            if deadline.is_some_and(|deadline| wait::now() >= deadline) {
+                return Err(Errno::AGAIN);
+            }
+        }
+    }
+}
+
+/// When a call that begins now has waited for as long as the socket's option allows.
+pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
+    let limit = sockopt::socket_timeout(borrow(fd), which).ok().flatten()?;
+    Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
+}
+
+fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
+    let left = deadline.map(|deadline| {
+        let left = deadline.saturating_sub(wait::now());
+        Timespec {
+            tv_sec: (left / 1_000_000_000).cast_signed(),
+            tv_nsec: (left % 1_000_000_000).cast_signed(),
+        }
+    });
+    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
+    match rustix::event::poll(&mut set, left.as_ref()) {
+        Ok(0) => Err(Errno::AGAIN),
+        Err(Errno::INTR) if process::handlers_restart() => Ok(()),
+        other => other.map(drop),
+    }
+}

@@ -1,0 +1,123 @@
+//! The end: of memory, back to TCP, and of the stream.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+use weft_sys::SharedLock;
+
+use super::bells::{AT_ONCE, Heard};
+use super::{Carrier, End};
+
+use crate::words::{NONE, Role, Side};
+
+impl End {
+    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
+    /// is told.
+    pub fn shut_write(&self) {
+        // Behind a send that is under way.
+        let _held = SharedLock::on(self.tx.words().lock).lock();
+        self.own.shut_write.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.wake_dozers();
+    }
+
+    /// Nothing more will be read (`shutdown(2)` of the reading half).
+    pub fn shut_read(&self) {
+        self.own.shut_read.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether an end has begun, in either direction, as far as both ends have said so.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let said = |side: &Side| {
+            side.shut_write.load(Ordering::Relaxed) != 0
+                || side.shut_read.load(Ordering::Relaxed) != 0
+                || side.gone.load(Ordering::Relaxed) != 0
+        };
+        said(&self.own) || said(&self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether the peer has gone for good.
+    #[must_use]
+    pub fn is_peer_gone(&self) -> bool {
+        self.own.gone.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl End {
+    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
+    /// the socket goes to somebody who does not know them. What the rings hold is read first, so
+    /// the next reader must know them unless [`End::unread`] is 0 after this.
+    pub fn leave(&self, socket: BorrowedFd<'_>) {
+        let [first, second] = match self.role {
+            Role::Connector => [&self.tx, &self.rx],
+            Role::Acceptor => [&self.rx, &self.tx],
+        };
+        let Some(_first) = SharedLock::on(first.words().lock).lock() else { return };
+        let Some(held) = SharedLock::on(second.words().lock).lock() else { return };
+        if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
+            return;
+        }
+        // A writer that sleeps until there is room goes on over TCP.
+        let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
+        if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
+            self.ring_bell(socket, &held);
+            let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
+        }
+        for ring in [first, second] {
+            let words = ring.words();
+            if words.switch_at.load(Ordering::Relaxed) == NONE {
+                let sent = words.tcp_sent.load(Ordering::Relaxed);
+                words.switch_at.store(sent, Ordering::Release);
+            }
+            words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
+        }
+    }
+
+    /// Takes the bells that have come, and returns whether the stream has ended behind what the
+    /// rings hold. It is asked for only if it `may_have_ended`.
+    ///
+    /// # Errors
+    /// What the kernel says of the socket, which it says only once.
+    pub fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno> {
+        if self.carrier_in() == Carrier::Tcp {
+            return Ok(false);
+        }
+        let held = SharedLock::on(self.rx.words().reader_lock).lock();
+        let Some(_held) = held else { return Ok(false) };
+        loop {
+            match self.take_bells(socket) {
+                Ok(Heard::End) => return self.ended(socket).map(|_| true),
+                Ok(Heard::Bytes) => return Ok(false),
+                Ok(Heard::Bells(taken)) if taken < AT_ONCE && !may_have_ended => {
+                    return Ok(false);
+                }
+                Ok(Heard::Bells(_)) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => {
+                    self.note_reset();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone.
+    pub fn hang_up(&self) {
+        if self.peer.shut_write.load(Ordering::Acquire) == 0 {
+            self.own.gone.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the bells that have come, before the socket is closed or goes to somebody who would
+    /// take them for data: the kernel resets a connection that is closed with bytes unread.
+    pub fn hush(&self, socket: BorrowedFd<'_>) {
+        if self.has_switched_in()
+            && let Some(_held) = SharedLock::on(self.rx.words().reader_lock).lock()
+        {
+            while let Ok(Heard::Bells(_)) = self.take_bells(socket) {}
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Receiving: from TCP, from the ring and from sources; and telling who waits for room.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
+use rustix::thread::futex;
+use weft_sys::{Buffers, SharedGuard, SharedLock};
+
+use super::bells::Heard;
+use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
+use crate::how::How;
+use crate::ring::Broken;
+use crate::words::NONE;
+
+impl End {
+    /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing is there; `ECONNRESET` and whatever else the kernel says of the socket;
+    /// `EDEADLK` as [`End::try_send`].
+    #[inline]
+    pub fn try_recv(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<usize, Errno> {
+        self.advance(socket);
+        let words = self.rx.words();
+        let _held = SharedLock::on(words.reader_lock).lock().ok_or(Errno::DEADLK)?;
+        loop {
+            let switch_at = words.switch_at.load(Ordering::Acquire);
+            let tcp_read = words.tcp_read.load(Ordering::Relaxed);
+            if tcp_read < switch_at {
+                match self.recv_over_tcp(socket, buffers, how)? {
+                    Some(received) => return Ok(received),
+                    None => continue,
+                }
+            }
+            let taken = if how.discard && how.keep {
+                self.rx.available()?.min(buffers.len())
+            } else if how.discard {
+                self.rx.skip(buffers.len())?
+            } else {
+                self.rx.take(buffers, how.keep)?
+            };
+            let named = self.sources_in.may_be_open();
+            let pulled = if named { self.pull(socket, buffers, how, taken) } else { 0 };
+            if taken + pulled > 0 {
+                if taken > 0 && !how.keep {
+                    self.announce_room(socket);
+                }
+                return Ok(taken + pulled);
+            }
+            // A call for no bytes waits for bytes all the same (tcp_recvmsg).
+            if buffers.is_empty() && self.rx.available()? > 0 {
+                return Ok(0);
+            }
+            if self.is_back() {
+                self.take_last_bells(socket)?;
+                return buffers.recv(socket, how.flags());
+            }
+            if !how.look {
+                return Err(Errno::AGAIN);
+            }
+            if let Some(ended) = self.ask_kernel(socket)? {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Fills the buffers out of the peer's memory, behind the `taken` bytes of the ring.
+    #[cold]
+    pub(super) fn pull(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+        taken: usize,
+    ) -> usize {
+        let kept = if how.keep { taken } else { 0 };
+        let is_next = || self.rx.available() == Ok(kept);
+        let pulled = self.sources_in.pull(buffers.after(taken), how.keep, how.discard, is_next);
+        if pulled.over {
+            fence(Ordering::SeqCst);
+            if self.peer.space_wanted.load(Ordering::Relaxed) != 0 {
+                self.announce_room_to_waiter(socket);
+            }
+        }
+        pulled.bytes
+    }
+
+    /// The first phase. `None` if it has just ended.
+    #[cold]
+    fn recv_over_tcp(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<Option<usize>, Errno> {
+        let words = self.rx.words();
+        let before = words.tcp_read.load(Ordering::Relaxed);
+        let most = match words.switch_at.load(Ordering::Acquire) {
+            NONE => {
+                let come = ioctl_fionread(socket)?;
+                if words.switch_at.load(Ordering::Acquire) != NONE {
+                    return Ok(None);
+                }
+                come.max(1)
+            }
+            switch_at => switch_at.saturating_sub(before),
+        };
+        // Behind the last byte of the first phase there may be bells, and bytes of the third.
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let received = match buffers.recv_most(socket, most, how.flags()) {
+            Ok(received) => received,
+            Err(Errno::AGAIN) if words.switch_at.load(Ordering::Acquire) == before => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        // What has come behind it meanwhile is a bell. Who rang it has said before where the phase
+        // ends.
+        let left = words.switch_at.load(Ordering::Acquire).saturating_sub(before);
+        let bytes = usize::try_from(left).map_or(received, |left| received.min(left));
+        if !how.keep {
+            words.tcp_read.store(before + bytes as u64, Ordering::Relaxed);
+            self.count_bells(received - bytes);
+        }
+        if bytes == 0 && received > 0 { Ok(None) } else { Ok(Some(bytes)) }
+    }
+
+    /// The rings are empty: has the stream ended? `Some(0)` if so, `None` if something has come
+    /// meanwhile.
+    #[cold]
+    fn ask_kernel(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
+        let answer = self.take_bells(socket);
+        fence(Ordering::SeqCst);
+        if self.available()? > 0 {
+            return Ok(None);
+        }
+        match answer {
+            Ok(Heard::End) => self.ended(socket).map(Some),
+            Ok(Heard::Bells(_)) => Ok(None),
+            Ok(Heard::Bytes) if self.is_back() => Ok(None),
+            Ok(Heard::Bytes) => Err(Broken.into()), // More than it has ever put.
+            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            Err(error) => {
+                self.note_reset();
+                Err(error)
+            }
+        }
+    }
+
+    /// The kernel has no more, and neither have the rings.
+    pub(super) fn ended(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let said_so = self.peer.shut_write.load(Ordering::Acquire) != 0
+            || self.own.shut_read.load(Ordering::Relaxed) != 0;
+        if said_so || self.rx.words().switch_at.load(Ordering::Relaxed) == NONE {
+            return Ok(0);
+        }
+        self.own.gone.store(1, Ordering::Relaxed);
+        // TCP resets a connection whose closing end has not read everything. That of a process
+        // which was killed could not know: the own kernel is told.
+        let unread = self.tx.available()? > 0 || self.sources_out.are_open();
+        if unread && self.own.reset_told.swap(1, Ordering::Relaxed) == 0 {
+            let _ = connect_unspec(socket);
+            let _ = shutdown(socket, Shutdown::Both);
+            let _ = sockopt::socket_error(socket);
+            return Err(Errno::CONNRESET);
+        }
+        Ok(0)
+    }
+
+    /// The kernel has said that the connection was reset.
+    pub fn note_reset(&self) {
+        self.own.gone.store(1, Ordering::Relaxed);
+        self.own.reset_told.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the third phase has begun, and is next.
+    #[inline]
+    fn is_back(&self) -> bool {
+        let words = self.rx.words();
+        words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
+    }
+
+    /// Tells a writer that waits for it.
+    #[inline]
+    pub(super) fn announce_room(&self, socket: BorrowedFd<'_>) {
+        fence(Ordering::SeqCst);
+        if self.peer.space_wanted.load(Ordering::Relaxed) != 0 && self.rx.has_made_room() {
+            self.announce_room_to_waiter(socket);
+        }
+    }
+
+    /// The same, with the lock of the own direction, which is the rings'.
+    #[cold]
+    pub(super) fn announce_room_held(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
+        fence(Ordering::SeqCst);
+        if self.peer.space_wanted.load(Ordering::Relaxed) != 0
+            && self.wake_writer() & WANTED_BY_POLL != 0
+        {
+            self.ring_bell(socket, held);
+        }
+    }
+
+    /// Wakes a writer that sleeps by a futex, and returns how writers have been waiting.
+    fn wake_writer(&self) -> u32 {
+        // Who polls is told when it is worth it; what is still unread leads here again.
+        let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
+        let wanted = self.peer.space_wanted.fetch_and(kept, Ordering::AcqRel) & !kept;
+        if wanted & WANTED_BY_FUTEX != 0 {
+            let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
+        }
+        wanted
+    }
+
+    #[cold]
+    fn announce_room_to_waiter(&self, socket: BorrowedFd<'_>) {
+        if self.wake_writer() & WANTED_BY_POLL != 0
+            && let Some(held) = SharedLock::on(self.tx.words().lock).lock()
+            && self.tx.words().back_at.load(Ordering::Relaxed) == NONE
+        {
+            if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
+                self.switch(socket, &held);
+            }
+            self.ring_bell(socket, &held);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Sending: into the ring, by naming a source, or over TCP; and waking who waits for it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use weft_sys::{Buffers, SharedGuard, SharedLock};
+
+use super::{BELL, End};
+use crate::how::DONTWAIT;
+use crate::source::{Owner, SourceNumber};
+use crate::words::NONE;
+
+impl End {
+    /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
+    ///
+    /// # Errors
+    /// `EAGAIN`: no room; `EPIPE`, `ECONNRESET` and whatever else the kernel says of the socket;
+    /// `EDEADLK` in a signal handler that has interrupted the same call of its own thread.
+    #[inline]
+    pub fn try_send(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let words = self.tx.words();
+        let held = SharedLock::on(words.lock).lock().ok_or(Errno::DEADLK)?;
+        if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
+            let sent = buffers.send(socket, flags | DONTWAIT)?;
+            words.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
+            return Ok(sent);
+        }
+        if self.peer.parted.load(Ordering::Relaxed) != 0 {
+            self.ask_for_peer(socket);
+        }
+        if self.is_the_kernels_to_send() {
+            let sent = buffers.send(socket, flags | DONTWAIT);
+            if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
+                self.own.reset_told.store(1, Ordering::Relaxed);
+            }
+            return sent;
+        }
+        // What comes behind a source waits until it is over.
+        let put = if self.sources_out.are_open() { 0 } else { self.tx.put(buffers)? };
+        if put == 0 {
+            if buffers.is_empty() {
+                return Ok(0);
+            }
+            self.tx.count_stall();
+            return Err(Errno::AGAIN);
+        }
+        self.tx.count_message();
+        self.announce_bytes(socket, &held);
+        Ok(put)
+    }
+
+    /// The last one of the peer's, as far as it knew, was about to close the socket. If that was
+    /// so, the kernel has seen the end.
+    #[cold]
+    fn ask_for_peer(&self, socket: BorrowedFd<'_>) {
+        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0) {
+            self.hang_up();
+        }
+    }
+
+    /// Names a long message instead of putting it, for the peer to pull it out of the owner's
+    /// memory: it must stay there, and as it is, until the source is over. `None`: not now.
+    pub fn post_source(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        owner: &Owner,
+    ) -> Option<SourceNumber> {
+        let words = self.tx.words();
+        let held = SharedLock::on(words.lock).lock()?;
+        let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
+        if !in_memory || self.is_the_kernels_to_send() || self.sources_out.are_open() {
+            return None;
+        }
+        let number = self.sources_out.post(buffers, owner)?;
+        self.tx.count_message();
+        self.announce_bytes(socket, &held);
+        Some(number)
+    }
+
+    /// How much of a source has been pulled so far. `None`: it is over, or will not go on.
+    #[must_use]
+    pub fn source_progress(&self, number: SourceNumber) -> Option<u64> {
+        let lost = self.registry.generation(self.slot) != self.generation
+            || self.sources_out.are_refused()
+            || self.is_the_kernels_to_send();
+        if lost { None } else { self.sources_out.progress(number) }
+    }
+
+    /// Ends a source of the caller's. Returns how many bytes of it the peer has pulled.
+    #[must_use]
+    pub fn withdraw_source(&self, number: SourceNumber) -> usize {
+        if self.registry.generation(self.slot) != self.generation {
+            return 0; // Both ends have gone; the slot is another connection's.
+        }
+        self.sources_out.withdraw(number)
+    }
+
+    /// Whether another process sleeps at the other end until something comes.
+    #[must_use]
+    pub fn is_peer_waiting(&self) -> bool {
+        let sleeps = self.peer.sleepers.load(Ordering::Relaxed) != 0
+            || self.peer.doze.load(Ordering::Relaxed) != 0;
+        sleeps && self.peer.pid.load(Ordering::Relaxed) != self.own.pid.load(Ordering::Relaxed)
+    }
+
+    /// Something has been put: wakes whoever waits for it at the other end. The lock of the own
+    /// direction is held.
+    #[inline]
+    fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
+        fence(Ordering::SeqCst);
+        self.wake_dozers();
+        let asleep = self.peer.sleepers.load(Ordering::Relaxed) != 0;
+        // Of one that has shut down its half, only the kernel can say whether it still lives.
+        if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
+            self.ring_bell(socket, held);
+        }
+        if self.rx.acknowledge() {
+            self.announce_room_held(socket, held);
+        }
+    }
+
+    pub(super) fn is_the_kernels_to_send(&self) -> bool {
+        self.tx.words().back_at.load(Ordering::Relaxed) != NONE
+            || self.own.gone.load(Ordering::Relaxed) != 0
+            || self.own.shut_write.load(Ordering::Relaxed) != 0
+            || self.does_nobody_receive()
+    }
+
+    /// The peer has closed its socket, or shut down both halves: the kernel takes what comes, and
+    /// answers with a reset.
+    fn does_nobody_receive(&self) -> bool {
+        self.peer.refs.load(Ordering::Relaxed) == 0
+            || (self.peer.shut_read.load(Ordering::Relaxed) != 0
+                && self.peer.shut_write.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Wakes who sleeps at the other end on the word.
+    #[inline]
+    pub(super) fn wake_dozers(&self) {
+        if self.peer.doze.load(Ordering::Relaxed) != 0 {
+            self.peer.doze.store(0, Ordering::Relaxed);
+            let _ = futex::wake(self.peer.doze, futex::Flags::empty(), u32::MAX);
+        }
+    }
+
+    /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
+    /// rings'.
+    pub(super) fn ring_bell(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
+        if self.own.shut_write.load(Ordering::Relaxed) != 0 {
+            return; // The kernel sends nothing any more: see `can_be_rung`.
+        }
+        if self.peer.bell.swap(1, Ordering::AcqRel) != 0 {
+            return; // The last one is still to be heard.
+        }
+        let words = self.tx.words();
+        match send(socket, &BELL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(_) => {
+                words.bells.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                // What fills the socket wakes the peer as well. When that has been read, it takes
+                // another bell.
+                self.peer.bell.store(0, Ordering::Release);
+            }
+            Err(_) => self.own.gone.store(1, Ordering::Relaxed),
+        }
+    }
+}

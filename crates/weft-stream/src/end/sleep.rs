@@ -1,0 +1,80 @@
+//! What who waits says before it sleeps.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
+
+impl End {
+    /// Lets the peer's writer have what has been read, as a reader does that will not come back
+    /// soon: under flow control by credits that may not have been due.
+    pub fn acknowledge(&self, socket: BorrowedFd<'_>) {
+        if self.rx.acknowledge() {
+            self.announce_room(socket);
+        }
+    }
+
+    /// From here on the peer rings a bell when it has put something.
+    pub fn begin_sleep(&self) {
+        self.own.sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The end of what [`End::begin_sleep`] began.
+    pub fn end_sleep(&self) {
+        self.own.sleepers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Sleeps until the peer has put something, for `time` at most: waking from this costs less
+    /// than a bell, but only the peer itself can do it, and it may have died.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
+        self.own.doze.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let ends =
+            self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);
+        if ends != 0 || self.unread() > 0 {
+            return Ok(()); // What ends is the kernel's to tell.
+        }
+        match futex::wait(self.own.doze, futex::Flags::empty(), 1, Some(time)) {
+            Err(Errno::INTR) => Err(Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// From here on the peer rings a bell, once, when it has made room.
+    pub fn want_room(&self) {
+        self.own.space_wanted.fetch_or(WANTED_BY_POLL, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// How many bells have been taken from the socket: who takes one that another waits for has to
+    /// tell.
+    #[inline]
+    #[must_use]
+    pub fn bells_taken(&self) -> u64 {
+        self.rx.words().bells_taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer can still ring. Who waits for room of one that cannot, because it has shut
+    /// down its half, has to look again and again.
+    #[must_use]
+    pub fn can_be_rung(&self) -> bool {
+        self.peer.shut_write.load(Ordering::Relaxed) == 0 && self.carrier_in() == Carrier::Memory
+    }
+
+    /// The word on which a writer sleeps by a futex, and its value, after which it looks for room
+    /// once more.
+    #[must_use]
+    pub fn want_room_by_futex(&self) -> (&'static AtomicU32, u32) {
+        let before = self.own.space_wanted.fetch_or(WANTED_BY_FUTEX, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        (self.own.space_wanted, before | WANTED_BY_FUTEX)
+    }
+}
