@@ -117,9 +117,9 @@ fn visible(widths: &[u16], ordered_by: usize, width: u16) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     use super::super::app::tests::app;
     use super::*;

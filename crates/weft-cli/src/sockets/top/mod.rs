@@ -8,8 +8,8 @@ use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use crossterm::event::{self, Event};
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -19,6 +19,8 @@ use super::source;
 
 /// Longest time without a look at whether a signal wants an end.
 const SIGNAL_CHECK: Duration = Duration::from_millis(200);
+/// How long crossterm waits for an event that may be there: for no time at all it does not look.
+const EVENT_WAIT: Duration = Duration::from_millis(1);
 /// Rates need two samples: the second comes soon.
 const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(300);
 
@@ -61,7 +63,7 @@ fn show(terminal: &mut DefaultTerminal, interval: Duration, stop: &Stop) -> Resu
         if !wait(due.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK))? {
             break;
         }
-        while event::poll(Duration::ZERO).context("cannot read the terminal")? {
+        while event::poll(EVENT_WAIT).context("cannot read the terminal")? {
             if let Event::Key(key) = event::read().context("cannot read the terminal")? {
                 app.press(key);
             }
