@@ -5,6 +5,7 @@
 //! started there as a user would start it, and [`parse`] reads what it printed.
 
 mod compile;
+mod crowd;
 pub mod endpoint;
 mod loss;
 pub mod machine;

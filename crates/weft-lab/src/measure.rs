@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::crowd::Crowd;
 use crate::endpoint::Port;
 use crate::parse::{iperf3, perftest, qperf, redis, sockperf, ucx, wrk};
 use crate::paths::scratch;
@@ -30,13 +31,15 @@ pub enum Placement {
     Free,
     /// Both on the first core.
     Together,
+    /// As `Pinned`, and each core has another busy thread besides.
+    Crowded,
 }
 
 impl Placement {
     fn cores(self) -> (Option<usize>, Option<usize>) {
         let last = available_parallelism().map_or(0, |cores| cores.get() - 1);
         match self {
-            Self::Pinned => (Some(0), Some(last)),
+            Self::Pinned | Self::Crowded => (Some(0), Some(last)),
             Self::Free => (None, None),
             Self::Together => (Some(0), Some(0)),
         }
@@ -45,12 +48,13 @@ impl Placement {
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let crowd = if *self == Self::Crowded { ", which are busy" } else { "" };
         match self.cores() {
             (Some(server), Some(client)) if server == client => {
                 write!(f, "both on core {server}")
             }
             (Some(server), Some(client)) => {
-                write!(f, "server on core {server}, client on core {client}")
+                write!(f, "server on core {server}, client on core {client}{crowd}")
             }
             _ => f.write_str("free to move between cores"),
         }
@@ -249,6 +253,7 @@ impl Bench<'_> {
     ///
     /// If a program is missing, fails, or prints no result.
     pub fn run(&self, tool: Tool) -> Result<Sample> {
+        let _crowd = (self.placement == Placement::Crowded).then(Crowd::gather);
         let result = match tool {
             Tool::PerftestBandwidth { program, options, unit } => {
                 self.perftest_bandwidth(program, options, unit)

@@ -32,6 +32,10 @@ impl Group {
     }
 }
 
+const fn crowded(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Group {
+    Group { placement: Some(Placement::Crowded), ..Group::of(baseline, subjects) }
+}
+
 const TCP_LATENCY: Tool = Tool::QperfLatency { test: "tcp_lat", bytes: 8 };
 const DATAGRAMS: Group = Group::of(
     Tool::QperfLatency { test: "udp_lat", bytes: 8 },
@@ -201,7 +205,7 @@ const fn stream(weft: bool) -> Tool {
 }
 
 /// Programs that know nothing of RDMA, on one host.
-pub(crate) const GROUPS_OF_SOCKETS: [Group; 10] = [
+pub(crate) const GROUPS_OF_SOCKETS: [Group; 14] = [
     // TCP is at its best where no core has to be woken.
     Group {
         baseline_placement: Some(Placement::Together),
@@ -223,6 +227,10 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 10] = [
         placement: Some(Placement::Together),
         ..Group::of(redis(50, 1, false), &[(redis(50, 1, true), Target::AtLeast(1.0))])
     },
+    crowded(ping_pong(false), &[(ping_pong(true), Target::AtMost(1.0))]),
+    crowded(stream(false), &[(stream(true), Target::AtLeast(1.0))]),
+    crowded(redis(50, 1, false), &[(redis(50, 1, true), Target::AtLeast(1.0))]),
+    crowded(nginx(1_024, false), &[(nginx(1_024, true), Target::AtLeast(1.0))]),
 ];
 
 impl Target {
