@@ -18,19 +18,42 @@ fn counted(sockets: &Sockets, what: &str) -> Result<u64> {
     Ok(report["totals"]["datagrams"][what].as_u64().unwrap_or(0))
 }
 
-#[test]
-fn every_call_does_what_it_does_on_the_kernel() -> Result<()> {
-    let program = compile("udp")?;
+/// Runs a program on the kernel and, in these ways, on Weft, where it must print the same. Returns
+/// how many datagrams have gone through memory.
+fn same_on_weft(name: &str, ways: &[&str]) -> Result<u64> {
+    let program = compile(name)?;
     let sockets = Sockets::new(Ends::Both)?;
     let kernel = sockets.plain(&program).run(TIMEOUT)?.success()?;
-    let ours = sockets.server(&program).run(TIMEOUT)?.success()?;
-    for (number, (kernel, ours)) in kernel.stdout.lines().zip(ours.stdout.lines()).enumerate() {
-        ensure!(kernel == ours, "line {}: {kernel:?} on the kernel, now {ours:?}", number + 1);
+    for way in ways {
+        let ours = sockets.server(&program).env("WEFT_WAIT", way).run(TIMEOUT)?.success()?;
+        for (number, (kernel, ours)) in kernel.stdout.lines().zip(ours.stdout.lines()).enumerate() {
+            let line = number + 1;
+            ensure!(kernel == ours, "{way}, line {line}: {kernel:?} on the kernel, now {ours:?}");
+        }
+        ensure!(
+            kernel.stdout.lines().count() == ours.stdout.lines().count(),
+            "{way}: lines are missing"
+        );
     }
-    ensure!(kernel.stdout.lines().count() == ours.stdout.lines().count(), "lines are missing");
+    counted(&sockets, "datagrams")
+}
+
+#[test]
+fn every_call_does_what_it_does_on_the_kernel() -> Result<()> {
     // Of all that the program sends, some finds its receiver asleep.
-    let through_memory = counted(&sockets, "datagrams")?;
+    let through_memory = same_on_weft("udp", &["balanced"])?;
     ensure!(through_memory > 50, "{through_memory} datagrams through memory");
+    Ok(())
+}
+
+/// Who waits in a blocking call is woken, interrupted, limited, cancelled and succeeded as on the
+/// kernel, by strangers' datagrams, too.
+#[test]
+fn waits_end_as_on_the_kernel() -> Result<()> {
+    same_on_weft("udp_waits", &["balanced", "latency"])?;
+    // Nobody looks: only dozers receive through memory, and they are woken.
+    let by_dozers = same_on_weft("udp_waits", &["cpu"])?;
+    ensure!(by_dozers > 1_000, "{by_dozers} datagrams through memory");
     Ok(())
 }
 

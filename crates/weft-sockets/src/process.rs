@@ -7,9 +7,10 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::net::sockopt;
+use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
 
+use crate::datagram::Datagram;
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Kind};
 use crate::{epoll, errno, extended, settings};
@@ -154,21 +155,26 @@ pub(crate) fn handlers_restart() -> bool {
     })
 }
 
-/// Finds the connections among the sockets that the program was started with.
+/// Finds the connections, and the inboxes, of the sockets that the program was started with.
 fn inherit() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let names = entries.flatten().map(|entry| entry.file_name());
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
-    let sockets = fds.filter(|&fd| {
-        sockopt::socket_type(borrow(fd)) == Ok(rustix::net::SocketType::STREAM) && is_internet(fd)
-    });
-    for fd in sockets {
-        let cookie = sockopt::socket_cookie(borrow(fd)).unwrap_or(0);
-        let Some(registry) = settings::registry() else { return };
-        if let Some(end) = End::inherited(registry, cookie) {
-            table::install(fd, Kind::Stream(Stream::inherited(end)));
+    for fd in fds {
+        let found = match sockopt::socket_type(borrow(fd)) {
+            Ok(SocketType::STREAM) if is_internet(fd) => inherited_stream(fd).map(Kind::Stream),
+            Ok(SocketType::DGRAM) if is_internet(fd) => Datagram::inherited(fd).map(Kind::Datagram),
+            _ => None,
+        };
+        if let Some(found) = found {
+            table::install(fd, found);
         }
     }
+}
+
+fn inherited_stream(fd: RawFd) -> Option<Stream> {
+    let cookie = sockopt::socket_cookie(borrow(fd)).ok()?;
+    End::inherited(settings::registry()?, cookie).map(Stream::inherited)
 }
 
 /// Whether a socket is of IPv4 or IPv6.

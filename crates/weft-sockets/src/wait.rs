@@ -66,8 +66,15 @@ impl<'a> Wait<'a> {
         is_there()
     }
 
-    /// It is there: remembers how long it took.
-    pub(crate) fn end(self) {
-        self.spin.learn(now().saturating_sub(self.began));
+    /// When it began, in nanoseconds.
+    pub(crate) fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// It is there: remembers how long it took, and returns that, in nanoseconds.
+    pub(crate) fn end(self) -> u64 {
+        let waited = now().saturating_sub(self.began);
+        self.spin.learn(waited);
+        waited
     }
 }

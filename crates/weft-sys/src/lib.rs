@@ -5,6 +5,7 @@
 mod adopt;
 mod atomic;
 mod buffers;
+mod doze;
 mod forkable;
 mod futex;
 mod interfaces;
@@ -29,6 +30,7 @@ mod wait;
 #[cfg(not(loom))]
 pub use adopt::Adopted;
 pub use buffers::Buffers;
+pub use doze::Doze;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use leftover::remove_at_exit;

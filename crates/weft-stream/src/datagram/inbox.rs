@@ -6,9 +6,11 @@
 //! more: its datagram goes through the kernel then.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use weft_sys::{Buffers, SharedLock};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use weft_sys::{Buffers, Doze, SharedLock};
 
 use super::layout::{HEADER_LEN, RING_LEN, UNIT, entry, entry_at, ring_at, slot_at, words};
 use super::registry::Datagrams;
@@ -45,7 +47,7 @@ pub enum Put {
     Done,
     /// There was no room: it is lost, as UDP's are.
     Dropped,
-    /// The owner does not look: the kernel is to take it.
+    /// The owner neither looks nor dozes: the kernel is to take it.
     Shut,
     /// The inbox is somebody else's, or nobody's.
     Gone,
@@ -87,9 +89,12 @@ impl Inbox {
             for count in [words::DATAGRAMS, words::BYTES, words::DROPPED, words::BY_KERNEL] {
                 inbox.count(count).store(0, Ordering::Relaxed);
             }
-            datagrams.word(slot_at(slot) + words::READER_LOCK).store(0, Ordering::Relaxed);
+            for word in [words::READER_LOCK, words::DOZE] {
+                datagrams.word(slot_at(slot) + word).store(0, Ordering::Relaxed);
+            }
             inbox.entry(entry::PORT).store(owner.port.into(), Ordering::Relaxed);
             inbox.entry(entry::REFS).store(1, Ordering::Relaxed);
+            inbox.entry(entry::LEFT).store(0, Ordering::Relaxed);
             inbox.entry(entry::PID).store(owner.pid, Ordering::Relaxed);
             inbox.entry(entry::LIMIT).store(owner.limit, Ordering::Relaxed);
             inbox.entry(entry::SHARED).store(owner.shared.into(), Ordering::Relaxed);
@@ -159,9 +164,24 @@ impl Inbox {
         self.datagrams.change(port);
     }
 
-    /// Puts a datagram, if the owner looks.
+    /// Datagrams that found it shut, and went through the kernel, so far.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.count(words::BY_KERNEL).load(Ordering::Relaxed)
+    }
+
+    /// Puts a datagram, if the owner looks or dozes, and wakes it.
     #[must_use]
     pub fn put(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
+        let put = self.put_quietly(from, buffers);
+        if put == Put::Done {
+            fence(Ordering::SeqCst);
+            self.dozers().wake();
+        }
+        put
+    }
+
+    fn put_quietly(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
         if !self.is_ours() {
             return Put::Gone;
         }
@@ -275,6 +295,33 @@ impl Inbox {
     /// Nobody looks any more: the kernel is to take what comes.
     pub fn shut(&self) {
         self.head.fetch_or(SHUT, Ordering::AcqRel);
+    }
+
+    /// It is the kernel's for good, whichever program has the socket.
+    pub fn leave(&self) {
+        self.entry(entry::LEFT).store(1, Ordering::Relaxed);
+        self.shut();
+    }
+
+    /// Whether that has been said of it.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.entry(entry::LEFT).load(Ordering::Relaxed) != 0
+    }
+
+    /// Dozes until a sender has put something, for `time` at most. The inbox stays open; where it
+    /// is not, or something waits, this returns at once.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
+        self.dozers().settle_down();
+        let is_open = self.head.load(Ordering::Relaxed) & WINDOW == 0;
+        if is_open && self.is_empty() { self.dozers().doze(time) } else { Ok(()) }
+    }
+
+    fn dozers(&self) -> Doze<'static> {
+        Doze::on(self.datagrams.word(slot_at(self.slot) + words::DOZE))
     }
 
     /// A thread is about to sleep in the kernel. What has been put before is there now; nothing

@@ -3,7 +3,7 @@
 use crate::layout::{LINES, PAGE};
 
 /// The version of the layout, which is in the name of the file.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Sockets of one user that receive through memory at a time. Those beyond stay with the kernel.
 pub(crate) const INBOXES_MAX: usize = 1_024;
 /// Bytes of an inbox: what the kernel gives a socket by default (`net.core.rmem_default`), rounded
@@ -44,6 +44,8 @@ pub(crate) mod entry {
     /// The socket may share its address with others.
     pub(crate) const SHARED: usize = 28;
     pub(crate) const PID: usize = 32;
+    /// It is the kernel's for good.
+    pub(crate) const LEFT: usize = 36;
 }
 
 /// A slot: a page of words, then the ring.
@@ -61,6 +63,7 @@ pub(crate) mod words {
     /// How much has been taken, in the same units.
     pub(crate) const TAIL: usize = 128;
     pub(crate) const READER_LOCK: usize = 136;
+    pub(crate) const DOZE: usize = 140;
 }
 
 /// Records begin at multiples of this.

@@ -6,9 +6,8 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
-use rustix::thread::futex;
 use rustix::time::Timespec;
-use weft_sys::{Buffers, SharedGuard, SharedLock};
+use weft_sys::{Buffers, Doze, SharedGuard, SharedLock};
 
 use super::{BELL, End};
 use crate::how::DONTWAIT;
@@ -151,10 +150,7 @@ impl End {
     /// Wakes who sleeps at the other end on the word.
     #[inline]
     pub(super) fn wake_dozers(&self) {
-        if self.peer.doze.load(Ordering::Relaxed) != 0 {
-            self.peer.doze.store(0, Ordering::Relaxed);
-            let _ = futex::wake(self.peer.doze, futex::Flags::empty(), u32::MAX);
-        }
+        Doze::on(self.peer.doze).wake();
     }
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::thread::futex;
 use rustix::time::Timespec;
+use weft_sys::Doze;
 
 use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 
@@ -35,17 +35,14 @@ impl End {
     /// # Errors
     /// `EINTR`: a signal was handled.
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
-        self.own.doze.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let word = Doze::on(self.own.doze);
+        word.settle_down();
         let ends =
             self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);
         if ends != 0 || self.unread() > 0 {
             return Ok(()); // What ends is the kernel's to tell.
         }
-        match futex::wait(self.own.doze, futex::Flags::empty(), 1, Some(time)) {
-            Err(Errno::INTR) => Err(Errno::INTR),
-            _ => Ok(()),
-        }
+        word.doze(time)
     }
 
     /// From here on the peer rings a bell, once, when it has made room.

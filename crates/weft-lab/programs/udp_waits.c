@@ -1,0 +1,348 @@
+/*
+ * Waiting for datagrams in blocking calls: what wakes, interrupts, ends and outlives a wait, a line
+ * for each result. Run on the kernel and on Weft, the lines must be the same.
+ *
+ * A stranger's datagram is sent by a system call that no hook sees, as a program without Weft does.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct sockaddr_in own(int fd)
+{
+    struct sockaddr_in address = {0};
+    getsockname(fd, (struct sockaddr *)&address, &(socklen_t){ sizeof address });
+    return address;
+}
+
+static int open_socket(void)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    if (bind(fd, (struct sockaddr *)&to, sizeof to))
+        perror("bind");
+    return fd;
+}
+
+static ssize_t send_to(int from, struct sockaddr_in to, const void *bytes, size_t len)
+{
+    return sendto(from, bytes, len, 0, (struct sockaddr *)&to, sizeof to);
+}
+
+static ssize_t send_as_stranger(int from, struct sockaddr_in to, const void *bytes, size_t len)
+{
+    return syscall(SYS_sendto, from, bytes, len, 0, &to, sizeof to);
+}
+
+static double now_ms(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1e3 + time.tv_nsec / 1e6;
+}
+
+/* Sends back what comes; what begins with a dot is the last. */
+static void echo(int fd)
+{
+    char bytes[16];
+    do {
+        struct sockaddr_in from;
+        ssize_t len =
+            recvfrom(fd, bytes, sizeof bytes, 0, (struct sockaddr *)&from, &(socklen_t){ sizeof from });
+        if (len < 0 || send_to(fd, from, bytes, len) != len) {
+            printf("echo failed\n");
+            return;
+        }
+    } while (bytes[0] != '.');
+}
+
+/* So many questions, of which each hundredth is a stranger's if there are any; then a child of ours
+ * waits again, as it has been used to. */
+static int ask(int fd, struct sockaddr_in to, int count, int strangers, int last)
+{
+    int good = 0;
+    char bytes[16];
+    for (int i = 0; i < count; i++) {
+        char text[16] = {0};
+        int len = snprintf(text, sizeof text, "%s%d", last && i == count - 1 ? "." : "", i);
+        if (strangers && i % 100 == 50)
+            send_as_stranger(fd, to, text, len);
+        else
+            send_to(fd, to, text, len);
+        good += recv(fd, bytes, sizeof bytes, 0) == len && !memcmp(bytes, text, len);
+    }
+    return good;
+}
+
+static void questions(void)
+{
+    int a = open_socket(), b = open_socket();
+    fflush(stdout);
+    if (fork() == 0) {
+        echo(b);
+        _exit(0);
+    }
+    printf("answers: %d\n", ask(a, own(b), 2000, 0, 0));
+    printf("and to strangers: %d\n", ask(a, own(b), 2000, 1, 1));
+    wait(NULL);
+    close(a);
+    close(b);
+}
+
+static volatile sig_atomic_t caught;
+
+static void catch_signal(int number)
+{
+    (void)number;
+    caught = 1;
+}
+
+/* A child that has become used to short waits gets signals until it stops waiting, or forty. */
+static void signals(int flags, int limited)
+{
+    int a = open_socket(), b = open_socket(), done[2];
+    struct sockaddr_in to = own(b);
+    if (pipe(done))
+        return;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        struct sigaction action = { .sa_handler = catch_signal, .sa_flags = flags };
+        sigaction(SIGUSR1, &action, NULL);
+        struct timeval limit = { .tv_sec = limited ? 20 : 0 };
+        setsockopt(b, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        echo(b);
+        char byte;
+        ssize_t got = recv(b, &byte, 1, 0);
+        printf("interrupted %s: %s, caught %d\n", flags & SA_RESTART ? "with SA_RESTART" : "",
+            got < 0 ? strerrorname_np(errno) : "went on", caught);
+        fflush(stdout);
+        _exit(write(done[1], "d", 1) != 1);
+    }
+    ask(a, to, 200, 0, 1);
+    struct pollfd over = { .fd = done[0], .events = POLLIN };
+    for (int i = 0; i < 40; i++) {
+        if (poll(&over, 1, 1) == 1)
+            break;
+        kill(child, SIGUSR1);
+    }
+    send_to(a, to, "x", 1);
+    waitpid(child, NULL, 0);
+    close(a);
+    close(b);
+    close(done[0]);
+    close(done[1]);
+}
+
+static void limits(void)
+{
+    int a = open_socket(), b = open_socket();
+    fflush(stdout);
+    if (fork() == 0) {
+        echo(b);
+        _exit(0);
+    }
+    ask(a, own(b), 200, 0, 1);
+    wait(NULL);
+    struct timeval limit = { .tv_usec = 30000 };
+    setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    for (int i = 0; i < 2; i++) {
+        double began = now_ms();
+        char byte;
+        ssize_t got = recv(a, &byte, 1, 0);
+        int error = errno;
+        double took = now_ms() - began;
+        printf("limited: %s, %s\n", got < 0 ? strerrorname_np(error) : "received",
+            took > 29 && took < 5000 ? "in time" : "at the wrong time");
+    }
+    close(a);
+    close(b);
+}
+
+static void *wait_for_ever(void *fd)
+{
+    echo(*(int *)fd);
+    char byte;
+    recv(*(int *)fd, &byte, 1, 0);
+    return NULL;
+}
+
+static void cancellation(void)
+{
+    int a = open_socket(), b = open_socket();
+    pthread_t thread;
+    void *result = NULL;
+    pthread_create(&thread, NULL, wait_for_ever, &b);
+    ask(a, own(b), 200, 0, 1);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    printf("cancelled: %d\n", result == PTHREAD_CANCELED);
+    close(a);
+    close(b);
+}
+
+/* Of a receiver that is killed while it waits, another one of the same socket gets all. */
+static void succession(void)
+{
+    int a = open_socket(), b = open_socket(), got = 0;
+    struct sockaddr_in to = own(b);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        echo(b);
+        char byte;
+        for (;;)
+            recv(b, &byte, 1, 0);
+    }
+    ask(a, to, 200, 0, 1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    char byte;
+    for (int i = 0; i < 20; i++) {
+        send_to(a, to, "x", 1);
+        usleep(1000);
+    }
+    while (recv(b, &byte, 1, MSG_DONTWAIT) == 1)
+        got++;
+    printf("after a kill: %d\n", got);
+    close(b);
+    /* Nobody is left. */
+    connect(a, (struct sockaddr *)&to, sizeof to);
+    send(a, "x", 1, 0);
+    printf("nobody: %s\n", send(a, "x", 1, 0) < 0 ? strerrorname_np(errno) : "sent");
+    close(a);
+}
+
+static void become_receiver(const char *self, int fd)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%d", fd);
+    execl(self, self, "receive", text, NULL);
+    _exit(1);
+}
+
+/* Who polls and has another program receive, as inetd does. */
+static void handing_on(const char *self, int unloaded)
+{
+    int a = open_socket(), b = open_socket();
+    struct sockaddr_in to = own(b);
+    fflush(stdout);
+    if (fork() == 0) {
+        struct pollfd set = { .fd = b, .events = POLLIN };
+        for (int i = 0; i < 3; i++)
+            poll(&set, 1, i < 2 ? 20 : -1);
+        if (unloaded)
+            unsetenv("LD_PRELOAD");
+        become_receiver(self, b);
+    }
+    usleep(50000);
+    for (int i = 0; i < 3; i++)
+        send_to(a, to, "1234", 4);
+    wait(NULL);
+    close(a);
+    close(b);
+}
+
+/* Who has received becomes another program while something waits. */
+static void another_program(const char *self)
+{
+    int a = open_socket(), b = open_socket(), ready[2], sent[2];
+    struct sockaddr_in to = own(b);
+    char byte;
+    if (pipe(ready) || pipe(sent))
+        return;
+    fflush(stdout);
+    if (fork() == 0) {
+        recv(b, &byte, 1, MSG_DONTWAIT);
+        recv(b, &byte, 1, MSG_DONTWAIT);
+        if (write(ready[1], "r", 1) == 1 && read(sent[0], &byte, 1) == 1)
+            become_receiver(self, b);
+        _exit(1);
+    }
+    if (read(ready[0], &byte, 1) == 1)
+        for (int i = 0; i < 3; i++)
+            send_to(a, to, "1234", 4);
+    if (write(sent[1], "s", 1) == 1)
+        wait(NULL);
+    close(a);
+    close(b);
+}
+
+/* An instance of epoll in another one, and in a set of poll's. */
+static void nesting(int received_before)
+{
+    int a = open_socket(), b = open_socket();
+    int inner = epoll_create1(0), outer = epoll_create1(0);
+    struct epoll_event event = { .events = EPOLLIN, .data.fd = b }, found;
+    epoll_ctl(inner, EPOLL_CTL_ADD, b, &event);
+    char byte;
+    for (int i = 0; i < received_before; i++) {
+        send_to(a, own(b), "x", 1);
+        epoll_wait(inner, &found, 1, -1);
+        recv(b, &byte, 1, 0);
+        recv(b, &byte, 1, MSG_DONTWAIT);
+    }
+    event.data.fd = inner;
+    epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event);
+    fflush(stdout);
+    if (fork() == 0) {
+        for (int i = 0; i < 20; i++) {
+            usleep(500);
+            send_to(a, own(b), "x", 1);
+            usleep(2000);
+        }
+        _exit(0);
+    }
+    int got = 0;
+    struct pollfd set = { .fd = inner, .events = POLLIN };
+    for (int i = 0; i < 20; i++) {
+        int ready = i % 2 ? poll(&set, 1, 5000) : epoll_wait(outer, &found, 1, 5000);
+        if (ready == 1 && epoll_wait(inner, &found, 1, 0) == 1 && found.data.fd == b)
+            got += recv(b, &byte, 1, MSG_DONTWAIT) == 1;
+    }
+    wait(NULL);
+    printf("nested: %d\n", got);
+    close(inner);
+    close(outer);
+    close(a);
+    close(b);
+}
+
+int main(int count, char **arguments)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    alarm(60); /* Nothing here takes long. */
+    if (count == 3) {
+        char bytes[16];
+        int fd = atoi(arguments[2]), got = 0;
+        while (got < 3 && recv(fd, bytes, sizeof bytes, 0) == 4)
+            got++;
+        printf("another program: %d\n", got);
+        return 0;
+    }
+    questions();
+    signals(0, 0);
+    signals(SA_RESTART, 0);
+    signals(SA_RESTART, 1);
+    limits();
+    cancellation();
+    succession();
+    handing_on(arguments[0], 0);
+    handing_on(arguments[0], 1);
+    another_program(arguments[0]);
+    nesting(0);
+    nesting(50);
+    return 0;
+}

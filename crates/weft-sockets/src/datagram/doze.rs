@@ -1,0 +1,127 @@
+//! When a receiver dozes before it sleeps in the kernel, and for how long.
+//!
+//! A doze hides the kernel's socket: what comes there, from other hosts and from programs without
+//! Weft, waits until the doze is over. So it is bounded, and rare:
+//!
+//! * A doze lasts for one tick of the kernel's at most (4 ms at 250 Hz). A shorter one would have
+//!   the hardware's timer set each time, which costs more than all the rest (in a virtual machine
+//!   5 us for each datagram), for the tick is due before any later time.
+//! * The kernel has been asked at most [`KERNEL_BELIEF_NS`] before. So while datagrams come through
+//!   memory, one of the kernel's is received no later than that, and a datagram, after it came; it
+//!   waits for a whole tick only if it comes when those cease.
+//! * Only a socket dozes whose last wait was short, and ended by a datagram that came through
+//!   memory, or would have if the inbox had been open.
+//! * A socket to which the kernel brings others does not for the next [`WAITS_WITHOUT`] waits, and
+//!   for twice as many each time that it happens again, up to [`WAITS_WITHOUT_MAX`]: in the first
+//!   130,000 waits eleven datagrams at most are late, later one in 65,536.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::time::{ClockId, Timespec, clock_getres};
+
+/// How long it is believed that the kernel has nothing, in nanoseconds.
+pub(super) const KERNEL_BELIEF_NS: u64 = 50_000;
+/// A wait, in nanoseconds, that was short: being woken by the kernel is part of it.
+const SHORT_NS: u64 = 250_000;
+/// Waits that are not dozed through after the kernel has brought what memory never would: the
+/// first time, and at most.
+const WAITS_WITHOUT: u32 = 64;
+const WAITS_WITHOUT_MAX: u32 = 65_536;
+
+/// The longest doze: one tick of the kernel's.
+pub(super) fn longest() -> Timespec {
+    static TICK: OnceLock<Timespec> = OnceLock::new();
+    // The clock that each tick sets (clock_getres(2)).
+    *TICK.get_or_init(|| {
+        let tick = clock_getres(ClockId::MonotonicCoarse);
+        Timespec { tv_sec: 0, tv_nsec: tick.tv_nsec.clamp(1_000_000, 10_000_000) }
+    })
+}
+
+/// By which way a datagram came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Through the inbox, or past it because it was shut.
+    Memory,
+    /// From somebody who knows no inbox.
+    Kernel,
+}
+
+/// Whether dozes pay at a socket. Threads may learn at once; then one of the lessons is lost.
+#[derive(Debug)]
+pub(super) struct Dozes {
+    pay: AtomicU32,
+    /// Waits still to be made without.
+    without: AtomicU32,
+    /// How many of them the next datagram of the kernel's costs.
+    penalty: AtomicU32,
+}
+
+impl Dozes {
+    pub(super) fn new() -> Self {
+        Self {
+            pay: AtomicU32::new(0),
+            without: AtomicU32::new(0),
+            penalty: AtomicU32::new(WAITS_WITHOUT),
+        }
+    }
+
+    /// Whether the next wait is to be dozed through.
+    pub(super) fn pay(&self) -> bool {
+        self.pay.load(Ordering::Relaxed) != 0
+    }
+
+    /// A wait was over after `waited` nanoseconds.
+    pub(super) fn learn(&self, waited: u64, by: By) {
+        let without = match by {
+            By::Kernel => {
+                let penalty = self.penalty.load(Ordering::Relaxed);
+                self.penalty.store((penalty * 2).min(WAITS_WITHOUT_MAX), Ordering::Relaxed);
+                penalty
+            }
+            By::Memory => self.without.load(Ordering::Relaxed).saturating_sub(1),
+        };
+        self.without.store(without, Ordering::Relaxed);
+        self.pay.store(u32::from(without == 0 && waited < SHORT_NS), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_waits_for_memory_are_dozed_through() {
+        let dozes = Dozes::new();
+        assert!(!dozes.pay(), "nothing is known of it");
+        dozes.learn(SHORT_NS - 1, By::Memory);
+        assert!(dozes.pay());
+        dozes.learn(SHORT_NS, By::Memory);
+        assert!(!dozes.pay());
+    }
+
+    #[test]
+    fn the_kernels_datagrams_are_not_kept_waiting_again() {
+        let dozes = Dozes::new();
+        dozes.learn(0, By::Memory);
+        for without in [64, 128, 256] {
+            dozes.learn(0, By::Kernel);
+            for wait in 1..without {
+                dozes.learn(0, By::Memory);
+                assert!(!dozes.pay(), "{wait} of {without}");
+            }
+            dozes.learn(0, By::Memory);
+            assert!(dozes.pay());
+        }
+        (0..100).for_each(|_| dozes.learn(0, By::Kernel));
+        assert_eq!(dozes.without.load(Ordering::Relaxed), WAITS_WITHOUT_MAX);
+    }
+
+    #[test]
+    fn a_doze_is_bounded() {
+        let longest = longest();
+        assert_eq!(longest.tv_sec, 0);
+        assert!((1_000_000..=10_000_000).contains(&longest.tv_nsec));
+    }
+}

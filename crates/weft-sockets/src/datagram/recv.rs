@@ -1,0 +1,279 @@
+//! Receiving: from the inbox and from the kernel, and waiting for either.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, ssize_t};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::time::Timespec;
+use weft_stream::datagram::{Arrival, Inbox};
+use weft_sys::Buffers;
+
+use super::Datagram;
+use super::doze::{self, By};
+use crate::stream::{borrow, is_nonblocking};
+use crate::table::{self, Kind};
+use crate::wait::{self, Wait};
+use crate::{errno, process};
+
+/// Datagrams in a row from the inbox after which the kernel has its turn.
+const MEMORY_TURNS_MAX: u32 = 64;
+const SPIN_MAX_NS: u64 = 2_000_000;
+/// Nanoseconds between two questions to the kernel while looking.
+const ASK_NS: u64 = 5_000;
+
+/// Which source the next receive has to take from, because the program has looked at it.
+pub(super) mod peeked {
+    pub(crate) const NOTHING: u32 = 0;
+    pub(crate) const MEMORY: u32 = 1;
+    pub(crate) const KERNEL: u32 = 2;
+}
+
+/// What a call to receive has brought.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// What the kernel's call returned; `errno` is its.
+    Kernel(ssize_t),
+    Memory(Arrival),
+}
+
+impl Datagram {
+    /// Receives as `recvmsg(2)` does. `kernel` is the kernel's call with other flags.
+    pub(crate) fn receive(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: c_int,
+        kernel: &mut dyn FnMut(c_int) -> ssize_t,
+    ) -> Received {
+        let Some(inbox) = self.inbox(fd) else { return Received::Kernel(kernel(flags)) };
+        if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+            return Received::Kernel(kernel(flags));
+        }
+        let before = errno::get();
+        let keep = flags & libc::MSG_PEEK != 0;
+        if !keep && self.receives.load(Ordering::Relaxed) == 0 {
+            self.receives.store(1, Ordering::Relaxed);
+        }
+        if !self.is_kernels_turn()
+            && let Some(arrival) = self.take(inbox, buffers, keep)
+        {
+            return Received::Memory(arrival);
+        }
+        let wait = Wait::begin(&self.spin);
+        let pays = inbox.is_used() && !self.is_off();
+        let mut looks = pays && wait.would_look();
+        let mut dozes = pays && self.dozes.pay();
+        if inbox.is_shut() && !looks && !dozes {
+            return self.sleep(fd, inbox, buffers, flags, kernel, wait);
+        }
+        let dont_wait = is_nonblocking(fd, flags);
+        // While datagrams come through memory the kernel can wait for its turn.
+        let mut ask = dont_wait
+            || inbox.is_shut()
+            || self.memory_turns.load(Ordering::Relaxed) == 0
+            || self.is_kernels_turn()
+            || (dozes && self.is_kernel_doubtful(&wait));
+        let mut waited = false;
+        loop {
+            if ask {
+                let received = kernel(flags | libc::MSG_DONTWAIT);
+                if received >= 0 || errno::last() != Errno::AGAIN {
+                    return self.kernel_gave(received, keep);
+                }
+                self.kernel_empty_at.store(wait.began(), Ordering::Relaxed);
+                self.kernel_is_empty(inbox);
+            }
+            if !self.is_kernel_first(inbox)
+                && let Some(arrival) = self.take(inbox, buffers, keep)
+            {
+                if waited {
+                    self.dozes.learn(wait.end(), By::Memory);
+                }
+                errno::set_raw(before);
+                return Received::Memory(arrival);
+            }
+            if ask && dont_wait {
+                errno::set(Errno::AGAIN);
+                return Received::Kernel(-1);
+            }
+            if looks {
+                looks = false;
+                waited = true;
+                if let Some(received) = self.look(inbox, &wait, flags, kernel) {
+                    self.dozes.learn(wait.end(), By::Kernel);
+                    return self.kernel_gave(received, keep);
+                }
+            } else if dozes {
+                dozes = false;
+                waited = true;
+                if self.doze(fd, inbox) == Err(Errno::INTR) && inbox.is_empty() {
+                    errno::set(Errno::INTR);
+                    return Received::Kernel(-1);
+                }
+            } else {
+                return self.sleep(fd, inbox, buffers, flags, kernel, wait);
+            }
+            ask = self.is_kernel_first(inbox);
+        }
+    }
+
+    /// Dozes with the inbox open: a sender that puts something wakes the thread, for a third of
+    /// what a datagram through the kernel costs both. What the kernel receives meanwhile has to
+    /// wait: see [`Dozes`].
+    ///
+    /// A call with `SO_RCVTIMEO` may end so much later: the kernel counts that in ticks, too, and
+    /// rounds up. So may one whose thread is cancelled.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
+    fn doze(&self, fd: RawFd, inbox: &Inbox) -> Result<(), Errno> {
+        let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
+        let limit = || sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+        let limit = if may_have_limit { limit() } else { None };
+        let longest = doze::longest();
+        let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let time = time.map_or(longest, |limit| limit.min(longest));
+        match inbox.doze(&time) {
+            // Where there is a limit nothing restarts, whatever the handler says.
+            Err(Errno::INTR) if limit.is_some() || !process::handlers_restart() => Err(Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the kernel has not been asked for too long to doze without.
+    fn is_kernel_doubtful(&self, wait: &Wait<'_>) -> bool {
+        let asked = self.kernel_empty_at.load(Ordering::Relaxed);
+        wait.began().saturating_sub(asked) >= doze::KERNEL_BELIEF_NS
+    }
+
+    /// Whether the kernel has to be asked before something is taken from the inbox.
+    fn is_kernel_first(&self, inbox: &Inbox) -> bool {
+        self.kernel_first.load(Ordering::Relaxed) != 0 && !inbox.is_empty()
+    }
+
+    /// Sleeps in the kernel, as the program has asked it to, unless something is there.
+    fn sleep(
+        &self,
+        fd: RawFd,
+        inbox: &Inbox,
+        buffers: Buffers<'_>,
+        flags: c_int,
+        kernel: &mut dyn FnMut(c_int) -> ssize_t,
+        wait: Wait<'_>,
+    ) -> Received {
+        let keep = flags & libc::MSG_PEEK != 0;
+        let before = errno::get();
+        if !self.is_still_at(fd) {
+            errno::set(Errno::BADF);
+            return Received::Kernel(-1);
+        }
+        inbox.begin_sleep();
+        if let Some(arrival) = self.take(inbox, buffers, keep) {
+            inbox.end_sleep();
+            self.dozes.learn(wait.end(), By::Memory);
+            errno::set_raw(before);
+            return Received::Memory(arrival);
+        }
+        let turned_away = inbox.turned_away();
+        let received = kernel(flags);
+        let why = errno::get();
+        inbox.end_sleep();
+        if received >= 0 {
+            // Of a sender that would have used the inbox, or of one that knows none?
+            let by = if inbox.turned_away() == turned_away { By::Kernel } else { By::Memory };
+            self.dozes.learn(wait.end(), by);
+        } else if why == libc::EAGAIN {
+            self.kernel_is_empty(inbox);
+        }
+        errno::set_raw(why);
+        self.kernel_gave(received, keep)
+    }
+
+    /// Whether the descriptor is still this socket: another thread may have closed it.
+    fn is_still_at(&self, fd: RawFd) -> bool {
+        table::find(fd).is_some_and(
+            |held| matches!(&*held, Kind::Datagram(datagram) if std::ptr::eq(datagram, self)),
+        )
+    }
+
+    /// Looks for as long as that has paid, at the kernel now and then. What the kernel has given.
+    fn look(
+        &self,
+        inbox: &Inbox,
+        wait: &Wait<'_>,
+        flags: c_int,
+        kernel: &mut dyn FnMut(c_int) -> ssize_t,
+    ) -> Option<ssize_t> {
+        let mut asked = wait::now();
+        let mut found = None;
+        wait.look(SPIN_MAX_NS, || {
+            if !inbox.is_empty() {
+                return true;
+            }
+            let time = wait::now();
+            if time >= asked + ASK_NS {
+                asked = time;
+                let received = kernel(flags | libc::MSG_DONTWAIT);
+                if received >= 0 || errno::last() != Errno::AGAIN {
+                    found = Some((received, errno::get()));
+                } else {
+                    self.kernel_is_empty(inbox);
+                }
+            }
+            found.is_some()
+        });
+        let (received, why) = found?;
+        errno::set_raw(why);
+        Some(received)
+    }
+
+    fn is_kernels_turn(&self) -> bool {
+        match self.peeked.load(Ordering::Relaxed) {
+            peeked::MEMORY => false,
+            peeked::KERNEL => true,
+            _ => {
+                self.kernel_first.load(Ordering::Relaxed) != 0
+                    || self.memory_turns.load(Ordering::Relaxed) >= MEMORY_TURNS_MAX
+            }
+        }
+    }
+
+    fn take(&self, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
+        let arrival = inbox.take(buffers, keep)?;
+        self.memory_turns.fetch_add(1, Ordering::Relaxed);
+        let next = if keep { peeked::MEMORY } else { peeked::NOTHING };
+        if self.peeked.load(Ordering::Relaxed) != next {
+            self.peeked.store(next, Ordering::Relaxed);
+        }
+        Some(arrival)
+    }
+
+    fn kernel_gave(&self, received: ssize_t, keep: bool) -> Received {
+        self.memory_turns.store(0, Ordering::Relaxed);
+        let next = if keep && received >= 0 { peeked::KERNEL } else { peeked::NOTHING };
+        self.peeked.store(next, Ordering::Relaxed);
+        Received::Kernel(received)
+    }
+
+    /// The kernel has nothing: opens the inbox, and has the kernel asked once more before it is
+    /// read, for what it took until then.
+    pub(crate) fn kernel_is_empty(&self, inbox: &Inbox) {
+        self.memory_turns.store(0, Ordering::Relaxed);
+        let may_open = !self.is_off() && self.receives.load(Ordering::Relaxed) != 0;
+        if inbox.is_shut() && inbox.is_empty() && may_open {
+            self.kernel_first.store(1, Ordering::Relaxed);
+            inbox.open();
+        } else if self.kernel_first.load(Ordering::Relaxed) != 0 {
+            self.kernel_first.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The length of the datagram that comes next, if it is in the inbox.
+    pub(crate) fn next_len(&self) -> Option<usize> {
+        let len = self.inbox.get()?.next_len()?;
+        self.peeked.store(peeked::MEMORY, Ordering::Relaxed);
+        Some(len)
+    }
+}

@@ -1,0 +1,224 @@
+//! Sending: who receives at an address, and bringing a datagram to their inbox.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, socket_with,
+    sockopt,
+};
+use weft_stream::datagram::{DATAGRAM_LEN_MAX, Inbox, Put, receiver_of};
+use weft_stream::is_local;
+use weft_stream::rules::Role;
+use weft_sys::Buffers;
+
+use super::{Datagram, own_address};
+use crate::stream::borrow;
+use crate::{settings, wait};
+
+/// Receivers that a socket's sender remembers.
+const ROUTES_MAX: usize = 1_024;
+/// How long a receiver that has something may take nothing until its sender shuts its inbox: it may
+/// be dead, or read by ways that we do not see.
+const STALL_NS: u64 = 5_000_000;
+/// How long it is believed who receives at an address that several sockets may have.
+const SHARED_BELIEF_NS: u64 = 100_000_000;
+
+/// Who receives what is sent.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    pub(super) connected: Option<Route>,
+    pub(super) others: HashMap<SocketAddr, Route>,
+}
+
+/// Who receives at an address, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    to: SocketAddr,
+    /// What its port's word said when the kernel was asked.
+    changes: u32,
+    /// The inbox, and the sender's address as it is seen there. `None`: the kernel's.
+    inbox: Option<(Inbox, SocketAddr)>,
+    asked_at: u64,
+    /// When the receiver was last seen to have taken something, and how much it had taken then.
+    checked_at: u64,
+    taken: u64,
+}
+
+impl Datagram {
+    /// Sends as `sendmsg(2)` does, to `to` or to the peer. `None`: the kernel is to do it.
+    pub(crate) fn send(
+        &self,
+        fd: RawFd,
+        to: Option<SocketAddr>,
+        buffers: Buffers<'_>,
+        flags: c_int,
+    ) -> Option<Result<usize, Errno>> {
+        const PLAIN: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM;
+        if self.bound.load(Ordering::Relaxed) == 0 && to.is_none() {
+            return None;
+        }
+        if flags & !PLAIN != 0 {
+            if flags & libc::MSG_MORE != 0 {
+                self.corked.store(1, Ordering::Relaxed);
+            }
+            self.bound();
+            return None;
+        }
+        if self.corked.load(Ordering::Relaxed) != 0 {
+            self.corked.store(0, Ordering::Relaxed);
+            return None;
+        }
+        if self.is_off() {
+            return None;
+        }
+        let len = buffers.len();
+        let inbox = self.route(fd, to);
+        self.bound(); // By the kernel, if it was not.
+        let (inbox, own) = match inbox {
+            Ok(inbox) => inbox.filter(|_| len <= DATAGRAM_LEN_MAX)?,
+            Err(errno) => return Some(Err(errno)),
+        };
+        match inbox.put(own, buffers) {
+            Put::Done | Put::Dropped => Some(Ok(len)),
+            Put::Shut | Put::Gone => None,
+        }
+    }
+
+    /// The inbox of who receives at an address. An error is one that the socket has had before.
+    fn route(
+        &self,
+        fd: RawFd,
+        to: Option<SocketAddr>,
+    ) -> Result<Option<(Inbox, SocketAddr)>, Errno> {
+        let Some(datagrams) = self.datagrams() else { return Ok(None) };
+        // A signal's handler may have interrupted a sender.
+        let Some(mut routes) = self.routes.try_lock() else { return Ok(None) };
+        let known = match to {
+            Some(to) => routes.others.get_mut(&to),
+            None => routes.connected.as_mut(),
+        };
+        if let Some(route) = known
+            && route.changes == datagrams.changes(route.to.port())
+            && route.is_believed()
+        {
+            return Ok(route.inbox);
+        }
+        let Some(target) = to.or_else(|| peer_address(fd)) else { return Ok(None) };
+        let changes = datagrams.changes(target.port());
+        let inbox = if changes == 0 { None } else { self.ask(fd, to, target) };
+        let now = wait::now();
+        let route = Route {
+            to: target,
+            changes,
+            inbox,
+            asked_at: now,
+            checked_at: now,
+            taken: inbox.map_or(0, |(inbox, _)| inbox.taken()),
+        };
+        match to {
+            Some(to) => {
+                if routes.others.len() >= ROUTES_MAX {
+                    routes.others.clear();
+                }
+                routes.others.insert(to, route);
+            }
+            None => routes.connected = Some(route),
+        }
+        if inbox.is_some()
+            && let Ok(Err(error)) = sockopt::socket_error(borrow(fd))
+        {
+            return Err(error); // The kernel would tell it with this datagram.
+        }
+        Ok(inbox)
+    }
+
+    /// Asks the kernel who receives at an address, and finds the inbox.
+    #[cold]
+    fn ask(
+        &self,
+        fd: RawFd,
+        to: Option<SocketAddr>,
+        target: SocketAddr,
+    ) -> Option<(Inbox, SocketAddr)> {
+        let canonical = SocketAddr::new(target.ip().to_canonical(), target.port());
+        let mapped = self.is_v6 && canonical.is_ipv4();
+        if mapped && self.v6_only.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        if let SocketAddr::V6(target) = target
+            && target.scope_id() != 0
+        {
+            return None;
+        }
+        let mut own = own_address(fd)?;
+        if own.port() == 0 && to.is_some() && self.bind_to_any_port(fd) {
+            own = own_address(fd)?;
+        }
+        let mut ip = own.ip().to_canonical();
+        if ip.is_unspecified() {
+            ip = source_towards(canonical)?;
+        }
+        let source = SocketAddr::new(ip, own.port());
+        let same_family = source.is_ipv4() == canonical.is_ipv4();
+        if own.port() == 0
+            || !same_family
+            || !is_local(source, canonical)
+            || !settings::allows(Role::Connect, canonical)
+        {
+            return None;
+        }
+        let cookie = receiver_of(source, canonical).ok()??;
+        let inbox = self.datagrams()?.find(canonical.port(), cookie)?;
+        Some((inbox, source))
+    }
+
+    /// The kernel binds a socket that has no port when it sends; so that there is one before.
+    fn bind_to_any_port(&self, fd: RawFd) -> bool {
+        let any = if self.is_v6 {
+            SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0)
+        } else {
+            SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0)
+        };
+        bind(borrow(fd), &any).is_ok()
+    }
+}
+
+impl Route {
+    /// Whether the receiver is still who it was, and takes what comes.
+    fn is_believed(&mut self) -> bool {
+        let Some((inbox, _)) = self.inbox else { return true };
+        let waiting = !inbox.is_empty();
+        let shared = inbox.is_shared();
+        if !waiting && !shared {
+            return true;
+        }
+        let now = wait::now();
+        if !waiting {
+            self.checked_at = now;
+        } else if inbox.taken() != self.taken {
+            self.taken = inbox.taken();
+            self.checked_at = now;
+        } else if now >= self.checked_at + STALL_NS {
+            inbox.shut();
+        }
+        !shared || now < self.asked_at + SHARED_BELIEF_NS
+    }
+}
+
+fn peer_address(fd: RawFd) -> Option<SocketAddr> {
+    getpeername(borrow(fd)).ok()??.try_into().ok()
+}
+
+/// Which of this host's addresses the kernel sends from to a target.
+fn source_towards(target: SocketAddr) -> Option<IpAddr> {
+    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let probe = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    connect(&probe, &target).ok()?;
+    let source: SocketAddr = getsockname(&probe).ok()?.try_into().ok()?;
+    Some(source.ip())
+}

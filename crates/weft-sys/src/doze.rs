@@ -1,0 +1,72 @@
+//! A word of shared memory on which threads doze until a peer has brought something: to be woken
+//! from this costs a fraction of what a socket or a pipe costs, but only the peer can do it, and it
+//! may have died. So nobody dozes for long.
+//!
+//! A thread says that it is about to doze and then looks once more; the peer brings something and
+//! then asks whether anybody dozes. Each side writes before it reads, with a full barrier between,
+//! so that at least one of them sees the other.
+
+use crate::atomic::{AtomicU32, Ordering, fence};
+
+const AWAKE: u32 = 0;
+const DOZING: u32 = 1;
+
+/// A word for dozers, zero at first. It may have any value: the peer can write it.
+#[derive(Clone, Copy, Debug)]
+pub struct Doze<'a>(&'a AtomicU32);
+
+impl<'a> Doze<'a> {
+    /// The one that `word` is.
+    #[must_use]
+    pub fn on(word: &'a AtomicU32) -> Self {
+        Self(word)
+    }
+
+    /// The calling thread is about to doze, and must look once more before it does.
+    pub fn settle_down(self) {
+        self.0.store(DOZING, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Dozes until a peer wakes it, which it may have done since [`Doze::settle_down`], for `time`
+    /// at most.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    #[cfg(not(loom))]
+    pub fn doze(self, time: &rustix::time::Timespec) -> Result<(), rustix::io::Errno> {
+        use rustix::thread::futex;
+        match futex::wait(self.0, futex::Flags::empty(), DOZING, Some(time)) {
+            Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether anybody may doze. A full barrier lies between what has been brought and this.
+    #[inline]
+    #[must_use]
+    pub fn is_on(self) -> bool {
+        self.0.load(Ordering::Relaxed) != AWAKE
+    }
+
+    /// Wakes all who doze. A full barrier lies between what has been brought and this.
+    #[inline]
+    pub fn wake(self) {
+        if self.is_on() {
+            // Who is about to doze finds the word changed; who dozes already is woken.
+            self.0.store(AWAKE, Ordering::Relaxed);
+            self.wake_sleepers();
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[cold]
+    fn wake_sleepers(self) {
+        use rustix::thread::futex;
+        let _ = futex::wake(self.0, futex::Flags::empty(), u32::MAX);
+    }
+
+    /// In a model nobody sleeps: the word tells.
+    #[cfg(loom)]
+    fn wake_sleepers(self) {}
+}
