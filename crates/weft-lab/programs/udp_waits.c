@@ -94,8 +94,8 @@ static void questions(void)
         echo(b);
         _exit(0);
     }
-    printf("answers: %d\n", ask(a, own(b), 2000, 0, 0));
-    printf("and to strangers: %d\n", ask(a, own(b), 2000, 1, 1));
+    printf("answers: %d\n", ask(a, own(b), 1000, 0, 0));
+    printf("and to strangers: %d\n", ask(a, own(b), 1000, 1, 1));
     wait(NULL);
     close(a);
     close(b);

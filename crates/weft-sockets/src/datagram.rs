@@ -199,7 +199,12 @@ impl Datagram {
                 limit: limit(fd),
                 shared: self.shared.load(Ordering::Relaxed) != 0,
             };
-            Inbox::register(self.datagrams()?, &owner)
+            let inbox = Inbox::register(self.datagrams()?, &owner)?;
+            if inbox.is_left() {
+                inbox.release(); // A relative knows that it is the kernel's.
+                return None;
+            }
+            Some(inbox)
         };
         let Some(inbox) = made() else {
             self.off.store(1, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use rustix::time::Timespec;
 use weft_stream::datagram::{Arrival, DATAGRAM_LEN_MAX, Datagrams, Inbox, Owner, Put};
 use weft_sys::Buffers;
 
@@ -163,4 +164,22 @@ fn broken_words_end_the_inbox_alone() {
             }
         }
     }
+}
+
+#[test]
+fn a_dozer_is_woken_by_what_is_put() {
+    let (_dir, _, inbox) = inbox();
+    let long = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(inbox.doze(&long), Ok(()), "a shut inbox is not dozed at");
+    inbox.open();
+    for _ in 0..200 {
+        let sender = std::thread::spawn(move || assert_eq!(put(&inbox, 7, b"x"), Put::Done));
+        while inbox.is_empty() {
+            assert_eq!(inbox.doze(&long), Ok(()));
+        }
+        assert_eq!(inbox.doze(&long), Ok(()), "nor at one that is not empty");
+        assert!(take(&inbox, &mut [0; 1], false).is_some());
+        sender.join().expect("no panic");
+    }
+    assert_eq!(inbox.doze(&Timespec { tv_sec: 0, tv_nsec: 1 }), Ok(()), "the time is over");
 }

@@ -75,9 +75,15 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Makes a socket's inbox. It is shut. `None` if there is no room.
+    /// The inbox of a socket: that which another process has made for it, or a new one, which is
+    /// shut. `None` if there is no room.
     #[must_use]
     pub fn register(datagrams: &'static Datagrams, owner: &Owner) -> Option<Self> {
+        let _alone = datagrams.lock();
+        if let Some(inbox) = datagrams.find(owner.port, owner.cookie) {
+            inbox.retain();
+            return Some(inbox);
+        }
         let slot = datagrams.take()?;
         let inbox = Self::at(datagrams, slot);
         {
@@ -345,6 +351,7 @@ impl Inbox {
     /// others look, the kernel takes what comes.
     pub fn release(&self) {
         self.shut();
+        let _alone = self.datagrams.lock();
         if self.entry(entry::REFS).fetch_sub(1, Ordering::AcqRel) == 1 {
             // No sender is at it from here on.
             let held = SharedLock::on(self.lock()).lock();

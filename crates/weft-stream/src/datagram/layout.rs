@@ -19,6 +19,8 @@ pub(crate) mod totals {
     pub(crate) const BY_KERNEL: usize = 32;
 }
 
+/// Held while a socket gets or gives up its inbox: it has one, whichever process of its asks first.
+pub(crate) const LOCK: usize = 64;
 /// One bit for each slot: taken or not.
 pub(crate) const BITMAP: usize = 1_024;
 /// For each port, a word that changes whenever who receives there may have changed. Zero: nobody

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::{NamedMemory, SharedMemory};
+use weft_sys::{NamedMemory, SharedGuard, SharedLock, SharedMemory};
 
 use super::inbox::Inbox;
 use super::layout::{
-    BITMAP, COMMON_LEN, FILE_LEN, INBOXES_MAX, PORTS, SLOT_LEN, VERSION, entry, entry_at, slot_at,
-    totals, words,
+    BITMAP, COMMON_LEN, FILE_LEN, INBOXES_MAX, LOCK, PORTS, SLOT_LEN, VERSION, entry, entry_at,
+    slot_at, totals, words,
 };
 use super::oracle;
 use crate::registry::{OpenError, file_name};
@@ -149,6 +149,12 @@ impl Datagrams {
             }
         }
         sums
+    }
+
+    /// Keeps others from giving a socket an inbox meanwhile. `None`: this is the handler of a
+    /// signal that has interrupted just that.
+    pub(crate) fn lock(&self) -> Option<SharedGuard<'_>> {
+        SharedLock::on(self.word(LOCK)).lock()
     }
 
     /// Takes a slot. `None` if all are taken or there is no memory.
@@ -301,10 +307,13 @@ mod tests {
             Inbox::register(datagrams, &owner(u64::MAX - cookie)).expect("room");
         }
         assert_eq!(datagrams.live().count(), INBOXES_MAX);
-        Inbox::register(datagrams, &owner(u64::MAX)).expect("room for the living");
+        // A socket has one.
+        Inbox::register(datagrams, &owner(u64::MAX - 1)).expect("its own");
+        assert_eq!(datagrams.live().count(), INBOXES_MAX);
+        Inbox::register(datagrams, &owner(1)).expect("room for the living");
         assert_eq!(datagrams.live().count(), 1);
-        assert!(datagrams.find(7, u64::MAX).is_some());
-        assert!(datagrams.find(8, u64::MAX).is_none());
+        assert!(datagrams.find(7, 1).is_some());
+        assert!(datagrams.find(8, 1).is_none());
     }
 
     #[test]
