@@ -18,24 +18,6 @@ const REPEATED_MAX: usize = 12;
 /// How many lines of a difference are shown.
 const LINES_SHOWN: usize = 12;
 
-/// Cases that differ, or whose result without Weft depends on time, and are left out so far.
-const DIFFERENCES: &[&str] = &[
-    "epoll_half_closed_with_data",
-    "epoll_registered_before_connect",
-    "epoll_with_others",
-    "option_send_timeout",
-    "option_small_buffers",
-    "poll_states",
-    "poll_waits_for_room",
-    "option_values",
-    "share_exec_without_environment",
-    "share_passed",
-    "signal_in_long_send",
-    "signal_in_send",
-    "stdio_file",
-    "urgent_out_of_band",
-];
-
 /// The lines of each case, by its name and how its ends are placed.
 #[derive(Debug, Default)]
 struct Cases {
@@ -86,8 +68,8 @@ impl Cases {
 
 /// Runs the cases whose names begin so, plain and with Weft.
 fn run(program: &Path, sockets: &Sockets, prefix: &str) -> Result<[Cases; 2]> {
-    let plain = Program::plain(program).arg(prefix).args(DIFFERENCES).start()?;
-    let weft = sockets.server(program).arg(prefix).args(DIFFERENCES).start()?;
+    let plain = Program::plain(program).arg(prefix).start()?;
+    let weft = sockets.server(program).arg(prefix).start()?;
     let plain = Cases::read(&plain.wait(TIMEOUT)?.success()?.stdout)?;
     let weft = Cases::read(&weft.wait(TIMEOUT)?.success()?.stdout)?;
     Ok([plain, weft])

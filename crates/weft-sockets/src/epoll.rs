@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 mod all;
+mod waiting;
 mod watch;
 mod watches;
 
@@ -27,10 +28,10 @@ use weft_stream::Fallback;
 use weft_sys::{Lock, Spin};
 
 pub(crate) use self::all::{closing, forget, forked, freeze, go_by, thaw};
+use self::waiting::{Sleep, Waiting};
 use crate::errno;
 use crate::next::next;
 use crate::table::{self, Held, Kind};
-use crate::wait::{self, Wait};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -45,15 +46,8 @@ const MODES: u32 = EDGE | ONESHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
 /// 16 bits, which tells a watch from the last one in its place, and the place.
 const MARK: u64 = 0xA5C3 << 48;
 const PLACE_BITS: u32 = 32;
-/// Waits that found something in the rings, after which the kernel is asked all the same.
-const RING_WAITS_MAX: u32 = 8;
 /// Looks at a hot socket that found nothing, after which it is armed while others are busy.
 const IDLE_LOOKS_MAX: u32 = 512;
-/// How long a writer sleeps whose peer cannot ring.
-const NAP_NS: u64 = 1_000_000;
-/// Nanoseconds between two questions to the kernel while looking.
-const ASK_NS: u64 = 5_000;
-const SPIN_MAX_NS: u64 = 2_000_000;
 
 /// Every instance that has watched a socket of ours.
 static ALL: Lock<Vec<RawFd>> = Lock::new(Vec::new());
@@ -66,8 +60,10 @@ static BELLS_TAKEN: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Epoll {
     watches: Lock<Watches>,
     spin: Spin,
-    ring_waits: AtomicU32,
+    /// When the kernel was asked last.
     asked: AtomicU64,
+    /// The kernel alone has filled the last list: next time the rings come first.
+    crowded: AtomicBool,
     nested: AtomicBool,
 }
 
@@ -83,7 +79,7 @@ struct Watches {
     /// [`BELLS_TAKEN`] when all were looked at for it.
     bells_taken: u64,
     counter: u16,
-    /// Counts the waits.
+    /// Counts the waits: the last one's number.
     round: u64,
 }
 
@@ -115,10 +111,11 @@ struct Watch {
     idle_looks: u32,
     /// What was there when it was last told, for edges.
     seen: Option<(u64, u32)>,
-    /// Of a UDP socket, which both the kernel and the inbox have told: the last wait that did.
+    /// The last wait that has told of it: one tells of a socket once.
     round: u64,
-    /// What the kernel has told that the program is still to know, in the next wait.
+    /// What the kernel has told that the program is still to know, and in which wait it has.
     withheld: u32,
+    withheld_in: u64,
 }
 
 /// A bell has been taken from a socket by someone who reads from it: no event will tell of what the
@@ -146,8 +143,8 @@ pub(crate) fn control(
         let instance = Epoll {
             watches: Lock::new(Watches::default()),
             spin: Spin::new(),
-            ring_waits: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            crowded: AtomicBool::new(false),
             nested: AtomicBool::new(false),
         };
         table::install(epoll, Kind::Epoll(instance));
@@ -208,6 +205,7 @@ pub(crate) fn control(
                     seen: None,
                     round: 0,
                     withheld: 0,
+                    withheld_in: 0,
                 };
                 watches.places[place] = Some(watch);
                 watches.by_fd.insert(fd, place);
@@ -286,170 +284,14 @@ pub(crate) fn wait(
     epoll: RawFd,
     events: &mut [epoll_event],
     timeout_ns: Option<u64>,
-    sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    sleep: &mut Sleep<'_>,
 ) -> Option<c_int> {
     let held = table::find(epoll)?;
     let Kind::Epoll(instance) = &*held else { return None };
     if events.is_empty() || instance.watches.lock().is_empty() {
         return None;
     }
-    Some(instance.wait(epoll, events, timeout_ns, sleep))
-}
-
-impl Epoll {
-    fn wait(
-        &self,
-        epoll: RawFd,
-        events: &mut [epoll_event],
-        timeout_ns: Option<u64>,
-        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> c_int {
-        self.watches.lock().round += 1;
-        let found = self.collect(epoll, events);
-        if found > 0 {
-            return self.with_kernels(epoll, found, events, sleep);
-        }
-        let asked = self.ask_and_collect(epoll, events, sleep);
-        if asked != 0 || timeout_ns == Some(0) {
-            return asked;
-        }
-        let wait = Wait::begin(&self.spin);
-        let began = wait::now();
-        let deadline = timeout_ns.map(|timeout| began.saturating_add(timeout));
-        loop {
-            if let Some(result) = self.look(epoll, &wait, events, deadline, sleep) {
-                wait.end();
-                return result;
-            }
-            let mut all_ring = true;
-            if self.watches.lock().arm_all() {
-                let found = self.collect(epoll, events);
-                if found > 0 {
-                    wait.end();
-                    return self.with_kernels(epoll, found, events, sleep);
-                }
-                all_ring = self.watches.lock().cool_all();
-            }
-            let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
-            let nap = if all_ring { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
-            let slept = sleep(events, nap);
-            if slept < 0 {
-                return slept;
-            }
-            let told = self.translate(epoll, events, slept);
-            let more = self.collect(epoll, &mut events[told..]);
-            if told + more > 0 {
-                wait.end();
-                return c_int::try_from(told + more).unwrap_or(c_int::MAX);
-            }
-            if deadline.is_some_and(|deadline| wait::now() >= deadline) {
-                return 0;
-            }
-        }
-    }
-
-    /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
-    fn look(
-        &self,
-        epoll: RawFd,
-        wait: &Wait<'_>,
-        events: &mut [epoll_event],
-        deadline: Option<u64>,
-        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> Option<c_int> {
-        let most = deadline
-            .map_or(SPIN_MAX_NS, |deadline| deadline.saturating_sub(wait::now()).min(SPIN_MAX_NS));
-        if self.watches.lock().hot.is_empty() {
-            return None;
-        }
-        let mut result = None;
-        wait.look(most, || {
-            let found = self.collect(epoll, events);
-            if found > 0 {
-                result = Some(self.with_kernels(epoll, found, events, sleep));
-            } else if wait::now() >= self.asked.load(Ordering::Relaxed) + ASK_NS {
-                let asked = self.ask_and_collect(epoll, events, sleep);
-                if asked != 0 {
-                    result = Some(asked);
-                }
-            }
-            result.is_some()
-        });
-        result
-    }
-
-    /// Events of the rings, and every few times what the kernel has beside them.
-    fn with_kernels(
-        &self,
-        epoll: RawFd,
-        found: usize,
-        events: &mut [epoll_event],
-        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> c_int {
-        let waits = self.ring_waits.fetch_add(1, Ordering::Relaxed);
-        let mut total = found;
-        if waits.is_multiple_of(RING_WAITS_MAX) && found < events.len() {
-            total += usize::try_from(self.ask(epoll, &mut events[found..], sleep)).unwrap_or(0);
-        }
-        c_int::try_from(total).unwrap_or(c_int::MAX)
-    }
-
-    /// What the kernel has now.
-    fn ask(
-        &self,
-        epoll: RawFd,
-        events: &mut [epoll_event],
-        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> c_int {
-        let found = sleep(events, Some(0));
-        self.asked.store(wait::now(), Ordering::Relaxed);
-        if found <= 0 {
-            return found;
-        }
-        c_int::try_from(self.translate(epoll, events, found)).unwrap_or(c_int::MAX)
-    }
-
-    /// What the kernel has now, and what it has to say of the rings.
-    fn ask_and_collect(
-        &self,
-        epoll: RawFd,
-        events: &mut [epoll_event],
-        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> c_int {
-        let told = self.ask(epoll, events, sleep);
-        let Ok(from) = usize::try_from(told) else { return told };
-        if from == 0 {
-            self.watches.lock().open_inboxes();
-        }
-        let more = self.collect(epoll, &mut events[from..]);
-        c_int::try_from(from + more).unwrap_or(c_int::MAX)
-    }
-
-    /// Puts the program's data back into the kernel's events, and takes out those that are not the
-    /// program's to know. Returns how many are left.
-    fn translate(&self, epoll: RawFd, events: &mut [epoll_event], found: c_int) -> usize {
-        let found = usize::try_from(found).unwrap_or(0).min(events.len());
-        let mut watches = self.watches.lock();
-        let mut kept = 0;
-        for index in 0..found {
-            let event = events[index];
-            let told = if event.u64 >> 48 == MARK >> 48 {
-                watches.told(epoll, event)
-            } else {
-                Some(event)
-            };
-            if let Some(told) = told {
-                events[kept] = told;
-                kept += 1;
-            }
-        }
-        kept
-    }
-
-    /// Fills in the events of hot sockets.
-    fn collect(&self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
-        self.watches.lock().collect(epoll, events)
-    }
+    Some(Waiting::new(instance, epoll, sleep).wait(events, timeout_ns))
 }
 
 /// Goes back to the kernel, which alone can wake all who watch it.

@@ -11,7 +11,8 @@ use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
 
 use crate::datagram::Datagram;
-use crate::stream::{Stream, borrow};
+use crate::hooks::files;
+use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
 use crate::{epoll, errno, extended, settings};
 
@@ -38,6 +39,7 @@ extern "C" fn begin() {
 }
 
 extern "C" fn finish() {
+    files::flush();
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::remove(fd).filter(|held| held.descriptors() == 0) else { continue };
         match &*held {
@@ -161,20 +163,41 @@ fn inherit() {
     let names = entries.flatten().map(|entry| entry.file_name());
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
-        let found = match sockopt::socket_type(borrow(fd)) {
-            Ok(SocketType::STREAM) if is_internet(fd) => inherited_stream(fd).map(Kind::Stream),
-            Ok(SocketType::DGRAM) if is_internet(fd) => Datagram::inherited(fd).map(Kind::Datagram),
-            _ => None,
-        };
-        if let Some(found) = found {
-            table::install(fd, found);
+        adopt(fd, false);
+        if sockopt::socket_type(borrow(fd)) == Ok(SocketType::DGRAM)
+            && is_internet(fd)
+            && let Some(datagram) = Datagram::inherited(fd)
+        {
+            table::install(fd, Kind::Datagram(datagram));
         }
     }
+    files::replace_standard();
 }
 
-fn inherited_stream(fd: RawFd) -> Option<Stream> {
-    let cookie = sockopt::socket_cookie(borrow(fd)).ok()?;
-    End::inherited(settings::registry()?, cookie).map(Stream::inherited)
+/// Goes on with the connection of a TCP socket that this process has got from another, which has
+/// counted it in for that (`is_counted`), or from the program that it was before.
+pub(crate) fn adopt(fd: RawFd, is_counted: bool) {
+    if sockopt::socket_type(borrow(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
+        return;
+    }
+    let Ok(cookie) = sockopt::socket_cookie(borrow(fd)) else { return };
+    let is_same = |other: &RawFd| sockopt::socket_cookie(borrow(*other)) == Ok(cookie);
+    if let Some(held) = table::within(0, u32::MAX).find(is_same).and_then(table::find) {
+        // By another descriptor it is here already.
+        if let Kind::Stream(stream) = &*held
+            && let Some(end) = stream.end()
+            && is_counted
+        {
+            end.release();
+        }
+        return table::share(&held, fd);
+    }
+    let find = |(own, peer)| End::inherited(settings::registry()?, own, peer, cookie);
+    match stream::addresses(fd).and_then(find) {
+        Some(end) if is_counted && end.is_over() => drop(end.release()),
+        Some(end) => table::install(fd, Kind::Stream(Stream::inherited(end))),
+        None => {}
+    }
 }
 
 /// Whether a socket is of IPv4 or IPv6.

@@ -4,6 +4,8 @@
 //! A lock is frozen and thawed around a fork, by the handlers of forks alone.
 #![allow(unsafe_code)]
 
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,10 +32,24 @@ static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 pub(crate) fn read() {
     DIRECTORY.get_or_init(directory);
     flow();
+    variables();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     let confined = CONFINED.contains(&process::program());
     ENABLED.store(!off && !confined && rules().is_some(), Ordering::Relaxed);
+}
+
+/// What put Weft in front of this program: `NAME=value` of each of its variables.
+pub(crate) fn variables() -> &'static [CString] {
+    static VARIABLES: OnceLock<Vec<CString>> = OnceLock::new();
+    VARIABLES.get_or_init(|| {
+        let is_ours = |name: &[u8]| name == b"LD_PRELOAD" || name.starts_with(b"WEFT_");
+        let ours = std::env::vars_os().filter(|(name, _)| is_ours(name.as_bytes()));
+        let line = |(name, value): (OsString, OsString)| {
+            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+        };
+        ours.filter_map(line).collect()
+    })
 }
 
 /// What `WEFT_SOCKETS_ZCOPY` says of long messages.

@@ -74,6 +74,8 @@ pub(crate) struct Stream {
     armed: AtomicU32,
     /// The peer rings because the socket was watched before it had an end.
     armed_early: AtomicU32,
+    /// Streams of the C library's that read and write by our ways.
+    files: AtomicU32,
     /// The last fork that it has been told of.
     fork: AtomicU32,
     /// What it has in extended mode.
@@ -123,6 +125,7 @@ impl Stream {
             watches: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),
+            files: AtomicU32::new(0),
             fork: AtomicU32::new(0),
             extended: OnceLock::new(),
         }
@@ -133,7 +136,7 @@ impl Stream {
         Self::new(Phase::Fresh)
     }
 
-    /// A socket that another program of this process had, and its end.
+    /// A socket that somebody else had, and its end.
     pub(crate) fn inherited(end: End) -> Self {
         let stream = Self::new(Phase::Connecting);
         end.revoke_of(process::number());
@@ -328,6 +331,11 @@ impl Stream {
         }
     }
 
+    /// How many streams of the C library's read and write by our ways.
+    pub(crate) fn files(&self) -> &AtomicU32 {
+        &self.files
+    }
+
     /// From here on it is in extended mode.
     pub(crate) fn extend(&self) {
         self.extended.get_or_init(|| Box::new(Extended::new()));
@@ -427,7 +435,7 @@ fn fall_back(why: Fallback) {
 }
 
 /// Both ends' addresses, of an IP socket that is connected.
-fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
+pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
     let own = getsockname(borrow(fd)).ok()?;
     let peer = getpeername(borrow(fd)).ok()??;
     Some((SocketAddr::try_from(own).ok()?, SocketAddr::try_from(peer).ok()?))

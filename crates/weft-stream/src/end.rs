@@ -14,6 +14,7 @@ mod recv;
 mod send;
 mod sleep;
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -119,15 +120,24 @@ impl End {
         Some(end)
     }
 
-    /// The end that the socket with this number of the kernel's is, in a program that has
-    /// inherited it.
+    /// The end that a socket is, in a program that has got it from another: by its addresses, and
+    /// by the kernel's number for it.
     #[must_use]
-    pub fn inherited(registry: &'static Registry, cookie: u64) -> Option<Self> {
-        let ends =
-            registry.live().filter(|&slot| registry.open_slot(slot).is_ok()).flat_map(|slot| {
-                [Role::Connector, Role::Acceptor].map(|role| Self::at(registry, slot, role))
-            });
-        ends.into_iter().find(|end| end.own.cookie.load(Ordering::Relaxed) == cookie)
+    pub fn inherited(
+        registry: &'static Registry,
+        own: SocketAddr,
+        peer: SocketAddr,
+        cookie: u64,
+    ) -> Option<Self> {
+        let ways =
+            [(Role::Connector, Tuple::new(own, peer)), (Role::Acceptor, Tuple::new(peer, own))];
+        let mut ends = registry.live().filter_map(|slot| {
+            let tuple = registry.tuple_of(slot);
+            let (role, _) = ways.iter().find(|(_, way)| *way == tuple)?;
+            registry.open_slot(slot).ok()?;
+            Some(Self::at(registry, slot, *role))
+        });
+        ends.find(|end| end.own.cookie.load(Ordering::Relaxed) == cookie)
     }
 
     fn at(registry: &'static Registry, slot: usize, role: Role) -> Self {
@@ -263,8 +273,12 @@ impl End {
     fn switch(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
         let words = self.tx.words();
         // A bell must not wait for others to go with it.
-        let nodelay = sockopt::tcp_nodelay(socket).unwrap_or(false);
-        self.own.nodelay.store(nodelay.into(), Ordering::Relaxed);
+        let set = [
+            (Delays::NODELAY, sockopt::tcp_nodelay(socket)),
+            (Delays::CORK, sockopt::tcp_cork(socket)),
+        ];
+        set.into_iter()
+            .for_each(|(option, on)| Delays(self.own.delays).set(option, on == Ok(true)));
         let _ = sockopt::set_tcp_cork(socket, false);
         let _ = sockopt::set_tcp_nodelay(socket, true);
         words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
@@ -359,10 +373,11 @@ impl End {
         self.rx.room() == Ok(0)
     }
 
-    /// `TCP_NODELAY` as the program has set it; `None` while the kernel knows.
+    /// Options as the program has set them; `None` while the kernel knows.
     #[must_use]
-    pub fn nodelay(&self) -> Option<&AtomicU32> {
-        (self.tx.words().switch_at.load(Ordering::Relaxed) != NONE).then_some(self.own.nodelay)
+    pub fn delays(&self) -> Option<Delays<'_>> {
+        (self.tx.words().switch_at.load(Ordering::Relaxed) != NONE)
+            .then_some(Delays(self.own.delays))
     }
 
     /// This side wants one-sided operations.
@@ -425,4 +440,31 @@ pub struct Process {
     pub cookie: u64,
     /// The program's name, padded with zeros.
     pub program: [u8; side::PROGRAM_LEN],
+}
+
+/// Options that let the kernel keep bytes back for others to go with them (tcp(7)): in memory they
+/// have no effect, but the program may ask for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays<'a>(&'a AtomicU32);
+
+impl Delays<'_> {
+    /// `TCP_NODELAY`.
+    pub const NODELAY: u32 = 1;
+    /// `TCP_CORK`.
+    pub const CORK: u32 = 2;
+
+    /// Sets one of them.
+    pub fn set(self, option: u32, on: bool) {
+        if on {
+            self.0.fetch_or(option, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!option, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether one is set.
+    #[must_use]
+    pub fn is_set(self, option: u32) -> bool {
+        self.0.load(Ordering::Relaxed) & option != 0
+    }
 }

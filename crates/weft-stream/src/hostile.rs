@@ -120,7 +120,7 @@ fn call(end: &End, socket: &TcpStream, which: u8, len: usize) {
     }
     let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
     let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
-    let _ = (end.is_peer_gone(), end.is_peer_waiting(), end.bells_taken(), end.nodelay());
+    let _ = (end.is_peer_gone(), end.is_peer_waiting(), end.bells_taken(), end.delays().is_some());
 }
 
 /// Bytes of the slot before it, whose owner must find them as they were.

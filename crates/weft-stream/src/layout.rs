@@ -70,8 +70,9 @@ pub(crate) mod side {
     pub(crate) const PROGRAM_LEN: usize = 16;
     /// The program has been told that the peer reset the connection.
     pub(crate) const RESET_TOLD: usize = 48;
-    /// `TCP_NODELAY` as the program set it; the kernel's is always on for the bells.
-    pub(crate) const NODELAY: usize = 52;
+    /// `TCP_NODELAY` and `TCP_CORK` as the program set them ([`crate::Delays`]); the kernel, which
+    /// carries bells, never keeps any back.
+    pub(crate) const DELAYS: usize = 52;
     /// The program wants one-sided operations: [`super::grant`].
     pub(crate) const EXTENDED: usize = 56;
     /// Threads that sleep in the kernel until something comes.

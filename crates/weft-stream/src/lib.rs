@@ -26,7 +26,7 @@ mod sweep;
 mod tuple;
 mod words;
 
-pub use end::{Carrier, End, Process};
+pub use end::{Carrier, Delays, End, Process};
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use how::How;

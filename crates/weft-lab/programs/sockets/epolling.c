@@ -418,6 +418,7 @@ CASE(epoll_with_others)
 	ON(b, do_read, .fd = pipes[0], .size = 10);
 	WAIT(b, .value = 1000, .size = 1);
 	ON(pair->a, do_write, .fd = event, .text = "eight by");
+	sleep_ms(1); /* Weft may keep this to itself for 10 us. */
 	WAIT(b, .value = 1000);
 	ON(b, do_recv, .size = 10);
 	ON(b, do_read, .fd = event, .size = 8);

@@ -458,8 +458,6 @@ int main(int argc, char **argv)
 	for (int i = 0; i < case_count; i++) {
 		bool wanted = !strncmp(cases[i].name, prefix, strlen(prefix));
 
-		for (int k = 2; k < argc; k++)
-			wanted &= strcmp(cases[i].name, argv[k]) != 0;
 		if (!wanted)
 			continue;
 		for (int mode = 0; mode < (cases[i].alone ? 1 : MODES); mode++) {

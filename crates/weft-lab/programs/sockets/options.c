@@ -141,8 +141,8 @@ CASE(option_small_buffers)
 {
 	ON(pair->a, do_setsockopt, .level = SOL_SOCKET, .name = SO_SNDBUF, .value = 4608);
 	ON(pair->b, do_setsockopt, .level = SOL_SOCKET, .name = SO_RCVBUF, .value = 4608);
-	BEGIN(pair->b, do_drain, .size = 400000);
-	ON(pair->a, do_send, .size = 400000);
+	BEGIN(pair->b, do_drain, .size = 20000);
+	ON(pair->a, do_send, .size = 20000);
 	finish(pair->b);
 	exchange(pair, 2);
 }

@@ -358,6 +358,36 @@ CASE(share_exec_by_shell)
 	reap(child);
 }
 
+/* The next program has the connection as its standard streams, and uses them by the C library. */
+CASE(share_exec_stdio)
+{
+	char *arguments[] = { "sh", "-c", "read line; sed -u s/a/b/; echo end of \"$line\"", NULL };
+	pid_t child;
+
+	if (pair->mode == THREADS)
+		return;
+	child = start_child();
+	if (!child) {
+		dup2(pair->a->fd, STDIN_FILENO);
+		dup2(pair->a->fd, STDOUT_FILENO);
+		closefrom(3);
+		execv("/bin/sh", arguments);
+		_exit(99);
+	}
+	close(pair->a->fd);
+	ON(pair->b, do_send, .text = "a line\n");
+	for (int i = 0; i < 3; i++) {
+		ON(pair->b, do_send, .text = "a word\n");
+		ON(pair->b, do_recv, .size = 7, .flags = MSG_WAITALL);
+	}
+	ON(pair->b, do_send, .text = "the last");
+	ON(pair->b, do_shutdown, .flags = SHUT_WR);
+	ON(pair->b, do_recv, .size = 8, .flags = MSG_WAITALL);
+	ON(pair->b, do_recv, .size = 14, .flags = MSG_WAITALL);
+	ON(pair->b, do_recv, .size = 10);
+	reap(child);
+}
+
 static void do_pass(struct end *end, const struct arguments *told)
 {
 	char control[CMSG_SPACE(sizeof(int))] = "";

@@ -1,4 +1,7 @@
 /* Sockets below FILE and dprintf: calls that the C library makes inside itself. */
+#include <fcntl.h>
+#include <sys/wait.h>
+
 #include "calls.h"
 
 static void do_dprintf(struct end *end, const struct arguments *told)
@@ -17,6 +20,8 @@ static void do_fdopen(struct end *end, const struct arguments *told)
 	note(end, "fprintf");
 	note_result(end, fprintf(file, "%s %d\n", told->text, 42));
 	fflush(file);
+	note(end, " fileno %s", fileno(file) == told->fd ? "the socket's own" : "a copy's");
+	check(fcntl(fileno(file), F_GETFD), "fcntl");
 	note(end, " fgets ");
 	fgets(line, sizeof line, file) ? note_data(end, line, strlen(line)) : note(end, "nothing");
 	note(end, " fclose");
@@ -92,5 +97,21 @@ CASE(stdio_much)
 	BEGIN(pair->b, do_drain, .size = 500000);
 	ON(pair->a, do_send_by_file, .size = 500000);
 	finish(pair->b);
+	exchange(pair, 2);
+}
+
+/* A child that leaves what it has printed to the end of its process. */
+CASE(stdio_unflushed)
+{
+	pid_t child;
+
+	fflush(stdout);
+	child = check(fork(), "fork");
+	if (!child) {
+		fprintf(fdopen(pair->a->fd, "w"), "not flushed");
+		exit(0);
+	}
+	check(waitpid(child, NULL, 0), "waitpid");
+	ON(pair->b, do_recv, .size = 100);
 	exchange(pair, 2);
 }

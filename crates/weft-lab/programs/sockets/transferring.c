@@ -337,3 +337,58 @@ CASE(transfer_splice)
 	sleep_ms(SETTLE_MS);
 	ON(pair->b, do_splice_in, .text = "too late");
 }
+
+/* Memory that nobody can have: NULL, the kernel's, and such behind a good piece. */
+static void *const NOWHERE[] = { NULL, (void *)-4096L };
+
+static void do_send_nowhere(struct end *end, const struct arguments *told)
+{
+	for (size_t i = 0; i < sizeof NOWHERE / sizeof *NOWHERE; i++) {
+		struct iovec parts[2] = { { "good", 4 }, { NOWHERE[i], 5 } };
+		struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+
+		note(end, i ? ", send" : "send");
+		note_result(end, send(told->fd, NOWHERE[i], 5, MSG_NOSIGNAL));
+		note_result(end, send(told->fd, NOWHERE[i], 0, MSG_NOSIGNAL));
+		note_result(end, write(told->fd, NOWHERE[i], 5));
+		note_result(end, writev(told->fd, parts, 2));
+		note_result(end, writev(told->fd, NOWHERE[i], 2));
+		note_result(end, sendmsg(told->fd, &message, MSG_NOSIGNAL));
+		note_result(end, sendmsg(told->fd, NOWHERE[i], MSG_NOSIGNAL));
+	}
+}
+
+static void do_recv_nowhere(struct end *end, const struct arguments *told)
+{
+	for (size_t i = 0; i < sizeof NOWHERE / sizeof *NOWHERE; i++) {
+		struct iovec parts[2] = { { end->data, 4 }, { NOWHERE[i], 5 } };
+		struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+
+		note(end, i ? ", recv" : "recv");
+		note_result(end, recv(told->fd, NOWHERE[i], 5, told->flags));
+		note_result(end, recv(told->fd, NOWHERE[i], 5, told->flags | MSG_PEEK));
+		if (told->flags)
+			continue;
+		note_result(end, read(told->fd, NOWHERE[i], 5));
+		note_result(end, readv(told->fd, parts, 2));
+		note_result(end, readv(told->fd, NOWHERE[i], 2));
+		note_result(end, recvmsg(told->fd, &message, 0));
+		note_result(end, recvmsg(told->fd, NOWHERE[i], 0));
+	}
+}
+
+CASE(transfer_nowhere)
+{
+	ON(pair->a, do_send_nowhere);
+	ON(pair->b, do_recv_nowhere, .flags = MSG_DONTWAIT);
+	ON(pair->a, do_send, .text = "more than four");
+	ON(pair->b, do_recv_nowhere);
+	ON(pair->b, do_recv, .size = 100);
+	BEGIN(pair->b, do_recv_nowhere);
+	ON(pair->a, do_send, .text = "when it comes");
+	finish(pair->b);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->a, do_shutdown, .flags = SHUT_WR);
+	ON(pair->b, do_recv_nowhere, .flags = MSG_DONTWAIT);
+	ON(pair->a, do_send_nowhere);
+}

@@ -4,13 +4,13 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
-use weft_stream::Carrier;
+use weft_stream::{Carrier, End};
 
 use super::{
     EDGE, ERR_HUP, EXCLUSIVE, IN, MODES, ONESHOT, OUT, RDHUP, Watch, changes, kernel_control, mark,
 };
 use crate::errno;
-use crate::stream::borrow;
+use crate::stream::{Stream, borrow};
 use crate::table::Kind;
 
 impl Watch {
@@ -21,6 +21,20 @@ impl Watch {
         self.spent = false;
         self.dormant = false;
         self.seen = None;
+        self.withheld = 0;
+    }
+
+    /// The kernel has told of this in a wait: the program is told at the next look.
+    pub(super) fn withhold(&mut self, events: u32, round: u64) {
+        (self.withheld, self.withheld_in) = (self.withheld | events, round);
+    }
+
+    /// What the kernel has told in an earlier wait than this it tells again, unless it was asked
+    /// for what is told once.
+    pub(super) fn forget_withheld(&mut self, round: u64) {
+        if self.events & (EDGE | ONESHOT) == 0 && self.withheld_in != round {
+            self.withheld = 0;
+        }
     }
 
     /// What there is to tell now.
@@ -33,9 +47,7 @@ impl Watch {
         end.advance(borrow(self.via));
         stream.is_looked_at(end);
         let (now, ours) = stream.readiness(end);
-        if ours == 0 {
-            return 0; // TCP still carries everything: the kernel tells.
-        }
+        // If TCP still carries everything the kernel tells.
         if !self.converted && ours & IN != 0 && ours & OUT != 0 {
             self.converted = true;
             convert(epoll, self, changes(self.events));
@@ -44,25 +56,12 @@ impl Watch {
             return 0;
         }
         let asked = self.events & !MODES | ERR_HUP;
-        let mut ready = now & asked & (ours | ERR_HUP | RDHUP);
-        if ready == 0 {
-            return 0;
+        let mut ready = if ours == 0 { 0 } else { now & asked & (ours | ERR_HUP | RDHUP) };
+        if self.events & EDGE != 0 && ready != 0 {
+            ready = news(&mut self.seen, stream, end, ready);
         }
-        if self.events & EDGE != 0 {
-            let seen = (end.progress().0, stream.ended());
-            let news = self.seen != Some(seen) || stream.take_full();
-            if !news {
-                return 0;
-            }
-            // Room alone is news only for one who has found none.
-            if self.seen.is_some_and(|(head, ended)| head == seen.0 && ended == seen.1) {
-                ready &= OUT | ERR_HUP;
-            }
-            self.seen = Some(seen);
-        }
-        if self.events & ONESHOT != 0 && ready != 0 {
-            self.spent = true;
-        }
+        ready |= std::mem::take(&mut self.withheld) & asked;
+        self.spent = ready != 0 && self.events & ONESHOT != 0;
         ready
     }
 
@@ -145,6 +144,16 @@ impl Watch {
             stream.armed().fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// What of `ready` has not been told yet, to one that is told of changes.
+fn news(told: &mut Option<(u64, u32)>, stream: &Stream, end: &End, ready: u32) -> u32 {
+    let seen = Some((end.progress().0, stream.ended()));
+    if std::mem::replace(told, seen) != seen {
+        return ready;
+    }
+    // Room alone is news only for one who has found none.
+    if stream.take_full() { ready & (OUT | ERR_HUP) } else { 0 }
 }
 
 /// The kernel is asked for other events from here on.

@@ -9,8 +9,8 @@ use weft_stream::Carrier;
 
 use super::watch::convert;
 use super::{
-    BELLS_TAKEN, EDGE, ERR_HUP, EXCLUSIVE, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, PLACE_BITS, RDHUP,
-    Watches, changes, watch_count,
+    BELLS_TAKEN, ERR_HUP, EXCLUSIVE, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, PLACE_BITS, RDHUP, Watches,
+    changes, watch_count,
 };
 use crate::errno;
 use crate::stream::borrow;
@@ -121,13 +121,19 @@ impl Watches {
         }
     }
 
-    /// An event of the kernel's for a socket of ours, as the program is to see it.
-    pub(super) fn told(&mut self, epoll: RawFd, event: epoll_event) -> Option<epoll_event> {
+    /// An event of the kernel's for a socket of ours, as the program is to see it; `None` if it is
+    /// not to be told of, or together with what the rings have: by [`Watches::collect`].
+    pub(super) fn told(
+        &mut self,
+        epoll: RawFd,
+        event: epoll_event,
+        round: u64,
+    ) -> Option<epoll_event> {
         let place = usize::try_from(event.u64 & u64::from(u32::MAX)).ok()?;
         let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
         let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
         if let Kind::Datagram(_) = &*watch.socket {
-            return self.told_of_datagrams(place, event);
+            return self.told_of_datagrams(place, event, round);
         }
         let Kind::Stream(stream) = &*watch.socket else { return None };
         if stream.end().is_none() {
@@ -149,7 +155,6 @@ impl Watches {
         if end.carrier_out() == Carrier::Memory {
             ours |= OUT;
         }
-        let data = watch.data;
         if ours == 0 {
             if watch.converted || watch.muted {
                 // The connection has gone back to TCP: the kernel tells again what is asked.
@@ -157,38 +162,38 @@ impl Watches {
                 convert(epoll, watch, watch.events);
                 return None;
             }
-            if watch.events & ONESHOT != 0 {
-                watch.spent = true;
-            }
             // What the program reads now may be the last that comes over TCP, and a bell with it.
+            watch.withhold(event.events, round);
             self.heat(place);
-            return Some(epoll_event { events: event.events, u64: data });
+            return None;
         }
-        // The rest is told by looking at the rings, which happens at once.
+        // The rest is told by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         if !watch.converted && !watch.muted && !watch.spent && event.events & ours & OUT != 0 {
             watch.muted = true;
             convert(epoll, watch, watch.events & !OUT);
         }
-        let is_told = !watch.converted && rest != 0 && !watch.spent;
-        watch.spent |= is_told && watch.events & ONESHOT != 0;
+        if !watch.converted {
+            watch.withhold(rest, round);
+        }
         self.heat(place);
-        is_told.then_some(epoll_event { events: rest, u64: data })
+        None
     }
 
     /// The kernel has an event of a UDP socket: there is a datagram that has not come by memory.
-    fn told_of_datagrams(&mut self, place: usize, event: epoll_event) -> Option<epoll_event> {
+    fn told_of_datagrams(
+        &mut self,
+        place: usize,
+        event: epoll_event,
+        round: u64,
+    ) -> Option<epoll_event> {
         self.heat(place);
-        let round = self.round;
         let watch = self.places.get_mut(place)?.as_mut()?;
         if watch.spent {
             return None;
         }
         if watch.round == round {
-            // A program is told of a socket once by each wait.
-            if watch.events & EDGE != 0 {
-                watch.withheld |= event.events;
-            }
+            watch.withhold(event.events, round);
             return None;
         }
         watch.round = round;
@@ -208,7 +213,13 @@ impl Watches {
         }
     }
 
-    pub(super) fn collect(&mut self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
+    /// Fills in what there is to tell of hot sockets in a wait, of each once.
+    pub(super) fn collect(
+        &mut self,
+        epoll: RawFd,
+        events: &mut [epoll_event],
+        round: u64,
+    ) -> usize {
         let taken = BELLS_TAKEN.load(Ordering::Acquire);
         if taken != self.bells_taken {
             self.bells_taken = taken;
@@ -223,9 +234,10 @@ impl Watches {
             }
             let place = self.hot[(self.next + step) % count];
             let Some(watch) = self.places[place].as_mut() else { continue };
-            if watch.round == self.round {
+            if watch.round == round {
                 continue;
             }
+            watch.forget_withheld(round);
             let ready = watch.ready(epoll);
             if ready == 0 {
                 watch.idle_looks += 1;
@@ -235,9 +247,7 @@ impl Watches {
             watch.idle_looks = 0;
             watch.disarm();
             watch.armed = false;
-            if let Kind::Datagram(_) = &*watch.socket {
-                watch.round = self.round;
-            }
+            watch.round = round;
             events[found] = epoll_event { events: ready, u64: watch.data };
             found += 1;
         }

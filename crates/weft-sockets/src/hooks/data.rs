@@ -25,6 +25,50 @@ fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
     [iovec { iov_base: place.cast_mut(), iov_len: len.min(LONGEST) }]
 }
 
+/// Whether nobody can have memory there: beyond the processor's addresses, or among the first
+/// (`vm.mmap_min_addr`). Other addresses are believed: who gives a wrong one meets a SIGSEGV.
+pub(super) fn is_nowhere<T>(place: *const T) -> bool {
+    const LOWEST: usize = 1 << 16;
+    const HIGHEST: usize = 1 << 56;
+    !(LOWEST..HIGHEST).contains(&(place as usize))
+}
+
+fn is_no_list(list: *const iovec, count: usize) -> bool {
+    count > 0 && is_nowhere(list)
+}
+
+/// Whether an address is the kernel's own: a call with such a one fails before anything else.
+fn is_kernels<T>(place: *const T) -> bool {
+    (place as isize) < 0
+}
+
+/// The buffers of a list up to the first that can be nobody's, and whether there is one. `None`: it
+/// is the kernel's to refuse.
+///
+/// # Safety
+/// The list is readable, unless it is nowhere; buffers as for [`Buffers::new`].
+unsafe fn buffers<'a>(list: *const iovec, count: usize) -> Option<(Buffers<'a>, bool)> {
+    if is_no_list(list, count) {
+        return None;
+    }
+    let mut sound = count;
+    for at in 0..count {
+        // SAFETY: within the list.
+        let place = unsafe { list.add(at) };
+        // SAFETY: likewise.
+        let part = unsafe { place.read() };
+        if is_kernels(part.iov_base) {
+            return None;
+        }
+        if part.iov_len > 0 && is_nowhere(part.iov_base) {
+            sound = sound.min(at);
+        }
+    }
+    // SAFETY: the caller's promise, of the first buffers.
+    let buffers = unsafe { Buffers::new(list, sound) }?;
+    Some((buffers, sound < count))
+}
+
 /// Receives into a list of buffers. `None`: the kernel is to do it.
 ///
 /// # Safety
@@ -41,8 +85,14 @@ pub(super) unsafe fn receive(
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
     // SAFETY: the caller's promise.
-    let buffers = unsafe { Buffers::new(list, count) }?;
-    stream.recv(fd, buffers, flags).map(errno::count)
+    let (buffers, is_cut) = unsafe { buffers(list, count) }?;
+    if !is_cut {
+        return stream.recv(fd, buffers, flags).map(errno::count);
+    }
+    // What comes is told as the kernel would, and not taken.
+    let known = || stream.end().is_some_and(|end| end.unread() > buffers.len());
+    let received = if known() { Ok(0) } else { stream.recv(fd, buffers, flags)? };
+    Some(errno::count(if known() { Err(Errno::FAULT) } else { received }))
 }
 
 /// Sends a list of buffers. `None`: the kernel is to do it.
@@ -61,7 +111,14 @@ pub(super) unsafe fn deliver(
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
     // SAFETY: the caller's promise.
-    let buffers = unsafe { Buffers::new(list, count) }?;
+    let (buffers, is_cut) = unsafe { buffers(list, count) }?;
+    if is_cut {
+        // What else is wrong comes first.
+        // SAFETY: no buffer is named.
+        let none = unsafe { Buffers::new(list, 0) }?;
+        let sent = stream.send(fd, none, flags)?;
+        return Some(errno::count(sent.and(Err(Errno::FAULT))));
+    }
     stream.send(fd, buffers, flags).map(errno::count)
 }
 
@@ -101,7 +158,7 @@ pub(super) unsafe fn take_datagram(
     flags: c_int,
     kernel: &mut dyn FnMut(c_int) -> ssize_t,
 ) -> Option<Taken> {
-    if !table::knows(fd) || count > PARTS_MAX {
+    if !table::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
         return None;
     }
     let held = table::find(fd)?;
@@ -128,7 +185,7 @@ pub(super) unsafe fn deliver_datagram(
     flags: c_int,
     (address, len): (*const sockaddr, socklen_t),
 ) -> Option<ssize_t> {
-    if !table::knows(fd) || count > PARTS_MAX {
+    if !table::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
         return None;
     }
     let held = table::find(fd)?;
@@ -156,7 +213,7 @@ pub(super) unsafe fn deliver_datagram(
 const NOBODY: (*const sockaddr, socklen_t) = (std::ptr::null(), 0);
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
     let ours = match len {
         0 => None, // The kernel returns 0 at once, unlike recv (sock_read_iter).
         // SAFETY: the program's own buffer.
@@ -172,7 +229,11 @@ unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssi
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn write(
+    fd: c_int,
+    from: *const c_void,
+    len: size_t,
+) -> ssize_t {
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, 0) }
         // SAFETY: likewise.
@@ -185,7 +246,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, len: size_t) -
 /// # Safety
 /// As for [`receive`].
 unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<ssize_t> {
-    if !table::knows(fd) {
+    if !table::knows(fd) || is_no_list(list, count) {
         return None;
     }
     // SAFETY: the caller's promise.

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libc::{FILE, c_char, c_int, c_uint, c_ulong, c_void};
+use libc::{c_int, c_uint, c_ulong, c_void};
 use weft_stream::{Carrier, Fallback};
 
 use crate::next::next;
@@ -16,8 +16,11 @@ use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::{epoll, errno, process};
 
+/// Whether the next byte is the urgent one (linux/sockios.h).
+const SIOCATMARK: c_ulong = 0x8905;
+
 /// A descriptor is about to be closed.
-fn closing(fd: c_int) {
+pub(super) fn closing(fd: c_int) {
     if !table::knows(fd) || process::is_borrowed() {
         return;
     }
@@ -84,7 +87,7 @@ fn copied(fd: c_int, copy: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     closing(fd);
     next!(close(fd: c_int) -> c_int)
 }
@@ -152,64 +155,42 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_
     result
 }
 
+/// What `ioctl(2)` tells of a socket of ours; `None`: the kernel does.
+fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
+    if ![libc::FIONREAD, libc::TIOCOUTQ, SIOCATMARK].contains(&request) {
+        return None;
+    }
+    let held = table::find(fd)?;
+    let stream = match &*held {
+        Kind::Stream(stream) => stream,
+        Kind::Datagram(datagram) if request == libc::FIONREAD => return datagram.next_len(),
+        _ => return None,
+    };
+    let end = stream.end()?;
+    match request {
+        libc::FIONREAD => (end.carrier_in() == Carrier::Memory).then(|| end.unread()),
+        // Urgent bytes come over TCP, behind what the rings have.
+        SIOCATMARK => (end.unread() > 0).then_some(0),
+        // What the peer has not read is with the peer: the rings keep nothing back.
+        _ => (end.carrier_out() == Carrier::Memory).then_some(0),
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if (request == libc::FIONREAD || request == libc::TIOCOUTQ)
-        && let Some(held) = table::find(fd)
-        && let Kind::Stream(stream) = &*held
-        && let Some(end) = stream.end()
-    {
-        let bytes = if request == libc::FIONREAD {
-            (end.carrier_in() == Carrier::Memory).then(|| end.unread())
-        } else {
-            // What the peer has not read is with the peer: the rings keep nothing back.
-            (end.carrier_out() == Carrier::Memory).then_some(0)
-        };
-        if let Some(bytes) = bytes {
-            let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-            // SAFETY: the program's place for the answer.
-            unsafe { argument.cast::<c_int>().write_unaligned(bytes) };
-            return 0;
-        }
-    }
-    if request == libc::FIONREAD
-        && let Some(held) = table::find(fd)
-        && let Kind::Datagram(datagram) = &*held
-        && let Some(len) = datagram.next_len()
-    {
-        let bytes = c_int::try_from(len).unwrap_or(c_int::MAX);
+    if let Some(amount) = amount(fd, request) {
+        let amount = c_int::try_from(amount).unwrap_or(c_int::MAX);
         // SAFETY: the program's place for the answer.
-        unsafe { argument.cast::<c_int>().write_unaligned(bytes) };
+        unsafe { argument.cast::<c_int>().write_unaligned(amount) };
         return 0;
     }
     next!(ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int)
 }
 
-/// The C library's streams read and write by ways of its own, which no hook sees: such a socket
-/// goes back to the kernel.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if let Some(held) = table::find(fd) {
-        match &*held {
-            Kind::Stream(stream) => stream.leave(fd, Fallback::Feature),
-            Kind::Datagram(datagram) => datagram.leave(),
-            Kind::Epoll(_) => {}
-        }
-    }
-    type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
-    static NEXT: crate::next::Next = crate::next::Next::new(c"fdopen");
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
-    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
-    // SAFETY: the program's own arguments.
-    next.map_or(std::ptr::null_mut(), |next| unsafe { next(fd, mode) })
-}
-
-/// Closes by a way of the C library's own.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
-    if !file.is_null() {
-        // SAFETY: the program's own stream.
-        closing(unsafe { libc::fileno(file) });
-    }
-    next!(fclose(file: *mut FILE) -> c_int)
+unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut answer: c_int = 0;
+    // SAFETY: the place for the answer is a local variable.
+    let result = unsafe { ioctl(fd, SIOCATMARK, (&raw mut answer).cast()) };
+    if result < 0 { result } else { answer }
 }

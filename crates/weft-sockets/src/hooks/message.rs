@@ -4,18 +4,18 @@
 //! As for the `data` hooks. Headers are the program's, as its calls promise.
 #![allow(unsafe_code)]
 
-use libc::{c_int, c_uint, cmsghdr, mmsghdr, msghdr, ssize_t, timespec};
-use weft_stream::Fallback;
+use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
-use super::data::{Taken, deliver, deliver_datagram, length, receive, take_datagram};
+use super::data::{Taken, deliver, deliver_datagram, is_nowhere, length, receive, take_datagram};
+use super::rights;
+use crate::address;
 use crate::datagram::Received;
 use crate::next::next;
 use crate::table::{self, Kind};
-use crate::{address, process, settings, stream};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if !message.is_null() && table::knows(fd) {
+    if !is_nowhere(message) && table::knows(fd) {
         // SAFETY: the program's own header.
         let header = unsafe { message.read() };
         // Ancillary data of a TCP socket is for the kernel (time stamps and the like).
@@ -31,57 +31,16 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
                 return sent;
             }
         }
-    } else if !message.is_null() && settings::enabled() {
+    } else if !is_nowhere(message) {
         // SAFETY: the program's own header.
-        unsafe { hand_on(message) };
+        unsafe { rights::hand_on(message) };
     }
     next!(sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t)
 }
 
-/// Sockets that go to another process over a Unix socket go back to TCP: who gets them may not know
-/// the rings.
-///
-/// # Safety
-/// The header is the program's, of a message to be sent.
-unsafe fn hand_on(message: *const msghdr) {
-    // SAFETY: the caller's promise.
-    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !control.is_null() {
-        // SAFETY: within the program's control buffer, as the macro has found it.
-        let header = unsafe { control.read() };
-        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: the data of a header within the buffer.
-            let data = unsafe { libc::CMSG_DATA(control) };
-            // SAFETY: the size of a header without data.
-            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = header.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
-            for index in 0..count {
-                // SAFETY: the header says how many there are.
-                let place = unsafe { data.cast::<c_int>().add(index) };
-                // SAFETY: likewise; the buffer need not be aligned.
-                let fd = unsafe { place.read_unaligned() };
-                let Some(held) = table::find(fd) else { continue };
-                match &*held {
-                    Kind::Stream(stream) => {
-                        stream.leave(fd, Fallback::HandedOn);
-                        if let Some(end) = stream.end() {
-                            end.retain(); // The receiver does not say when it closes it.
-                            end.hush(stream::borrow(fd));
-                        }
-                    }
-                    Kind::Datagram(datagram) => datagram.leave(),
-                    Kind::Epoll(_) => {}
-                }
-            }
-        }
-        // SAFETY: the caller's promise.
-        control = unsafe { libc::CMSG_NXTHDR(message, control) };
-    }
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    if !message.is_null() && table::knows(fd) {
+    if !is_nowhere(message) && table::knows(fd) {
         // SAFETY: the program's own header.
         let header = unsafe { &mut *message };
         let (list, count) = (header.msg_iov, header.msg_iovlen);
@@ -117,40 +76,11 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
         }
     }
     let received = next!(recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t);
-    if received >= 0 && !message.is_null() && settings::enabled() && !process::is_borrowed() {
+    if received >= 0 {
         // SAFETY: the kernel has just filled the header in.
-        unsafe { take_handed_on(message) };
+        unsafe { rights::take(message) };
     }
     received
-}
-
-/// Sockets that have come from another process are the kernel's: what we knew of their numbers is
-/// of others, which were closed behind our back.
-///
-/// # Safety
-/// The header is the program's, of a message just received.
-unsafe fn take_handed_on(message: *const msghdr) {
-    // SAFETY: the caller's promise.
-    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while !control.is_null() {
-        // SAFETY: within the control buffer, as the macro has found it.
-        let header = unsafe { control.read() };
-        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: the data of a header within the buffer.
-            let data = unsafe { libc::CMSG_DATA(control) };
-            // SAFETY: the size of a header without data.
-            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = header.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
-            for index in 0..count {
-                // SAFETY: the kernel says how many there are.
-                let place = unsafe { data.cast::<c_int>().add(index) };
-                // SAFETY: likewise; the buffer need not be aligned.
-                drop(table::remove(unsafe { place.read_unaligned() }));
-            }
-        }
-        // SAFETY: the caller's promise.
-        control = unsafe { libc::CMSG_NXTHDR(message, control) };
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -160,7 +90,13 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !table::knows(fd) || messages.is_null() {
+    if !table::knows(fd) || is_nowhere(messages) {
+        for at in (0..count as usize).take_while(|_| !is_nowhere(messages)) {
+            // SAFETY: the program's own list of `count`.
+            let message = unsafe { messages.add(at) };
+            // SAFETY: likewise; a message begins with its header.
+            unsafe { rights::hand_on(message.cast()) };
+        }
         return next!(sendmmsg(
             fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int
         ) -> c_int);
@@ -188,10 +124,17 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if !table::knows(fd) || messages.is_null() {
-        return next!(recvmmsg(
+    if !table::knows(fd) || is_nowhere(messages) {
+        let received = next!(recvmmsg(
             fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
         ) -> c_int);
+        for at in 0..usize::try_from(received).unwrap_or(0) {
+            // SAFETY: the program's own list, of which the kernel has filled in so many.
+            let message = unsafe { messages.add(at) };
+            // SAFETY: likewise; a message begins with its header.
+            unsafe { rights::take(message.cast()) };
+        }
+        return received;
     }
     let limit = if timeout.is_null() {
         None

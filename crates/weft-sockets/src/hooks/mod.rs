@@ -2,10 +2,13 @@
 
 mod data;
 mod descriptors;
+mod exec;
+pub(crate) mod files;
 mod message;
 mod options;
 #[cfg(target_arch = "x86_64")]
 mod print;
 mod ready;
+mod rights;
 mod setup;
 mod transfer;

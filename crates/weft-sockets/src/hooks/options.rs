@@ -4,16 +4,23 @@
 //! As for the other hooks; places for values are the program's.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, c_void, socklen_t};
-use weft_stream::Fallback;
+use weft_stream::{Delays, End, Fallback};
 
 use weft_extended::abi::SOL_WEFT;
 
 use crate::extended;
 use crate::next::next;
 use crate::table::{self, Kind};
+
+/// Options that keep bytes back.
+fn delay(level: c_int, name: c_int) -> Option<u32> {
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(Delays::NODELAY),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(Delays::CORK),
+        _ => None,
+    }
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn getsockopt(
@@ -51,11 +58,11 @@ unsafe extern "C-unwind" fn getsockopt(
             stream.error_told(told);
             error
         }
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
-            let nodelay = stream.end().and_then(|end| end.nodelay());
-            nodelay.map(|nodelay| c_int::from(nodelay.load(Ordering::Relaxed) != 0))
+        _ => {
+            let delays = stream.end().and_then(End::delays);
+            let known = delay(level, name).zip(delays);
+            known.map(|(option, delays)| c_int::from(delays.is_set(option)))
         }
-        _ => None,
     };
     if let Some(ours) = ours {
         let bytes = ours.to_ne_bytes();
@@ -82,20 +89,16 @@ unsafe extern "C-unwind" fn setsockopt(
     {
         return result;
     }
-    let is_nodelay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
-    let is_cork = level == libc::IPPROTO_TCP && name == libc::TCP_CORK;
-    if (is_nodelay || is_cork)
+    if let Some(option) = delay(level, name)
         && len as usize >= size_of::<c_int>()
         && !value.is_null()
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
-        && let Some(nodelay) = stream.end().and_then(|end| end.nodelay())
+        && let Some(delays) = stream.end().and_then(End::delays)
     {
         // SAFETY: as long as an integer, as the program says.
         let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-        if is_nodelay {
-            nodelay.store(on.into(), Ordering::Relaxed);
-        }
+        delays.set(option, on);
         return 0; // The kernel's socket carries bells, which never wait.
     }
     if level == libc::SOL_SOCKET

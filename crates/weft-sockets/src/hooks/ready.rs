@@ -6,6 +6,7 @@
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
+use super::data::is_nowhere;
 use crate::next::next;
 use crate::{epoll, poll, table, wait};
 
@@ -41,7 +42,7 @@ fn to_timespec(timeout: u64) -> timespec {
 unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = usize::try_from(count).ok().filter(|&count| count <= table::FDS_MAX)?;
     // SAFETY: the caller's promise.
-    (!set.is_null()).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
+    (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }
 
 fn kernel_poll(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
@@ -211,7 +212,7 @@ unsafe fn wait_for_events(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if !table::knows(epoll) || events.is_null() {
+    if !table::knows(epoll) || is_nowhere(events) {
         return None;
     }
     let count = usize::try_from(count).ok()?;

@@ -87,8 +87,12 @@ impl Stream {
         }
         if end.carrier_in() == Carrier::Memory {
             ours |= IN;
-            if end.unread() > 0 || ready & libc::EPOLLIN.cast_unsigned() != 0 {
+            let unread = end.unread() > 0;
+            if unread || ready & libc::EPOLLIN.cast_unsigned() != 0 {
                 ready |= IN;
+            }
+            if unread && end.has_peer_shut() {
+                ready |= libc::EPOLLRDHUP.cast_unsigned(); // The kernel is about to say so.
             }
         }
         if end.is_peer_gone() {

@@ -46,7 +46,7 @@ impl End {
     }
 
     /// Bells that have been rung and not taken, as far as they have been counted.
-    fn bells_left(&self) -> u64 {
+    pub(super) fn bells_left(&self) -> u64 {
         let words = self.rx.words();
         let taken = words.bells_taken.load(Ordering::Relaxed);
         words.bells.load(Ordering::Acquire).saturating_sub(taken)

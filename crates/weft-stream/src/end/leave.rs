@@ -39,6 +39,13 @@ impl End {
         said(&self.own) || said(&self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
+    #[inline]
+    #[must_use]
+    pub fn has_peer_shut(&self) -> bool {
+        self.peer.shut_write.load(Ordering::Acquire) != 0
+    }
+
     /// Whether the peer has gone for good.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
@@ -74,6 +81,16 @@ impl End {
             }
             words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
         }
+    }
+
+    /// Whether the connection is the kernel's again, as if there had been no rings: both directions
+    /// have left, and neither bytes nor bells of before are to be read.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let words = self.rx.words();
+        words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
+            && !self.sources_in.are_open()
+            && self.bells_left() == 0
     }
 
     /// Takes the bells that have come, and returns whether the stream has ended behind what the

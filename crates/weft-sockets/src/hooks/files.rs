@@ -1,0 +1,177 @@
+//! The C library's streams (`FILE`) on sockets of ours.
+//!
+//! A stream reads and writes by ways of the C library's own, which no hook sees. So one that is
+//! made of a TCP socket is given ways that lead here (fopencookie(3)).
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of, or of the ways
+//! that `fopencookie` asks for. What the C library calls them with is what it promises there.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+use rustix::io::Errno;
+
+use super::data::{read, write};
+use super::descriptors::{close, closing};
+use crate::errno;
+use crate::next::next;
+use crate::stream::{Stream, borrow};
+use crate::table::{self, Kind};
+
+/// Where a stream keeps its descriptor, for fileno(3): the C library's headers show programs its
+/// fields up to this one and beyond (`struct _IO_FILE`), so that they stay where they are.
+const FILENO_AT: usize = 112;
+
+/// Whether there has been a stream by our ways.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+/// `cookie_io_functions_t`.
+#[repr(C)]
+struct Ways {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, ways: Ways) -> *mut FILE;
+}
+
+/// The descriptor that a stream's cookie is.
+fn descriptor(cookie: *mut c_void) -> c_int {
+    c_int::try_from(cookie as usize).unwrap_or(-1)
+}
+
+unsafe extern "C" fn read_cookie(cookie: *mut c_void, to: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: the C library's buffer.
+    unsafe { read(descriptor(cookie), to.cast(), len) }
+}
+
+/// Writes everything, as the C library does itself. What could not be written is an error.
+unsafe extern "C" fn write_cookie(
+    cookie: *mut c_void,
+    from: *const c_char,
+    len: size_t,
+) -> ssize_t {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: within the C library's buffer.
+        let rest = unsafe { from.add(done) };
+        // SAFETY: likewise.
+        match usize::try_from(unsafe { write(descriptor(cookie), rest.cast(), len - done) }) {
+            Ok(written) if written > 0 => done += written,
+            _ => break,
+        }
+    }
+    done.cast_signed()
+}
+
+extern "C" fn seek_cookie(_cookie: *mut c_void, _place: *mut off64_t, _whence: c_int) -> c_int {
+    errno::fail(Errno::SPIPE)
+}
+
+unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
+    let fd = descriptor(cookie);
+    with_stream(fd, |stream| stream.files().fetch_sub(1, Ordering::Relaxed));
+    // SAFETY: the stream's own descriptor.
+    unsafe { close(fd) }
+}
+
+fn with_stream<T>(fd: c_int, act: impl FnOnce(&Stream) -> T) -> Option<T> {
+    match &*table::find(fd)? {
+        Kind::Stream(stream) => Some(act(stream)),
+        Kind::Datagram(_) | Kind::Epoll(_) => None,
+    }
+}
+
+/// The end of the process, which the C library writes its streams' last bytes in, is near: later
+/// they would not come by us.
+pub(crate) fn flush() {
+    if EVER.load(Ordering::Relaxed) {
+        // SAFETY: NULL stands for all streams.
+        unsafe { libc::fflush(std::ptr::null_mut()) };
+    }
+}
+
+unsafe extern "C" {
+    static mut stdin: *mut FILE;
+    static mut stdout: *mut FILE;
+    static mut stderr: *mut FILE;
+}
+
+/// The program has been started with connections that others have used. Where those are its
+/// standard streams, it gets such as go by our ways. To be called before any code of the program's.
+pub(crate) fn replace_standard() {
+    let streams: [(c_int, *mut *mut FILE, &CStr); 3] = [
+        (libc::STDIN_FILENO, &raw mut stdin, c"r"),
+        (libc::STDOUT_FILENO, &raw mut stdout, c"w"),
+        (libc::STDERR_FILENO, &raw mut stderr, c"w"),
+    ];
+    for (fd, place, mode) in streams {
+        if with_stream(fd, |_| ()).is_none() {
+            continue;
+        }
+        // SAFETY: a mode that there is.
+        let file = unsafe { fdopen(fd, mode.as_ptr()) };
+        if file.is_null() {
+            continue; // No memory: the program will not get far.
+        }
+        if fd == libc::STDERR_FILENO {
+            // SAFETY: a stream that nobody has used.
+            unsafe { libc::setvbuf(file, std::ptr::null_mut(), libc::_IONBF, 0) };
+        }
+        // SAFETY: the C library lets programs set these (stdin(3)), and nobody reads them yet.
+        unsafe { place.write(file) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if with_stream(fd, |stream| !stream.is_tcp()) == Some(true)
+        && rustix::io::fcntl_getfd(borrow(fd)).is_ok()
+    {
+        let ways =
+            Ways { read: read_cookie, write: write_cookie, seek: seek_cookie, close: close_cookie };
+        let cookie = fd.unsigned_abs() as usize as *mut c_void;
+        // SAFETY: the program's mode, and ways that take this cookie.
+        let file = unsafe { fopencookie(cookie, mode, ways) };
+        if !file.is_null() {
+            EVER.store(true, Ordering::Relaxed);
+            with_stream(fd, |stream| stream.files().fetch_add(1, Ordering::Relaxed));
+            // SAFETY: within the stream, which nobody else knows yet.
+            let place = unsafe { file.byte_add(FILENO_AT) };
+            // SAFETY: likewise: its descriptor.
+            unsafe { place.cast::<c_int>().write(fd) };
+        }
+        return file;
+    }
+    if let Some(held) = table::find(fd)
+        && let Kind::Datagram(datagram) = &*held
+    {
+        datagram.leave();
+    }
+    type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
+    static NEXT: crate::next::Next = crate::next::Next::new(c"fdopen");
+    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+    // SAFETY: the program's own arguments.
+    next.map_or(std::ptr::null_mut(), |next| unsafe { next(fd, mode) })
+}
+
+/// Closes by a way of the C library's own, unless the stream has ours.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    if !file.is_null() {
+        // SAFETY: the program's own stream.
+        let fd = unsafe { libc::fileno(file) };
+        let is_by_us = with_stream(fd, |stream| stream.files().load(Ordering::Relaxed) > 0);
+        if is_by_us != Some(true) {
+            closing(fd);
+        }
+    }
+    next!(fclose(file: *mut FILE) -> c_int)
+}

@@ -1,0 +1,82 @@
+//! Sockets that go from one process to another over a Unix socket (`SCM_RIGHTS`, unix(7)).
+//!
+//! # Safety
+//! Headers are the program's, as its calls promise; their control data is walked by the C
+//! library's macros.
+#![allow(unsafe_code)]
+
+use libc::{c_int, cmsghdr, msghdr};
+use weft_stream::Fallback;
+
+use crate::table::{self, Kind};
+use crate::{process, settings, stream};
+
+/// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
+/// rings. One that does takes from there what has not been read ([`take`]).
+///
+/// # Safety
+/// The header is the program's.
+pub(super) unsafe fn hand_on(message: *const msghdr) {
+    if !settings::enabled() {
+        return;
+    }
+    let leave = |fd| {
+        let Some(held) = table::find(fd) else { return };
+        match &*held {
+            Kind::Stream(stream) => {
+                stream.leave(fd, Fallback::HandedOn);
+                if let Some(end) = stream.end() {
+                    end.retain(); // For the receiver.
+                    end.hush(stream::borrow(fd));
+                }
+            }
+            Kind::Datagram(datagram) => datagram.leave(),
+            Kind::Epoll(_) => {}
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { for_each(message, leave) };
+}
+
+/// A message has been received. What we knew of the numbers of sockets in it is of others, which
+/// were closed behind our back.
+///
+/// # Safety
+/// The header is the program's, as the kernel has just filled it in.
+pub(super) unsafe fn take(message: *const msghdr) {
+    if !settings::enabled() || process::is_borrowed() {
+        return;
+    }
+    let take = |fd| {
+        drop(table::remove(fd));
+        process::adopt(fd, true);
+    };
+    // SAFETY: the caller's promise.
+    unsafe { for_each(message, take) };
+}
+
+/// # Safety
+/// The header and its control data are readable.
+unsafe fn for_each(message: *const msghdr, act: impl Fn(c_int)) {
+    // SAFETY: the caller's promise.
+    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !control.is_null() {
+        // SAFETY: within the control data, as the macro has found it.
+        let header = unsafe { control.read_unaligned() };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: the data of a header within the control data.
+            let data = unsafe { libc::CMSG_DATA(control) };
+            // SAFETY: the size of a header without data.
+            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = header.cmsg_len.saturating_sub(empty) / size_of::<c_int>();
+            for index in 0..count {
+                // SAFETY: the header says how many there are.
+                let place = unsafe { data.cast::<c_int>().add(index) };
+                // SAFETY: likewise; they need not be aligned.
+                act(unsafe { place.read_unaligned() });
+            }
+        }
+        // SAFETY: the caller's promise.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+}
