@@ -6,6 +6,7 @@
 //! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's
 //! end, and it takes over again where the rings will not do.
 
+mod bitmap;
 mod credit;
 pub mod datagram;
 mod end;

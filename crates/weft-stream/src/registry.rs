@@ -9,12 +9,13 @@ use std::fs::{metadata, read_dir};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use weft_sys::{NamedMemory, SharedMemory};
 
+use crate::bitmap::Bitmap;
 use crate::flow::Flow;
 use crate::layout::{
     BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
@@ -145,12 +146,12 @@ impl Registry {
     /// Takes a slot for a connection and prepares its directory entry. `None` if all are taken or
     /// there is no memory.
     pub(crate) fn take(&self, tuple: &Tuple) -> Option<usize> {
-        let slot = self.take_bit().or_else(|| {
+        let slot = self.bitmap().take().or_else(|| {
             self.sweep_now_and_then();
-            self.take_bit()
+            self.bitmap().take()
         })?;
         if self.open_slot(slot).is_err() {
-            self.give_bit(slot);
+            self.bitmap().give(slot);
             return None;
         }
         let at = entry_at(slot);
@@ -224,7 +225,7 @@ impl Registry {
             }
         }
         self.word(at + entry::STATE).store(FREE, Ordering::Release);
-        self.give_bit(slot);
+        self.bitmap().give(slot);
     }
 
     /// A slot's flow control.
@@ -268,19 +269,13 @@ impl Registry {
 
     /// The live slots.
     pub(crate) fn live(&self) -> impl Iterator<Item = usize> {
-        let words = (0..CONNECTIONS_MAX / 64).map(|index| (index, self.bits(index)));
-        let taken = words.flat_map(|(index, word)| {
-            let bits = word.load(Ordering::Acquire);
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
-        });
-        taken.filter(|&slot| self.is_live(slot))
+        self.bitmap().taken().filter(|&slot| self.is_live(slot))
     }
 
     /// How many slots are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        let words = (0..CONNECTIONS_MAX / 64).map(|index| self.bits(index));
-        words.map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
+        self.bitmap().count()
     }
 
     /// Whether this process may look at a slot's words.
@@ -329,30 +324,8 @@ impl Registry {
         (0..WAYS).map(move |way| self.word(BUCKETS + 4 * (bucket * WAYS + way)))
     }
 
-    fn bits(&self, index: usize) -> &AtomicU64 {
-        self.word64(BITMAP + 8 * index)
-    }
-
-    /// The lowest free slot: its memory is the most likely to be warm.
-    fn take_bit(&self) -> Option<usize> {
-        (0..CONNECTIONS_MAX / 64).find_map(|index| {
-            let word = self.bits(index);
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != u64::MAX {
-                let bit = bits.trailing_ones();
-                let more = bits | 1 << bit;
-                match word.compare_exchange(bits, more, Ordering::AcqRel, Ordering::Relaxed) {
-                    Ok(_) => return Some(index * 64 + bit as usize),
-                    Err(now) => bits = now,
-                }
-            }
-            None
-        })
-    }
-
-    fn give_bit(&self, slot: usize) {
-        fence(Ordering::SeqCst);
-        self.bits(slot / 64).fetch_and(!(1 << (slot % 64)), Ordering::AcqRel);
+    fn bitmap(&self) -> Bitmap<'_> {
+        Bitmap::new(self.memory(), BITMAP, CONNECTIONS_MAX)
     }
 }
 
@@ -433,10 +406,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         for _ in 0..CONNECTIONS_MAX {
-            registry.take_bit().expect("room");
+            registry.bitmap().take().expect("room");
         }
-        assert_eq!(registry.take_bit(), None);
-        registry.give_bit(77);
-        assert_eq!(registry.take_bit(), Some(77));
+        assert_eq!(registry.bitmap().take(), None);
+        registry.bitmap().give(77);
+        assert_eq!(registry.bitmap().take(), Some(77));
     }
 }

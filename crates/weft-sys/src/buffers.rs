@@ -68,7 +68,7 @@ impl<'a> Buffers<'a> {
     }
 
     /// Each buffer.
-    pub fn regions(&self) -> impl Iterator<Item = Region> + use<'a> {
+    pub fn regions(&self) -> impl Iterator<Item = Region> + Clone + use<'a> {
         let this = *self;
         let mut skip = self.skip;
         (0..this.count).filter_map(move |at| {

@@ -329,18 +329,8 @@ unsafe extern "C" fn post_put(
     count: c_int,
     id: u64,
 ) -> c_int {
-    with(fd, |socket| {
-        // SAFETY: the program's own key.
-        let key = unsafe { read_key(key) }?;
-        // SAFETY: the program's own list, which is used during this call.
-        let list = unsafe { Transfer::new(pieces, count, id) }.ok_or(Errno::INVAL)?;
-        let from = list.buffers().ok_or(Errno::INVAL)?;
-        let target = socket.target(key, offset);
-        post(socket, Operation::Put, id, || {
-            let regions: Vec<_> = from.regions().collect();
-            Ok((socket.extended.peer.put(target, regions.iter().copied())?, 0))
-        })
-    })
+    // SAFETY: the program's own, as this function takes them.
+    unsafe { post_copy(fd, Operation::Put, (key, offset), (pieces, count), id) }
 }
 
 unsafe extern "C" fn post_get(
@@ -351,16 +341,35 @@ unsafe extern "C" fn post_get(
     count: c_int,
     id: u64,
 ) -> c_int {
+    // SAFETY: as in `post_put`.
+    unsafe { post_copy(fd, Operation::Get, (key, offset), (pieces, count), id) }
+}
+
+/// Posts a copy between a list of the program's and a place in the peer's memory.
+///
+/// # Safety
+/// Key and list are the program's own, as its call promises.
+unsafe fn post_copy(
+    fd: c_int,
+    operation: Operation,
+    (key, offset): (*const Key, u64),
+    (pieces, count): (*const iovec, c_int),
+    id: u64,
+) -> c_int {
     with(fd, |socket| {
-        // SAFETY: the program's own key.
+        // SAFETY: the caller's promise.
         let key = unsafe { read_key(key) }?;
-        // SAFETY: the program's own list, which is used during this call.
+        // SAFETY: likewise; the list is used during this call.
         let list = unsafe { Transfer::new(pieces, count, id) }.ok_or(Errno::INVAL)?;
-        let to = list.buffers().ok_or(Errno::INVAL)?;
-        let target = socket.target(key, offset);
-        post(socket, Operation::Get, id, || {
-            let regions: Vec<_> = to.regions().collect();
-            Ok((socket.extended.peer.get(target, regions.iter().copied())?, 0))
+        let buffers = list.buffers().ok_or(Errno::INVAL)?;
+        let place = socket.target(key, offset);
+        post(socket, operation, id, || {
+            let (peer, regions) = (&socket.extended.peer, buffers.regions());
+            let copied = match operation {
+                Operation::Get => peer.get(place, regions),
+                _ => peer.put(place, regions),
+            };
+            Ok((copied?, 0))
         })
     })
 }

@@ -2,7 +2,7 @@
 
 use std::fs::read_dir;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -14,6 +14,7 @@ use super::layout::{
     slot_at, totals, words,
 };
 use super::oracle;
+use crate::bitmap::Bitmap;
 use crate::registry::{OpenError, file_name};
 
 const FREE: u32 = 0;
@@ -159,13 +160,13 @@ impl Datagrams {
 
     /// Takes a slot. `None` if all are taken or there is no memory.
     pub(crate) fn take(&self) -> Option<usize> {
-        let slot = self.take_bit().or_else(|| {
+        let slot = self.bitmap().take().or_else(|| {
             self.sweep();
-            self.take_bit()
+            self.bitmap().take()
         })?;
         self.word(entry_at(slot) + entry::GENERATION).fetch_add(1, Ordering::AcqRel);
         if self.open_slot(slot).is_err() {
-            self.give_bit(slot);
+            self.bitmap().give(slot);
             return None;
         }
         Some(slot)
@@ -189,7 +190,7 @@ impl Datagrams {
             // Who comes next fills it again.
             self.file.empty_range(slot_at(slot), SLOT_LEN);
         }
-        self.give_bit(slot);
+        self.bitmap().give(slot);
     }
 
     /// Gives back the slots of sockets that the kernel does not have any more: their processes were
@@ -214,12 +215,7 @@ impl Datagrams {
     }
 
     fn live(&self) -> impl Iterator<Item = usize> {
-        let words = (0..INBOXES_MAX / 64).map(|index| (index, self.bits(index)));
-        let taken = words.flat_map(|(index, word)| {
-            let bits = word.load(Ordering::Acquire);
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
-        });
-        taken.filter(|&slot| self.is_live(slot))
+        self.bitmap().taken().filter(|&slot| self.is_live(slot))
     }
 
     fn counts(&self, slot: usize) -> DatagramTotals {
@@ -264,30 +260,8 @@ impl Datagrams {
         self.word(PORTS + 4 * usize::from(port))
     }
 
-    fn bits(&self, index: usize) -> &AtomicU64 {
-        self.word64(BITMAP + 8 * index)
-    }
-
-    /// The lowest free slot: its memory is the most likely to be warm.
-    fn take_bit(&self) -> Option<usize> {
-        (0..INBOXES_MAX / 64).find_map(|index| {
-            let word = self.bits(index);
-            let mut bits = word.load(Ordering::Relaxed);
-            while bits != u64::MAX {
-                let bit = bits.trailing_ones();
-                let more = bits | 1 << bit;
-                match word.compare_exchange(bits, more, Ordering::AcqRel, Ordering::Relaxed) {
-                    Ok(_) => return Some(index * 64 + bit as usize),
-                    Err(now) => bits = now,
-                }
-            }
-            None
-        })
-    }
-
-    fn give_bit(&self, slot: usize) {
-        fence(Ordering::SeqCst);
-        self.bits(slot / 64).fetch_and(!(1 << (slot % 64)), Ordering::AcqRel);
+    fn bitmap(&self) -> Bitmap<'_> {
+        Bitmap::new(self.memory(), BITMAP, INBOXES_MAX)
     }
 }
 

@@ -1,0 +1,83 @@
+//! Which slots of a file are taken: one bit for each, in memory that processes share.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use weft_sys::SharedMemory;
+
+const BITS: usize = u64::BITS as usize;
+
+/// The bits of `slots` slots, a multiple of 64, from `at` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bitmap<'a> {
+    memory: &'a SharedMemory,
+    at: usize,
+    slots: usize,
+}
+
+impl<'a> Bitmap<'a> {
+    pub(crate) fn new(memory: &'a SharedMemory, at: usize, slots: usize) -> Self {
+        debug_assert!(slots.is_multiple_of(BITS));
+        Self { memory, at, slots }
+    }
+
+    /// Takes the lowest free slot: its memory is the most likely to be warm.
+    pub(crate) fn take(self) -> Option<usize> {
+        self.words().enumerate().find_map(|(index, word)| {
+            let mut bits = word.load(Ordering::Relaxed);
+            while bits != u64::MAX {
+                let bit = bits.trailing_ones();
+                let more = bits | 1 << bit;
+                match word.compare_exchange(bits, more, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => return Some(index * BITS + bit as usize),
+                    Err(now) => bits = now,
+                }
+            }
+            None
+        })
+    }
+
+    /// Gives one back. What was done to the slot before is done for whoever takes it next.
+    pub(crate) fn give(self, slot: usize) {
+        fence(Ordering::SeqCst);
+        let word = self.memory.word64(self.at + size_of::<u64>() * (slot / BITS));
+        word.fetch_and(!(1 << (slot % BITS)), Ordering::AcqRel);
+    }
+
+    /// Those that are taken, as each word says when it is come to.
+    pub(crate) fn taken(self) -> impl Iterator<Item = usize> + use<'a> {
+        self.words().enumerate().flat_map(|(index, word)| {
+            let bits = word.load(Ordering::Acquire);
+            (0..BITS).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * BITS + bit)
+        })
+    }
+
+    /// How many are taken.
+    pub(crate) fn count(self) -> usize {
+        self.words().map(|word| word.load(Ordering::Relaxed).count_ones() as usize).sum()
+    }
+
+    fn words(self) -> impl Iterator<Item = &'a AtomicU64> {
+        let count = self.slots / BITS;
+        (0..count).map(move |index| self.memory.word64(self.at + size_of::<u64>() * index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_from_below_and_once() {
+        const SLOTS: usize = 128;
+        let (memory, _fd) = SharedMemory::create(4_096).expect("memory");
+        let bitmap = Bitmap::new(&memory, 64, SLOTS);
+        assert!((0..SLOTS).all(|slot| bitmap.take() == Some(slot)));
+        assert_eq!((bitmap.take(), bitmap.count()), (None, SLOTS));
+        for slot in [100, 3] {
+            bitmap.give(slot);
+            assert!(!bitmap.taken().any(|taken| taken == slot));
+        }
+        assert_eq!(bitmap.count(), SLOTS - 2);
+        assert_eq!([bitmap.take(), bitmap.take(), bitmap.take()], [Some(3), Some(100), None]);
+    }
+}
