@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use weft_sys::{Doze, Waits};
+
 use crate::layout::{direction, direction_at, side, side_at};
 use crate::registry::Registry;
 
@@ -81,6 +83,17 @@ impl Side {
             space_wanted: word(side::SPACE_WANTED),
             doze: word(side::DOZE),
             parted: word(side::PARTED),
+        }
+    }
+
+    /// The words by which its threads wait.
+    #[inline]
+    pub(crate) fn waits(&self) -> Waits<'static> {
+        Waits {
+            sleepers: self.sleepers,
+            bell: self.bell,
+            doze: Doze::on(self.doze),
+            wanted: self.space_wanted,
         }
     }
 

@@ -26,6 +26,7 @@ mod spin;
 mod thread;
 mod udp;
 mod wait;
+mod waits;
 
 #[cfg(not(loom))]
 pub use adopt::Adopted;
@@ -55,6 +56,7 @@ pub use spin::Spin;
 pub use thread::spawn_quiet;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use wait::wait_readable;
+pub use waits::Waits;
 
 use std::os::fd::OwnedFd;
 

@@ -2,7 +2,7 @@
 //! first phase before them and of the third behind them.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -55,8 +55,7 @@ impl End {
     pub(super) fn count_bells(&self, taken: usize) {
         if taken > 0 {
             self.rx.words().bells_taken.fetch_add(taken as u64, Ordering::Relaxed);
-            self.own.bell.store(0, Ordering::Release);
-            fence(Ordering::SeqCst);
+            self.own.waits().hear();
         }
     }
 

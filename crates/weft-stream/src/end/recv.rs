@@ -83,11 +83,8 @@ impl End {
         let kept = if how.keep { taken } else { 0 };
         let is_next = || self.rx.available() == Ok(kept);
         let pulled = self.sources_in.pull(buffers.after(taken), how.keep, how.discard, is_next);
-        if pulled.over {
-            fence(Ordering::SeqCst);
-            if self.peer.space_wanted.load(Ordering::Relaxed) != 0 {
-                self.announce_room_to_waiter(socket);
-            }
+        if pulled.over && self.peer.waits().is_room_wanted() {
+            self.announce_room_to_waiter(socket);
         }
         pulled.bytes
     }
@@ -190,8 +187,7 @@ impl End {
     /// Tells a writer that waits for it.
     #[inline]
     pub(super) fn announce_room(&self, socket: BorrowedFd<'_>) {
-        fence(Ordering::SeqCst);
-        if self.peer.space_wanted.load(Ordering::Relaxed) != 0 && self.rx.has_made_room() {
+        if self.peer.waits().is_room_wanted() && self.rx.has_made_room() {
             self.announce_room_to_waiter(socket);
         }
     }
@@ -199,10 +195,7 @@ impl End {
     /// The same, with the lock of the own direction, which is the rings'.
     #[cold]
     pub(super) fn announce_room_held(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
-        fence(Ordering::SeqCst);
-        if self.peer.space_wanted.load(Ordering::Relaxed) != 0
-            && self.wake_writer() & WANTED_BY_POLL != 0
-        {
+        if self.peer.waits().is_room_wanted() && self.wake_writer() & WANTED_BY_POLL != 0 {
             self.ring_bell(socket, held);
         }
     }
@@ -211,7 +204,7 @@ impl End {
     fn wake_writer(&self) -> u32 {
         // Who polls is told when it is worth it; what is still unread leads here again.
         let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
-        let wanted = self.peer.space_wanted.fetch_and(kept, Ordering::AcqRel) & !kept;
+        let wanted = self.peer.waits().take_wanted(kept);
         if wanted & WANTED_BY_FUTEX != 0 {
             let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
         }

@@ -1,13 +1,13 @@
 //! Sending: into the ring, by naming a source, or over TCP; and waking who waits for it.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::time::Timespec;
-use weft_sys::{Buffers, Doze, SharedGuard, SharedLock};
+use weft_sys::{Buffers, SharedGuard, SharedLock};
 
 use super::{BELL, End};
 use crate::how::DONTWAIT;
@@ -120,9 +120,7 @@ impl End {
     /// direction is held.
     #[inline]
     fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
-        fence(Ordering::SeqCst);
-        self.wake_dozers();
-        let asleep = self.peer.sleepers.load(Ordering::Relaxed) != 0;
+        let asleep = self.peer.waits().wake_dozers_for_what_came();
         // Of one that has shut down its half, only the kernel can say whether it still lives.
         if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
             self.ring_bell(socket, held);
@@ -150,7 +148,7 @@ impl End {
     /// Wakes who sleeps at the other end on the word.
     #[inline]
     pub(super) fn wake_dozers(&self) {
-        Doze::on(self.peer.doze).wake();
+        self.peer.waits().doze.wake();
     }
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
@@ -159,7 +157,7 @@ impl End {
         if self.own.shut_write.load(Ordering::Relaxed) != 0 {
             return; // The kernel sends nothing any more: see `can_be_rung`.
         }
-        if self.peer.bell.swap(1, Ordering::AcqRel) != 0 {
+        if !self.peer.waits().claim_bell() {
             return; // The last one is still to be heard.
         }
         let words = self.tx.words();
@@ -170,7 +168,7 @@ impl End {
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                 // What fills the socket wakes the peer as well. When that has been read, it takes
                 // another bell.
-                self.peer.bell.store(0, Ordering::Release);
+                self.peer.waits().unclaim_bell();
             }
             Err(_) => self.own.gone.store(1, Ordering::Relaxed),
         }

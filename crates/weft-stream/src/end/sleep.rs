@@ -1,11 +1,10 @@
 //! What who waits says before it sleeps.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use weft_sys::Doze;
 
 use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 
@@ -20,13 +19,12 @@ impl End {
 
     /// From here on the peer rings a bell when it has put something.
     pub fn begin_sleep(&self) {
-        self.own.sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.own.waits().settle_down();
     }
 
     /// The end of what [`End::begin_sleep`] began.
     pub fn end_sleep(&self) {
-        self.own.sleepers.fetch_sub(1, Ordering::AcqRel);
+        self.own.waits().rise();
     }
 
     /// Sleeps until the peer has put something, for `time` at most: waking from this costs less
@@ -35,7 +33,7 @@ impl End {
     /// # Errors
     /// `EINTR`: a signal was handled.
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
-        let word = Doze::on(self.own.doze);
+        let word = self.own.waits().doze;
         word.settle_down();
         let ends =
             self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);
@@ -47,8 +45,7 @@ impl End {
 
     /// From here on the peer rings a bell, once, when it has made room.
     pub fn want_room(&self) {
-        self.own.space_wanted.fetch_or(WANTED_BY_POLL, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        self.own.waits().want_room(WANTED_BY_POLL);
     }
 
     /// How many bells have been taken from the socket: who takes one that another waits for has to
@@ -70,8 +67,6 @@ impl End {
     /// once more.
     #[must_use]
     pub fn want_room_by_futex(&self) -> (&'static AtomicU32, u32) {
-        let before = self.own.space_wanted.fetch_or(WANTED_BY_FUTEX, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        (self.own.space_wanted, before | WANTED_BY_FUTEX)
+        (self.own.space_wanted, self.own.waits().want_room(WANTED_BY_FUTEX))
     }
 }

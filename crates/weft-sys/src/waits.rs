@@ -1,0 +1,268 @@
+//! The words by which two processes that share memory wake each other: who waits says so in words
+//! of its own side, which the peer reads when it has brought something, or made room.
+//!
+//! There are two ways to sleep. A dozer ([`Doze`]) is woken by a futex. A sleeper is in the kernel,
+//! on the socket that both sides have, and is woken by a byte that the peer sends over it: a bell.
+//! At most one bell is to be heard at a time.
+//!
+//! On both sides what is written comes before what is read, with a full barrier between: whoever
+//! waits looks once more after it has said so, and the peer asks after it has brought something, so
+//! that at least one of them sees the other.
+
+use crate::atomic::{AtomicU32, Ordering, fence};
+use crate::doze::Doze;
+use crate::presence::{is_asleep, rise, settle_down};
+
+const HEARD: u32 = 0;
+const RUNG: u32 = 1;
+
+/// One side's words, all zero at first. They may have any value: the peer can write them.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits<'a> {
+    /// Threads that sleep in the kernel until a bell is rung.
+    pub sleepers: &'a AtomicU32,
+    /// Whether a bell has been rung that is still to be heard.
+    pub bell: &'a AtomicU32,
+    /// Threads that doze until something is brought.
+    pub doze: Doze<'a>,
+    /// Who waits for room, in bits of the user's.
+    pub wanted: &'a AtomicU32,
+}
+
+/// Of one's own side.
+impl Waits<'_> {
+    /// The calling thread is about to sleep in the kernel, and must look once more before it does.
+    pub fn settle_down(self) {
+        settle_down(self.sleepers);
+    }
+
+    /// It sleeps no more.
+    pub fn rise(self) {
+        rise(self.sleepers);
+    }
+
+    /// The bell has been taken from the socket: from here on another is rung. What was brought
+    /// meanwhile, without one, must be looked for after this.
+    pub fn hear(self) {
+        self.bell.store(HEARD, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The calling thread waits for room, and must look once more before it sleeps. Returns the
+    /// word's value, upon which it may sleep by a futex.
+    pub fn want_room(self, how: u32) -> u32 {
+        let before = self.wanted.fetch_or(how, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        before | how
+    }
+}
+
+/// Of the peer's side.
+impl Waits<'_> {
+    /// Something has been brought: wakes who dozes. Returns whether somebody sleeps, for whom a
+    /// bell has to be rung.
+    #[inline]
+    pub fn wake_dozers_for_what_came(self) -> bool {
+        let asleep = is_asleep(self.sleepers);
+        self.doze.wake();
+        asleep
+    }
+
+    /// Whether a bell is to be rung now: not while the last one is still to be heard. It counts as
+    /// rung from here on.
+    #[must_use]
+    pub fn claim_bell(self) -> bool {
+        self.bell.swap(RUNG, Ordering::AcqRel) == HEARD
+    }
+
+    /// The bell that was claimed could not be rung.
+    pub fn unclaim_bell(self) {
+        self.bell.store(HEARD, Ordering::Release);
+    }
+
+    /// Whether somebody waits for the room that has been made.
+    #[inline]
+    #[must_use]
+    pub fn is_room_wanted(self) -> bool {
+        fence(Ordering::SeqCst);
+        self.wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns who waits for room, but those who are in `kept`; they wait no more.
+    #[must_use]
+    pub fn take_wanted(self, kept: u32) -> u32 {
+        self.wanted.fetch_and(kept, Ordering::AcqRel) & !kept
+    }
+}
+
+/// Every order in which the two sides can meet: `make test` runs it with `--cfg loom`.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    /// What both sides share: how much has been brought and taken, the reader's and the writer's
+    /// words, and the socket, with the bells that are in it.
+    #[derive(Default)]
+    struct Model {
+        brought: AtomicU32,
+        taken: AtomicU32,
+        reader: [AtomicU32; 4],
+        writer: [AtomicU32; 4],
+        bells: Mutex<u32>,
+        arrival: Condvar,
+    }
+
+    fn waits([sleepers, bell, doze, wanted]: &[AtomicU32; 4]) -> Waits<'_> {
+        Waits { sleepers, bell, doze: Doze::on(doze), wanted }
+    }
+
+    impl Model {
+        fn is_empty(&self) -> bool {
+            self.brought.load(Ordering::Acquire) == self.taken.load(Ordering::Relaxed)
+        }
+
+        fn bring(&self) {
+            let brought = self.brought.load(Ordering::Relaxed);
+            self.brought.store(brought + 1, Ordering::Release);
+        }
+
+        fn take(&self) -> bool {
+            let is_something = !self.is_empty();
+            if is_something {
+                let taken = self.taken.load(Ordering::Relaxed);
+                self.taken.store(taken + 1, Ordering::Release);
+            }
+            is_something
+        }
+
+        /// As the kernel does for a byte that comes.
+        fn ring(&self) {
+            *self.bells.lock().expect("a model does not panic here") += 1;
+            self.arrival.notify_one();
+        }
+
+        /// Takes what bells there are.
+        fn hear(&self) -> bool {
+            let mut bells = self.bells.lock().expect("a model does not panic here");
+            std::mem::take(&mut *bells) > 0
+        }
+
+        /// Sleeps until there is a bell in the socket, which stays there.
+        fn sleep(&self) {
+            let mut bells = self.bells.lock().expect("a model does not panic here");
+            while *bells == 0 {
+                bells = self.arrival.wait(bells).expect("a model does not panic here");
+            }
+        }
+    }
+
+    /// Who dozes either sees what has been brought or is woken.
+    #[test]
+    fn nothing_is_dozed_through() {
+        loom::model(|| {
+            let model = Arc::new(Model::default());
+            let peer = Arc::clone(&model);
+            let bringer = thread::spawn(move || {
+                peer.bring();
+                waits(&peer.reader).wake_dozers_for_what_came();
+            });
+            let dozers = waits(&model.reader).doze;
+            dozers.settle_down();
+            let found = !model.is_empty();
+            bringer.join().expect("no panic");
+            assert!(found || !dozers.is_on(), "it would doze on");
+        });
+    }
+
+    const COUNT: u32 = 2;
+
+    /// A reader and what is brought to it, with a bell wherever one is due. A reader that never
+    /// ended for want of one would be reported by loom: nobody could go on.
+    fn bells(read: impl Fn(&Model) + Copy + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let model = Arc::new(Model::default());
+            let peer = Arc::clone(&model);
+            let bringer = thread::spawn(move || {
+                for _ in 0..COUNT {
+                    peer.bring();
+                    let reader = waits(&peer.reader);
+                    if reader.wake_dozers_for_what_came() && reader.claim_bell() {
+                        peer.ring();
+                    }
+                }
+            });
+            read(&model);
+            bringer.join().expect("no panic");
+        });
+    }
+
+    /// Whoever sleeps until a bell is rung gets all that is brought, though one is rung only where
+    /// none is to be heard.
+    #[test]
+    fn a_bell_is_rung_for_a_reader_that_sleeps() {
+        bells(|model| {
+            let own = waits(&model.reader);
+            let mut got = 0;
+            while got < COUNT {
+                if model.take() {
+                    got += 1;
+                    continue;
+                }
+                own.settle_down();
+                if model.is_empty() {
+                    if model.hear() {
+                        own.hear();
+                    } else if model.is_empty() {
+                        model.sleep();
+                    }
+                }
+                own.rise();
+            }
+        });
+    }
+
+    /// The same for one that counts as asleep all the time, as in an instance of epoll.
+    #[test]
+    fn a_bell_is_rung_for_a_reader_that_is_always_settled() {
+        bells(|model| {
+            let own = waits(&model.reader);
+            own.settle_down();
+            let mut got = 0;
+            while got < COUNT {
+                if model.take() {
+                    got += 1;
+                } else if model.hear() {
+                    own.hear();
+                } else {
+                    model.sleep();
+                }
+            }
+        });
+    }
+
+    /// A writer that waits for room either sees it or is known to wait.
+    #[test]
+    fn room_is_told_to_who_waits_for_it() {
+        const BY_FUTEX: u32 = 1;
+        loom::model(|| {
+            let model = Arc::new(Model::default());
+            model.bring(); // There is room for one.
+            let peer = Arc::clone(&model);
+            let reader = thread::spawn(move || {
+                assert!(peer.take());
+                let writer = waits(&peer.writer);
+                writer.is_room_wanted() && writer.take_wanted(0) == BY_FUTEX
+            });
+            let own = waits(&model.writer);
+            let value = own.want_room(BY_FUTEX);
+            assert_eq!(value, BY_FUTEX);
+            let found = model.taken.load(Ordering::Acquire) == 1;
+            let told = reader.join().expect("no panic");
+            assert!(found || told);
+        });
+    }
+}
