@@ -165,6 +165,8 @@ pub(crate) enum ZeroCopy {
     Off,
     /// Wherever it is possible
     Sync,
+    /// Likewise, without waiting for it
+    Async,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

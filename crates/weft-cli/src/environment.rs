@@ -160,6 +160,7 @@ impl ZeroCopy {
             Self::Auto => "auto",
             Self::Off => "off",
             Self::Sync => "sync",
+            Self::Async => "async",
         }
     }
 }

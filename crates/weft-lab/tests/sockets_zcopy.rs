@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{compile, note_skip};
 
 const TIMEOUT: Duration = Duration::from_secs(100);
 
@@ -43,5 +44,37 @@ fn whether_they_are_may_be_left_to_measurement() -> Result<()> {
 fn it_can_be_switched_off() -> Result<()> {
     let pulled = run("off", "packed")?;
     ensure!(pulled == 0, "{pulled}");
+    Ok(())
+}
+
+/// Runs the program whose buffers do not stay as they were, and returns what it says of each of
+/// its connections.
+fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<String> {
+    let program = sockets.server(compile("promises")?).arg("1").arg("0");
+    let done = program.env("WEFT_SOCKETS_ZCOPY", zero_copy).run(TIMEOUT)?;
+    Ok(done.success()?.stdout)
+}
+
+#[test]
+fn what_is_promised_is_kept() -> Result<()> {
+    run("async", "packed")?;
+    let sockets = Sockets::new(Ends::Both)?;
+    let said = keep_promises(&sockets, "async")?;
+    sockets.check(16 << 20)?;
+    // Who is killed takes with it what nobody has pulled, and that is no end of the stream.
+    if said.contains("no userfaultfd") {
+        note_skip("what_is_promised_is_kept", "no userfaultfd here: nothing was promised");
+    } else {
+        ensure!(said.contains("ending 6: 0 of 1048576 bytes, error 104"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_may_not_protect_promises_nothing() -> Result<()> {
+    let Some(sockets) = Sockets::unprivileged("who_may_not_protect_promises_nothing")? else {
+        return Ok(());
+    };
+    keep_promises(&sockets, "async")?;
     Ok(())
 }

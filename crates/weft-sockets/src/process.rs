@@ -14,7 +14,8 @@ use crate::datagram::Datagram;
 use crate::hooks::files;
 use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
-use crate::{epoll, errno, extended, settings};
+use crate::zcopy::promised;
+use crate::{epoll, errno, extended, hooks, settings};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -29,6 +30,7 @@ static FINISH: extern "C" fn() = finish;
 extern "C" fn begin() {
     PID.store(std::process::id(), Ordering::Relaxed);
     renew_proof();
+    hooks::memory::prepare();
     settings::read();
     if !settings::enabled() {
         return;
@@ -40,6 +42,7 @@ extern "C" fn begin() {
 
 extern "C" fn finish() {
     files::flush();
+    promised::reclaim_all();
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::remove(fd).filter(|held| held.descriptors() == 0) else { continue };
         match &*held {
@@ -51,9 +54,26 @@ extern "C" fn finish() {
     settings::leave();
 }
 
+/// The process ends without [`finish`], perhaps out of a signal handler: nothing is freed.
+pub(crate) fn end_at_once() {
+    if is_borrowed() {
+        return;
+    }
+    promised::reclaim_all();
+    for fd in table::within(0, u32::MAX) {
+        let Some(held) = table::remove(fd).map(std::mem::ManuallyDrop::new) else { continue };
+        if let Kind::Stream(stream) = &**held
+            && held.descriptors() == 0
+        {
+            stream.closing(fd);
+        }
+    }
+}
+
 extern "C" fn before_fork() {
     static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    promised::freeze();
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::find(fd) else { continue };
         match &*held {
@@ -77,6 +97,8 @@ extern "C" fn in_parent() {
     unsafe { settings::thaw() };
     // SAFETY: likewise.
     unsafe { epoll::thaw() };
+    // SAFETY: likewise.
+    unsafe { promised::thaw() };
 }
 
 extern "C" fn in_child() {
@@ -86,6 +108,7 @@ extern "C" fn in_child() {
     weft_sys::forget_thread();
     settings::enter();
     epoll::forked();
+    promised::forked();
 }
 
 /// What tells this process's memory from that of another one with its number.

@@ -61,6 +61,9 @@ pub(crate) enum ZeroCopy {
     Off,
     /// `sync`: always pulled, where it is possible.
     Sync,
+    /// `async`: likewise, and the call does not wait for that; where the program writes to its
+    /// buffers too early, as `auto`.
+    Async,
 }
 
 /// Whether and when long messages are not copied twice.
@@ -69,6 +72,7 @@ pub(crate) fn zero_copy() -> ZeroCopy {
     *ZERO_COPY.get_or_init(|| match std::env::var("WEFT_SOCKETS_ZCOPY").as_deref() {
         Ok("off") => ZeroCopy::Off,
         Ok("sync") => ZeroCopy::Sync,
+        Ok("async") => ZeroCopy::Async,
         _ => ZeroCopy::Auto,
     })
 }

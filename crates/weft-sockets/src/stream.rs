@@ -160,6 +160,11 @@ impl Stream {
         Some(stream)
     }
 
+    /// What it knows of zero copy.
+    pub(crate) fn zcopy(&self) -> &zcopy::Sender {
+        &self.zcopy
+    }
+
     /// Its end, if it has one.
     #[inline]
     pub(crate) fn end(&self) -> Option<&End> {
@@ -234,6 +239,7 @@ impl Stream {
 
     /// What cannot be carried otherwise goes over TCP from here on.
     pub(crate) fn leave(&self, fd: RawFd, why: Fallback) {
+        zcopy::promised::reclaim(self);
         match self.end() {
             Some(end) => {
                 end.leave(borrow(fd));
@@ -385,6 +391,7 @@ impl Stream {
             }
             return;
         };
+        zcopy::promised::reclaim(self);
         let unread = end.unread() > 0;
         end.part();
         end.hush(borrow(fd));
@@ -396,6 +403,7 @@ impl Stream {
 
     /// `shutdown(2)`, before the kernel is told.
     pub(crate) fn shutting(&self, how: libc::c_int) {
+        zcopy::promised::reclaim(self);
         if let Some(end) = self.end() {
             return shut(end, how);
         }

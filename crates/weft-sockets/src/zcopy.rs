@@ -1,18 +1,23 @@
 //! Zero copy: long messages that the receiver pulls out of the sender's memory (SDP's Source
 //! Avail). The call returns when that has happened, as `send(2)` must: the buffer is the program's
-//! again.
+//! again. Or it returns at once, and the buffer is write-protected meanwhile (AZ-SDP): that is
+//! [`promised`].
+
+mod guard;
+pub(crate) mod promised;
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use weft_stream::{End, Judge, SourceNumber, Way};
+use weft_stream::{End, Judge, Patience, SourceNumber, Way};
 use weft_sys::{Buffers, Lock, Spin};
 
 use crate::process;
 use crate::settings::{self, ZeroCopy};
-use crate::stream::borrow;
+use crate::stream::{Stream, borrow};
 use crate::wait::{self, Wait};
 
 /// Shorter messages are cheaper to copy twice.
@@ -22,16 +27,69 @@ const LEN_MIN: usize = 256 << 10;
 const PATIENCE_NS: u64 = 2_000_000;
 const PATIENCE_WITH_ROOM_NS: u64 = 200_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
+/// Shorter messages are cheaper to copy than to protect.
+const PROMISE_LEN_MIN: usize = 64 << 10;
 
 /// What a connection knows of zero copy.
 #[derive(Debug)]
 pub(crate) struct Sender {
     judge: Lock<Judge>,
+    patience: Lock<Patience>,
+    /// Promises whose bytes the program has written to too early, since the last message.
+    touches: AtomicU32,
 }
 
 impl Sender {
     pub(crate) fn new() -> Self {
-        Self { judge: Lock::new(Judge::default()) }
+        Self {
+            judge: Lock::new(Judge::default()),
+            patience: Lock::new(Patience::default()),
+            touches: AtomicU32::new(0),
+        }
+    }
+
+    /// The program has written too early to what was promised.
+    pub(crate) fn touched(&self) {
+        self.touches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Promises the first of the buffers' bytes and returns how many, or `EAGAIN`. `None`: they are
+    /// to go another way, and nothing before them is promised any more.
+    pub(crate) fn promise(
+        &self,
+        stream: &Stream,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        nonblocking: bool,
+    ) -> Option<Result<usize, Errno>> {
+        let follows = end.has_promised();
+        let len = buffers.len();
+        if len < PROMISE_LEN_MIN && !follows {
+            return None;
+        }
+        let touches = self.touches.swap(0, Ordering::Relaxed);
+        if len < PROMISE_LEN_MIN || self.patience.lock().may_promise(touches) {
+            let promise = match end.room() {
+                0 => promised::Promise::NoRoom,
+                room => promised::promise(stream, end, fd, buffers, room),
+            };
+            match promise {
+                promised::Promise::Made(promised) => return Some(Ok(promised)),
+                promised::Promise::NoRoom if nonblocking && len >= PROMISE_LEN_MIN => {
+                    return Some(Err(Errno::AGAIN));
+                }
+                promised::Promise::NoRoom if len >= PROMISE_LEN_MIN && wait_for_room(end) => {
+                    return Some(Ok(0));
+                }
+                promised::Promise::NoRoom => {}
+                promised::Promise::Impossible => self.touched(),
+            }
+        }
+        if follows && !promised::reclaim(stream) {
+            return Some(Err(Errno::AGAIN));
+        }
+        None
     }
 
     /// Whether a message may go without being copied twice.
@@ -54,7 +112,7 @@ impl Sender {
         spin: &Spin,
     ) -> Result<(usize, bool), Errno> {
         let len = buffers.len();
-        let judged = settings::zero_copy() == ZeroCopy::Auto;
+        let judged = settings::zero_copy() != ZeroCopy::Sync;
         if judged && self.judge.lock().choose(len, wait::now()) == Way::Ring {
             return Ok((0, false));
         }
@@ -71,6 +129,23 @@ impl Sender {
         match end.withdraw_source(number) {
             0 => waited.map(|()| (0, false)),
             pulled => Ok((pulled.min(len), waited.is_err())),
+        }
+    }
+}
+
+/// Waits until something more can be promised, but no longer than a late peer is waited for: what
+/// TCP would take without it must not wait for ever.
+fn wait_for_room(end: &End) -> bool {
+    let nap = Timespec { tv_sec: 0, tv_nsec: PATIENCE_NS.cast_signed() };
+    let limit = wait::now() + PATIENCE_NS;
+    loop {
+        let (word, value) = end.want_room_by_futex();
+        if end.room() > 0 {
+            return true;
+        }
+        let slept = futex::wait(word, futex::Flags::empty(), value, Some(&nap));
+        if slept == Err(Errno::INTR) || wait::now() >= limit {
+            return end.room() > 0;
         }
     }
 }

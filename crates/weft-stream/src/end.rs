@@ -10,6 +10,7 @@
 
 mod bells;
 mod leave;
+mod promise;
 mod recv;
 mod send;
 mod sleep;
@@ -25,6 +26,7 @@ use weft_sys::{SharedGuard, SharedLock};
 use crate::flow::{Flow, Queue};
 use crate::grants::Grants;
 use crate::layout::{entry, entry_at, side, totals};
+use crate::limits::WRITABLE_LEN;
 use crate::registry::Registry;
 use crate::ring::Broken;
 use crate::source::Sources;
@@ -338,8 +340,8 @@ impl End {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        if self.waits_for_source() {
-            return 0;
+        if self.sources_out.may_be_open() {
+            return self.room_behind_sources();
         }
         self.tx.room().unwrap_or(usize::MAX)
     }
@@ -358,13 +360,10 @@ impl End {
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        !self.waits_for_source() && self.tx.is_writable()
-    }
-
-    /// Whether nothing can be put because the peer is still to pull a message before it.
-    #[inline]
-    fn waits_for_source(&self) -> bool {
-        self.sources_out.may_be_open() && self.sources_out.are_open()
+        if self.sources_out.may_be_open() {
+            return self.room_behind_sources() >= WRITABLE_LEN;
+        }
+        self.tx.is_writable()
     }
 
     /// Whether the peer can put no more before something is read.

@@ -92,6 +92,15 @@ impl Queue {
         }
     }
 
+    /// How many bytes there will be room for, whatever happens. Those of credits depend on how they
+    /// are cut: none. The writer's lock is held.
+    pub(crate) fn reserve(&self) -> usize {
+        match self {
+            Self::Packed(ring) if ring.reserve() => ring.room().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     /// Whether the writer is told that it may write: there is a good part of all room. So it is,
     /// too, if a call will say what is wrong.
     #[inline]

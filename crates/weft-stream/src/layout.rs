@@ -107,6 +107,8 @@ pub(crate) mod direction {
     pub(crate) const STALLED_ALLOTTED: usize = 96;
     /// Sources posted so far.
     pub(crate) const POSTED: usize = 104;
+    /// What was promised is on its way into the ring.
+    pub(crate) const RECLAIMING: usize = 112;
     // The consumer's.
     pub(crate) const TAIL: usize = 128;
     pub(crate) const TCP_READ: usize = 136;

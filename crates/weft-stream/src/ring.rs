@@ -113,6 +113,22 @@ impl Ring {
         Ok(head.wrapping_sub(first) as usize)
     }
 
+    /// Lets all of [`Ring::room`] have memory, that of the big ring. Whether it has. The writer's
+    /// lock is held.
+    pub(crate) fn reserve(&self) -> bool {
+        while (self.filled.load(Ordering::Relaxed) as usize) < BIG_RING_LEN {
+            let from = self.filled.load(Ordering::Relaxed) as usize;
+            if self.registry.fill(self.slot, self.direction, from) <= from {
+                return false;
+            }
+        }
+        if self.words.grown_at.load(Ordering::Relaxed) == NONE {
+            let head = self.words.head.load(Ordering::Relaxed);
+            self.words.grown_at.store(head, Ordering::Release);
+        }
+        true
+    }
+
     /// Room that has come up meanwhile, or that a bigger ring has.
     #[cold]
     fn more_room(&self, shown: &mut u64, head: u64) -> Result<usize, Broken> {

@@ -26,8 +26,10 @@ const LEN_MAX: u64 = 1 << 40;
 const OPEN: u64 = 1 << 63;
 /// Its bytes lie in the copy.
 const MOVED: u64 = 1 << 62;
+/// The sender's call has returned: without it the stream has a hole.
+const PROMISED: u64 = 1 << 61;
 const NUMBER_SHIFT: u32 = 48;
-const NUMBER_MASK: u64 = (1 << 14) - 1;
+const NUMBER_MASK: u64 = (1 << 13) - 1;
 const COUNT_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
 
 /// Who has the memory of sources.
@@ -40,7 +42,7 @@ pub struct Owner {
 }
 
 /// The number of a source, which counts all of its direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceNumber(u64);
 
 /// The sources of one direction.
@@ -59,6 +61,8 @@ pub(crate) struct Pulled {
     pub(crate) bytes: usize,
     /// A source is over, or the sender has to take it back: it wants to know.
     pub(crate) over: bool,
+    /// The next one was promised, and its process is dead: the stream ends here.
+    pub(crate) lost: bool,
 }
 
 /// What the sender has written of a source.
@@ -135,8 +139,34 @@ impl Sources {
         usize::try_from(len.saturating_sub(state & COUNT_MASK)).unwrap_or(0)
     }
 
-    /// Names a message of the sender's. `None` if it cannot be a source. The writer's lock is held.
-    pub(crate) fn post(&self, buffers: Buffers<'_>, owner: &Owner) -> Option<SourceNumber> {
+    /// How many bytes a process has promised that may still be pulled. `None` if some that are open
+    /// are not promised, or are another process's.
+    pub(crate) fn promised_by(&self, pid: u32) -> Option<usize> {
+        self.open().try_fold(0, |sum: usize, (number, state)| {
+            let is_its = self.word32(number, source::PID).load(Ordering::Relaxed) == pid;
+            (is_its && state & PROMISED != 0).then(|| sum.saturating_add(self.rest(number, state)))
+        })
+    }
+
+    /// Whether no more can be named before the peer has looked at the oldest.
+    pub(crate) fn are_full(&self) -> bool {
+        let posted = self.words.posted.load(Ordering::Relaxed);
+        posted.wrapping_sub(self.words.sources_taken.load(Ordering::Acquire)) >= SOURCES_MAX as u64
+    }
+
+    /// Whether any are promised that have not been pulled.
+    pub(crate) fn are_owed(&self) -> bool {
+        self.may_be_open() && self.open().any(|(_, state)| state & PROMISED != 0)
+    }
+
+    /// Names a message of the sender's, which waits until it is over or has promised not to need
+    /// that. `None` if it cannot be a source. The writer's lock is held.
+    pub(crate) fn post(
+        &self,
+        buffers: Buffers<'_>,
+        owner: &Owner,
+        promised: bool,
+    ) -> Option<SourceNumber> {
         let number = self.words.posted.load(Ordering::Relaxed);
         let open = number.wrapping_sub(self.words.sources_taken.load(Ordering::Acquire));
         let refused = self.words.refused.load(Ordering::Relaxed) != 0;
@@ -157,7 +187,8 @@ impl Sources {
         self.word32(number, source::PIECES).store(u32::try_from(count).ok()?, Ordering::Relaxed);
         self.word(number, source::PROOF_AT).store(owner.proof.0, Ordering::Relaxed);
         self.word(number, source::PROOF).store(owner.proof.1, Ordering::Relaxed);
-        self.state(number).store(OPEN | numbered(number), Ordering::Release);
+        let promised = if promised { PROMISED } else { 0 };
+        self.state(number).store(OPEN | promised | numbered(number), Ordering::Release);
         self.words.posted.store(number.wrapping_add(1), Ordering::Release);
         Some(SourceNumber(number))
     }
@@ -173,11 +204,28 @@ impl Sources {
         self.words.refused.load(Ordering::Relaxed) != 0
     }
 
-    /// The sender takes the source back. Returns how many bytes of it have been pulled; the others
-    /// never will be. Once only, and by the one who has posted it.
+    /// The sender takes the source back. Returns how many bytes of it have been pulled, at least as
+    /// many as it has if all have; the others never will be. By the one who has posted it.
     pub(crate) fn withdraw(&self, SourceNumber(number): SourceNumber) -> usize {
-        let before = self.state(number).fetch_and(!OPEN, Ordering::AcqRel);
-        usize::try_from(before & COUNT_MASK).unwrap_or(0)
+        let closed = |state| is_open(state, number).then_some(state & !OPEN);
+        let before = self.state(number).fetch_update(Ordering::AcqRel, Ordering::Acquire, closed);
+        match before {
+            Ok(state) => usize::try_from(state & COUNT_MASK).unwrap_or(usize::MAX),
+            Err(state) if is_numbered(state, number) => {
+                usize::try_from(state & COUNT_MASK).unwrap_or(usize::MAX)
+            }
+            Err(_) => usize::MAX, // It was over long ago, and its place is a later one's.
+        }
+    }
+
+    /// The sender has copied all bytes of a source to an address of its process, where they are
+    /// pulled from now on (AZ-SDP's Updated Source Avail). `false` if it is over. Once only, and by
+    /// the one who has posted it.
+    pub(crate) fn relocate(&self, SourceNumber(number): SourceNumber, copy: u64) -> bool {
+        self.word(number, source::COPY).store(copy, Ordering::Relaxed);
+        let moved = |state| is_open(state, number).then_some(state | MOVED);
+        let state = self.state(number);
+        state.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved).is_ok()
     }
 
     /// Fills the buffers from the open sources; with `keep` they stay what they are, with `discard`
@@ -220,6 +268,10 @@ impl Sources {
                 let copied = if discard { Ok(len) } else { place.copy(state, offset, len, into) };
                 let len = match copied {
                     Ok(len) => len,
+                    Err(Errno::SRCH) if state & PROMISED != 0 => {
+                        // It stays open, so that nothing behind it is ever taken.
+                        return Pulled { lost: true, ..pulled };
+                    }
                     Err(Errno::SRCH) => {
                         // Its process is dead: nobody else closes it.
                         self.state(next).fetch_and(!OPEN, Ordering::AcqRel);
@@ -360,7 +412,11 @@ fn numbered(number: u64) -> u64 {
 
 /// Whether a state says that this source is open.
 fn is_open(state: u64, number: u64) -> bool {
-    state & OPEN != 0 && state & (NUMBER_MASK << NUMBER_SHIFT) == numbered(number)
+    state & OPEN != 0 && is_numbered(state, number)
+}
+
+fn is_numbered(state: u64, number: u64) -> bool {
+    state & (NUMBER_MASK << NUMBER_SHIFT) == numbered(number)
 }
 
 #[cfg(test)]
@@ -394,7 +450,7 @@ mod tests {
             let mut slices: Vec<_> = bytes.map(IoSliceMut::new).collect();
             let proof = (self.proof.as_ptr() as u64, PROOF);
             let owner = Owner { pid: std::process::id(), proof };
-            self.sources.post(Buffers::of(&mut slices), &owner)
+            self.sources.post(Buffers::of(&mut slices), &owner, false)
         }
 
         fn pull(&self, len: usize, keep: bool) -> (Vec<u8>, bool) {

@@ -142,6 +142,7 @@ pub(crate) struct Direction {
     pub(crate) stalled_used: &'static AtomicU64,
     pub(crate) stalled_allotted: &'static AtomicU64,
     pub(crate) posted: &'static AtomicU64,
+    pub(crate) reclaiming: &'static AtomicU32,
     /// Bytes taken out of the rings so far.
     pub(crate) tail: &'static AtomicU64,
     pub(crate) tcp_read: &'static AtomicU64,
@@ -178,6 +179,7 @@ impl Direction {
             stalled_used: word64(direction::STALLED_USED),
             stalled_allotted: word64(direction::STALLED_ALLOTTED),
             posted: word64(direction::POSTED),
+            reclaiming: word(direction::RECLAIMING),
             tail: word64(direction::TAIL),
             tcp_read: word64(direction::TCP_READ),
             bells_taken: word64(direction::BELLS_TAKEN),
@@ -217,6 +219,7 @@ impl Direction {
         ];
         counters.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.refused.store(0, Ordering::Relaxed);
+        self.reclaiming.store(0, Ordering::Relaxed);
         self.lock.store(0, Ordering::Relaxed);
         self.reader_lock.store(0, Ordering::Relaxed);
     }

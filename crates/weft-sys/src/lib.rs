@@ -11,6 +11,7 @@ mod futex;
 mod interfaces;
 mod leftover;
 mod lock;
+mod mapping;
 #[cfg(not(loom))]
 mod named;
 mod offer;
@@ -25,6 +26,7 @@ mod socket;
 mod spin;
 mod thread;
 mod udp;
+mod userfault;
 mod wait;
 mod waits;
 
@@ -36,6 +38,7 @@ pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard, NoteLock};
+pub use mapping::Mapping;
 #[cfg(not(loom))]
 pub use named::NamedMemory;
 pub use offer::{CoreOffers, NAP, Offer};
@@ -55,6 +58,7 @@ pub use socket::{peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
+pub use userfault::UserFault;
 pub use wait::wait_readable;
 pub use waits::Waits;
 

@@ -19,6 +19,7 @@ use weft_stream::{Carrier, End};
 use crate::next::next;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
+use crate::zcopy::promised::reclaim_all;
 use crate::{process, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -59,6 +60,9 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 /// # Safety
 /// NULL, or pointers to C strings, of which the last is NULL.
 unsafe fn completed(given: *const *const c_char, may_copy: bool) -> Option<Environment> {
+    if !may_copy {
+        reclaim_all(); // The memory that it was promised out of goes.
+    }
     if !hands_on_rings(may_copy || process::is_borrowed()) {
         return None;
     }

@@ -4,6 +4,8 @@ mod data;
 mod descriptors;
 mod exec;
 pub(crate) mod files;
+mod leaving;
+pub(crate) mod memory;
 mod message;
 mod options;
 #[cfg(target_arch = "x86_64")]

@@ -51,7 +51,8 @@ fn send_file(
         let list = [libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: read }];
         // SAFETY: the list and its buffer are ours.
         let Some(buffers) = (unsafe { Buffers::new(list.as_ptr(), 1) }) else { break };
-        let sent = stream.send(out, buffers, 0).unwrap_or_else(|| buffers.send(borrow(out), 0));
+        let sent =
+            stream.send_copy(out, buffers, 0).unwrap_or_else(|| buffers.send(borrow(out), 0));
         match sent {
             Ok(sent) => {
                 done += sent;
@@ -235,7 +236,8 @@ fn splice_in(
     let mut done = 0;
     while done < read {
         let rest = buffers.after(done);
-        let sent = stream.send(socket, rest, 0).unwrap_or_else(|| rest.send(borrow(socket), 0));
+        let sent =
+            stream.send_copy(socket, rest, 0).unwrap_or_else(|| rest.send(borrow(socket), 0));
         match sent {
             Ok(sent) => done += sent,
             Err(Errno::AGAIN) => std::thread::yield_now(), // Taken out of the pipe, it must go on.

@@ -11,8 +11,10 @@ use weft_stream::{Carrier, Fallback};
 use weft_sys::Buffers;
 
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
+use crate::settings::ZeroCopy;
 use crate::wait::Wait;
-use crate::{process, wait};
+use crate::zcopy::promised;
+use crate::{process, settings, wait};
 
 impl Stream {
     /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
@@ -22,6 +24,29 @@ impl Stream {
         buffers: Buffers<'_>,
         flags: libc::c_int,
     ) -> Option<Result<usize, Errno>> {
+        self.send_from(fd, buffers, flags, settings::zero_copy() == ZeroCopy::Async)
+    }
+
+    /// The same from buffers that may be used again and again at once, as ours are.
+    pub(crate) fn send_copy(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        self.send_from(fd, buffers, flags, false)
+    }
+
+    fn send_from(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+        lends: bool,
+    ) -> Option<Result<usize, Errno>> {
+        if !lends {
+            promised::reclaim(self);
+        }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
             self.leave(fd, Fallback::Feature);
             return None;
@@ -30,6 +55,7 @@ impl Stream {
             self.leave(fd, Fallback::Feature); // Its notices are the kernel's.
         }
         let mut done = 0;
+        let mut may_be_promised = lends;
         let mut may_be_pulled = self.zcopy.is_for(buffers);
         loop {
             let rest = buffers.after(done);
@@ -41,6 +67,17 @@ impl Stream {
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return self.not_counted(fd, flags),
                 By::Kernel => rest.send(borrow(fd), flags),
+                By::End(end) if may_be_promised => {
+                    let nonblocking = is_nonblocking(fd, flags);
+                    match self.zcopy.promise(self, end, fd, rest, nonblocking) {
+                        Some(Ok(0)) => continue,
+                        Some(promised) => promised,
+                        None => {
+                            may_be_promised = false;
+                            continue;
+                        }
+                    }
+                }
                 By::End(end) if may_be_pulled => {
                     may_be_pulled = false;
                     let nonblocking = is_nonblocking(fd, flags);
@@ -68,6 +105,7 @@ impl Stream {
                     if let Err(errno) = self.wait_for_room(fd) {
                         return Some(if done > 0 { Ok(done) } else { Err(errno) });
                     }
+                    may_be_promised = lends; // As another thread may have done meanwhile.
                 }
                 Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
                 Err(_) if done > 0 => return Some(Ok(done)),

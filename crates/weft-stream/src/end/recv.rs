@@ -47,7 +47,7 @@ impl End {
                 self.rx.take(buffers, how.keep)?
             };
             let named = self.sources_in.may_be_open();
-            let pulled = if named { self.pull(socket, buffers, how, taken) } else { 0 };
+            let pulled = if named { self.pull(socket, buffers, how, taken)? } else { 0 };
             if taken + pulled > 0 {
                 if taken > 0 && !how.keep {
                     self.announce_room(socket);
@@ -72,6 +72,9 @@ impl End {
     }
 
     /// Fills the buffers out of the peer's memory, behind the `taken` bytes of the ring.
+    ///
+    /// # Errors
+    /// `ECONNRESET`, if there is nothing else: what was promised has died with its process.
     #[cold]
     pub(super) fn pull(
         &self,
@@ -79,14 +82,18 @@ impl End {
         buffers: Buffers<'_>,
         how: How,
         taken: usize,
-    ) -> usize {
+    ) -> Result<usize, Errno> {
         let kept = if how.keep { taken } else { 0 };
         let is_next = || self.rx.available() == Ok(kept);
         let pulled = self.sources_in.pull(buffers.after(taken), how.keep, how.discard, is_next);
         if pulled.over && self.peer.waits().is_room_wanted() {
             self.announce_room_to_waiter(socket);
         }
-        pulled.bytes
+        if pulled.lost && taken + pulled.bytes == 0 {
+            self.own.gone.store(1, Ordering::Relaxed);
+            self.reset(socket)?;
+        }
+        Ok(pulled.bytes)
     }
 
     /// The first phase. `None` if it has just ended.
@@ -153,22 +160,35 @@ impl End {
 
     /// The kernel has no more, and neither have the rings.
     pub(super) fn ended(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        let words = self.rx.words();
+        // What the peer has promised, and has died before it was there.
+        if self.sources_in.are_owed() || words.reclaiming.load(Ordering::Acquire) != 0 {
+            self.own.gone.store(1, Ordering::Relaxed);
+            return self.reset(socket).map(|()| 0);
+        }
         let said_so = self.peer.shut_write.load(Ordering::Acquire) != 0
             || self.own.shut_read.load(Ordering::Relaxed) != 0;
-        if said_so || self.rx.words().switch_at.load(Ordering::Relaxed) == NONE {
+        if said_so || words.switch_at.load(Ordering::Relaxed) == NONE {
             return Ok(0);
         }
         self.own.gone.store(1, Ordering::Relaxed);
         // TCP resets a connection whose closing end has not read everything. That of a process
         // which was killed could not know: the own kernel is told.
-        let unread = self.tx.available()? > 0 || self.sources_out.are_open();
-        if unread && self.own.reset_told.swap(1, Ordering::Relaxed) == 0 {
-            let _ = connect_unspec(socket);
-            let _ = shutdown(socket, Shutdown::Both);
-            let _ = sockopt::socket_error(socket);
-            return Err(Errno::CONNRESET);
+        if self.tx.available()? > 0 || self.sources_out.are_open() {
+            self.reset(socket)?;
         }
         Ok(0)
+    }
+
+    /// The connection is over, which the kernel does not know. Says so, once.
+    fn reset(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.own.reset_told.swap(1, Ordering::Relaxed) != 0 {
+            return Ok(());
+        }
+        let _ = connect_unspec(socket);
+        let _ = shutdown(socket, Shutdown::Both);
+        let _ = sockopt::socket_error(socket);
+        Err(Errno::CONNRESET)
     }
 
     /// The kernel has said that the connection was reset.

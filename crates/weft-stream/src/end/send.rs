@@ -84,7 +84,7 @@ impl End {
         if !in_memory || self.is_the_kernels_to_send() || self.sources_out.are_open() {
             return None;
         }
-        let number = self.sources_out.post(buffers, owner)?;
+        let number = self.sources_out.post(buffers, owner, false)?;
         self.tx.count_message();
         self.announce_bytes(socket, &held);
         Some(number)
@@ -119,7 +119,7 @@ impl End {
     /// Something has been put: wakes whoever waits for it at the other end. The lock of the own
     /// direction is held.
     #[inline]
-    fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
+    pub(super) fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
         let asleep = self.peer.waits().wake_dozers_for_what_came();
         // Of one that has shut down its half, only the kernel can say whether it still lives.
         if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
@@ -139,7 +139,7 @@ impl End {
 
     /// The peer has closed its socket, or shut down both halves: the kernel takes what comes, and
     /// answers with a reset.
-    fn does_nobody_receive(&self) -> bool {
+    pub(super) fn does_nobody_receive(&self) -> bool {
         self.peer.refs.load(Ordering::Relaxed) == 0
             || (self.peer.shut_read.load(Ordering::Relaxed) != 0
                 && self.peer.shut_write.load(Ordering::Relaxed) != 0)

@@ -1,0 +1,407 @@
+/*
+ * Sends from buffers that do not stay as they were: each call to send has returned, and the program
+ * does with its memory what it likes.
+ *
+ *   promises SEED SECONDS
+ *
+ * A child sends, the parent receives. The bytes of the stream follow from their positions, so the
+ * receiver knows what must come. Ends with 0 if no byte was wrong, none was missing, and a sender
+ * that was killed was never taken for one that had ended.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, BLOCK = 1 << 20, ROUNDS = 24 };
+
+static uint64_t state;
+
+static uint64_t chance(void)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state;
+}
+
+static size_t between(size_t low, size_t high)
+{
+	return low + chance() % (high - low);
+}
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "promises (%d): %s: %s\n", getpid(), what, strerror(errno));
+	abort();
+}
+
+#define CHECK(good) ((good) ? (void)0 : fail(#good))
+
+/* What the stream has at a position. */
+static unsigned char expected(uint64_t position)
+{
+	return (unsigned char)((position * 0x9e3779b97f4a7c15u) >> 37);
+}
+
+static void fill(unsigned char *to, size_t length, uint64_t position)
+{
+	for (size_t at = 0; at < length; at++)
+		to[at] = expected(position + at);
+}
+
+static void send_all(int fd, const unsigned char *from, size_t length)
+{
+	while (length > 0) {
+		ssize_t sent = send(fd, from, length, MSG_NOSIGNAL);
+		if (sent < 0 && errno == EAGAIN) {
+			struct pollfd one = { .fd = fd, .events = POLLOUT };
+			CHECK(poll(&one, 1, 10000) == 1);
+			continue;
+		}
+		CHECK(sent > 0);
+		from += sent;
+		length -= (size_t)sent;
+	}
+}
+
+/* Both ends of a new connection have said something: they know of each other. */
+static void greet(int fd, int first)
+{
+	char byte = 'x';
+	for (int turn = 0; turn < 6; turn++) {
+		if ((turn & 1) == first)
+			CHECK(send(fd, &byte, 1, 0) == 1);
+		else
+			CHECK(recv(fd, &byte, 1, 0) == 1);
+	}
+}
+
+/* Ways to treat the memory of a message that has just been sent. */
+
+static void overwrite(unsigned char *block, size_t length)
+{
+	for (int count = 0; count < 5; count++)
+		block[chance() % length] ^= 0xff;
+}
+
+static void overwrite_all(unsigned char *block, size_t length)
+{
+	memset(block, 0xee, length);
+}
+
+static void read_into(unsigned char *block, size_t length)
+{
+	int ends[2];
+	size_t at = chance() % length, wanted = length - at < 9000 ? length - at : 9000;
+	char noise[9000];
+	memset(noise, 0x55, sizeof noise);
+	if (chance() & 1)
+		CHECK(pipe(ends) == 0);
+	else
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	CHECK(write(ends[1], noise, wanted) == (ssize_t)wanted);
+	if (chance() & 1) {
+		CHECK(read(ends[0], block + at, wanted) == (ssize_t)wanted);
+	} else {
+		struct iovec parts[2] = { { block + at, wanted / 2 },
+					  { block + at + wanted / 2, wanted - wanted / 2 } };
+		CHECK(readv(ends[0], parts, 2) == (ssize_t)wanted);
+	}
+	CHECK(memcmp(block + at, noise, wanted) == 0);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void fork_and_overwrite(unsigned char *block, size_t length)
+{
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		overwrite_all(block, length);
+		_exit(0);
+	}
+	overwrite_all(block, length / 2);
+	CHECK(waitpid(child, NULL, 0) == child);
+}
+
+static void leave_alone(unsigned char *block, size_t length)
+{
+	(void)block;
+	(void)length;
+}
+
+static void (*const TREATMENTS[])(unsigned char *, size_t) = {
+	overwrite, overwrite_all, read_into, fork_and_overwrite, leave_alone, leave_alone,
+};
+
+/* Ways to get memory and to get rid of it. */
+
+static unsigned char *mapped(size_t length)
+{
+	unsigned char *block = mmap(NULL, length, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(block != MAP_FAILED);
+	return block;
+}
+
+static uint64_t send_from_heap(int fd, uint64_t position)
+{
+	size_t length = between(1, 3 * BLOCK);
+	unsigned char *block = malloc(length);
+	CHECK(block != NULL);
+	fill(block, length, position);
+	send_all(fd, block, length);
+	if (chance() & 1) {
+		block = realloc(block, length * 2);
+		CHECK(block != NULL);
+		memset(block, 0x77, length);
+	}
+	free(block);
+	return length;
+}
+
+static uint64_t send_from_mapping(int fd, uint64_t position)
+{
+	size_t length = between(1, 3 * BLOCK), room = (length + PAGE - 1) / PAGE * PAGE;
+	unsigned char *block = mapped(room);
+	fill(block, length, position);
+	send_all(fd, block, length);
+	switch (chance() % 5) {
+	case 0:
+		CHECK(munmap(block, room) == 0);
+		return length;
+	case 1:
+		CHECK(madvise(block, room, MADV_DONTNEED) == 0);
+		CHECK(block[length / 2] == 0);
+		break;
+	case 2:
+		block = mremap(block, room, room * 2, MREMAP_MAYMOVE);
+		CHECK(block != MAP_FAILED);
+		room *= 2;
+		memset(block, 0x66, room);
+		break;
+	case 3:
+		CHECK(mmap(block, room, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == block);
+		break;
+	default:
+		CHECK(mprotect(block, room, PROT_NONE) == 0);
+		break;
+	}
+	CHECK(munmap(block, room) == 0);
+	return length;
+}
+
+/* Memory that others can write to by another way is not promised. */
+static uint64_t send_from_shared(int fd, uint64_t position)
+{
+	size_t length = between(BLOCK / 4, 2 * BLOCK), room = (length + PAGE - 1) / PAGE * PAGE;
+	int file = memfd_create("shared", 0);
+	CHECK(file >= 0 && ftruncate(file, (off_t)room) == 0);
+	unsigned char *one = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	unsigned char *two = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	CHECK(one != MAP_FAILED && two != MAP_FAILED);
+	fill(one, length, position);
+	send_all(fd, one, length);
+	memset(two, 0x44, length);
+	munmap(one, room);
+	munmap(two, room);
+	close(file);
+	return length;
+}
+
+static uint64_t send_from_stack(int fd, uint64_t position)
+{
+	unsigned char block[BLOCK / 2];
+	fill(block, sizeof block, position);
+	send_all(fd, block, sizeof block);
+	return sizeof block;
+}
+
+/* Header and body, and small messages behind a long one. */
+static uint64_t send_in_parts(int fd, uint64_t position)
+{
+	static unsigned char body[BLOCK + 100];
+	unsigned char header[300], trailer[20000];
+	size_t length = between(70000, sizeof body), tail = between(1, sizeof trailer);
+	fill(header, sizeof header, position);
+	fill(body, length, position + sizeof header);
+	fill(trailer, tail, position + sizeof header + length);
+	struct iovec parts[3] = { { header, sizeof header }, { body, length }, { trailer, tail } };
+	size_t all = sizeof header + length + tail;
+	ssize_t sent = writev(fd, parts, 3);
+	if (sent < 0 && errno == EAGAIN)
+		sent = 0;
+	CHECK(sent >= 0);
+	for (int index = 0; index < 3; index++) {
+		size_t skip = (size_t)sent < parts[index].iov_len ? (size_t)sent
+								  : parts[index].iov_len;
+		sent -= (ssize_t)skip;
+		send_all(fd, (unsigned char *)parts[index].iov_base + skip,
+			 parts[index].iov_len - skip);
+	}
+	memset(body, 0x33, length);
+	return all;
+}
+
+static uint64_t send_and_treat(int fd, uint64_t position)
+{
+	static unsigned char *block;
+	if (block == NULL)
+		block = mapped(4 * BLOCK);
+	size_t offset = between(0, 2 * PAGE), length = between(1, 3 * BLOCK);
+	fill(block + offset, length, position);
+	send_all(fd, block + offset, length);
+	TREATMENTS[chance() % (sizeof TREATMENTS / sizeof *TREATMENTS)](block + offset, length);
+	return length;
+}
+
+static uint64_t (*const SENDERS[])(int, uint64_t) = {
+	send_and_treat, send_and_treat,	 send_and_treat,   send_from_heap,
+	send_in_parts,	send_from_mapping, send_from_shared, send_from_stack,
+};
+
+/* Ways to end. None waits for the receiver. */
+enum ending { EXIT, EXIT_AT_ONCE, CLOSE, SHUTDOWN, EXEC, KILLED, KILLED_UNREAD, ENDINGS };
+
+static void end(int fd, enum ending how)
+{
+	char byte;
+	switch (how) {
+	case EXIT:
+		exit(0);
+	case EXIT_AT_ONCE:
+		_exit(0);
+	case CLOSE:
+		close(fd);
+		_exit(0);
+	case SHUTDOWN:
+		CHECK(shutdown(fd, SHUT_WR) == 0);
+		CHECK(recv(fd, &byte, 1, 0) == 0);
+		exit(0);
+	case EXEC:
+		execv("/bin/true", (char *[]){ "true", NULL });
+		fail("execv");
+		break;
+	default:
+		raise(SIGKILL);
+	}
+}
+
+static void sender(int fd, enum ending how, int report)
+{
+	uint64_t position = 0;
+	for (int round = 0; round < ROUNDS && how != KILLED_UNREAD; round++)
+		position += SENDERS[chance() % (sizeof SENDERS / sizeof *SENDERS)](fd, position);
+	/* Something long is under way when it ends. */
+	unsigned char *block = mapped(BLOCK);
+	fill(block, BLOCK, position);
+	send_all(fd, block, BLOCK);
+	position += BLOCK;
+	CHECK(write(report, &position, sizeof position) == sizeof position);
+	end(fd, how);
+}
+
+static uint64_t receive(int fd, int *error)
+{
+	static unsigned char block[2 * BLOCK];
+	uint64_t position = 0;
+	for (;;) {
+		size_t wanted = chance() % 4 == 0 ? between(1, 3000) : between(1, sizeof block);
+		int flags = chance() % 8 == 0 ? MSG_WAITALL : 0;
+		ssize_t received = recv(fd, block, wanted, flags);
+		*error = received < 0 ? errno : 0;
+		if (received <= 0)
+			return position;
+		for (ssize_t at = 0; at < received; at++)
+			if (block[at] != expected(position + (uint64_t)at)) {
+				fprintf(stderr, "byte %llu is wrong\n",
+					(unsigned long long)position + (unsigned long long)at);
+				abort();
+			}
+		position += (uint64_t)received;
+		if (chance() % 16 == 0)
+			usleep(6000);
+	}
+}
+
+static void round_of(enum ending how)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	socklen_t length = sizeof address;
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+	CHECK(listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	int report[2];
+	CHECK(pipe(report) == 0);
+	uint64_t seed = chance();
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		state = seed;
+		close(listener);
+		int fd = socket(AF_INET, SOCK_STREAM, 0);
+		CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+		greet(fd, 0);
+		sender(fd, how, report[1]);
+	}
+	int fd = accept(listener, NULL, NULL), error, status;
+	CHECK(fd >= 0);
+	close(listener);
+	greet(fd, 1);
+	siginfo_t died;
+	if (how == KILLED_UNREAD)
+		CHECK(waitid(P_PID, (id_t)child, &died, WEXITED | WNOWAIT) == 0);
+	uint64_t received = receive(fd, &error), sent;
+	if (how == SHUTDOWN)
+		close(fd);
+	CHECK(waitpid(child, &status, 0) == child);
+	if (how >= KILLED)
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	else
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(read(report[0], &sent, sizeof sent) == sizeof sent);
+	printf("ending %d: %llu of %llu bytes, error %d\n", how, (unsigned long long)received,
+	       (unsigned long long)sent, error);
+	fflush(stdout);
+	if (how >= KILLED)
+		CHECK(received == sent || (received < sent && error == ECONNRESET));
+	else
+		CHECK(received == sent && error == 0);
+	if (how != SHUTDOWN)
+		close(fd);
+	close(report[0]);
+	close(report[1]);
+}
+
+int main(int count, char **arguments)
+{
+	CHECK(count == 3);
+	state = strtoull(arguments[1], NULL, 10) * 2 + 1;
+	signal(SIGPIPE, SIG_IGN);
+	int fault = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (fault < 0)
+		puts("no userfaultfd");
+	else
+		close(fault);
+	time_t limit = time(NULL) + atoi(arguments[2]);
+	for (int round = 0; round < ENDINGS || time(NULL) < limit; round++)
+		round_of((enum ending)(round % ENDINGS));
+	return 0;
+}

@@ -1,0 +1,120 @@
+//! Memory that goes, or is no longer to be read: what has been promised of it is copied first. When
+//! nothing is promised each of these costs a load.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of, and hands its
+//! arguments on as they are. `mremap` is variadic in C: the argument is declared here and always
+//! handed on, present or not, in the register where it would be.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_void, off_t, size_t};
+
+use crate::next::Next;
+use crate::zcopy::promised::forsake;
+
+type Free = unsafe extern "C" fn(*mut c_void);
+type Realloc = unsafe extern "C" fn(*mut c_void, size_t) -> *mut c_void;
+type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
+
+static FREE: Next = Next::new(c"free");
+static REALLOC: Next = Next::new(c"realloc");
+
+/// Finds the allocator, before anything can be promised: to look for it may call it.
+pub(crate) fn prepare() {
+    let _ = (FREE.address(), REALLOC.address());
+}
+
+fn forsake_block(block: *mut c_void) {
+    // SAFETY: a block of the allocator's, which is about to be given back to it.
+    forsake(block as usize, || unsafe { libc::malloc_usable_size(block) });
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    forsake_block(block);
+    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Free>>(FREE.address()) };
+    if let Some(next) = next {
+        // SAFETY: the program's own argument.
+        unsafe { next(block) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, len: size_t) -> *mut c_void {
+    forsake_block(block);
+    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Realloc>>(REALLOC.address()) };
+    // SAFETY: the program's own arguments.
+    next.map_or(std::ptr::null_mut(), |next| unsafe { next(block, len) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    forsake(addr as usize, || len);
+    crate::next::next!(munmap(addr: *mut c_void, len: size_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE) {
+        forsake(addr as usize, || len);
+    }
+    crate::next::next!(madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int {
+    if protection & libc::PROT_READ == 0 {
+        forsake(addr as usize, || len);
+    }
+    crate::next::next!(mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    addr: *mut c_void,
+    old: size_t,
+    len: size_t,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    forsake(addr as usize, || old);
+    if flags & libc::MREMAP_FIXED != 0 {
+        forsake(to as usize, || len);
+    }
+    static NEXT: Next = Next::new(c"mremap");
+    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mremap>>(NEXT.address()) };
+    // SAFETY: the program's own arguments.
+    next.map_or(libc::MAP_FAILED, |next| unsafe { next(addr, old, len, flags, to) })
+}
+
+/// Maps by the next library's function of a name, over what is there if so asked.
+macro_rules! map {
+    ($name:ident, $c_name:literal) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            addr: *mut c_void,
+            len: size_t,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: off_t,
+        ) -> *mut c_void {
+            if flags & libc::MAP_FIXED != 0 {
+                forsake(addr as usize, || len);
+            }
+            static NEXT: Next = Next::new($c_name);
+            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mmap>>(NEXT.address()) };
+            next.map_or(libc::MAP_FAILED, |next| {
+                // SAFETY: the program's own arguments.
+                unsafe { next(addr, len, protection, flags, fd, offset) }
+            })
+        }
+    };
+}
+map!(mmap, c"mmap");
+map!(mmap64, c"mmap64");

@@ -1,0 +1,166 @@
+//! What keeps the program from changing bytes that are promised: write protection, and a thread
+//! that is asked before it is taken back.
+//!
+//! # Safety
+//! The thread has a list of descriptors of its own, and closes what is in it but one.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use weft_sys::{Mapping, UserFault, spawn_quiet};
+
+/// How often the thread looks after what is promised, and whether anything is.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const IDLE_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+/// Memory above the stack's end that may be of the same stack, whatever kind of stack it is.
+const STACK_NEAR: usize = 256 << 10;
+
+/// The process's protection.
+#[derive(Debug)]
+pub(super) enum Guard {
+    /// Nobody has asked yet.
+    Unasked,
+    /// The kernel does not let us have it.
+    Missing,
+    /// It is there.
+    Ready(UserFault),
+}
+
+impl Guard {
+    /// Whether memory can be protected. The first one to ask starts the thread, which calls
+    /// `touched` for each address that somebody waits to write to, and `tick` now and then, which
+    /// says whether anything is promised.
+    pub(super) fn is_ready(&mut self, touched: fn(usize), tick: fn() -> bool) -> bool {
+        if matches!(self, Self::Unasked) {
+            *self = start(touched, tick).map_or(Self::Missing, Self::Ready);
+        }
+        matches!(self, Self::Ready(_))
+    }
+
+    /// Protects pages.
+    ///
+    /// # Errors
+    /// `EINVAL`: they are of a kind that others can change by another way, or that is not to be
+    /// stopped at; whatever the kernel says.
+    pub(super) fn protect(&self, pages: &Range<usize>) -> Result<(), Errno> {
+        let Self::Ready(fault) = self else { return Err(Errno::INVAL) };
+        if is_near_stack(pages) || is_on_stack(pages) {
+            return Err(Errno::INVAL);
+        }
+        match fault.protect(pages) {
+            Err(Errno::NOENT) => {
+                register(fault, pages)?;
+                fault.protect(pages)
+            }
+            other => other,
+        }
+    }
+
+    /// Ends the protection of pages. Those that are not there any more need none.
+    pub(super) fn release(&self, pages: &Range<usize>) {
+        if let Self::Ready(fault) = self
+            && !pages.is_empty()
+        {
+            let _ = fault.release(pages);
+        }
+    }
+}
+
+/// Lets the mappings be protected that the pages lie in. The kernel remembers which have been
+/// looked at: one that is mapped anew is not registered.
+fn register(fault: &UserFault, pages: &Range<usize>) -> Result<(), Errno> {
+    let mut at = pages.start;
+    while at < pages.end {
+        let mapping = Mapping::at(at)?.ok_or(Errno::INVAL)?;
+        fault.register(&mapping)?;
+        at = mapping.end;
+    }
+    Ok(())
+}
+
+/// Whether pages may be of the stack that this runs on, one that the C library does not know.
+fn is_near_stack(pages: &Range<usize>) -> bool {
+    let here = std::ptr::from_ref(&pages) as usize;
+    here < pages.end && pages.start.saturating_sub(here) < STACK_NEAR
+}
+
+/// Whether pages are of the calling thread's stack: what holds a lock of ours must never have to
+/// wait before it can call a function.
+fn is_on_stack(pages: &Range<usize>) -> bool {
+    thread_local! {
+        static STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+    let (mut start, mut end) = STACK.get();
+    if end == 0 {
+        (start, end) = stack();
+        STACK.set((start, end));
+    }
+    pages.start < end && start < pages.end
+}
+
+/// The calling thread's stack; everything, if it is not known.
+fn stack() -> (usize, usize) {
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: any thread may ask who it is.
+    let this = unsafe { libc::pthread_self() };
+    // SAFETY: of the calling thread, into a local variable.
+    let asked = unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) };
+    if asked != 0 {
+        return (0, usize::MAX);
+    }
+    let (mut start, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: filled in by the call above.
+    unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut start, &raw mut len) };
+    // SAFETY: likewise, and not used any more.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    (start as usize, (start as usize).saturating_add(len))
+}
+
+fn start(touched: fn(usize), tick: fn() -> bool) -> Option<UserFault> {
+    let fault = UserFault::new().ok()?;
+    let fd = fault.as_fd().as_raw_fd();
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let thread = move || {
+        // Descriptors of its own: the program may close what it has not opened, and use the number.
+        // SAFETY: concerns this thread alone.
+        let alone = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
+        let _ = tell.send(alone);
+        if alone {
+            close_all_but(fd);
+            // SAFETY: nobody else has this thread's descriptors.
+            let fault = UserFault::from(unsafe { OwnedFd::from_raw_fd(fd) });
+            watch(&fault, touched, tick);
+        }
+    };
+    spawn_quiet("weft-guard", thread).ok()?;
+    told.recv().is_ok_and(|alone| alone).then_some(fault)
+}
+
+fn close_all_but(fd: RawFd) {
+    let fd = fd.unsigned_abs();
+    for (first, last) in [(0, fd.checked_sub(1)), (fd + 1, Some(u32::MAX))] {
+        if let Some(last) = last {
+            // SAFETY: numbers of this thread's own list.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+    }
+}
+
+fn watch(fault: &UserFault, touched: fn(usize), tick: fn() -> bool) -> ! {
+    let mut busy = true;
+    loop {
+        let time = if busy { &TICK } else { &IDLE_TICK };
+        let mut set = [PollFd::new(fault, PollFlags::IN)];
+        if poll(&mut set, Some(time)) == Ok(0) {
+            busy = tick();
+        }
+        while let Some(address) = fault.next_fault() {
+            touched(address);
+            busy = true;
+        }
+    }
+}

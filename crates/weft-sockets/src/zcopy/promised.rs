@@ -1,0 +1,472 @@
+//! What this process has promised: which pages of whose message are protected, and what becomes of
+//! them (AZ-SDP, Balaji 2006, chapter 5).
+//!
+//! A record lives from the call that sends until somebody finds the source over: the next such
+//! call, or the guard's thread. Who writes to its pages before (a page fault, `free`, `munmap`)
+//! gets them back at once: the bytes are copied, and the receiver is told to pull the copy
+//! ([`touched`], [`forsake`]). Before the socket or the process ends, what is left is put into the
+//! ring ([`reclaim`]).
+//!
+//! One lock guards the records. Its holder never writes to the program's memory, allocates or frees
+//! nothing, and handles no signal: it must not come to wait for itself.
+//!
+//! # Safety
+//! Blocks are mapped once and for ever. A record's pieces are the program's memory, which the
+//! program must let us read during the call; afterwards it cannot go without passing [`forsake`].
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+use smallvec::SmallVec;
+use weft_stream::{End, Plan, SourceNumber};
+use weft_sys::{Buffers, Lock};
+
+use super::guard::Guard;
+use crate::process;
+use crate::stream::{Stream, borrow};
+use crate::table::{self, Held, Kind};
+
+/// Sources of this process at a time.
+const RECORDS_MAX: usize = 32;
+const PAGE: usize = 4_096;
+/// A record's own memory: the edges of its message, and, if it has to be moved, all of it.
+const BLOCK_LEN: usize = 2 * Plan::EDGES_LEN + Plan::PAGES_LEN_MAX;
+const PIECES_MAX: usize = 3;
+/// Looks at a source that is being pulled before it is copied.
+const LOOKS: u32 = 2_000;
+
+/// One message, or a part of one.
+#[derive(Debug)]
+struct Record {
+    held: Held,
+    end: End,
+    fd: RawFd,
+    number: SourceNumber,
+    pages: Range<usize>,
+    pieces: [libc::iovec; PIECES_MAX],
+    count: usize,
+}
+
+// SAFETY: the pieces are addresses, which any thread of the process can use.
+unsafe impl Send for Record {}
+
+/// All of them.
+#[derive(Debug)]
+struct Records {
+    guard: Guard,
+    /// Where the blocks lie; 0 before there are any.
+    blocks: usize,
+    all: [Option<Record>; RECORDS_MAX],
+}
+
+static RECORDS: Lock<Records> =
+    Lock::new(Records { guard: Guard::Unasked, blocks: 0, all: [const { None }; RECORDS_MAX] });
+
+/// How many records there are, and the addresses that their pages lie between: for who asks without
+/// the lock.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether this thread holds the lock.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What is to be dropped when the lock is free again: that may call the allocator.
+type Spent = [Option<Held>; RECORDS_MAX];
+
+/// What has come of a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// So many bytes have been promised.
+    Made(usize),
+    /// There is no room for more: the peer has to pull first.
+    NoRoom,
+    /// These bytes, here and now, cannot be.
+    Impossible,
+}
+
+fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
+    let mut spent: Spent = [const { None }; RECORDS_MAX];
+    let signals = NoSignals::begin();
+    INSIDE.set(true);
+    let result = {
+        let mut records = RECORDS.lock();
+        let result = job(&mut records, &mut spent);
+        records.publish();
+        result
+    };
+    INSIDE.set(false);
+    drop(signals);
+    drop(spent);
+    result
+}
+
+/// Whether some may have been promised. It costs a load.
+#[inline]
+pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Promises the first of the buffers' bytes, `most` at most.
+pub(super) fn promise(
+    stream: &Stream,
+    end: &End,
+    fd: RawFd,
+    buffers: Buffers<'_>,
+    most: usize,
+) -> Promise {
+    let mut held = table::find(fd).filter(|held| is_of(held, stream));
+    if held.is_none() {
+        return Promise::Impossible;
+    }
+    locked(|records, spent| {
+        if !records.guard.is_ready(touched, tick) {
+            return Promise::Impossible;
+        }
+        records.sweep(spent);
+        let Some(at) = records.all.iter().position(Option::is_none) else { return Promise::NoRoom };
+        let Some(block) = records.block(at) else { return Promise::Impossible };
+        let plan = Plan::of(buffers, most, block, |region, to| {
+            // SAFETY: an edge goes into the block's first part, which has room for all of them; the
+            // program's memory is another.
+            unsafe { copy(region.addr(), to, region.len()) };
+        });
+        if plan.is_empty() || (plan.pages().is_empty() && !end.has_promised()) {
+            return Promise::Impossible;
+        }
+        if !plan.pages().is_empty() && records.guard.protect(plan.pages()).is_err() {
+            records.release(plan.pages(), None);
+            return Promise::Impossible;
+        }
+        let (pieces, count) = iovecs(plan.pieces());
+        // SAFETY: the list is a local variable; its buffers are the program's and the block.
+        let source = unsafe { Buffers::new(pieces.as_ptr(), count) };
+        let owner = process::owner();
+        let promised = source.and_then(|source| end.promise(borrow(fd), source, &owner));
+        let Some(number) = promised else {
+            records.release(plan.pages(), None);
+            return Promise::Impossible;
+        };
+        let (end, pages) = (*end, plan.pages().clone());
+        records.all[at] =
+            held.take().map(|held| Record { held, end, fd, number, pages, pieces, count });
+        Promise::Made(plan.len())
+    })
+}
+
+/// Somebody waits to write to an address: the guard's thread calls this.
+fn touched(address: usize) {
+    let page = address / PAGE * PAGE;
+    let page = page..page + PAGE;
+    locked(|records, spent| {
+        records.give_back(&page, true, spent);
+        // It may be nobody's any more, and the thread still waits.
+        records.release(&page, None);
+    });
+}
+
+/// Memory of the program's is about to change, or to go: the bytes that were promised of it are
+/// copied first.
+#[inline]
+pub(crate) fn forsake(start: usize, len: impl FnOnce() -> usize) {
+    if any() && start < HIGHEST.load(Ordering::Relaxed) {
+        forsake_range(start, len());
+    }
+}
+
+#[cold]
+fn forsake_range(start: usize, len: usize) {
+    let end = start.saturating_add(len);
+    let outside = end <= LOWEST.load(Ordering::Relaxed);
+    if outside || INSIDE.get() || process::is_borrowed() {
+        return;
+    }
+    let before = crate::errno::get();
+    locked(|records, spent| records.give_back(&(start..end), true, spent));
+    crate::errno::set_raw(before);
+}
+
+/// Puts what a socket has promised into its ring. `true` if nothing is promised any more.
+pub(crate) fn reclaim(stream: &Stream) -> bool {
+    if !any() || INSIDE.get() || process::is_borrowed() {
+        return true;
+    }
+    locked(|records, spent| {
+        let first = records.all.iter().flatten().find(|record| is_of(&record.held, stream));
+        match first.map(|record| record.end) {
+            Some(end) => records.reclaim(&end, spent),
+            None => true,
+        }
+    })
+}
+
+/// The same for all sockets, before the process ends, forks, or becomes another program.
+pub(crate) fn reclaim_all() {
+    if any() && !INSIDE.get() && !process::is_borrowed() {
+        locked(Records::reclaim_all);
+    }
+}
+
+/// Looks after what has been promised: `false` if nothing is.
+fn tick() -> bool {
+    if !any() {
+        return false;
+    }
+    locked(|records, spent| {
+        records.sweep(spent);
+        records.rescue(spent);
+    });
+    true
+}
+
+impl Records {
+    /// The memory of a record. The blocks are mapped at their first use.
+    fn block(&mut self, at: usize) -> Option<usize> {
+        if self.blocks == 0 {
+            let (protection, flags) = (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            );
+            let len = RECORDS_MAX * BLOCK_LEN;
+            // SAFETY: new memory, at an address that the kernel chooses.
+            let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+            if mapped == libc::MAP_FAILED {
+                return None;
+            }
+            self.blocks = mapped as usize;
+        }
+        Some(self.blocks + at * BLOCK_LEN)
+    }
+
+    /// What can be asked without the lock.
+    fn publish(&self) {
+        let records = self.all.iter().flatten();
+        let (mut count, mut lowest, mut highest) = (0, usize::MAX, 0);
+        for Record { pages, .. } in records {
+            count += 1;
+            if !pages.is_empty() {
+                (lowest, highest) = (lowest.min(pages.start), highest.max(pages.end));
+            }
+        }
+        LOWEST.store(lowest, Ordering::Relaxed);
+        HIGHEST.store(highest, Ordering::Relaxed);
+        COUNT.store(count, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Ends the protection of pages but for those that records have, other than `not`.
+    fn release(&self, pages: &Range<usize>, not: Option<usize>) {
+        let mut at = pages.start;
+        while at < pages.end {
+            let others = self.all.iter().enumerate().filter(|&(other, _)| Some(other) != not);
+            let others = others.filter_map(|(_, record)| record.as_ref().map(|r| &r.pages));
+            let others = others.filter(|other| other.end > at && !other.is_empty());
+            // The next one that begins, and how far it goes.
+            let next = others.min_by_key(|other| other.start).cloned().unwrap_or(pages.end..at);
+            let end = next.start.clamp(at, pages.end);
+            self.guard.release(&(at..end));
+            at = next.end.max(end);
+            if next.end <= next.start {
+                break;
+            }
+        }
+    }
+
+    /// Ends a record: its pages are the program's again.
+    fn end(&mut self, at: usize, spent: &mut Spent) {
+        if let Some(record) = &self.all[at] {
+            self.release(&record.pages, Some(at));
+        }
+        if let Some(record) = self.all[at].take() {
+            spent[at] = Some(record.held);
+        }
+    }
+
+    /// Ends the records of sources that are over.
+    fn sweep(&mut self, spent: &mut Spent) {
+        for at in 0..RECORDS_MAX {
+            if self.all[at].as_ref().is_some_and(Record::is_over) {
+                self.end(at, spent);
+            }
+        }
+    }
+
+    /// Gives pages back to the program.
+    fn give_back(&mut self, pages: &Range<usize>, by_program: bool, spent: &mut Spent) {
+        for at in 0..RECORDS_MAX {
+            let overlaps =
+                |record: &&Record| record.pages.start < pages.end && pages.start < record.pages.end;
+            if self.all[at].as_ref().filter(overlaps).is_some() {
+                self.relocate(at, by_program, spent);
+            }
+        }
+    }
+
+    /// Copies what a record has promised, so that its pages are needed no longer.
+    fn relocate(&mut self, at: usize, by_program: bool, spent: &mut Spent) {
+        let Some(block) = self.block(at) else { return };
+        let Some(record) = &mut self.all[at] else { return };
+        if record.is_over_soon() {
+            return self.end(at, spent);
+        }
+        if let Kind::Stream(stream) = &*record.held
+            && by_program
+        {
+            stream.zcopy().touched();
+        }
+        let place = block + Plan::EDGES_LEN;
+        let mut len = 0;
+        for piece in &record.pieces[..record.count] {
+            // SAFETY: the pieces are readable, as the record says; the place is the block's second
+            // part, which is as long as all pieces can be.
+            unsafe { copy(piece.iov_base as usize, place + len, piece.iov_len) };
+            len += piece.iov_len;
+        }
+        if !record.end.move_promise(record.number, place as u64) {
+            return self.end(at, spent);
+        }
+        (record.pieces, record.count) = iovecs(&[(place, len)]);
+        let pages = std::mem::take(&mut record.pages);
+        self.release(&pages, Some(at));
+    }
+
+    /// Puts what is promised to a peer into the ring.
+    fn reclaim(&mut self, end: &End, spent: &mut Spent) -> bool {
+        let mut fd = -1;
+        let mut promises = SmallVec::<[(SourceNumber, Buffers<'_>); RECORDS_MAX]>::new();
+        for record in self.all.iter().flatten().filter(|record| record.end.is(end)) {
+            // SAFETY: the list is in the record; its buffers are readable, as the record says.
+            let buffers = unsafe { Buffers::new(record.pieces.as_ptr(), record.count) };
+            fd = record.fd;
+            promises.extend(buffers.map(|buffers| (record.number, buffers)));
+        }
+        promises.sort_unstable_by_key(|&(number, _)| number);
+        if !promises.is_empty() && !end.reclaim(borrow(fd), &promises) {
+            return false;
+        }
+        drop(promises);
+        for at in 0..RECORDS_MAX {
+            if self.all[at].as_ref().is_some_and(|record| record.end.is(end)) {
+                self.end(at, spent);
+            }
+        }
+        true
+    }
+
+    fn reclaim_all(&mut self, spent: &mut Spent) {
+        for at in 0..RECORDS_MAX {
+            if let Some(end) = self.all[at].as_ref().map(|record| record.end) {
+                self.reclaim(&end, spent);
+            }
+        }
+    }
+
+    /// A peer that cannot read this process's memory gets its bytes through the ring.
+    fn rescue(&mut self, spent: &mut Spent) {
+        for at in 0..RECORDS_MAX {
+            let record = self.all[at].as_ref().filter(|record| record.end.is_refused());
+            if let Some(end) = record.map(|record| record.end) {
+                self.reclaim(&end, spent);
+            }
+        }
+    }
+}
+
+impl Record {
+    fn is_over(&self) -> bool {
+        !self.end.is_promised(self.number)
+    }
+
+    /// The same, if the peer is in the middle of it: block-on-write, but not for long.
+    fn is_over_soon(&self) -> bool {
+        let mut pulled = 0;
+        let mut looks = 0;
+        while let Some(now) = self.end.source_progress(self.number) {
+            looks = if now == pulled { looks + 1 } else { 0 };
+            if now == 0 || looks == LOOKS {
+                return false;
+            }
+            pulled = now;
+            std::hint::spin_loop();
+        }
+        self.is_over()
+    }
+}
+
+fn is_of(held: &Held, stream: &Stream) -> bool {
+    matches!(&**held, Kind::Stream(found) if std::ptr::eq(found, stream))
+}
+
+fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PIECES_MAX], usize) {
+    let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+    for (place, &(addr, len)) in list.iter_mut().zip(pieces) {
+        *place = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
+    }
+    (list, pieces.len().min(PIECES_MAX))
+}
+
+/// Copies bytes from the program's memory, or from ours, to a block.
+///
+/// # Safety
+/// Both are mapped, and do not overlap; the program's may change meanwhile, if it wants that.
+unsafe fn copy(from: usize, to: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
+}
+
+/// Signals wait while this lives.
+struct NoSignals(libc::sigset_t);
+
+impl NoSignals {
+    fn begin() -> Self {
+        let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: a valid place.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: both places are valid, and the first has been filled in.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: filled in by the call above.
+        Self(unsafe { before.assume_init() })
+    }
+}
+
+impl Drop for NoSignals {
+    fn drop(&mut self) {
+        // SAFETY: a mask of this thread's.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        };
+    }
+}
+
+/// Before a fork: nothing is promised, and no other thread is in the middle of it.
+pub(crate) fn freeze() {
+    reclaim_all();
+    RECORDS.freeze();
+    INSIDE.set(true);
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    INSIDE.set(false);
+    // SAFETY: the caller's promise.
+    unsafe { RECORDS.thaw() };
+}
+
+/// In the child: its memory is not protected, and what was promised is the parent's to keep.
+pub(crate) fn forked() {
+    locked(|records, spent| {
+        records.guard = Guard::Unasked;
+        for (record, spent) in records.all.iter_mut().zip(spent) {
+            *spent = record.take().map(|record| record.held);
+        }
+    });
+}

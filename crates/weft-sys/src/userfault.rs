@@ -1,0 +1,213 @@
+//! Memory that may be read but not written until somebody has been asked: userfaultfd(2) with write
+//! protection (`UFFDIO_WRITEPROTECT`, Linux 5.7).
+//!
+//! A thread that writes to a protected page stands still, in the program or in the middle of a
+//! system call, until the protection of that page is taken back: unlike with `mprotect(2)` no
+//! system call fails.
+//!
+//! # Safety
+//! Structures are those of `linux/userfaultfd.h`, and live while the kernel uses them. Protecting a
+//! page changes no byte of it: the worst that can come of a wrong range is a thread that waits.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+const API: u64 = 0xaa;
+/// Pages that have never been touched are protected, too (Linux 6.4).
+const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
+const EVENT_PAGEFAULT: u8 = 0x12;
+
+/// `_IOWR(0xaa, number, [u64; words])`.
+const fn request(number: libc::c_ulong, words: libc::c_ulong) -> libc::c_ulong {
+    3 << 30 | (8 * words) << 16 | 0xaa << 8 | number
+}
+const IOCTL_API: libc::c_ulong = request(0x3f, 3);
+const IOCTL_REGISTER: libc::c_ulong = request(0x00, 4);
+const IOCTL_WRITEPROTECT: libc::c_ulong = request(0x06, 3);
+/// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
+const IOCTL_NEW: libc::c_ulong = 0xaa << 8;
+
+/// `struct uffd_msg`, of a page fault.
+#[repr(C)]
+#[derive(Default)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+/// What a process protects its memory with.
+#[derive(Debug)]
+pub struct UserFault(OwnedFd);
+
+impl UserFault {
+    /// Opens it for the calling process.
+    ///
+    /// # Errors
+    /// `EPERM` if the process may not have faults within system calls handled (`CAP_SYS_PTRACE`,
+    /// `vm.unprivileged_userfaultfd` or the rights of `/dev/userfaultfd`); `EINVAL` or `ENOSYS` if
+    /// the kernel is older than Linux 6.4.
+    pub fn new() -> Result<Self, Errno> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: only a number is handed over.
+        let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        let made = match libc::c_int::try_from(made) {
+            Ok(fd) if fd >= 0 => fd,
+            _ => Self::from_device(flags)?,
+        };
+        // SAFETY: just made, and nobody else's.
+        let this = Self(unsafe { OwnedFd::from_raw_fd(made) });
+        this.ioctl(IOCTL_API, &mut [API, FEATURE_WP_UNPOPULATED, 0])?;
+        Ok(this)
+    }
+
+    fn from_device(flags: libc::c_int) -> Result<libc::c_int, Errno> {
+        let access = OFlags::RDWR | OFlags::CLOEXEC;
+        let device =
+            rustix::fs::open("/dev/userfaultfd", access, Mode::empty()).map_err(|_| Errno::PERM)?;
+        // SAFETY: only a number is handed over.
+        let made = unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_NEW, flags) };
+        if made < 0 { Err(last_error()) } else { Ok(made) }
+    }
+
+    /// Lets pages be protected. Whole mappings are best: one of which a part is named is split.
+    ///
+    /// # Errors
+    /// `EINVAL` if they are not of memory; `EBUSY` if another userfaultfd has them.
+    pub fn register(&self, pages: &Range<usize>) -> Result<(), Errno> {
+        self.ioctl(IOCTL_REGISTER, &mut [pages.start as u64, len(pages), REGISTER_MODE_WP, 0])
+    }
+
+    /// From here on nobody writes to the pages before they are released.
+    ///
+    /// # Errors
+    /// `ENOENT` if they have not been registered, or have been mapped anew since.
+    pub fn protect(&self, pages: &Range<usize>) -> Result<(), Errno> {
+        self.write_protect(pages, WRITEPROTECT_MODE_WP)
+    }
+
+    /// Ends that, and wakes who waits for it.
+    ///
+    /// # Errors
+    /// As for [`UserFault::protect`]; then they are not protected.
+    pub fn release(&self, pages: &Range<usize>) -> Result<(), Errno> {
+        self.write_protect(pages, 0)
+    }
+
+    fn write_protect(&self, pages: &Range<usize>, mode: u64) -> Result<(), Errno> {
+        loop {
+            let mut range = [pages.start as u64, len(pages), mode];
+            match self.ioctl(IOCTL_WRITEPROTECT, &mut range) {
+                Err(Errno::AGAIN) => {} // The mappings are being changed.
+                other => return other,
+            }
+        }
+    }
+
+    /// The address that a thread waits to write to. `None`: none does.
+    pub fn next_fault(&self) -> Option<usize> {
+        let mut message = Message::default();
+        let size = size_of::<Message>();
+        // SAFETY: the place is a local variable of that size, for which any bytes are valid.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut message).cast(), size) };
+        let is_fault = read == size.cast_signed() && message.event == EVENT_PAGEFAULT;
+        is_fault.then(|| usize::try_from(message.address).unwrap_or(0))
+    }
+
+    fn ioctl<const WORDS: usize>(
+        &self,
+        request: libc::c_ulong,
+        argument: &mut [u64; WORDS],
+    ) -> Result<(), Errno> {
+        // SAFETY: the request's structure has as many words, and lives during the call.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument.as_mut_ptr()) };
+        if done < 0 { Err(last_error()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for UserFault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for UserFault {
+    /// Another descriptor of one.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+fn len(pages: &Range<usize>) -> u64 {
+    pages.len() as u64
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Mapping;
+    use std::io::{Read as _, Write as _};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const PAGE: usize = 4_096;
+
+    /// Writes by stores and by system calls wait until the page is released; the bytes stay.
+    #[test]
+    fn writers_wait_and_system_calls_do_not_fail() {
+        let fault = match UserFault::new() {
+            Ok(fault) => fault,
+            Err(errno) => {
+                let _ = writeln!(std::io::stderr(), "skipped: no userfaultfd here ({errno})");
+                return;
+            }
+        };
+        let memory = vec![7_u8; 4 * PAGE + PAGE].leak();
+        let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
+        let first = start - memory.as_ptr() as usize;
+        let pages = start..start + 4 * PAGE;
+        assert_eq!(fault.protect(&pages), Err(Errno::NOENT), "not registered");
+        let mapping = Mapping::at(start).expect("it is mapped").expect("private memory");
+        assert!(mapping.start <= start && start < mapping.end);
+        fault.register(&mapping).expect("private memory");
+        fault.protect(&pages).expect("registered");
+        let released = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (stored, read) = memory[first..].split_at_mut(2 * PAGE);
+            let released = &released;
+            scope.spawn(move || {
+                stored[5] = 1;
+                assert!(released.load(Ordering::SeqCst));
+            });
+            scope.spawn(move || {
+                let (mut from, mut to) = std::io::pipe().expect("a pipe");
+                to.write_all(b"xyz").expect("room");
+                assert_eq!(from.read(&mut read[..3]).ok(), Some(3));
+                assert!(released.load(Ordering::SeqCst));
+                assert_eq!(&read[..4], b"xyz\x07");
+            });
+            let mut found = Vec::new();
+            while found.len() < 2 {
+                match fault.next_fault() {
+                    Some(at) => found.push(at / PAGE - start / PAGE),
+                    None => std::thread::yield_now(),
+                }
+            }
+            found.sort_unstable();
+            assert_eq!(found, [0, 2]);
+            released.store(true, Ordering::SeqCst);
+            fault.release(&pages).expect("registered");
+        });
+    }
+}
