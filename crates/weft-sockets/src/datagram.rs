@@ -5,7 +5,6 @@
 //! read first, and it is opened again when the kernel has nothing more. So datagrams of one sender
 //! keep their order, though UDP does not ask for it.
 
-mod doze;
 mod options;
 mod recv;
 mod send;
@@ -17,11 +16,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use rustix::net::{getsockname, sockopt};
-use weft_stream::datagram::{Datagrams, Inbox, Owner};
+use weft_stream::datagram::{Datagrams, Dozes, Inbox, Owner};
 use weft_stream::rules::Role;
 use weft_sys::{Lock, Spin};
 
-use doze::Dozes;
 use options::Meaning;
 pub(crate) use recv::Received;
 use recv::peeked;

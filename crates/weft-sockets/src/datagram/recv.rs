@@ -7,11 +7,10 @@ use libc::{c_int, ssize_t};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::time::Timespec;
-use weft_stream::datagram::{Arrival, Inbox};
+use weft_stream::datagram::{Arrival, By, Dozes, Inbox};
 use weft_sys::Buffers;
 
 use super::Datagram;
-use super::doze::{self, By};
 use crate::stream::{borrow, is_nonblocking};
 use crate::table::{self, Kind};
 use crate::wait::{self, Wait};
@@ -132,7 +131,7 @@ impl Datagram {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
         let limit = || sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
         let limit = if may_have_limit { limit() } else { None };
-        let longest = doze::longest();
+        let longest = Dozes::longest();
         let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let time = time.map_or(longest, |limit| limit.min(longest));
         match inbox.doze(&time) {
@@ -145,7 +144,7 @@ impl Datagram {
     /// Whether the kernel has not been asked for too long to doze without.
     fn is_kernel_doubtful(&self, wait: &Wait<'_>) -> bool {
         let asked = self.kernel_empty_at.load(Ordering::Relaxed);
-        wait.began().saturating_sub(asked) >= doze::KERNEL_BELIEF_NS
+        Dozes::is_kernel_doubtful(asked, wait.began())
     }
 
     /// Whether the kernel has to be asked before something is taken from the inbox.

@@ -9,11 +9,13 @@
 //! the kernel, which wakes the owner. No other wake-up is ever needed, and a socket that nobody
 //! looks at is the kernel's alone.
 
+mod dozes;
 mod inbox;
 mod layout;
 mod oracle;
 mod registry;
 
+pub use dozes::{By, Dozes};
 pub use inbox::{Arrival, DATAGRAM_LEN_MAX, Inbox, Owner, Put};
 pub use oracle::receiver_of;
 pub use registry::{DatagramTotals, Datagrams};

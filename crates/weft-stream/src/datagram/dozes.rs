@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::time::{ClockId, Timespec, clock_getres};
 
 /// How long it is believed that the kernel has nothing, in nanoseconds.
-pub(super) const KERNEL_BELIEF_NS: u64 = 50_000;
+const KERNEL_BELIEF_NS: u64 = 50_000;
 /// A wait, in nanoseconds, that was short: being woken by the kernel is part of it.
 const SHORT_NS: u64 = 250_000;
 /// Waits that are not dozed through after the kernel has brought what memory never would: the
@@ -29,19 +29,9 @@ const SHORT_NS: u64 = 250_000;
 const WAITS_WITHOUT: u32 = 64;
 const WAITS_WITHOUT_MAX: u32 = 65_536;
 
-/// The longest doze: one tick of the kernel's.
-pub(super) fn longest() -> Timespec {
-    static TICK: OnceLock<Timespec> = OnceLock::new();
-    // The clock that each tick sets (clock_getres(2)).
-    *TICK.get_or_init(|| {
-        let tick = clock_getres(ClockId::MonotonicCoarse);
-        Timespec { tv_sec: 0, tv_nsec: tick.tv_nsec.clamp(1_000_000, 10_000_000) }
-    })
-}
-
 /// By which way a datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub enum By {
     /// Through the inbox, or past it because it was shut.
     Memory,
     /// From somebody who knows no inbox.
@@ -50,7 +40,7 @@ pub(super) enum By {
 
 /// Whether dozes pay at a socket. Threads may learn at once; then one of the lessons is lost.
 #[derive(Debug)]
-pub(super) struct Dozes {
+pub struct Dozes {
     pay: AtomicU32,
     /// Waits still to be made without.
     without: AtomicU32,
@@ -59,7 +49,21 @@ pub(super) struct Dozes {
 }
 
 impl Dozes {
-    pub(super) fn new() -> Self {
+    /// The longest doze: one tick of the kernel's.
+    #[must_use]
+    pub fn longest() -> Timespec {
+        static TICK: OnceLock<Timespec> = OnceLock::new();
+        // The clock that each tick sets (clock_getres(2)).
+        *TICK.get_or_init(|| {
+            let tick = clock_getres(ClockId::MonotonicCoarse);
+            Timespec { tv_sec: 0, tv_nsec: tick.tv_nsec.clamp(1_000_000, 10_000_000) }
+        })
+    }
+
+    /// Of a socket of which nothing is known yet.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // An object of its own, not a value.
+    pub fn new() -> Self {
         Self {
             pay: AtomicU32::new(0),
             without: AtomicU32::new(0),
@@ -68,12 +72,20 @@ impl Dozes {
     }
 
     /// Whether the next wait is to be dozed through.
-    pub(super) fn pay(&self) -> bool {
+    #[must_use]
+    pub fn pay(&self) -> bool {
         self.pay.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether the kernel was last seen to have nothing too long ago for a doze; both times are in
+    /// nanoseconds, and one that has not been asked yet is zero.
+    #[must_use]
+    pub fn is_kernel_doubtful(asked: u64, now: u64) -> bool {
+        now.saturating_sub(asked) >= KERNEL_BELIEF_NS
+    }
+
     /// A wait was over after `waited` nanoseconds.
-    pub(super) fn learn(&self, waited: u64, by: By) {
+    pub fn learn(&self, waited: u64, by: By) {
         let without = match by {
             By::Kernel => {
                 let penalty = self.penalty.load(Ordering::Relaxed);
@@ -120,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_doze_is_bounded() {
-        let longest = longest();
+        let longest = Dozes::longest();
         assert_eq!(longest.tv_sec, 0);
         assert!((1_000_000..=10_000_000).contains(&longest.tv_nsec));
     }
