@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
@@ -75,6 +75,67 @@ fn sockperf_ping_pong() -> Result<()> {
         ensure!((known > 0) == (ends == Ends::Both), "{ends:?}: {memory} and {by_kernel}");
         ensure!(dropped == 0, "{dropped} dropped");
         drop(server);
+    }
+    Ok(())
+}
+
+/// Asks for a name many times, as a resolver does, and checks each answer.
+const ASK: &str = "
+import socket, struct, sys
+asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asking.settimeout(10)
+server = ('127.0.0.1', int(sys.argv[1]))
+for number in range(300):
+    question = struct.pack('>6H', number, 0x100, 1, 0, 0, 0)
+    question += b'\\5query\\4weft\\4test\\0' + struct.pack('>2H', 1, 1)
+    asking.sendto(question, server)
+    answer, sender = asking.recvfrom(512)
+    assert sender == server and answer[:2] == question[:2]
+    assert answer.endswith(bytes([10, 1, 2, 3])), answer
+";
+
+#[test]
+fn names_by_dnsmasq() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let server = sockets.server("dnsmasq").args(["--port", &port.to_string()]).line(
+            "--no-daemon --conf-file=/dev/null --no-resolv --no-hosts --user= --pid-file= \
+             --listen-address=127.0.0.1 --bind-interfaces --address=/weft.test/10.1.2.3",
+        );
+        // Its waits are long: only who looks for long receives through memory.
+        let server = server.env("WEFT_WAIT", "latency").start()?.listening(Port::Udp(port))?;
+        let dig = sockets.client("dig").line("@127.0.0.1 +short +tries=1 query.weft.test");
+        let answer = dig.args(["-p", &port.to_string()]).run(TIMEOUT)?.success()?;
+        ensure!(answer.stdout.trim() == "10.1.2.3", answer.complaint("another address"));
+        let resolver = sockets.client("python3").args(["-c", ASK, &port.to_string()]);
+        resolver.env("WEFT_WAIT", "latency").run(TIMEOUT)?.success()?;
+        let (memory, by_kernel) =
+            (counted(&sockets, "datagrams")?, counted(&sockets, "by_kernel")?);
+        let known = memory + by_kernel;
+        ensure!((known >= 500) == (ends == Ends::Both), "{ends:?}: {memory} and {by_kernel}");
+        drop(server);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flood_by_iperf3() -> Result<()> {
+    for ends in Ends::ALL {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next().to_string());
+        let server = sockets.server("iperf3").line("--server --one-off --json --port");
+        let listening = Port::Tcp(port.parse()?);
+        let server = server.args([&port]).start()?.listening(listening)?;
+        let client = sockets.client("iperf3").line("--client 127.0.0.1 --udp --json --time 1");
+        let client = client.line("--bitrate 400M --length 1400 --port").args([&port]);
+        let client = client.run(TIMEOUT)?.success()?;
+        server.wait(TIMEOUT)?.success()?;
+        let report: Value = serde_json::from_str(&client.stdout)?;
+        let udp = |name| report["end"]["streams"][0]["udp"][name].as_u64();
+        let (sent, lost) = udp("packets").zip(udp("lost_packets")).context("no counts")?;
+        ensure!(sent > 1_000 && lost < sent, "{ends:?}: {lost} of {sent} lost");
+        ensure!(udp("out_of_order") == Some(0), "{ends:?}: order is not kept");
+        let memory = counted(&sockets, "datagrams")? + counted(&sockets, "by_kernel")?;
+        ensure!((memory > 500) == (ends == Ends::Both), "{ends:?}: {memory} through memory");
     }
     Ok(())
 }

@@ -45,6 +45,9 @@ pub(crate) struct Datagram {
     inbox: OnceLock<Inbox>,
     spin: Spin,
     dozes: Dozes,
+    /// Datagrams that senders have handed to the kernel because the inbox was shut, and that have
+    /// been received or lost.
+    accounted: AtomicU64,
     /// The program has taken a datagram. Until then it may only be waiting for one to hand the
     /// socket on to another program, which may not be on Weft (inetd): that one has to find it.
     receives: AtomicU32,
@@ -76,6 +79,7 @@ impl Datagram {
             inbox: OnceLock::new(),
             spin: Spin::new(),
             dozes: Dozes::new(),
+            accounted: AtomicU64::new(0),
             receives: AtomicU32::new(0),
             receive_limit: AtomicU32::new(0),
             kernel_empty_at: AtomicU64::new(0),

@@ -68,9 +68,10 @@ impl Datagram {
             return self.sleep(fd, inbox, buffers, flags, kernel, wait);
         }
         let dont_wait = is_nonblocking(fd, flags);
+        let opens = inbox.is_shut();
         // While datagrams come through memory the kernel can wait for its turn.
         let mut ask = dont_wait
-            || inbox.is_shut()
+            || opens
             || self.memory_turns.load(Ordering::Relaxed) == 0
             || self.is_kernels_turn()
             || (dozes && self.is_kernel_doubtful(&wait));
@@ -79,6 +80,7 @@ impl Datagram {
             if ask {
                 let received = kernel(flags | libc::MSG_DONTWAIT);
                 if received >= 0 || errno::last() != Errno::AGAIN {
+                    self.came_by(inbox);
                     return self.kernel_gave(received, keep);
                 }
                 self.kernel_empty_at.store(wait.began(), Ordering::Relaxed);
@@ -101,13 +103,17 @@ impl Datagram {
                 looks = false;
                 waited = true;
                 if let Some(received) = self.look(inbox, &wait, flags, kernel) {
-                    self.dozes.learn(wait.end(), By::Kernel);
+                    self.dozes.learn(wait.end(), self.came_by(inbox));
                     return self.kernel_gave(received, keep);
                 }
+            } else if dozes && self.kernel_first.load(Ordering::Relaxed) != 0 {
+                ask = true; // For what it took until the inbox was open.
+                continue;
             } else if dozes {
                 dozes = false;
                 waited = true;
-                if self.doze(fd, inbox) == Err(Errno::INTR) && inbox.is_empty() {
+                let longest = if opens { Dozes::FIRST } else { Dozes::longest() };
+                if self.doze(fd, inbox, longest) == Err(Errno::INTR) && inbox.is_empty() {
                     errno::set(Errno::INTR);
                     return Received::Kernel(-1);
                 }
@@ -127,11 +133,10 @@ impl Datagram {
     ///
     /// # Errors
     /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
-    fn doze(&self, fd: RawFd, inbox: &Inbox) -> Result<(), Errno> {
+    fn doze(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
         let limit = || sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
         let limit = if may_have_limit { limit() } else { None };
-        let longest = Dozes::longest();
         let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let time = time.map_or(longest, |limit| limit.min(longest));
         match inbox.doze(&time) {
@@ -139,6 +144,17 @@ impl Datagram {
             Err(Errno::INTR) if limit.is_some() || !process::handlers_restart() => Err(Errno::INTR),
             _ => Ok(()),
         }
+    }
+
+    /// By which way the kernel's datagram would have come: of a sender that has found the inbox
+    /// shut, or of one that knows none.
+    fn came_by(&self, inbox: &Inbox) -> By {
+        let accounted = self.accounted.load(Ordering::Relaxed);
+        if inbox.turned_away() <= accounted {
+            return By::Kernel;
+        }
+        self.accounted.store(accounted + 1, Ordering::Relaxed);
+        By::Memory
     }
 
     /// Whether the kernel has not been asked for too long to doze without.
@@ -175,14 +191,11 @@ impl Datagram {
             errno::set_raw(before);
             return Received::Memory(arrival);
         }
-        let turned_away = inbox.turned_away();
         let received = kernel(flags);
         let why = errno::get();
         inbox.end_sleep();
         if received >= 0 {
-            // Of a sender that would have used the inbox, or of one that knows none?
-            let by = if inbox.turned_away() == turned_away { By::Kernel } else { By::Memory };
-            self.dozes.learn(wait.end(), by);
+            self.dozes.learn(wait.end(), self.came_by(inbox));
         } else if why == libc::EAGAIN {
             self.kernel_is_empty(inbox);
         }
@@ -260,6 +273,11 @@ impl Datagram {
     /// read, for what it took until then.
     pub(crate) fn kernel_is_empty(&self, inbox: &Inbox) {
         self.memory_turns.store(0, Ordering::Relaxed);
+        // Those that it has not received are lost, but for one that may be on its way.
+        let arrived = inbox.turned_away().saturating_sub(1);
+        if self.accounted.load(Ordering::Relaxed) < arrived {
+            self.accounted.store(arrived, Ordering::Relaxed);
+        }
         let may_open = !self.is_off() && self.receives.load(Ordering::Relaxed) != 0;
         if inbox.is_shut() && inbox.is_empty() && may_open {
             self.kernel_first.store(1, Ordering::Relaxed);

@@ -49,6 +49,10 @@ pub struct Dozes {
 }
 
 impl Dozes {
+    /// The longest doze in the call that has opened the inbox: a sender may have found it shut
+    /// before, and hand its datagram to the kernel only now.
+    pub const FIRST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+
     /// The longest doze: one tick of the kernel's.
     #[must_use]
     pub fn longest() -> Timespec {
