@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, Running, ports};
+use weft_lab::{Finished, Program, Running, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const LENGTH: usize = 20_000_003;
@@ -42,6 +42,47 @@ fn files_by_netcat() -> Result<()> {
         for lengths in [[0, LENGTH], [LENGTH, 0], [LENGTH, LENGTH], [1, LENGTH]] {
             exchange(ends, lengths).with_context(|| format!("{ends:?}, {lengths:?}"))?;
         }
+    }
+    Ok(())
+}
+
+/// With `WEFT_LOG=info` each program on Weft writes one line for the connection: what carries it,
+/// and if that is TCP, why.
+#[test]
+fn what_carries_a_connection_is_told() -> Result<()> {
+    let told = |end: &Finished, words: &str| {
+        let lines: Vec<_> = end.stderr.lines().filter(|line| line.contains("connection")).collect();
+        let right = match lines[..] {
+            [] => words.is_empty(),
+            [line] => !words.is_empty() && line.contains("127.0.0.1:") && line.ends_with(words),
+            _ => false,
+        };
+        ensure!(right, end.complaint(format!("not {words:?} once")));
+        Ok(())
+    };
+    const PEER: &str = ": tcp, the peer is not on weft, or another user's";
+    const ENDED: &str = ": tcp, the peer had not agreed to more when it ended";
+    const MEMORY: &str = ": shared memory";
+    for (ends, rules, [server_says, client_says]) in [
+        (Ends::Both, "", [MEMORY; 2]),
+        (Ends::Both, "use tcp connect nc.openbsd *:*\n", [PEER, ": tcp, a rule says so"]),
+        (Ends::Server, "", [PEER, ""]),
+        (Ends::Client, "", ["", ENDED]),
+    ] {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let server = format!("exec nc.openbsd -N -l 127.0.0.1 {port} </dev/null >/dev/null");
+        sockets.make_file("sent", LENGTH)?;
+        let client = format!("exec nc.openbsd -N 127.0.0.1 {port} <sent >/dev/null");
+        let logs = |program: Program| program.env("WEFT_LOG", "info");
+        let server = logs(shell(sockets.server("sh"), server)).start()?;
+        let server = server.listening(Port::Tcp(port))?;
+        let mut client = logs(shell(sockets.client("sh"), client));
+        if !rules.is_empty() {
+            std::fs::write(sockets.path("rules"), rules)?;
+            client = client.env("WEFT_SOCKETS_RULES", sockets.path("rules"));
+        }
+        told(&client.run(TIMEOUT)?.success()?, client_says).context("the client")?;
+        told(&server.wait(TIMEOUT)?.success()?, server_says).context("the server")?;
     }
     Ok(())
 }

@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
-use weft_stream::Fallback;
 use weft_sys::{Lock, Spin};
 
 pub(crate) use self::all::{closing, forget, forked, freeze, go_by, thaw};
 use self::waiting::{Sleep, Waiting};
 use crate::errno;
 use crate::next::next;
+use crate::reason::Reason;
 use crate::table::{self, Held, Kind};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -297,7 +297,7 @@ pub(crate) fn wait(
 /// Goes back to the kernel, which alone can wake all who watch it.
 fn leave(socket: &Held, fd: RawFd) {
     match &**socket {
-        Kind::Stream(stream) => stream.leave(fd, Fallback::Feature),
+        Kind::Stream(stream) => stream.leave(fd, Reason::Watched),
         Kind::Datagram(datagram) => datagram.leave(),
         Kind::Epoll(_) => {}
     }

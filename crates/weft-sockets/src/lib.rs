@@ -11,6 +11,7 @@
 //! * `datagram`: the same for UDP;
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
+//! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `process`: start, fork, exec and end of the process;
 //! * `hooks`: the C functions.
 //!
@@ -36,6 +37,8 @@ mod next;
 mod poll;
 #[cfg(not(test))]
 mod process;
+#[cfg(not(test))]
+mod reason;
 #[cfg(not(test))]
 mod settings;
 #[cfg(not(test))]

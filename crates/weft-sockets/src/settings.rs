@@ -33,6 +33,7 @@ pub(crate) fn read() {
     DIRECTORY.get_or_init(directory);
     flow();
     variables();
+    crate::reason::wanted();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     let confined = CONFINED.contains(&process::program());

@@ -18,10 +18,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{getpeername, getsockname, sockopt};
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{End, Fallback, Tuple, is_local};
+use weft_stream::{End, Tuple, is_local};
 use weft_sys::{Lock, Spin};
 
 use crate::extended::Extended;
+use crate::reason::{self, Reason, Told};
 use crate::table::{self, Kind};
 use crate::wait::{self};
 use crate::{process, settings, zcopy};
@@ -57,6 +58,7 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Stream {
     phase: AtomicU32,
+    told: Told,
     end: OnceLock<End>,
     before: Lock<Before>,
     spin_in: Spin,
@@ -114,6 +116,7 @@ impl Stream {
     fn new(phase: Phase) -> Self {
         Self {
             phase: AtomicU32::new(phase as u32),
+            told: Told::new(),
             end: OnceLock::new(),
             before: Lock::new(Before::default()),
             spin_in: Spin::new(),
@@ -149,11 +152,13 @@ impl Stream {
         let stream = Self::new(Phase::Candidate);
         let (own, peer) = addresses(fd)?;
         if !is_local(own, peer) {
-            fall_back(Fallback::Remote);
+            fall_back(Reason::Remote);
+            reason::tell((own, peer), Reason::Remote);
             return None;
         }
         if !settings::allows(RuleRole::Listen, own) {
-            fall_back(Fallback::Rule);
+            fall_back(Reason::Rule);
+            reason::tell((own, peer), Reason::Rule);
             return None;
         }
         stream.look_at(fd, Tuple::new(peer, own), &Before::default());
@@ -212,20 +217,21 @@ impl Stream {
         self.become_phase(Phase::Connecting);
         let Some((own, peer)) = addresses(fd) else { return };
         if !is_local(own, peer) {
-            self.fall_back(Fallback::Remote);
+            self.fall_back(Reason::Remote);
         } else if !settings::allows(RuleRole::Connect, peer) {
-            self.fall_back(Fallback::Rule);
+            self.fall_back(Reason::Rule);
         } else if own == peer {
-            // Connected to itself: one socket is both ends.
-            self.fall_back(Fallback::Feature);
+            // One socket is both ends.
+            self.fall_back(Reason::Itself);
         } else {
             let registry = settings::registry();
+            let why = if registry.is_some() { Reason::Room } else { Reason::Registry };
             let me = process::me(fd);
             let offer =
                 |registry| End::offer(registry, &Tuple::new(own, peer), &me, settings::flow());
             match registry.and_then(offer) {
                 Some(end) => self.begin(end),
-                None => self.fall_back(Fallback::Room),
+                None => self.fall_back(why),
             }
         }
     }
@@ -238,11 +244,12 @@ impl Stream {
     }
 
     /// What cannot be carried otherwise goes over TCP from here on.
-    pub(crate) fn leave(&self, fd: RawFd, why: Fallback) {
+    pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
         zcopy::promised::reclaim(self);
         match self.end() {
             Some(end) => {
                 end.leave(borrow(fd));
+                self.told.note(why);
                 fall_back(why);
             }
             None if !self.is(Phase::Tcp) => self.fall_back(why),
@@ -250,8 +257,9 @@ impl Stream {
         }
     }
 
-    fn fall_back(&self, why: Fallback) {
+    fn fall_back(&self, why: Reason) {
         self.become_phase(Phase::Tcp);
+        self.told.note(why);
         fall_back(why);
     }
 
@@ -267,7 +275,7 @@ impl Stream {
         match self.end() {
             Some(end) => end.retain(),
             None if self.is(Phase::Candidate) || self.is(Phase::Connecting) => {
-                self.fall_back(Fallback::HandedOn);
+                self.fall_back(Reason::Forked);
             }
             None => {}
         }
@@ -307,16 +315,23 @@ impl Stream {
             }
         } else if self.is(Phase::Fresh) && getpeername(borrow(fd)).is_ok_and(|peer| peer.is_some())
         {
-            self.fall_back(Fallback::Feature); // Connected by a way that no hook sees.
+            self.fall_back(Reason::Unseen);
         }
+        self.tell(fd);
         self.end().map_or(By::Kernel, By::End)
+    }
+
+    /// Says what carries the connection, if that is known and somebody wants to know. No lock is
+    /// held.
+    pub(crate) fn tell(&self, fd: RawFd) {
+        self.told.tell(fd, self.end(), false);
     }
 
     /// The kernel is to do a call. One that waits for the connection to be made may move bytes that
     /// nobody counts.
     fn not_counted<T>(&self, fd: RawFd, flags: libc::c_int) -> Option<T> {
         if self.is(Phase::Connecting) && !is_nonblocking(fd, flags) {
-            self.fall_back(Fallback::Feature);
+            self.fall_back(Reason::Early);
         }
         None
     }
@@ -358,7 +373,7 @@ impl Stream {
             self.look_once(fd, before);
         }
         if before.tries >= TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
-            self.fall_back(Fallback::Peer);
+            self.fall_back(Reason::Peer);
         }
     }
 
@@ -368,12 +383,12 @@ impl Stream {
         }
         match addresses(fd) {
             Some((own, peer)) => self.look_at(fd, Tuple::new(peer, own), before),
-            None => self.become_phase(Phase::Tcp),
+            None => self.fall_back(Reason::Peer), // It has gone.
         }
     }
 
     fn look_at(&self, fd: RawFd, tuple: Tuple, before: &Before) {
-        let Some(registry) = settings::registry() else { return self.fall_back(Fallback::Room) };
+        let Some(registry) = settings::registry() else { return self.fall_back(Reason::Registry) };
         let counts = (before.sent, before.read);
         let me = process::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
@@ -385,12 +400,11 @@ impl Stream {
 
     /// The last descriptor of this process is about to be closed.
     pub(crate) fn closing(&self, fd: RawFd) {
-        let Some(end) = self.end() else {
-            if self.is(Phase::Candidate) {
-                self.fall_back(Fallback::Peer);
-            }
-            return;
-        };
+        if self.end().is_none() && self.is(Phase::Candidate) {
+            self.fall_back(Reason::Peer);
+        }
+        self.told.tell(fd, self.end(), true);
+        let Some(end) = self.end() else { return };
         zcopy::promised::reclaim(self);
         let unread = end.unread() > 0;
         end.part();
@@ -436,9 +450,9 @@ fn shut(end: &End, how: libc::c_int) {
     }
 }
 
-fn fall_back(why: Fallback) {
+fn fall_back(why: Reason) {
     if let Some(registry) = settings::registry() {
-        registry.count_fallback(why);
+        registry.count_fallback(why.fallback());
     }
 }
 

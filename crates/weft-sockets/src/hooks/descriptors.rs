@@ -9,9 +9,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_uint, c_ulong, c_void};
-use weft_stream::{Carrier, Fallback};
+use weft_stream::Carrier;
 
 use crate::next::next;
+use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::{epoll, errno, process};
@@ -65,7 +66,8 @@ fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
     {
-        stream.leave(fd, Fallback::Feature);
+        stream.leave(fd, Reason::Signals);
+        stream.tell(fd);
     }
 }
 

@@ -5,12 +5,13 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, socklen_t};
-use weft_stream::{Delays, End, Fallback};
+use weft_stream::{Delays, End};
 
 use weft_extended::abi::SOL_WEFT;
 
 use crate::extended;
 use crate::next::next;
+use crate::reason::Reason;
 use crate::table::{self, Kind};
 
 /// Options that keep bytes back.
@@ -106,7 +107,8 @@ unsafe extern "C-unwind" fn setsockopt(
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
     {
-        stream.leave(fd, Fallback::Feature);
+        stream.leave(fd, Reason::Option);
+        stream.tell(fd);
     }
     let result = next!(setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t

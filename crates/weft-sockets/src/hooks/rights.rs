@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, cmsghdr, msghdr};
-use weft_stream::Fallback;
 
+use crate::reason::Reason;
 use crate::table::{self, Kind};
 use crate::{process, settings, stream};
 
@@ -24,7 +24,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         let Some(held) = table::find(fd) else { return };
         match &*held {
             Kind::Stream(stream) => {
-                stream.leave(fd, Fallback::HandedOn);
+                stream.leave(fd, Reason::PassedOn);
                 if let Some(end) = stream.end() {
                     end.retain(); // For the receiver.
                     end.hush(stream::borrow(fd));

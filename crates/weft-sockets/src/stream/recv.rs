@@ -157,6 +157,7 @@ impl Stream {
         buffers: Buffers<'_>,
         how: How,
     ) -> Result<usize, Errno> {
+        self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
         let mut dozed = false;
         loop {

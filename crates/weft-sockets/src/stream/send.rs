@@ -7,10 +7,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::thread::futex;
-use weft_stream::{Carrier, Fallback};
+use weft_stream::Carrier;
 use weft_sys::Buffers;
 
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
+use crate::reason::Reason;
 use crate::settings::ZeroCopy;
 use crate::wait::Wait;
 use crate::zcopy::promised;
@@ -48,11 +49,13 @@ impl Stream {
             promised::reclaim(self);
         }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
-            self.leave(fd, Fallback::Feature);
+            self.leave(fd, Reason::Urgent);
+            self.tell(fd);
             return None;
         }
         if flags & libc::MSG_ZEROCOPY != 0 {
-            self.leave(fd, Fallback::Feature); // Its notices are the kernel's.
+            self.leave(fd, Reason::Notices); // They are the kernel's.
+            self.tell(fd);
         }
         let mut done = 0;
         let mut may_be_promised = lends;

@@ -1,0 +1,184 @@
+//! What carries a connection, and why: for the counters that `weft stat` shows, and, with
+//! `WEFT_LOG=info`, in one line on standard error for each connection.
+//!
+//! A line is written where no lock is held, and the data path is past: where a connection begins,
+//! where a receiver has waited, or at the latest where it is closed.
+
+use std::io::{Cursor, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::getsockname;
+use weft_stream::{Carrier, End, Fallback};
+
+use crate::stream::{addresses, borrow};
+use crate::{errno, process};
+
+/// Bytes of a line; what is longer is cut.
+const LINE_MAX: usize = 256;
+
+/// Why a connection is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Reason {
+    Rule,
+    Remote,
+    Peer,
+    Ended,
+    Registry,
+    Room,
+    Itself,
+    Unseen,
+    Early,
+    Urgent,
+    Notices,
+    Option,
+    Signals,
+    Watched,
+    PassedOn,
+    Forked,
+}
+
+impl Reason {
+    const ALL: [Self; 16] = [
+        Self::Rule,
+        Self::Remote,
+        Self::Peer,
+        Self::Ended,
+        Self::Registry,
+        Self::Room,
+        Self::Itself,
+        Self::Unseen,
+        Self::Early,
+        Self::Urgent,
+        Self::Notices,
+        Self::Option,
+        Self::Signals,
+        Self::Watched,
+        Self::PassedOn,
+        Self::Forked,
+    ];
+
+    /// Under which it is counted.
+    pub(crate) fn fallback(self) -> Fallback {
+        match self {
+            Self::Rule => Fallback::Rule,
+            Self::Remote => Fallback::Remote,
+            Self::Peer | Self::Ended => Fallback::Peer,
+            Self::Registry | Self::Room => Fallback::Room,
+            Self::PassedOn | Self::Forked => Fallback::HandedOn,
+            _ => Fallback::Feature,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Rule => "a rule says so",
+            Self::Remote => "the peer is on another host",
+            Self::Peer => "the peer is not on weft, or another user's",
+            Self::Ended => "the peer had not agreed to more when it ended",
+            Self::Registry => "there is no registry to be had",
+            Self::Room => "the registry has no room",
+            Self::Itself => "it is connected to itself",
+            Self::Unseen => "it was connected by a way that is not seen",
+            Self::Early => "it was used before it was connected",
+            Self::Urgent => "urgent data, or data with the connection's start",
+            Self::Notices => "MSG_ZEROCOPY",
+            Self::Option => "an option that only the kernel has",
+            Self::Signals => "signals for input and output",
+            Self::Watched => "several instances of epoll, or one in another",
+            Self::PassedOn => "it was passed to another process",
+            Self::Forked => "a child was born before the peer was known",
+        }
+    }
+}
+
+/// Whether `WEFT_LOG` asks for such lines.
+pub(crate) fn wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        let level = std::env::var("WEFT_LOG");
+        matches!(level.as_deref(), Ok("info" | "debug" | "trace"))
+    })
+}
+
+/// What is to be told of a connection, once.
+#[derive(Debug)]
+pub(crate) struct Told(AtomicU32);
+
+const NOTHING: u32 = u32::MAX;
+const TOLD: u32 = u32::MAX - 1;
+
+impl Told {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(NOTHING))
+    }
+
+    /// It is the kernel's from here on.
+    pub(crate) fn note(&self, why: Reason) {
+        let (before, now) = (NOTHING, why as u32);
+        let _ = self.0.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Tells what is known by now. The last chance is `at_last`.
+    pub(crate) fn tell(&self, fd: RawFd, end: Option<&End>, at_last: bool) {
+        if !wanted() {
+            return;
+        }
+        let known = self.0.load(Ordering::Relaxed);
+        let in_memory = || {
+            let carried = |end: &End| end.bytes() != (0, 0) || end.carrier_out() == Carrier::Memory;
+            end.is_some_and(carried)
+        };
+        let why = match Reason::ALL.get(known as usize) {
+            Some(&why) => Some(why),
+            None if known == TOLD => return,
+            None if in_memory() => None,
+            None if at_last && end.is_some() => Some(Reason::Ended),
+            None => return,
+        };
+        if self.0.compare_exchange(known, TOLD, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let ends = end.map(|end| end.tuple().addresses()).or_else(|| addresses(fd));
+            // Of one that is over the kernel knows this end alone.
+            let own = || getsockname(borrow(fd)).ok()?.try_into().ok();
+            match ends {
+                Some((one, other)) => write_line(Some(one), Some(other), why),
+                None => write_line(own(), None, why),
+            }
+        }
+    }
+}
+
+/// Tells of a connection that is the kernel's from the start.
+pub(crate) fn tell(ends: (SocketAddr, SocketAddr), why: Reason) {
+    if wanted() {
+        write_line(Some(ends.0), Some(ends.1), Some(why));
+    }
+}
+
+/// The line of a connection: its ends, as far as they are known, and why it is the kernel's, unless
+/// it is in shared memory.
+#[cold]
+fn write_line(one: Option<SocketAddr>, other: Option<SocketAddr>, why: Option<Reason>) {
+    let before = errno::get();
+    let mut line = [0_u8; LINE_MAX];
+    let mut cursor = Cursor::new(&mut line[..LINE_MAX - 1]);
+    let _ = write!(cursor, "weft[{}] info: connection", process::number());
+    for (word, end) in [("of", one), ("with", other)] {
+        if let Some(end) = end {
+            let end = SocketAddr::new(end.ip().to_canonical(), end.port());
+            let _ = write!(cursor, " {word} {end}");
+        }
+    }
+    let _ = match why {
+        None => write!(cursor, ": shared memory"),
+        Some(why) => write!(cursor, ": tcp, {}", why.text()),
+    };
+    let len = usize::try_from(cursor.position()).unwrap_or(0);
+    line[len] = b'\n';
+    // One write, so that lines of several processes do not mix. Nobody to tell if it fails.
+    let _ = rustix::io::write(rustix::stdio::stderr(), &line[..=len]);
+    errno::set_raw(before);
+}
