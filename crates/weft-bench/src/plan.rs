@@ -39,6 +39,13 @@ pub enum Over {
     WeftPacked,
     /// The same with flow control by credits (WEFT_SOCKETS_FLOW=credit)
     WeftCredit,
+    /// The same, always through the ring (WEFT_SOCKETS_ZCOPY=off)
+    WeftRing,
+    /// The same, long messages pulled out of the sender's memory while it waits
+    /// (WEFT_SOCKETS_ZCOPY=sync)
+    WeftSync,
+    /// The same, without waiting (WEFT_SOCKETS_ZCOPY=async)
+    WeftAsync,
     /// A plain UDP socket: messages that get lost are counted
     #[value(alias = "udp")]
     UdpSockets,
@@ -56,8 +63,18 @@ impl Over {
     /// The flow control that sockets on Weft are told to take; `None` for all else.
     pub(crate) fn flow(self) -> Option<&'static str> {
         match self {
-            Self::WeftPacked => Some("packed"),
+            Self::WeftPacked | Self::WeftRing | Self::WeftSync | Self::WeftAsync => Some("packed"),
             Self::WeftCredit => Some("credit"),
+            _ => None,
+        }
+    }
+
+    /// What sockets on Weft are told to do with long messages, if anything.
+    pub(crate) fn zero_copy(self) -> Option<&'static str> {
+        match self {
+            Self::WeftRing => Some("off"),
+            Self::WeftSync => Some("sync"),
+            Self::WeftAsync => Some("async"),
             _ => None,
         }
     }
@@ -129,6 +146,9 @@ impl Over {
             Self::TcpSockets => "tcp-sockets",
             Self::WeftPacked => "weft-packed",
             Self::WeftCredit => "weft-credit",
+            Self::WeftRing => "weft-ring",
+            Self::WeftSync => "weft-sync",
+            Self::WeftAsync => "weft-async",
             Self::UdpSockets => "udp-sockets",
             Self::UnixSockets => "unix-sockets",
         }
@@ -294,6 +314,9 @@ pub(crate) enum Role {
     Target,
     /// Keeps its core busy until it is told to stop.
     Burn,
+    /// Sends without pause but for a computation of `work_ns` after each message, and writes to the
+    /// buffer after every `touch_every`, if that is not 0.
+    Produce { work_ns: u64, touch_every: usize },
     /// As `Ask`, with a computation of `work_ns` before the answer is waited for.
     Compute { work_ns: u64 },
     /// As `Compute`, with ever longer computations until they show. The operation ends with the
@@ -348,7 +371,7 @@ impl Job {
         if let Role::Register { size } = self.role {
             ensure!((1..=MESSAGE_MAX).contains(&size), "a region of {size} bytes");
         }
-        if let Role::Compute { work_ns } = self.role {
+        if let Role::Compute { work_ns } | Role::Produce { work_ns, .. } = self.role {
             ensure!(Duration::from_nanos(work_ns) <= DURATION_MAX, "{work_ns} ns of computation");
         }
         let Some(lane) = &self.lane else { return Ok(()) };

@@ -176,6 +176,10 @@ fn run_one(lane: &mut dyn Lane, job: &Job, spec: &LaneSpec) -> Result<Tally> {
             let sizes = Sizes { send: spec.send_size, receive: spec.receive_size };
             pattern::stream(lane, ways, *operation, sizes, duration)
         }
+        Role::Produce { work_ns, touch_every } => {
+            let work = Duration::from_nanos(*work_ns);
+            pattern::produce(lane, work, *touch_every, duration)
+        }
         Role::Compute { work_ns } => {
             pattern::compute(lane, Duration::from_nanos(*work_ns), duration)
         }

@@ -83,6 +83,9 @@ pub(crate) trait Lane: Send {
         None
     }
 
+    /// Writes to the buffer that was sent last, as a program does that uses it again.
+    fn touch(&mut self) {}
+
     /// Messages may get lost.
     fn is_lossy(&self) -> bool {
         false
@@ -119,6 +122,9 @@ pub(crate) fn open(spec: &LaneSpec) -> Result<Box<dyn Opening>> {
         Over::TcpSockets
         | Over::WeftPacked
         | Over::WeftCredit
+        | Over::WeftRing
+        | Over::WeftSync
+        | Over::WeftAsync
         | Over::UdpSockets
         | Over::UnixSockets => Box::new(dial::Opening::new(spec)?),
     })

@@ -24,13 +24,13 @@ const REPEATS_MIN: usize = 5;
 
 /// Computation of a known amount: what another thread takes of the core makes it longer.
 #[derive(Debug)]
-struct Work {
+pub(super) struct Work {
     rounds_per_us: f64,
 }
 
 impl Work {
     /// Finds out how fast this core computes.
-    fn calibrated() -> Self {
+    pub(super) fn calibrated() -> Self {
         const ROUNDS: u64 = 200_000;
         let time_of = |_| {
             let started = Instant::now();
@@ -42,7 +42,7 @@ impl Work {
         Self { rounds_per_us: ROUNDS as f64 / best }
     }
 
-    fn run(&self, us: f64) {
+    pub(super) fn run(&self, us: f64) {
         Self::rounds((us * self.rounds_per_us) as u64);
     }
 

@@ -38,9 +38,12 @@ impl Door {
     pub(crate) fn open(spec: &LaneSpec) -> Result<Self> {
         let any = SocketAddr::new(spec.address, 0);
         Ok(match spec.over {
-            Over::TcpSockets | Over::WeftPacked | Over::WeftCredit => {
-                Self::Tcp(TcpListener::bind(any)?)
-            }
+            Over::TcpSockets
+            | Over::WeftPacked
+            | Over::WeftCredit
+            | Over::WeftRing
+            | Over::WeftSync
+            | Over::WeftAsync => Self::Tcp(TcpListener::bind(any)?),
             Over::UnixSockets => {
                 let name = format!("weft-bench.setup.{}", std::process::id());
                 let address = UnixAddress::from_abstract_name(&name)?;

@@ -4,6 +4,7 @@ mod compute;
 mod dial;
 mod fill;
 mod pingpong;
+mod produce;
 mod register;
 mod stream;
 
@@ -18,6 +19,7 @@ pub(crate) use compute::{burn, compute, overlap};
 pub(crate) use dial::{Door, dial};
 pub(crate) use fill::fill;
 pub(crate) use pingpong::{answer, ask};
+pub(crate) use produce::produce;
 pub(crate) use register::register;
 pub(crate) use stream::{Sizes, stream};
 

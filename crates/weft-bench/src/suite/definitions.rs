@@ -21,6 +21,8 @@ const ALL: &[Over] = &[
 const RELIABLE: &[Over] = &[Over::Rc, Over::RcTcp, Over::TcpSockets, Over::UnixSockets];
 /// The same program with its bytes in the kernel and in shared memory.
 const TCP_SOCKETS: &[Over] = &[Over::TcpSockets, Over::WeftPacked, Over::WeftCredit];
+/// Ways for long messages.
+const COPIES: &[Over] = &[Over::TcpSockets, Over::WeftRing, Over::WeftSync, Over::WeftAsync];
 const VERBS: &[Over] = &[Over::Rc];
 const TCP_ONLY: &[Over] = &[Over::RcTcp];
 
@@ -517,6 +519,70 @@ fn waiting(request: &Request) -> Benchmark {
     }
 }
 
+/// Long messages one way over a TCP socket, by a number that decides what the sender does between
+/// two of them: as [`Role::Produce`].
+fn produced(
+    request: &Request,
+    numbers: &[usize],
+    (size, variant): (usize, &'static str),
+    role: impl Fn(usize) -> Role,
+) -> Vec<Case> {
+    let xs = &either(&request.counts, numbers);
+    let defaults = Defaults { over: COPIES, operations: SEND, waits: EVENTS, xs };
+    let cases = request.cross(&defaults, |point| {
+        let lane = point.lane(size, request.window(1), 1);
+        let receiver = Role::Stream { operation: Operation::Send, ways: vec![Way::In] };
+        plan(receiver, role(point.x), &lane, 1)
+    });
+    let cases = cases.into_iter().filter(|case| case.over.is_tcp());
+    cases.map(|case| Case { variant, ..case }).collect()
+}
+
+/// What becomes of long messages: copied twice, once, or once while the program goes on.
+fn zero_copy(request: &Request) -> Vec<Benchmark> {
+    const SIZES: [(usize, &str); 2] = [(64 << 10, "64 KiB"), (1 << 20, "1 MiB")];
+    let both = |numbers: &[usize], role: fn(usize) -> Role| {
+        SIZES.into_iter().flat_map(|size| produced(request, numbers, size, role)).collect()
+    };
+    let xs = &either(&request.sizes, &[16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20]);
+    let defaults = Defaults { over: COPIES, operations: SEND, waits: EVENTS, xs };
+    let by_size = request.cross(&defaults, |point| {
+        flow(point, &point.lane(point.x, request.window(1), 1), Way::Out, 1)
+    });
+    vec![
+        Benchmark {
+            name: "sockets zero copy",
+            about: "Long messages one way without pause over a TCP socket, from one buffer that \
+                    stays as it is.",
+            axis: SIZE,
+            primary: "bandwidth",
+            cases: by_size.into_iter().filter(|case| case.over.is_tcp()).collect(),
+            read: reading::throughput,
+        },
+        Benchmark {
+            name: "sockets overlap",
+            about: "The same with a computation after each message: what the transfer leaves of \
+                    the time.",
+            axis: Axis { name: "computation", unit: "us" },
+            primary: "bandwidth",
+            cases: both(&[0, 10, 30, 100, 200], |us| Role::Produce {
+                work_ns: us as u64 * 1_000,
+                touch_every: 0,
+            }),
+            read: reading::throughput,
+        },
+        Benchmark {
+            name: "sockets touch",
+            about: "The same from a buffer that is written to after every W messages, whether the \
+                    receiver has them or not.",
+            axis: Axis { name: "W", unit: "" },
+            primary: "bandwidth",
+            cases: both(&[1, 4, 16, 64], |touch_every| Role::Produce { work_ns: 0, touch_every }),
+            read: reading::throughput,
+        },
+    ]
+}
+
 fn sockets(request: &Request) -> Vec<Benchmark> {
     let xs = &either(&request.sizes, &[1, 64, 1 << 10, 8 << 10, 64 << 10, 1 << 20]);
     let cases = |plan: &dyn Fn(Point) -> Plan| {
@@ -525,7 +591,7 @@ fn sockets(request: &Request) -> Vec<Benchmark> {
         cases.into_iter().filter(|case| case.over.is_tcp()).collect::<Vec<_>>()
     };
     let lane = |point: Point| point.lane(point.x, request.window(1), 1);
-    vec![
+    let mut benchmarks = vec![
         Benchmark {
             name: "sockets latency",
             about: "A message and its answer over a TCP socket, halved: in the kernel, and with \
@@ -562,7 +628,9 @@ fn sockets(request: &Request) -> Vec<Benchmark> {
             primary: "rate",
             ..setup_over(request, TCP_SOCKETS)
         },
-    ]
+    ];
+    benchmarks.extend(zero_copy(request));
+    benchmarks
 }
 
 fn all(request: &Request) -> Vec<Benchmark> {

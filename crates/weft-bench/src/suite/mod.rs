@@ -168,6 +168,9 @@ impl Request {
         if let Some(flow) = point.over.flow() {
             set("WEFT_SOCKETS_FLOW", flow);
         }
+        if let Some(zero_copy) = point.over.zero_copy() {
+            set("WEFT_SOCKETS_ZCOPY", zero_copy);
+        }
         if let Some(policy) = point.wait.policy() {
             set("WEFT_WAIT", policy);
         }
