@@ -23,7 +23,8 @@ fn each_transport_is_the_one_that_is_named() -> Result<()> {
     let report: Value = serde_json::from_str(&report.stdout)?;
     let tables = report["benchmarks"].as_array().context("no tables")?;
     let names: Vec<_> = tables.iter().filter_map(|table| table["name"].as_str()).collect();
-    let all = ["latency", "throughput", "buffers", "setup"].map(|name| format!("sockets {name}"));
+    let all = ["latency", "throughput", "buffers", "setup", "zero copy", "overlap", "touch"];
+    let all = all.map(|name| format!("sockets {name}"));
     ensure!(names == all, "{names:?}");
     for table in tables {
         let primary = table["primary"].as_str().context("no primary value")?;

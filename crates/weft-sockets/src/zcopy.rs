@@ -27,8 +27,6 @@ const LEN_MIN: usize = 256 << 10;
 const PATIENCE_NS: u64 = 2_000_000;
 const PATIENCE_WITH_ROOM_NS: u64 = 200_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
-/// Shorter messages are cheaper to copy than to protect.
-const PROMISE_LEN_MIN: usize = 64 << 10;
 
 /// What a connection knows of zero copy.
 #[derive(Debug)]
@@ -65,21 +63,21 @@ impl Sender {
     ) -> Option<Result<usize, Errno>> {
         let follows = end.has_promised();
         let len = buffers.len();
-        if len < PROMISE_LEN_MIN && !follows {
+        if len < LEN_MIN && !follows {
             return None;
         }
         let touches = self.touches.swap(0, Ordering::Relaxed);
-        if len < PROMISE_LEN_MIN || self.patience.lock().may_promise(touches) {
+        if len < LEN_MIN || self.patience.lock().may_promise(touches) {
             let promise = match end.room() {
                 0 => promised::Promise::NoRoom,
                 room => promised::promise(stream, end, fd, buffers, room),
             };
             match promise {
                 promised::Promise::Made(promised) => return Some(Ok(promised)),
-                promised::Promise::NoRoom if nonblocking && len >= PROMISE_LEN_MIN => {
+                promised::Promise::NoRoom if nonblocking && len >= LEN_MIN => {
                     return Some(Err(Errno::AGAIN));
                 }
-                promised::Promise::NoRoom if len >= PROMISE_LEN_MIN && wait_for_room(end) => {
+                promised::Promise::NoRoom if len >= LEN_MIN && wait_for_room(end) => {
                     return Some(Ok(0));
                 }
                 promised::Promise::NoRoom => {}

@@ -76,8 +76,18 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What is to be dropped when the lock is free again: that may call the allocator.
-type Spent = [Option<Held>; RECORDS_MAX];
+/// What is to be dropped when the lock is free again: that may call the allocator. A record can end
+/// twice in that time at most, its place having been given to another.
+struct Spent([Option<Held>; 2 * RECORDS_MAX]);
+
+impl Spent {
+    fn add(&mut self, held: Held) {
+        match self.0.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(held),
+            None => std::mem::forget(held), // Kept for ever, which does no harm.
+        }
+    }
+}
 
 /// What has come of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +101,7 @@ pub(super) enum Promise {
 }
 
 fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
-    let mut spent: Spent = [const { None }; RECORDS_MAX];
+    let mut spent = Spent([const { None }; 2 * RECORDS_MAX]);
     let signals = NoSignals::begin();
     INSIDE.set(true);
     let result = {
@@ -128,8 +138,7 @@ pub(super) fn promise(
         if !records.guard.is_ready(touched, tick) {
             return Promise::Impossible;
         }
-        records.sweep(spent);
-        let Some(at) = records.all.iter().position(Option::is_none) else { return Promise::NoRoom };
+        let Some(at) = records.vacancy(spent) else { return Promise::NoRoom };
         let Some(block) = records.block(at) else { return Promise::Impossible };
         let plan = Plan::of(buffers, most, block, |region, to| {
             // SAFETY: an edge goes into the block's first part, which has room for all of them; the
@@ -139,7 +148,7 @@ pub(super) fn promise(
         if plan.is_empty() || (plan.pages().is_empty() && !end.has_promised()) {
             return Promise::Impossible;
         }
-        if !plan.pages().is_empty() && records.guard.protect(plan.pages()).is_err() {
+        if !records.has(plan.pages()) && records.guard.protect(plan.pages()).is_err() {
             records.release(plan.pages(), None);
             return Promise::Impossible;
         }
@@ -155,6 +164,8 @@ pub(super) fn promise(
         let (end, pages) = (*end, plan.pages().clone());
         records.all[at] =
             held.take().map(|held| Record { held, end, fd, number, pages, pieces, count });
+        // Only now: pages that are promised again stay as they are.
+        records.sweep(spent);
         Promise::Made(plan.len())
     })
 }
@@ -259,6 +270,22 @@ impl Records {
         fence(Ordering::SeqCst);
     }
 
+    /// Room for a record.
+    fn vacancy(&mut self, spent: &mut Spent) -> Option<usize> {
+        let vacancy = |records: &Self| records.all.iter().position(Option::is_none);
+        vacancy(self).or_else(|| {
+            self.sweep(spent);
+            vacancy(self)
+        })
+    }
+
+    /// Whether a record has all of the pages, so that they are protected.
+    fn has(&self, pages: &Range<usize>) -> bool {
+        let has =
+            |record: &Record| record.pages.start <= pages.start && pages.end <= record.pages.end;
+        pages.is_empty() || self.all.iter().flatten().any(has)
+    }
+
     /// Ends the protection of pages but for those that records have, other than `not`.
     fn release(&self, pages: &Range<usize>, not: Option<usize>) {
         let mut at = pages.start;
@@ -283,7 +310,7 @@ impl Records {
             self.release(&record.pages, Some(at));
         }
         if let Some(record) = self.all[at].take() {
-            spent[at] = Some(record.held);
+            spent.add(record.held);
         }
     }
 
@@ -465,8 +492,7 @@ pub(crate) unsafe fn thaw() {
 pub(crate) fn forked() {
     locked(|records, spent| {
         records.guard = Guard::Unasked;
-        for (record, spent) in records.all.iter_mut().zip(spent) {
-            *spent = record.take().map(|record| record.held);
-        }
+        let all = records.all.iter_mut().filter_map(Option::take);
+        all.for_each(|record| spent.add(record.held));
     });
 }
