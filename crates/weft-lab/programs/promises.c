@@ -275,6 +275,84 @@ static uint64_t (*const SENDERS[])(int, uint64_t) = {
 	send_in_parts,	send_from_mapping, send_from_shared, send_from_stack,
 };
 
+/* Two threads send the same pages at the same time, each on a connection of its own. */
+struct twin {
+	int fd;
+	const unsigned char *block;
+};
+
+static void *send_twin(void *argument)
+{
+	struct twin *twin = argument;
+	send_all(twin->fd, twin->block, BLOCK);
+	return NULL;
+}
+
+static void *receive_twin(void *argument)
+{
+	static _Thread_local unsigned char block[BLOCK];
+	struct twin *twin = argument;
+	size_t done = 0;
+	while (done < BLOCK) {
+		ssize_t received = recv(twin->fd, block + done, BLOCK - done, 0);
+		CHECK(received > 0);
+		done += (size_t)received;
+	}
+	CHECK(memcmp(block, twin->block, BLOCK) == 0);
+	return NULL;
+}
+
+static void connect_pair(int ends[2])
+{
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	socklen_t length = sizeof address;
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	char byte = 'x';
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+	CHECK(listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(connect(ends[0], (struct sockaddr *)&address, sizeof address) == 0);
+	ends[1] = accept(listener, NULL, NULL);
+	CHECK(ends[1] >= 0);
+	close(listener);
+	for (int turn = 0; turn < 6; turn++) {
+		CHECK(send(ends[turn & 1], &byte, 1, 0) == 1);
+		CHECK(recv(ends[!(turn & 1)], &byte, 1, 0) == 1);
+	}
+}
+
+static void twins(void)
+{
+	int ends[2][2];
+	unsigned char *block = mapped(BLOCK + PAGE) + 100, *original = malloc(BLOCK);
+	CHECK(original != NULL);
+	for (int index = 0; index < 2; index++)
+		connect_pair(ends[index]);
+	for (int round = 0; round < 40; round++) {
+		pthread_t senders[2], receivers[2];
+		struct twin out[2], in[2];
+		fill(block, BLOCK, (uint64_t)round << 20);
+		memcpy(original, block, BLOCK);
+		for (int index = 0; index < 2; index++) {
+			out[index] = (struct twin){ ends[index][0], block };
+			in[index] = (struct twin){ ends[index][1], original };
+			CHECK(!pthread_create(&senders[index], NULL, send_twin, &out[index]));
+			/* Sometimes one has been pulled before the other is sent. */
+			CHECK(!pthread_create(&receivers[index], NULL, receive_twin, &in[index]));
+		}
+		for (int index = 0; index < 2; index++)
+			CHECK(pthread_join(senders[index], NULL) == 0);
+		overwrite(block, BLOCK);
+		for (int index = 0; index < 2; index++)
+			CHECK(pthread_join(receivers[index], NULL) == 0);
+	}
+	free(original);
+	for (int index = 0; index < 4; index++)
+		close(ends[index / 2][index % 2]);
+}
+
 /* Ways to end. None waits for the receiver. */
 enum ending { EXIT, EXIT_AT_ONCE, CLOSE, SHUTDOWN, EXEC, KILLED, KILLED_UNREAD, ENDINGS };
 
@@ -403,5 +481,6 @@ int main(int count, char **arguments)
 	time_t limit = time(NULL) + atoi(arguments[2]);
 	for (int round = 0; round < ENDINGS || time(NULL) < limit; round++)
 		round_of((enum ending)(round % ENDINGS));
+	twins();
 	return 0;
 }
