@@ -213,6 +213,17 @@ impl Sockets {
         }
     }
 
+    /// Checks that connections left shared memory because a program gave up system calls.
+    ///
+    /// # Errors
+    ///
+    /// If none did.
+    pub fn check_confined(&self) -> Result<()> {
+        let totals = self.totals()?;
+        ensure!(totals.fallbacks.contains_key("confined"), "nothing confined: {totals:?}");
+        Ok(())
+    }
+
     /// Checks that no byte went through shared memory: one end is a program that Weft does not
     /// reach, though `weft run` has started it.
     ///

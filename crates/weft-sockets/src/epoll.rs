@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 mod all;
+mod rests;
 mod waiting;
 mod watch;
 mod watches;
@@ -26,11 +27,12 @@ use libc::{c_int, epoll_event};
 use rustix::io::Errno;
 use weft_sys::{Lock, Spin};
 
-pub(crate) use self::all::{closing, forget, forked, freeze, go_by, thaw};
+pub(crate) use self::all::{closing, forget, forked, freeze, go_by, surrender, thaw};
 use self::waiting::{Sleep, Waiting};
 use crate::errno;
 use crate::next::next;
 use crate::reason::Reason;
+use crate::settings;
 use crate::table::{self, Held, Kind};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -132,6 +134,12 @@ pub(crate) fn control(
     event: Option<epoll_event>,
 ) -> Option<c_int> {
     let socket = table::find(fd)?;
+    if settings::is_confined() {
+        if let Kind::Epoll(instance) = &*table::find(epoll)? {
+            instance.watches.lock().change_rest(&socket, fd, event);
+        }
+        return None;
+    }
     if let Kind::Epoll(inner) = &*socket {
         inner.nest();
     }
@@ -290,6 +298,9 @@ pub(crate) fn wait(
     let Kind::Epoll(instance) = &*held else { return None };
     if events.is_empty() || instance.watches.lock().is_empty() {
         return None;
+    }
+    if settings::is_confined() {
+        return instance.watches.lock().tell_rests(events);
     }
     Some(Waiting::new(instance, epoll, sleep).wait(events, timeout_ns))
 }

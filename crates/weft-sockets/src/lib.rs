@@ -13,6 +13,7 @@
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `process`: start, fork, exec and end of the process;
+//! * `confine`: what becomes of all that when a process gives up system calls;
 //! * `hooks`: the C functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
@@ -21,6 +22,8 @@
 
 #[cfg(not(test))]
 mod address;
+#[cfg(not(test))]
+mod confine;
 #[cfg(not(test))]
 mod datagram;
 #[cfg(not(test))]

@@ -42,6 +42,9 @@ extern "C" fn begin() {
 
 extern "C" fn finish() {
     files::flush();
+    if settings::is_confined() {
+        return;
+    }
     promised::reclaim_all();
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::remove(fd).filter(|held| held.descriptors() == 0) else { continue };
@@ -56,7 +59,7 @@ extern "C" fn finish() {
 
 /// The process ends without [`finish`], perhaps out of a signal handler: nothing is freed.
 pub(crate) fn end_at_once() {
-    if is_borrowed() {
+    if is_borrowed() || settings::is_confined() {
         return;
     }
     promised::reclaim_all();
@@ -70,7 +73,7 @@ pub(crate) fn end_at_once() {
     }
 }
 
-extern "C" fn before_fork() {
+pub(crate) extern "C" fn before_fork() {
     static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     promised::freeze();
@@ -88,7 +91,7 @@ extern "C" fn before_fork() {
     extended::memory::freeze();
 }
 
-extern "C" fn in_parent() {
+pub(crate) extern "C" fn in_parent() {
     // SAFETY: `before_fork` has frozen them.
     unsafe { extended::memory::thaw() };
     // SAFETY: likewise.
@@ -101,7 +104,7 @@ extern "C" fn in_parent() {
     unsafe { promised::thaw() };
 }
 
-extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     in_parent();
     PID.store(std::process::id(), Ordering::Relaxed);
     renew_proof();

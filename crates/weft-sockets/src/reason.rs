@@ -39,10 +39,11 @@ pub(crate) enum Reason {
     Watched,
     PassedOn,
     Forked,
+    Confined,
 }
 
 impl Reason {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -59,6 +60,7 @@ impl Reason {
         Self::Watched,
         Self::PassedOn,
         Self::Forked,
+        Self::Confined,
     ];
 
     /// Under which it is counted.
@@ -69,6 +71,7 @@ impl Reason {
             Self::Peer | Self::Ended => Fallback::Peer,
             Self::Registry | Self::Room => Fallback::Room,
             Self::PassedOn | Self::Forked => Fallback::HandedOn,
+            Self::Confined => Fallback::Confined,
             _ => Fallback::Feature,
         }
     }
@@ -91,6 +94,7 @@ impl Reason {
             Self::Watched => "several instances of epoll, or one in another",
             Self::PassedOn => "it was passed to another process",
             Self::Forked => "a child was born before the peer was known",
+            Self::Confined => "the program gives up system calls",
         }
     }
 }

@@ -17,10 +17,6 @@ use weft_sys::{Lock, Spin};
 
 use crate::process;
 
-/// Servers whose sessions give up all system calls but those that they make themselves, and almost
-/// all address space: they would be killed for one of ours.
-const CONFINED: [&[u8]; 2] = [b"sshd", b"vsftpd"];
-
 /// Whether anything is carried at all.
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
@@ -36,8 +32,21 @@ pub(crate) fn read() {
     crate::reason::wanted();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
-    let confined = CONFINED.contains(&process::program());
-    ENABLED.store(!off && !confined && rules().is_some(), Ordering::Relaxed);
+    ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
+}
+
+/// Whether the program may make no system calls but its own: see [`crate::confine`].
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to give up system calls. Whether that is news.
+pub(crate) fn confine() -> bool {
+    ENABLED.swap(false, Ordering::Relaxed) && !CONFINED.swap(true, Ordering::Relaxed)
+}
+
+/// Whether it has.
+#[inline]
+pub(crate) fn is_confined() -> bool {
+    CONFINED.load(Ordering::Relaxed)
 }
 
 /// What put Weft in front of this program: `NAME=value` of each of its variables.
@@ -124,6 +133,9 @@ fn shared<T>(
     known: &Known<T>,
     open: impl FnOnce(&Path) -> Result<T, OpenError>,
 ) -> Option<&'static T> {
+    if is_confined() {
+        return None;
+    }
     let user = rustix::process::geteuid().as_raw();
     let mut known = known.lock();
     match *known {
@@ -148,7 +160,17 @@ pub(crate) fn enter() {
     }
 }
 
-/// The process ends.
+/// Gives back what address space the files take and this process has not used.
+pub(crate) fn shrink() {
+    if let Some((_, Some(registry))) = *REGISTRY.lock() {
+        registry.shrink();
+    }
+    if let Some((_, Some(datagrams))) = *DATAGRAMS.lock() {
+        datagrams.shrink();
+    }
+}
+
+/// The process ends, or will not use them any more.
 pub(crate) fn leave() {
     if let Some((_, Some(registry))) = REGISTRY.lock().take() {
         registry.leave();

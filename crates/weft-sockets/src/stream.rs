@@ -247,14 +247,26 @@ impl Stream {
     pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
         zcopy::promised::reclaim(self);
         match self.end() {
+            Some(end) if end.has_left() => {}
             Some(end) => {
                 end.leave(borrow(fd));
                 self.told.note(why);
-                fall_back(why);
+                end.count_fallback(why.fallback());
             }
             None if !self.is(Phase::Tcp) => self.fall_back(why),
             None => {}
         }
+    }
+
+    /// The process is about to be confined: the connection has left, and nothing brings it back.
+    pub(crate) fn surrender(&self, fd: RawFd) {
+        self.become_phase(Phase::Tcp);
+        self.told.tell(fd, self.end(), true);
+    }
+
+    /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.end().is_some_and(|end| !end.is_over())
     }
 
     fn fall_back(&self, why: Reason) {

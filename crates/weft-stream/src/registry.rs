@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::{NamedMemory, SharedMemory};
+use weft_sys::{NamedMemory, OpenSlots, SharedMemory};
 
 use crate::bitmap::Bitmap;
 use crate::flow::Flow;
@@ -36,8 +36,7 @@ pub struct Registry {
     file: NamedMemory,
     path: PathBuf,
     user: u32,
-    /// How far each slot is accessible in this process: 0 not, 1 its words and small rings.
-    opened: Vec<AtomicU32>,
+    opened: OpenSlots,
     /// The second in which the dead were looked for.
     swept: AtomicU64,
 }
@@ -101,14 +100,13 @@ impl Registry {
         if create {
             file.fill_range(0, COMMON_LEN).map_err(failed)?;
         }
-        let flags = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
         let count = if create { CONNECTIONS_MAX } else { 0 };
         let user = geteuid().as_raw();
         Ok(Self {
             file,
             path: path.to_owned(),
             user,
-            opened: flags(count),
+            opened: OpenSlots::new(count),
             swept: AtomicU64::new(0),
         })
     }
@@ -258,13 +256,16 @@ impl Registry {
 
     /// Makes a slot accessible in this process.
     pub(crate) fn open_slot(&self, slot: usize) -> Result<(), Errno> {
-        let opened = self.opened.get(slot).ok_or(Errno::INVAL)?;
-        if opened.load(Ordering::Acquire) == 0 {
+        const OPEN: u32 = 1;
+        self.opened.open(slot, OPEN, || {
             self.file.open_range(slot_at(slot), SLOT_LEN)?;
-            self.file.fill_range(slot_at(slot), SLOT_SMALL_LEN)?;
-            opened.store(1, Ordering::Release);
-        }
-        Ok(())
+            self.file.fill_range(slot_at(slot), SLOT_SMALL_LEN)
+        })
+    }
+
+    /// Gives back the address space of slots that this process has not used: it will use no others.
+    pub fn shrink(&'static self) {
+        self.opened.give_back(&self.file, slot_at(0), SLOT_LEN);
     }
 
     /// The live slots.

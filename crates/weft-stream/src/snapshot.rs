@@ -24,12 +24,21 @@ pub enum Fallback {
     Feature,
     /// It went to a program without Weft, by exec or over a Unix socket.
     HandedOn,
+    /// The program gives up system calls that it does not make itself.
+    Confined,
 }
 
 impl Fallback {
     /// All, in the order of their counters.
-    pub const ALL: [Self; 6] =
-        [Self::Rule, Self::Remote, Self::Peer, Self::Room, Self::Feature, Self::HandedOn];
+    pub const ALL: [Self; 7] = [
+        Self::Rule,
+        Self::Remote,
+        Self::Peer,
+        Self::Room,
+        Self::Feature,
+        Self::HandedOn,
+        Self::Confined,
+    ];
 
     /// A word for it.
     #[must_use]
@@ -41,6 +50,7 @@ impl Fallback {
             Self::Room => "room",
             Self::Feature => "feature",
             Self::HandedOn => "handed-on",
+            Self::Confined => "confined",
         }
     }
 }

@@ -15,6 +15,8 @@ mod mapping;
 #[cfg(not(loom))]
 mod named;
 mod offer;
+#[cfg(not(loom))]
+mod open_slots;
 mod presence;
 mod process_vm;
 mod region;
@@ -42,6 +44,8 @@ pub use mapping::Mapping;
 #[cfg(not(loom))]
 pub use named::NamedMemory;
 pub use offer::{CoreOffers, NAP, Offer};
+#[cfg(not(loom))]
+pub use open_slots::OpenSlots;
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
 pub use process_vm::{

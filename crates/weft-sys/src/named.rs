@@ -11,7 +11,7 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, ftruncate, open, stat, unlink};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use crate::shared::SharedMemory;
@@ -101,6 +101,20 @@ impl NamedMemory {
         let start = self.memory.range(offset, len);
         // SAFETY: a part of our own mapping, whose users expect any bytes.
         let _ = unsafe { libc::syscall(libc::SYS_madvise, start, len, MADV_REMOVE) };
+    }
+
+    /// Gives the address space of `len` bytes from `offset`, whole pages, back to the process.
+    ///
+    /// # Safety
+    /// Nobody looks at the range or opens it from here on: another mapping may take its place.
+    /// (What is never dropped never unmaps that one.)
+    ///
+    /// # Panics
+    /// As [`NamedMemory::open_range`].
+    pub unsafe fn unmap_range(&'static self, offset: usize, len: usize) {
+        let start = self.memory.range(offset, len);
+        // SAFETY: a part of our own mapping, which nobody uses, by the caller's promise.
+        let _ = unsafe { munmap(start.cast(), len) };
     }
 
     /// The bytes. Only opened ranges may be touched.

@@ -38,6 +38,17 @@ pub(crate) fn closing(epoll: RawFd, instance: &Epoll) {
     }
 }
 
+/// The process is confined: all that is watched is the kernel's to tell.
+pub(crate) fn surrender() {
+    for_each(|epoll, watches| watches.surrender(epoll));
+    let is_over = |fd: &RawFd| match table::find(*fd).as_deref() {
+        Some(Kind::Epoll(instance)) => instance.watches.lock().is_empty(),
+        _ => false,
+    };
+    table::within(0, u32::MAX).filter(is_over).for_each(|fd| drop(table::remove(fd)));
+    ALL.lock().retain(|&epoll| table::knows(epoll));
+}
+
 /// This is a child just born: what the parent has armed is the parent's.
 pub(crate) fn forked() {
     for_each(|_, watches| {

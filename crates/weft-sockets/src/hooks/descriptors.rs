@@ -15,7 +15,7 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
-use crate::{epoll, errno, process};
+use crate::{epoll, errno, process, settings};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
@@ -31,7 +31,7 @@ pub(super) fn closing(fd: c_int) {
     match &*held {
         Kind::Stream(stream) => {
             closing_watched(&held, fd, stream.watches());
-            if last {
+            if last && !settings::is_confined() {
                 stream.closing(fd);
             }
         }
@@ -119,7 +119,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
-    if fd != copy && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
+    if fd != copy && table::knows(copy) && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
         closing(copy);
     }
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
@@ -129,7 +129,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
-    if fd != copy && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
+    if fd != copy && table::knows(copy) && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
         closing(copy);
     }
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);

@@ -1,10 +1,13 @@
 //! The hooked functions of the C library, by what they are for.
 
+#[cfg(target_arch = "x86_64")]
+mod by_number;
 mod data;
 mod descriptors;
 mod exec;
 pub(crate) mod files;
 mod leaving;
+mod limits;
 pub(crate) mod memory;
 mod message;
 mod options;

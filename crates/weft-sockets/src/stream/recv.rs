@@ -13,7 +13,7 @@ use super::send::deadline;
 use super::{By, SPIN_MAX_NS, Stream, borrow, is_nonblocking};
 use crate::next::next;
 use crate::wait::Wait;
-use crate::{epoll, process, wait};
+use crate::{epoll, process, settings, wait};
 
 impl Stream {
     /// Receives as `recvmsg(2)` does. `None`: the kernel is to do it.
@@ -25,6 +25,9 @@ impl Stream {
     ) -> Option<Result<usize, Errno>> {
         if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
             return None;
+        }
+        if settings::is_confined() {
+            return self.recv_rest(fd, buffers, flags);
         }
         loop {
             let received = match self.by(fd) {
@@ -48,6 +51,21 @@ impl Stream {
                 return Some(Err(errno));
             }
         }
+    }
+
+    /// Receives what is left in memory, without a system call unless bytes that came over TCP
+    /// before it have not been read either. `None`: there is nothing; the kernel is to do it.
+    #[cold]
+    fn recv_rest(
+        &self,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        flags: libc::c_int,
+    ) -> Option<Result<usize, Errno>> {
+        let end = self.end().filter(|end| !end.is_over())?;
+        let keep = flags & libc::MSG_PEEK != 0;
+        let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        Some(end.try_recv(borrow(fd), buffers, how))
     }
 
     fn recv_counted(

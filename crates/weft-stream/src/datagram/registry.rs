@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::{NamedMemory, SharedGuard, SharedLock, SharedMemory};
+use weft_sys::{NamedMemory, OpenSlots, SharedGuard, SharedLock, SharedMemory};
 
 use super::inbox::Inbox;
 use super::layout::{
@@ -21,7 +21,9 @@ const FREE: u32 = 0;
 const LIVE: u32 = 1;
 /// How the file's name begins.
 const NAME: &str = "weft-datagrams";
-/// Slots whose memory stays when they are free: it is soon used again.
+/// How many generations of a slot a process tells apart.
+const STAMPS: u32 = 1 << 31;
+/// OpenSlots whose memory stays when they are free: it is soon used again.
 const WARM: usize = 64;
 
 /// The file of inboxes, mapped.
@@ -30,7 +32,7 @@ pub struct Datagrams {
     file: NamedMemory,
     path: PathBuf,
     /// Which slots are accessible in this process.
-    opened: Vec<AtomicU32>,
+    opened: OpenSlots,
 }
 
 /// Sums over the life of the file.
@@ -91,7 +93,7 @@ impl Datagrams {
             file.fill_range(0, COMMON_LEN).map_err(failed)?;
         }
         let count = if create { INBOXES_MAX } else { 0 };
-        let opened = (0..count).map(|_| AtomicU32::new(0)).collect();
+        let opened = OpenSlots::new(count);
         Ok(Self { file, path: path.to_owned(), opened })
     }
 
@@ -230,16 +232,18 @@ impl Datagrams {
 
     /// Makes a slot accessible in this process, with memory behind it.
     fn open_slot(&self, slot: usize) -> Result<(), Errno> {
-        let opened = self.opened.get(slot).ok_or(Errno::INVAL)?;
         let generation = self.word(entry_at(slot) + entry::GENERATION).load(Ordering::Acquire);
         // One may have been emptied since.
-        let stamp = if slot < WARM { 1 } else { generation.wrapping_add(1).max(1) };
-        if opened.load(Ordering::Acquire) != stamp {
+        let stamp = if slot < WARM { 1 } else { generation % STAMPS + 1 };
+        self.opened.open(slot, stamp, || {
             self.file.open_range(slot_at(slot), SLOT_LEN)?;
-            self.file.fill_range(slot_at(slot), SLOT_LEN)?;
-            opened.store(stamp, Ordering::Release);
-        }
-        Ok(())
+            self.file.fill_range(slot_at(slot), SLOT_LEN)
+        })
+    }
+
+    /// Gives back the address space of slots that this process has not used: it will use no others.
+    pub fn shrink(&'static self) {
+        self.opened.give_back(&self.file, slot_at(0), SLOT_LEN);
     }
 
     pub(crate) fn memory(&self) -> &SharedMemory {

@@ -10,6 +10,7 @@ use weft_sys::SharedLock;
 use super::bells::{AT_ONCE, Heard};
 use super::{Carrier, End};
 
+use crate::snapshot::Fallback;
 use crate::words::{NONE, Role, Side};
 
 impl End {
@@ -81,6 +82,11 @@ impl End {
             }
             words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
         }
+    }
+
+    /// Counts why it has left.
+    pub fn count_fallback(&self, why: Fallback) {
+        self.registry.count_fallback(why);
     }
 
     /// Whether the connection is the kernel's again, as if there had been no rings: both directions

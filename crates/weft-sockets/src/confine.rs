@@ -1,0 +1,67 @@
+//! A process that gives up system calls (seccomp(2)) would be killed for one of ours. So when it is
+//! about to, everything goes back to the kernel, and the hooks do nothing from then on but call the
+//! next library's function; except that bytes which have come into memory, and have not been read,
+//! are read from there, which takes no system call.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use crate::reason::Reason;
+use crate::stream::borrow;
+use crate::table::{self, Kind};
+use crate::{epoll, errno, settings};
+
+/// To be called before the program gives up anything.
+pub(crate) fn confine() {
+    let before = errno::get();
+    leave_all(); // While the reason can still be counted.
+    if settings::confine() {
+        epoll::surrender();
+        table::within(0, u32::MAX).for_each(surrender);
+        settings::leave();
+    }
+    errno::set_raw(before);
+}
+
+/// Has every connection go on over TCP.
+pub(crate) fn leave_all() {
+    if !settings::enabled() {
+        return;
+    }
+    for fd in table::within(0, u32::MAX) {
+        match table::find(fd).as_deref() {
+            Some(Kind::Stream(stream)) => {
+                stream.leave(fd, Reason::Confined);
+                if let Some(end) = stream.end() {
+                    end.hush(borrow(fd));
+                }
+            }
+            Some(Kind::Datagram(datagram)) => datagram.leave(),
+            Some(Kind::Epoll(_)) | None => {}
+        }
+    }
+}
+
+/// Forgets a socket of which nothing is left to be read.
+fn surrender(fd: RawFd) {
+    let Some(held) = table::find(fd) else { return };
+    match &*held {
+        Kind::Stream(stream) if stream.has_rest() => stream.surrender(fd),
+        Kind::Stream(stream) => {
+            stream.surrender(fd);
+            drop(table::remove(fd));
+            if held.descriptors() == 0
+                && let Some(end) = stream.end()
+            {
+                end.release();
+            }
+        }
+        Kind::Datagram(datagram) => {
+            drop(table::remove(fd));
+            if held.descriptors() == 0 && datagram.watches().load(Ordering::Relaxed) == 0 {
+                datagram.closing();
+            }
+        }
+        Kind::Epoll(_) => {}
+    }
+}

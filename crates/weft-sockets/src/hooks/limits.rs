@@ -1,0 +1,83 @@
+//! Giving up system calls and address space.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of, and hands its
+//! arguments on as they are. `prctl` is variadic in C: as for `fcntl`.
+#![allow(unsafe_code)]
+
+use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
+
+use super::data::is_nowhere;
+use crate::next::next;
+use crate::{confine, settings};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(
+    option: c_int,
+    first: c_ulong,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+) -> c_int {
+    // Without a filter it is a question whether there could be one.
+    let is_strict = first == c_ulong::from(libc::SECCOMP_MODE_STRICT);
+    if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
+        confine::confine();
+    }
+    next!(prctl(
+        option: c_int, first: c_ulong, second: c_ulong, third: c_ulong, fourth: c_ulong
+    ) -> c_int)
+}
+
+/// A process whose address space is limited gets back what it has not used of ours.
+///
+/// # Safety
+/// The limit is NULL or the program's.
+unsafe fn limiting(resource: __rlimit_resource_t, limit: *const rlimit) {
+    if resource != libc::RLIMIT_AS || is_nowhere(limit) {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let limit = unsafe { limit.read() };
+    if limit.rlim_cur != libc::RLIM_INFINITY && settings::enabled() {
+        settings::shrink();
+    }
+}
+
+/// Limits of this process.
+macro_rules! hook_setrlimit {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            resource: __rlimit_resource_t,
+            limit: *const rlimit,
+        ) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe { limiting(resource, limit) };
+            next!($name(resource: __rlimit_resource_t, limit: *const rlimit) -> c_int)
+        }
+    };
+}
+hook_setrlimit!(setrlimit);
+hook_setrlimit!(setrlimit64);
+
+/// Limits of any process. Another one is taken for this one: that costs little.
+macro_rules! hook_prlimit {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            pid: pid_t,
+            resource: __rlimit_resource_t,
+            limit: *const rlimit,
+            old: *mut rlimit,
+        ) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe { limiting(resource, limit) };
+            next!($name(
+                pid: pid_t, resource: __rlimit_resource_t, limit: *const rlimit, old: *mut rlimit
+            ) -> c_int)
+        }
+    };
+}
+hook_prlimit!(prlimit);
+hook_prlimit!(prlimit64);

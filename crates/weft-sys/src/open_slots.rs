@@ -1,0 +1,101 @@
+//! How far the slots of a shared file are accessible in this process. The whole file is mapped,
+//! most of it without access; a slot is opened when it is used for the first time. A process that
+//! limits its address space gives those back that it has not used.
+//!
+//! # Safety
+//! A slot that is given back stays so: its range is named by nobody before it is opened, and not
+//! opened afterwards.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::named::NamedMemory;
+use rustix::io::Errno;
+
+const UNUSED: u32 = 0;
+const GIVEN_BACK: u32 = u32::MAX;
+/// It is open, or somebody is about to open it.
+const OPENING: u32 = u32::MAX - 1;
+
+/// One word for each slot: unused, given back, or in use with a stamp of the user's.
+#[derive(Debug)]
+pub struct OpenSlots(Vec<AtomicU32>);
+
+impl OpenSlots {
+    /// So many, all unused.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
+        Self((0..count).map(|_| AtomicU32::new(UNUSED)).collect())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Has a slot opened by `open`, unless that has been done under this stamp, which is neither 0
+    /// nor one of the last.
+    ///
+    /// # Errors
+    /// `EINVAL`: there is no such slot; `ENOMEM`: it has been given back; those of `open`.
+    #[inline]
+    pub fn open(
+        &self,
+        slot: usize,
+        stamp: u32,
+        open: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let state = self.0.get(slot).ok_or(Errno::INVAL)?;
+        if state.load(Ordering::Acquire) == stamp {
+            return Ok(());
+        }
+        let taken = state.compare_exchange(UNUSED, OPENING, Ordering::AcqRel, Ordering::Acquire);
+        if taken == Err(GIVEN_BACK) {
+            return Err(Errno::NOMEM);
+        }
+        open()?;
+        state.store(stamp, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives the address space of unused slots back: each has `len` bytes, whole pages, and the
+    /// first begins at `start`.
+    ///
+    /// # Panics
+    /// When they do not all lie in the file.
+    pub fn give_back(&self, file: &'static NamedMemory, start: usize, len: usize) {
+        for (slot, state) in self.0.iter().enumerate() {
+            let taken =
+                state.compare_exchange(UNUSED, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire);
+            if taken.is_ok() {
+                // SAFETY: nobody has opened it, and nobody will (`open`).
+                unsafe { file.unmap_range(start + slot * len, len) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_is_not_opened() {
+        const PAGE: usize = 4_096;
+        let path = std::env::temp_dir().join(format!("weft-open-slots-{}", std::process::id()));
+        let file = NamedMemory::open(&path, 4 * PAGE, true).expect("a new file");
+        file.unlink(&path);
+        let file: &'static NamedMemory = Box::leak(Box::new(file));
+        let slots = OpenSlots::new(3);
+        let open = |slot| slots.open(slot, 7, || file.open_range(PAGE * (slot + 1), PAGE));
+        assert_eq!(open(1), Ok(()));
+        slots.give_back(file, PAGE, PAGE);
+        assert_eq!(
+            [0, 1, 2, 3].map(open),
+            [Err(Errno::NOMEM), Ok(()), Err(Errno::NOMEM), Err(Errno::INVAL)]
+        );
+        file.memory().copy_in(2 * PAGE, b"still there");
+        assert_eq!(file.open_range(PAGE, PAGE), Err(Errno::NOMEM), "nothing is mapped there");
+    }
+}
