@@ -27,6 +27,8 @@ mod confine;
 #[cfg(not(test))]
 mod datagram;
 #[cfg(not(test))]
+mod doze;
+#[cfg(not(test))]
 mod epoll;
 #[cfg(not(test))]
 mod errno;

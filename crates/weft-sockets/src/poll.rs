@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::datagram::Inbox;
 use weft_stream::{Carrier, End};
@@ -17,6 +18,7 @@ use crate::settings;
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Held, Kind};
 use crate::wait::{self, Wait};
+use crate::{doze, errno};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -133,9 +135,12 @@ impl Polled<'_> {
         if let Some(found) = self.tell_rings() {
             return found;
         }
-        let found = self.ask(Some(0), sleep);
-        if found != 0 || timeout_ns == Some(0) {
-            return found;
+        let mut dozes = timeout_ns != Some(0) && self.can_doze();
+        if !dozes {
+            let found = self.ask(Some(0), sleep);
+            if found != 0 || timeout_ns == Some(0) {
+                return found;
+            }
         }
         let wait = Wait::begin(self.spin);
         let deadline = timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
@@ -146,6 +151,16 @@ impl Polled<'_> {
             if let Some(found) = self.look(&wait, left(SPIN_MAX_NS), sleep) {
                 wait.end();
                 return found;
+            }
+            if std::mem::take(&mut dozes) {
+                if self.doze(left(doze::TIME_NS)) == Err(Errno::INTR) {
+                    return errno::fail(Errno::INTR);
+                }
+                let found = self.tell_rings().unwrap_or_else(|| self.ask(Some(0), sleep));
+                if found != 0 {
+                    wait.end();
+                    return found;
+                }
             }
             let rings = self.arm();
             let sleeping = if self.is_anything_there() {
@@ -302,6 +317,27 @@ impl Polled<'_> {
         c_int::try_from(ready).unwrap_or(c_int::MAX)
     }
 
+    /// Whether only peers of ours can end the wait, by putting something or by ending.
+    fn can_doze(&self) -> bool {
+        let waits_for_bytes = |ours: &Ours| {
+            let asked = self.set[ours.index].events & !(IN | libc::POLLPRI | libc::POLLRDHUP);
+            let end = ours.stream().and_then(Stream::end);
+            asked == 0 && end.is_some_and(|end| end.carrier_in() == Carrier::Memory)
+        };
+        self.ours.len() == self.set.len()
+            && self.ours.len() <= doze::ENDS_MAX
+            && self.ours.iter().all(waits_for_bytes)
+    }
+
+    fn doze(&self, time: u64) -> Result<(), Errno> {
+        for ours in &self.ours {
+            if let Some(end) = ours.stream().and_then(Stream::end) {
+                end.acknowledge(borrow(self.set[ours.index].fd));
+            }
+        }
+        doze::doze(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
+    }
+
     /// Has the peers ring. `false` if one of them cannot, which has room to make.
     fn arm(&self) -> bool {
         let mut all_ring = true;
@@ -371,7 +407,7 @@ pub(crate) unsafe fn select(
         return Some(found);
     }
     if list.iter().any(|place| place.revents & libc::POLLNVAL != 0) {
-        return Some(crate::errno::fail(rustix::io::Errno::BADF));
+        return Some(errno::fail(Errno::BADF));
     }
     let mut total = 0;
     for place in &list {

@@ -12,7 +12,7 @@ mod send;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -78,6 +78,8 @@ pub(crate) struct Stream {
     armed_early: AtomicU32,
     /// Streams of the C library's that read and write by our ways.
     files: AtomicU32,
+    /// When a program that does not wait has last had the kernel asked, in nanoseconds.
+    asked: AtomicU64,
     /// The last fork that it has been told of.
     fork: AtomicU32,
     /// What it has in extended mode.
@@ -129,6 +131,7 @@ impl Stream {
             armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),
             files: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
             fork: AtomicU32::new(0),
             extended: OnceLock::new(),
         }
@@ -419,8 +422,9 @@ impl Stream {
         let Some(end) = self.end() else { return };
         zcopy::promised::reclaim(self);
         let unread = end.unread() > 0;
-        end.part();
-        end.hush(borrow(fd));
+        if end.part() {
+            end.hush(borrow(fd)); // A relative that goes on may be asleep until its bell.
+        }
         if end.release() && unread {
             // As TCP does when the closing end has not read everything: a reset.
             let _ = sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));

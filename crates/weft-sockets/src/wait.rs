@@ -7,6 +7,8 @@ use weft_sys::{CoreOffers, Offer, Spin};
 
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 16;
+/// Nanoseconds after which the core is offered to others, however few looks that were.
+const OFFER_NS: u64 = 5_000;
 
 fn offers() -> &'static CoreOffers {
     static OFFERS: OnceLock<CoreOffers> = OnceLock::new();
@@ -43,6 +45,7 @@ impl<'a> Wait<'a> {
         let limit = self.began + self.spin.ns(scarce).min(most);
         let mut looks = 0_u32;
         let mut time = self.began;
+        let mut offered = self.began;
         while time < limit {
             for _ in 0..LOOKS {
                 if is_there() {
@@ -52,7 +55,7 @@ impl<'a> Wait<'a> {
             }
             looks += LOOKS;
             time = now();
-            if looks >= offers.patience() {
+            if looks >= offers.patience() || time >= offered + OFFER_NS {
                 looks = 0;
                 if offers.kind(time) == Offer::Nap {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
@@ -60,7 +63,7 @@ impl<'a> Wait<'a> {
                 rustix::thread::sched_yield();
                 let after = now();
                 offers.learn(after - time, after);
-                time = after;
+                (time, offered) = (after, after);
             }
         }
         is_there()

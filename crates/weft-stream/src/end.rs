@@ -173,13 +173,16 @@ impl End {
         self.own.refs.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The socket is about to be closed: who waits asks the kernel.
-    pub fn part(&self) {
-        if self.own.refs.load(Ordering::Relaxed) <= 1 {
+    /// The socket is about to be closed: who waits asks the kernel. Returns whether nobody else of
+    /// ours has it, as far as is known.
+    pub fn part(&self) -> bool {
+        let is_last = self.own.refs.load(Ordering::Relaxed) <= 1;
+        if is_last {
             self.own.parted.store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
         self.wake_dozers();
+        is_last
     }
 
     /// This process does not have the socket any more. Returns whether it was the last one, as far

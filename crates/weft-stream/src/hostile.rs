@@ -113,7 +113,9 @@ fn call(end: &End, socket: &TcpStream, which: u8, len: usize) {
                 let _ = end.withdraw_source(number);
             }
         }
-        12 => end.part(),
+        12 => {
+            let _ = end.part();
+        }
         13 => end.shut_read(),
         14 => end.hang_up(),
         _ => end.retain(),

@@ -6,7 +6,14 @@
 //! then asks whether anybody dozes. Each side writes before it reads, with a full barrier between,
 //! so that at least one of them sees the other.
 
+#[cfg(not(loom))]
+use smallvec::SmallVec;
+
 use crate::atomic::{AtomicU32, Ordering, fence};
+
+/// Words that one thread dozes on without taking memory for them.
+#[cfg(not(loom))]
+const USUAL_WORDS: usize = 8;
 
 const AWAKE: u32 = 0;
 const DOZING: u32 = 1;
@@ -37,6 +44,33 @@ impl<'a> Doze<'a> {
     pub fn doze(self, time: &rustix::time::Timespec) -> Result<(), rustix::io::Errno> {
         use rustix::thread::futex;
         match futex::wait(self.0, futex::Flags::empty(), DOZING, Some(time)) {
+            Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same on several words, up to a time of the monotonic clock, for the first of the peers.
+    /// Where the kernel has no such call (Linux before 5.16) it returns at once.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    #[cfg(not(loom))]
+    pub fn doze_on_any(
+        words: impl Iterator<Item = Self>,
+        until: &rustix::time::Timespec,
+    ) -> Result<(), rustix::io::Errno> {
+        use rustix::thread::futex::{Wait, WaitFlags, WaitPtr, WaitvFlags, waitv};
+        let waits: SmallVec<[Wait; USUAL_WORDS]> = words
+            .map(|word| {
+                let mut wait = Wait::new();
+                wait.val = DOZING.into();
+                wait.uaddr = WaitPtr::new(word.0.as_ptr().cast());
+                wait.flags = WaitFlags::SIZE_U32;
+                wait
+            })
+            .collect();
+        let clock = rustix::time::ClockId::Monotonic;
+        match waitv(&waits, WaitvFlags::empty(), Some(until), clock) {
             Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
             _ => Ok(()),
         }

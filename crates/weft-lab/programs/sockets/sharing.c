@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "calls.h"
@@ -172,6 +173,43 @@ CASE(share_fork_server)
 	}
 	ON(pair->a, do_shutdown, .flags = SHUT_WR);
 	ON(pair->a, do_recv, .size = 100);
+	ON(pair->b, do_reap);
+}
+
+/* A child that is stopped in its sleep, and so does not see what wakes it until it goes on. */
+static void do_sleep_in_child(struct end *end, const struct arguments *told)
+{
+	struct pollfd set = { .fd = told->fd, .events = POLLIN };
+	char bytes[100];
+	pid_t child;
+
+	note(end, "sleep in a child");
+	child = start_child();
+	if (!child) {
+		alarm(5);
+		if (poll(&set, 1, -1) != 1 || recv(told->fd, bytes, sizeof bytes, 0) != 7)
+			_exit(1);
+		_exit(0);
+	}
+	sleep_ms(SETTLE_MS);
+	check(kill(child, SIGSTOP), "kill");
+	check(waitpid(child, NULL, WUNTRACED), "waitpid");
+	end->number = child;
+}
+
+static void do_close_before_it_goes_on(struct end *end, const struct arguments *told)
+{
+	sleep_ms(SETTLE_MS);
+	note(end, "close first");
+	note_result(end, close(told->fd));
+	check(kill(end->number, SIGCONT), "kill");
+}
+
+CASE(share_fork_parent_closes_late)
+{
+	ON(pair->b, do_sleep_in_child);
+	ON(pair->a, do_send, .text = "wake up");
+	ON(pair->b, do_close_before_it_goes_on);
 	ON(pair->b, do_reap);
 }
 

@@ -107,7 +107,11 @@ impl Watch {
     /// Whether there is nothing to tell, as [`Watch::ready`] would, which it leaves as it was.
     pub(super) fn is_quiet(&mut self, epoll: RawFd) -> bool {
         let before = (self.seen, self.spent, self.withheld);
+        let full = matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
         let quiet = self.ready(epoll) == 0;
+        if full && let Kind::Stream(stream) = &*self.socket {
+            stream.be_full();
+        }
         (self.seen, self.spent, self.withheld) = before;
         quiet
     }

@@ -57,9 +57,19 @@ impl Stream {
         (error != 0).then(|| Errno::from_raw_os_error(error))
     }
 
-    /// Whether a writer has been told that there is no room; `true` once.
+    /// A writer is told that there is no room.
+    pub(crate) fn be_full(&self) {
+        self.full.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether a writer has been told that there is no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed) != 0
+    }
+
+    /// The same; `true` once.
     pub(crate) fn take_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed) != 0 && self.full.swap(0, Ordering::Relaxed) != 0
+        self.is_full() && self.full.swap(0, Ordering::Relaxed) != 0
     }
 
     /// How many of those that watch it wait for a bell.

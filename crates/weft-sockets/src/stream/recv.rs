@@ -15,6 +15,9 @@ use crate::next::next;
 use crate::wait::Wait;
 use crate::{epoll, process, settings, wait};
 
+/// Nanoseconds between two questions to the kernel whether a peer was killed that has said nothing.
+const ASK_NS: u64 = 1_000_000;
+
 impl Stream {
     /// Receives as `recvmsg(2)` does. `None`: the kernel is to do it.
     pub(crate) fn recv(
@@ -105,7 +108,8 @@ impl Stream {
                     if let Some(error) = self.take_error() {
                         Err(error)
                     } else if is_nonblocking(fd, flags) {
-                        end.try_recv(borrow(fd), rest, How { look: true, ..how })
+                        let look = !end.is_quiet() || self.is_time_to_ask();
+                        end.try_recv(borrow(fd), rest, How { look, ..how })
                     } else {
                         self.wait_and_recv(end, fd, rest, how)
                     }
@@ -136,6 +140,16 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// Whether a program that does not wait, and finds nothing, has the kernel asked as well.
+    fn is_time_to_ask(&self) -> bool {
+        let now = wait::now();
+        let is_time = now >= self.asked.load(Ordering::Relaxed) + ASK_NS;
+        if is_time {
+            self.asked.store(now, Ordering::Relaxed);
+        }
+        is_time
     }
 
     /// Waits until there are more than `known` bytes. `false` if there will not be.

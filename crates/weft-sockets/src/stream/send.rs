@@ -1,7 +1,6 @@
 //! Sending, and waiting for room.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -104,7 +103,7 @@ impl Stream {
                     }
                 }
                 Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
-                    self.full.store(1, Ordering::Relaxed);
+                    self.be_full();
                     return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
                 }
                 Err(Errno::AGAIN) => {

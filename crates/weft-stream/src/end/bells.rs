@@ -28,6 +28,13 @@ impl End {
     /// Takes bells from the socket, but no bytes of the third phase. The reader's lock is held.
     pub(super) fn take_bells(&self, socket: BorrowedFd<'_>) -> Result<Heard, Errno> {
         let mut bells = [0_u8; AT_ONCE];
+        // Those that have been counted come before whatever else is in the socket.
+        let counted = usize::try_from(self.bells_left()).unwrap_or(AT_ONCE).min(AT_ONCE);
+        if counted > 0 {
+            let (taken, _) = recv(socket, &mut bells[..counted], RecvFlags::DONTWAIT)?;
+            self.count_bells(taken);
+            return Ok(if taken == 0 { Heard::End } else { Heard::Bells(taken) });
+        }
         let (seen, _) = recv(socket, &mut bells, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
         if seen == 0 {
             return Ok(Heard::End);

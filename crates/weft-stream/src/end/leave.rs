@@ -82,6 +82,8 @@ impl End {
             }
             words.back_at.store(words.head.load(Ordering::Relaxed), Ordering::Release);
         }
+        fence(Ordering::SeqCst);
+        self.wake_dozers();
     }
 
     /// Counts why it has left.

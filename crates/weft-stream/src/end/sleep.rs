@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
+use weft_sys::Doze;
 
 use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 
@@ -15,6 +16,18 @@ impl End {
         if self.rx.acknowledge() {
             self.announce_room(socket);
         }
+    }
+
+    /// Whether the kernel has nothing for a reader of empty rings as far as the peer knows: neither
+    /// bells nor bytes nor an end. Only that the peer was killed it has not said.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let said = self.own.bell.load(Ordering::Relaxed)
+            | self.own.gone.load(Ordering::Relaxed)
+            | self.own.shut_read.load(Ordering::Relaxed)
+            | self.peer.parted.load(Ordering::Relaxed)
+            | self.peer.shut_write.load(Ordering::Relaxed);
+        said == 0 && self.carrier_in() == Carrier::Memory
     }
 
     /// From here on the peer rings a bell when it has put something.
@@ -33,14 +46,18 @@ impl End {
     /// # Errors
     /// `EINTR`: a signal was handled.
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
+        self.begin_doze().map_or(Ok(()), |word| word.doze(time))
+    }
+
+    /// The word to doze on from here on. `None`: something is there, or comes to an end, which is
+    /// the kernel's to tell.
+    #[must_use]
+    pub fn begin_doze(&self) -> Option<Doze<'static>> {
         let word = self.own.waits().doze;
         word.settle_down();
         let ends =
             self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);
-        if ends != 0 || self.unread() > 0 {
-            return Ok(()); // What ends is the kernel's to tell.
-        }
-        word.doze(time)
+        (ends == 0 && self.unread() == 0).then_some(word)
     }
 
     /// From here on the peer rings a bell, once, when it has made room.

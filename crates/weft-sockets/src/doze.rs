@@ -1,0 +1,32 @@
+//! Dozing until the peer of one of several ends has put something.
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use weft_stream::End;
+use weft_sys::Doze;
+
+use crate::wait;
+
+/// The longest doze: a peer that is killed wakes nobody.
+pub(crate) const TIME_NS: u64 = 10_000_000;
+/// Ends that one thread dozes for.
+pub(crate) const ENDS_MAX: usize = 8;
+
+/// Dozes for `time` nanoseconds at most, and [`TIME_NS`].
+///
+/// # Errors
+/// `EINTR`: a signal was handled.
+pub(crate) fn doze<'a>(ends: impl Iterator<Item = &'a End>, time: u64) -> Result<(), Errno> {
+    let mut words: SmallVec<[Doze<'static>; ENDS_MAX]> = SmallVec::new();
+    for end in ends {
+        let Some(word) = end.begin_doze() else { return Ok(()) };
+        words.push(word);
+    }
+    let until = wait::now().saturating_add(time.min(TIME_NS));
+    let until = Timespec {
+        tv_sec: (until / 1_000_000_000).cast_signed(),
+        tv_nsec: (until % 1_000_000_000).cast_signed(),
+    };
+    Doze::doze_on_any(words.into_iter(), &until)
+}
