@@ -7,4 +7,5 @@
 pub mod engine;
 pub mod rd;
 pub mod shared;
+pub mod stream;
 pub mod wire;

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::crowd::Crowd;
 use crate::endpoint::Port;
-use crate::parse::{iperf3, perftest, qperf, redis, sockperf, ucx, wrk};
+use crate::parse::{iperf3, memcaslap, perftest, qperf, redis, sockperf, ucx, wrk};
 use crate::paths::scratch;
 use crate::ports;
 use crate::program::{Program, Running};
@@ -158,6 +158,20 @@ pub enum Tool {
         /// Whether both run on Weft.
         weft: bool,
     },
+    /// The same: what one message in a thousand exceeds.
+    SockperfTail {
+        /// Bytes per message.
+        bytes: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// Operations of `memcaslap`, nine `get` to each `set` of 1 KiB, to a `memcached`.
+    Memcached {
+        /// Connections.
+        clients: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
     /// A single stream of `iperf3`, congestion control cubic.
     TcpStream {
         /// Bytes per write.
@@ -189,13 +203,15 @@ impl Tool {
             Self::Iperf3 { .. } | Self::TcpStream { .. } | Self::Memcpy { .. } => {
                 Unit::BytesPerSecond
             }
-            Self::Iperf3NoDelay { .. } | Self::Redis { .. } | Self::Nginx { .. } => {
-                Unit::MessagesPerSecond
-            }
+            Self::Iperf3NoDelay { .. }
+            | Self::Redis { .. }
+            | Self::Memcached { .. }
+            | Self::Nginx { .. } => Unit::MessagesPerSecond,
             Self::PerftestLatency { .. }
             | Self::QperfLatency { .. }
             | Self::FabricShm { .. }
-            | Self::Sockperf { .. } => Unit::Nanoseconds,
+            | Self::Sockperf { .. }
+            | Self::SockperfTail { .. } => Unit::Nanoseconds,
         }
     }
 }
@@ -215,6 +231,10 @@ impl fmt::Display for Tool {
                 write!(f, "redis-benchmark -t get -c {clients} -P {pipeline}")
             }
             Self::Sockperf { bytes, .. } => write!(f, "sockperf ping-pong --tcp -m {bytes}"),
+            Self::SockperfTail { bytes, .. } => {
+                write!(f, "sockperf ping-pong --tcp -m {bytes}, 99.9 %")
+            }
+            Self::Memcached { clients, .. } => write!(f, "memcaslap -c {clients}, memcached"),
             Self::TcpStream { bytes, .. } => write!(f, "iperf3 -C cubic -l {bytes}"),
             Self::Nginx { bytes, .. } => write!(f, "wrk -c 20, nginx, {bytes} bytes"),
             Self::Memcpy { bytes } => write!(f, "memcpy of {bytes} bytes"),
@@ -269,7 +289,9 @@ impl Bench<'_> {
             Tool::Ucx { test, options, unit } => self.ucx(test, options, unit),
             Tool::FabricShm { bytes } => self.fabric_shm(bytes),
             Tool::Redis { clients, pipeline, weft } => self.redis(clients, pipeline, weft),
-            Tool::Sockperf { bytes, weft } => self.sockperf(bytes, weft),
+            Tool::Sockperf { bytes, weft } => self.sockperf(bytes, weft, |report| report.median),
+            Tool::SockperfTail { bytes, weft } => self.sockperf(bytes, weft, |report| report.tail),
+            Tool::Memcached { clients, weft } => self.memcached(clients, weft),
             Tool::TcpStream { bytes, weft } => self.tcp_stream(bytes, weft),
             Tool::Nginx { bytes, weft } => self.nginx(bytes, weft),
             Tool::Memcpy { bytes } => self.memcpy(bytes as usize),
@@ -387,7 +409,12 @@ impl Bench<'_> {
         Ok(Sample::new(redis::requests_per_second(&output)?, cpu, requests.into()))
     }
 
-    fn sockperf(&self, bytes: u32, weft: bool) -> Result<Sample> {
+    fn sockperf(
+        &self,
+        bytes: u32,
+        weft: bool,
+        which: impl Fn(&sockperf::Report) -> f64,
+    ) -> Result<Sample> {
         let program = if weft { Program::weft } else { Program::plain };
         let port = ports::next();
         let end = |role| {
@@ -399,7 +426,23 @@ impl Bench<'_> {
         let client = end("ping-pong").line("-t 2 --mps 500000 -m").arg(bytes.to_string());
         let (output, cpu) = self.client_of(server, client)?;
         let result = sockperf::Report::parse(&output)?;
-        Ok(Sample::new(result.median * 1e3, cpu, result.messages))
+        Ok(Sample::new(which(&result) * 1e3, cpu, result.messages))
+    }
+
+    fn memcached(&self, clients: u32, weft: bool) -> Result<Sample> {
+        let program = if weft { Program::weft } else { Program::plain };
+        let (port, address) = (ports::next(), self.address());
+        let server = program("memcached").line("-U 0 -t 1 -m 256 -l").arg(&address);
+        // It refuses to be root's without being told so.
+        let root = rustix::process::geteuid().is_root();
+        let server = if root { server.line("-u root") } else { server };
+        let server = self.server(server.arg("-p").arg(port.to_string())).start()?;
+        let server = server.listening(Port::Tcp(port))?;
+        let client = program("memcaslap").arg("-s").arg(format!("{address}:{port}"));
+        let client = client.line("-t 2s -T 1 -c").arg(clients.to_string());
+        let (output, cpu) = self.client_of(server, client)?;
+        let result = memcaslap::Report::parse(&output)?;
+        Ok(Sample::new(result.rate, cpu, result.operations))
     }
 
     fn tcp_stream(&self, bytes: u32, weft: bool) -> Result<Sample> {

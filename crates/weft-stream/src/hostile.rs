@@ -14,30 +14,12 @@ use weft_sys::Buffers;
 use crate::end::{End, Process};
 use crate::flow::Flow;
 use crate::how::How;
-use crate::layout::{SOURCES_MAX, direction, direction_at, entry, entry_at, side, side_at, source};
-use crate::layout::{slot_at, source_at};
+use crate::layout::{direction, direction_at, slot_at, source, source_at};
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX};
+use crate::places::peers_words;
 use crate::registry::Registry;
 use crate::source::Owner;
 use crate::tuple::Tuple;
-
-/// Where the words of a slot are that a peer can write, but for the locks: it can hold those.
-fn words(slot: usize) -> Vec<usize> {
-    let sides =
-        (0..2).flat_map(|at| (0..side::LEN / 4).map(move |word| side_at(slot, at) + 4 * word));
-    let directions = (0..2).flat_map(|at| {
-        let at = direction_at(slot, at);
-        let words = (0..direction::LEN / 4).map(move |word| 4 * word);
-        let locks = [direction::LOCK, direction::READER_LOCK];
-        words.filter(move |word| !locks.contains(word)).map(move |word| at + word)
-    });
-    let sources = (0..2 * SOURCES_MAX).flat_map(|at| {
-        let at = source_at(slot, at / SOURCES_MAX, at % SOURCES_MAX);
-        (0..source::LEN / 4).map(move |word| at + 4 * word)
-    });
-    let filled = [entry::FILLED, entry::FILLED + 4].map(|word| entry_at(slot) + word);
-    sides.chain(directions).chain(sources).chain(filled).collect()
-}
 
 fn registry() -> &'static Registry {
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
@@ -146,7 +128,7 @@ proptest! {
         registry().open_slot(CONNECTIONS_MAX - 2).expect("accessible");
         registry().word64(neighbour()).store(7, Ordering::Relaxed);
         let (sockets, ends) = connection(if credit { Flow::Credit } else { Flow::Packed });
-        let words = words(CONNECTIONS_MAX - 1);
+        let words = peers_words(CONNECTIONS_MAX - 1);
         for (which, value, what, len) in steps {
             let offset = words[which.index(words.len())];
             if offset.is_multiple_of(8) {

@@ -19,6 +19,8 @@ mod judge;
 mod layout;
 pub mod limits;
 mod patience;
+#[doc(hidden)]
+pub mod places;
 mod plan;
 mod registry;
 mod ring;

@@ -1,6 +1,7 @@
 //! Readers of what the measuring programs print.
 
 pub mod iperf3;
+pub mod memcaslap;
 pub mod perftest;
 pub mod qperf;
 pub mod redis;

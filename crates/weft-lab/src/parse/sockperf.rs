@@ -7,6 +7,8 @@ use anyhow::{Context as _, Result};
 pub struct Report {
     /// Microseconds one way: the median.
     pub median: f64,
+    /// Likewise: what one message in a thousand exceeds.
+    pub tail: f64,
     /// Messages both ways.
     pub messages: f64,
 }
@@ -25,8 +27,10 @@ impl Report {
             value.with_context(|| format!("sockperf: no {name}"))
         };
         let median = after("percentile 50.000")?;
+        let tail = after("percentile 99.900")?;
         let messages = after("ReceivedMessages")?;
-        Ok(Self { median: median.parse()?, messages: 2.0 * messages.parse::<f64>()? })
+        let (median, tail) = (median.parse()?, tail.parse()?);
+        Ok(Self { median, tail, messages: 2.0 * messages.parse::<f64>()? })
     }
 }
 
@@ -35,10 +39,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_and_the_number_of_messages() {
+    fn percentiles_and_the_number_of_messages() {
         let output = "sockperf: [Valid Duration] RunTime=1.450 sec; SentMessages=99; \
-            ReceivedMessages=100\nsockperf: ---> percentile 50.000 =    0.746\n";
-        let expected = Report { median: 0.746, messages: 200.0 };
+            ReceivedMessages=100\nsockperf: ---> percentile 99.900 =   11.030\n\
+            sockperf: ---> percentile 50.000 =    0.746\n";
+        let expected = Report { median: 0.746, tail: 11.03, messages: 200.0 };
         assert_eq!(Report::parse(output).expect("a result"), expected);
         Report::parse("nothing").expect_err("no result");
     }

@@ -192,6 +192,14 @@ const fn ping_pong(weft: bool) -> Tool {
     Tool::Sockperf { bytes: 64, weft }
 }
 
+const fn ping_pong_tail(weft: bool) -> Tool {
+    Tool::SockperfTail { bytes: 64, weft }
+}
+
+const fn memcached(clients: u32, weft: bool) -> Tool {
+    Tool::Memcached { clients, weft }
+}
+
 const fn redis(clients: u32, pipeline: u32, weft: bool) -> Tool {
     Tool::Redis { clients, pipeline, weft }
 }
@@ -205,21 +213,28 @@ const fn stream(weft: bool) -> Tool {
 }
 
 /// Programs that know nothing of RDMA, on one host.
-pub(crate) const GROUPS_OF_SOCKETS: [Group; 14] = [
+pub(crate) const GROUPS_OF_SOCKETS: [Group; 18] = [
     // TCP is at its best where no core has to be woken.
     Group {
         baseline_placement: Some(Placement::Together),
         ..Group::of(ping_pong(false), &[(ping_pong(true), Target::AtMost(0.125))])
     },
     Group::of(ping_pong(false), &[(ping_pong(true), Target::AtMost(0.02))]),
+    Group::of(ping_pong_tail(false), &[(ping_pong_tail(true), Target::AtMost(1.0))]),
     Group {
         placement: Some(Placement::Together),
         ..Group::of(ping_pong(false), &[(ping_pong(true), Target::AtMost(1.0))])
+    },
+    Group {
+        placement: Some(Placement::Together),
+        ..Group::of(ping_pong_tail(false), &[(ping_pong_tail(true), Target::AtMost(1.0))])
     },
     Group::of(stream(false), &[(stream(true), Target::AtLeast(2.0))]),
     Group::of(redis(1, 1, false), &[(redis(1, 1, true), Target::AtLeast(3.0))]),
     Group::of(redis(50, 1, false), &[(redis(50, 1, true), Target::AtLeast(1.8))]),
     Group::of(redis(50, 16, false), &[(redis(50, 16, true), Target::AtLeast(1.2))]),
+    Group::of(memcached(1, false), &[(memcached(1, true), Target::AtLeast(1.4))]),
+    Group::of(memcached(16, false), &[(memcached(16, true), Target::AtLeast(1.4))]),
     Group::of(nginx(1_024, false), &[(nginx(1_024, true), Target::AtLeast(1.4))]),
     Group::of(nginx(1 << 20, false), &[(nginx(1 << 20, true), Target::AtLeast(1.5))]),
     // More that wants to run than there are cores.

@@ -1,0 +1,120 @@
+//! Body of the target for streams through shared memory: a peer that writes what it likes over the
+//! words that both ends share.
+//!
+//! The input's first byte says which end is attacked, and the flow control; then there are records:
+//!
+//! ```text
+//! bytes 0 and 1: which word, of those of `peers_words`
+//! bytes 2 to 9:  what stands there from now on
+//! byte 10:       what the end does then
+//! byte 11:       for how many bytes, in units of 257
+//! ```
+
+use std::fs::{File, read_dir};
+use std::io::IoSliceMut;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::OnceLock;
+
+use rustix::time::Timespec;
+use weft_stream::places::peers_words;
+use weft_stream::{End, Flow, How, Owner, Process, Registry, Tuple};
+use weft_sys::Buffers;
+
+const RECORD_LEN: usize = 12;
+/// An input's records; each may cost the time of a system call.
+const RECORDS_MAX: usize = 64;
+const MSG_NOSIGNAL: i32 = 0x4000;
+
+/// A registry, and its file as another process has it.
+fn shared() -> &'static (Registry, File) {
+    static SHARED: OnceLock<(Registry, File)> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let directory = std::env::temp_dir().join(format!("weft-fuzz-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let registry = Registry::open(&directory).expect("a registry");
+        let entry = read_dir(&directory).expect("the directory").next().expect("a file");
+        let path = entry.expect("an entry").path();
+        let file = File::options().write(true).open(path).expect("the file");
+        std::fs::remove_dir_all(directory).expect("nobody else needs the name");
+        (registry, file)
+    })
+}
+
+/// Both ends of a connection that has moved to memory. `None`: what earlier inputs have left
+/// behind is still to be swept.
+fn connection(flow: Flow) -> Option<([TcpStream; 2], [End; 2])> {
+    let registry = &shared().0;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    let own = client.local_addr().expect("connected");
+    let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
+    let me = Process { pid: std::process::id(), cookie: 0, program: [0; 16] };
+    let offered = End::offer(registry, &tuple, &me, flow)?;
+    let found = End::find(registry, &tuple, &me, (0, 0))?;
+    found.advance(server.as_fd());
+    offered.advance(client.as_fd());
+    found.advance(server.as_fd());
+    Some(([client, server], [offered, found]))
+}
+
+/// Whatever the peer writes, each call comes to an end, and touches nothing else.
+pub fn stream(data: &[u8]) {
+    let Some((&kind, records)) = data.split_first() else { return };
+    let flow = if kind & 2 == 0 { Flow::Packed } else { Flow::Credit };
+    let Some((sockets, ends)) = connection(flow) else { return };
+    let (end, socket) = (&ends[usize::from(kind & 1)], &sockets[usize::from(kind & 1)]);
+    let client = end.tuple().addresses().0;
+    let slot = shared().0.connections().find(|found| found.client.address == client);
+    let Some(slot) = slot.map(|found| found.slot) else { return };
+    let words = peers_words(slot);
+    for record in records.chunks_exact(RECORD_LEN).take(RECORDS_MAX) {
+        let at = words[usize::from(u16::from_le_bytes([record[0], record[1]])) % words.len()];
+        let len = if at.is_multiple_of(8) { 8 } else { 4 };
+        shared().1.write_all_at(&record[2..2 + len], at as u64).expect("written");
+        call(end, socket, record[10], usize::from(record[11]) * 257);
+    }
+    for end in ends {
+        let _ = end.release();
+    }
+}
+
+/// Everything that can be called on an end, but for what gives it back.
+fn call(end: &End, socket: &TcpStream, which: u8, len: usize) {
+    let fd = socket.as_fd();
+    let mut bytes = vec![0; len];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let buffers = Buffers::of(slices);
+    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    match which / 8 % 16 {
+        0 | 1 => drop(end.try_recv(fd, buffers, how)),
+        2 | 3 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),
+        4 => drop(end.settle(fd, how.keep)),
+        5 => end.hush(fd),
+        6 => end.leave(fd),
+        7 => end.acknowledge(fd),
+        8 => end.want_room(),
+        9 => drop(end.doze(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
+        10 => {
+            end.begin_sleep();
+            end.end_sleep();
+        }
+        11 => {
+            let owner = Owner { pid: std::process::id(), proof: (0, 0) };
+            if let Some(number) = end.post_source(fd, buffers, &owner) {
+                let _ = end.source_progress(number);
+                let _ = end.withdraw_source(number);
+            }
+        }
+        12 => {
+            let _ = end.part();
+        }
+        13 => end.shut_read(),
+        14 => end.hang_up(),
+        _ => end.shut_write(),
+    }
+    let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
+    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
+}
