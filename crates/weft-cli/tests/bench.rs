@@ -158,10 +158,13 @@ fn connections_and_the_stream_below() {
 #[test]
 fn tcp_sockets_and_their_buffers() {
     let tables = measure(&["sockets", "--sizes", "1k", "--over", "tcp-sockets"]);
-    let [_, throughput, buffers, setup] = &tables[..] else { panic!("four tables: {tables:?}") };
+    let [_, throughput, buffers, setup, copies] = &tables[..] else {
+        panic!("five tables, none of sizes that were not asked for: {tables:?}")
+    };
     assert!(value(&rows(throughput)[0], "rate") > 0.0);
     assert!(value(&rows(buffers)[0], "held") > 0.0 && value(&rows(buffers)[0], "buffers") > 0.0);
     assert!(value(&rows(setup)[0], "rate") > 0.0);
+    assert!(value(&rows(copies)[0], "bandwidth") > 0.0);
 }
 
 #[test]
