@@ -81,7 +81,7 @@ impl Mapping {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::io::Write as _;
