@@ -284,7 +284,12 @@ impl Sources {
                     }
                 };
                 let Some(now) = self.advance(next, state, offset + len as u64, &place, keep) else {
-                    break; // The sender has changed its mind: what was copied does not count.
+                    // The sender has changed its mind: what was copied does not count. What stays
+                    // is not counted in the state: it must not be taken twice.
+                    if keep && offset > state & COUNT_MASK {
+                        return pulled;
+                    }
+                    break;
                 };
                 state = now;
                 offset += len as u64;

@@ -175,7 +175,7 @@ fn touched(address: usize) {
     let page = address / PAGE * PAGE;
     let page = page..page + PAGE;
     locked(|records, spent| {
-        records.give_back(&page, true, spent);
+        records.give_back(&page, spent);
         // It may be nobody's any more, and the thread still waits.
         records.release(&page, None);
     });
@@ -198,7 +198,7 @@ fn forsake_range(start: usize, len: usize) {
         return;
     }
     let before = crate::errno::get();
-    locked(|records, spent| records.give_back(&(start..end), true, spent));
+    locked(|records, spent| records.give_back(&(start..end), spent));
     crate::errno::set_raw(before);
 }
 
@@ -324,26 +324,24 @@ impl Records {
     }
 
     /// Gives pages back to the program.
-    fn give_back(&mut self, pages: &Range<usize>, by_program: bool, spent: &mut Spent) {
+    fn give_back(&mut self, pages: &Range<usize>, spent: &mut Spent) {
         for at in 0..RECORDS_MAX {
             let overlaps =
                 |record: &&Record| record.pages.start < pages.end && pages.start < record.pages.end;
             if self.all[at].as_ref().filter(overlaps).is_some() {
-                self.relocate(at, by_program, spent);
+                self.relocate(at, spent);
             }
         }
     }
 
     /// Copies what a record has promised, so that its pages are needed no longer.
-    fn relocate(&mut self, at: usize, by_program: bool, spent: &mut Spent) {
+    fn relocate(&mut self, at: usize, spent: &mut Spent) {
         let Some(block) = self.block(at) else { return };
         let Some(record) = &mut self.all[at] else { return };
         if record.is_over_soon() {
             return self.end(at, spent);
         }
-        if let Kind::Stream(stream) = &*record.held
-            && by_program
-        {
+        if let Kind::Stream(stream) = &*record.held {
             stream.zcopy().touched();
         }
         let place = block + Plan::EDGES_LEN;
