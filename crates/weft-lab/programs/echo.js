@@ -24,8 +24,10 @@ function serve(port, connections) {
 function connect(port, length) {
   const content = Buffer.alloc(length, Buffer.from({ length: PERIOD }, (_, i) => i ^ (i >> 8)));
   const echoed = [];
-  const server = net.connect(port, HOST, () => {
-    for (let sent = 0, chunk = 1; sent < length; chunk = ((chunk * 3) % 70001) + 1) {
+  // A byte there and back, after which both ends know what carries the rest.
+  const server = net.connect(port, HOST, () => server.write(content.subarray(0, 1)));
+  server.once("data", () => {
+    for (let sent = 1, chunk = 1; sent < length; chunk = ((chunk * 3) % 70001) + 1) {
       server.write(content.subarray(sent, sent + chunk));
       sent += chunk;
     }

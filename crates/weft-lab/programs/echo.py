@@ -42,9 +42,11 @@ def send(server, content):
 def connect(port, length):
     content = (BLOCK * (length // PERIOD + 1))[:length]
     with socket.create_connection(("127.0.0.1", port)) as server:
-        sender = threading.Thread(target=send, args=(server, content))
+        # A byte there and back, after which both ends know what carries the rest.
+        server.sendall(content[:1])
+        echoed = bytearray(server.recv(1))
+        sender = threading.Thread(target=send, args=(server, content[1:]))
         sender.start()
-        echoed = bytearray()
         while data := server.recv(1 << 16):
             echoed += data
         sender.join()
