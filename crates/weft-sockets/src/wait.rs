@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use rustix::time::{ClockId, clock_gettime};
-use weft_sys::{CoreOffers, Offer, Spin};
+use weft_sys::{CoreOffers, Offer, Scarcity, Spin};
 
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 16;
@@ -13,6 +13,13 @@ const OFFER_NS: u64 = 5_000;
 fn offers() -> &'static CoreOffers {
     static OFFERS: OnceLock<CoreOffers> = OnceLock::new();
     OFFERS.get_or_init(CoreOffers::new)
+}
+
+/// What offers say that are made by time.
+static SCARCITY: Scarcity = Scarcity::new();
+
+fn are_cores_scarce(now: u64) -> bool {
+    offers().are_cores_scarce(now) || SCARCITY.is_believed(now)
 }
 
 /// Nanoseconds that no one adjusts.
@@ -35,13 +42,13 @@ impl<'a> Wait<'a> {
 
     /// Whether [`Wait::look`] would look for any time at all.
     pub(crate) fn would_look(&self) -> bool {
-        self.spin.ns(offers().are_cores_scarce(self.began)) > 0
+        self.spin.ns(are_cores_scarce(self.began)) > 0
     }
 
     /// Looks for as long as that has paid, `most` nanoseconds at most. Whether it is there now.
     pub(crate) fn look(&self, most: u64, mut is_there: impl FnMut() -> bool) -> bool {
         let offers = offers();
-        let scarce = offers.are_cores_scarce(self.began);
+        let scarce = are_cores_scarce(self.began);
         let limit = self.began + self.spin.ns(scarce).min(most);
         let mut looks = 0_u32;
         let mut time = self.began;
@@ -55,14 +62,23 @@ impl<'a> Wait<'a> {
             }
             looks += LOOKS;
             time = now();
-            if looks >= offers.patience() || time >= offered + OFFER_NS {
+            let by_looks = looks >= offers.patience();
+            if by_looks || time >= offered + OFFER_NS {
                 looks = 0;
                 if offers.kind(time) == Offer::Nap {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
                 }
                 rustix::thread::sched_yield();
                 let after = now();
-                offers.learn(after - time, after);
+                let took = after - time;
+                if by_looks {
+                    offers.learn(took, after);
+                } else {
+                    SCARCITY.learn(took, after);
+                    if SCARCITY.is_believed(after) {
+                        return is_there();
+                    }
+                }
                 (time, offered) = (after, after);
             }
         }

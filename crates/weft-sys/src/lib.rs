@@ -21,6 +21,7 @@ mod presence;
 mod process_vm;
 mod region;
 mod ring;
+mod scarcity;
 #[cfg(not(loom))]
 mod shared;
 mod shared_lock;
@@ -55,6 +56,7 @@ pub use region::Region;
 #[cfg(not(loom))]
 pub use ring::SharedSlots;
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
+pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread};

@@ -1,0 +1,96 @@
+//! How long cores are believed to be scarce after an offer of one was taken up for long.
+//!
+//! One such offer says nothing: an interrupt, or a virtual core that did not run, looks the same.
+//! Where threads outnumber cores the next one is taken up as well. After that the belief is short
+//! at first, and twice as long each time that it is found to be true soon after it has ended.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// The belief lasts so long, in nanoseconds, at first and at most.
+const SPAN_MIN_NS: u64 = 1_000_000;
+const SPAN_MAX_NS: u64 = 128_000_000;
+/// Soon: within so many times as long as it has lasted.
+const SOON: u64 = 2;
+/// An offer that took more than this, in nanoseconds, was taken up for long.
+const LONG_NS: u64 = 20_000;
+/// So many in a row, after which cores are believed to be scarce.
+const LONG_MIN: u32 = 2;
+
+/// What is believed. Threads may learn at once; then one of the lessons is lost.
+#[derive(Debug, Default)]
+pub struct Scarcity {
+    until: AtomicU64,
+    span: AtomicU64,
+    /// Offers in a row that were taken up for long.
+    long: AtomicU32,
+}
+
+impl Scarcity {
+    /// Nothing is known yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { until: AtomicU64::new(0), span: AtomicU64::new(0), long: AtomicU32::new(0) }
+    }
+
+    /// Whether cores are scarce `now`, in nanoseconds.
+    #[inline]
+    pub fn is_believed(&self, now: u64) -> bool {
+        now < self.until.load(Ordering::Relaxed)
+    }
+
+    /// An offer that ended `now` took this long; both in nanoseconds.
+    pub fn learn(&self, took: u64, now: u64) {
+        let long = if took > LONG_NS { self.long.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.long.store(long % LONG_MIN, Ordering::Relaxed);
+        if long < LONG_MIN {
+            return;
+        }
+        let span = self.span.load(Ordering::Relaxed);
+        let soon = self.until.load(Ordering::Relaxed).saturating_add(SOON * span);
+        let longer = if now < soon { 2 * span } else { 0 };
+        let span = longer.clamp(SPAN_MIN_NS, SPAN_MAX_NS);
+        self.span.store(span, Ordering::Relaxed);
+        self.until.store(now.saturating_add(span), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_belief_that_is_true_again_and_again_lasts_long() {
+        let scarcity = Scarcity::new();
+        let mut now = 1_000_000_000;
+        let mut lost = 0;
+        for _ in 0..20 {
+            (0..LONG_MIN).for_each(|_| scarcity.learn(LONG_NS + 1, now));
+            lost += LONG_MIN;
+            while scarcity.is_believed(now) {
+                now += 100_000;
+            }
+        }
+        assert!(now > 1_000_000_000 + 12 * SPAN_MAX_NS, "{lost} offers in {now} ns");
+    }
+
+    #[test]
+    fn one_that_is_not_is_soon_over() {
+        let scarcity = Scarcity::new();
+        assert!(!scarcity.is_believed(1));
+        for now in (1..50).map(|times| times * 20_000_000) {
+            (0..LONG_MIN).for_each(|_| scarcity.learn(LONG_NS + 1, now));
+            assert!(scarcity.is_believed(now + SPAN_MIN_NS - 1));
+            assert!(!scarcity.is_believed(now + SPAN_MIN_NS));
+        }
+    }
+
+    #[test]
+    fn one_offer_says_nothing() {
+        let scarcity = Scarcity::new();
+        for now in 1..50 {
+            scarcity.learn(LONG_NS * now, now);
+            scarcity.learn(LONG_NS / now, now);
+            assert!(!scarcity.is_believed(now));
+        }
+    }
+}
