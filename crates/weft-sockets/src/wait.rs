@@ -71,9 +71,11 @@ impl<'a> Wait<'a> {
                 rustix::thread::sched_yield();
                 let after = now();
                 let took = after - time;
-                if by_looks {
+                // One that is made by time may be taken up for long by chance.
+                if by_looks || took <= Scarcity::LONG_NS {
                     offers.learn(took, after);
-                } else {
+                }
+                if !by_looks {
                     SCARCITY.learn(took, after);
                     if SCARCITY.is_believed(after) {
                         return is_there();

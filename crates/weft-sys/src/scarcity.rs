@@ -11,8 +11,6 @@ const SPAN_MIN_NS: u64 = 1_000_000;
 const SPAN_MAX_NS: u64 = 128_000_000;
 /// Soon: within so many times as long as it has lasted.
 const SOON: u64 = 2;
-/// An offer that took more than this, in nanoseconds, was taken up for long.
-const LONG_NS: u64 = 20_000;
 /// So many in a row, after which cores are believed to be scarce.
 const LONG_MIN: u32 = 2;
 
@@ -26,6 +24,9 @@ pub struct Scarcity {
 }
 
 impl Scarcity {
+    /// An offer that took more than this, in nanoseconds, was taken up for long.
+    pub const LONG_NS: u64 = 20_000;
+
     /// Nothing is known yet.
     #[must_use]
     pub const fn new() -> Self {
@@ -40,7 +41,7 @@ impl Scarcity {
 
     /// An offer that ended `now` took this long; both in nanoseconds.
     pub fn learn(&self, took: u64, now: u64) {
-        let long = if took > LONG_NS { self.long.load(Ordering::Relaxed) + 1 } else { 0 };
+        let long = if took > Self::LONG_NS { self.long.load(Ordering::Relaxed) + 1 } else { 0 };
         self.long.store(long % LONG_MIN, Ordering::Relaxed);
         if long < LONG_MIN {
             return;
@@ -64,7 +65,7 @@ mod tests {
         let mut now = 1_000_000_000;
         let mut lost = 0;
         for _ in 0..20 {
-            (0..LONG_MIN).for_each(|_| scarcity.learn(LONG_NS + 1, now));
+            (0..LONG_MIN).for_each(|_| scarcity.learn(Scarcity::LONG_NS + 1, now));
             lost += LONG_MIN;
             while scarcity.is_believed(now) {
                 now += 100_000;
@@ -78,7 +79,7 @@ mod tests {
         let scarcity = Scarcity::new();
         assert!(!scarcity.is_believed(1));
         for now in (1..50).map(|times| times * 20_000_000) {
-            (0..LONG_MIN).for_each(|_| scarcity.learn(LONG_NS + 1, now));
+            (0..LONG_MIN).for_each(|_| scarcity.learn(Scarcity::LONG_NS + 1, now));
             assert!(scarcity.is_believed(now + SPAN_MIN_NS - 1));
             assert!(!scarcity.is_believed(now + SPAN_MIN_NS));
         }
@@ -88,8 +89,8 @@ mod tests {
     fn one_offer_says_nothing() {
         let scarcity = Scarcity::new();
         for now in 1..50 {
-            scarcity.learn(LONG_NS * now, now);
-            scarcity.learn(LONG_NS / now, now);
+            scarcity.learn(Scarcity::LONG_NS * now, now);
+            scarcity.learn(Scarcity::LONG_NS / now, now);
             assert!(!scarcity.is_believed(now));
         }
     }
