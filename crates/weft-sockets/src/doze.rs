@@ -1,6 +1,5 @@
 //! Dozing until the peer of one of several ends has put something.
 
-use rustix::event::Timespec;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::End;
@@ -23,10 +22,6 @@ pub(crate) fn doze<'a>(ends: impl Iterator<Item = &'a End>, time: u64) -> Result
         let Some(word) = end.begin_doze() else { return Ok(()) };
         words.push(word);
     }
-    let until = wait::now().saturating_add(time.min(TIME_NS));
-    let until = Timespec {
-        tv_sec: (until / 1_000_000_000).cast_signed(),
-        tv_nsec: (until % 1_000_000_000).cast_signed(),
-    };
+    let until = wait::timespec(wait::now().saturating_add(time.min(TIME_NS)));
     Doze::doze_on_any(words.into_iter(), &until)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::{CoreOffers, Offer, Scarcity, Spin};
 
 /// Looks between two glances at the clock.
@@ -26,6 +26,12 @@ fn are_cores_scarce(now: u64) -> bool {
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+/// Nanoseconds as the kernel takes them.
+pub(crate) fn timespec(ns: u64) -> Timespec {
+    const SECOND: u64 = 1_000_000_000;
+    Timespec { tv_sec: (ns / SECOND).cast_signed(), tv_nsec: (ns % SECOND).cast_signed() }
 }
 
 /// A wait: began when, and how long it is to be looked through.

@@ -370,23 +370,31 @@ CASE(share_exec_without_environment)
 	echo_through_exec(pair, true);
 }
 
-/* The program itself is replaced, as inetd-like servers and shells do it. */
-CASE(share_exec_by_shell)
+/* A shell has the end as its standard streams, and nobody else has it any more. */
+static pid_t hand_to_shell(struct end *end, char *command)
 {
-	char *arguments[] = { "sh", "-c", "read line; echo \"got $line\"; cat", NULL };
-	pid_t child;
+	char *arguments[] = { "sh", "-c", command, NULL };
+	pid_t child = start_child();
 
-	if (pair->mode == THREADS)
-		return;
-	child = start_child();
 	if (!child) {
-		dup2(pair->a->fd, STDIN_FILENO);
-		dup2(pair->a->fd, STDOUT_FILENO);
+		dup2(end->fd, STDIN_FILENO);
+		dup2(end->fd, STDOUT_FILENO);
 		closefrom(3);
 		execv("/bin/sh", arguments);
 		_exit(99);
 	}
-	close(pair->a->fd);
+	close(end->fd);
+	return child;
+}
+
+/* The program itself is replaced, as inetd-like servers and shells do it. */
+CASE(share_exec_by_shell)
+{
+	pid_t child;
+
+	if (pair->mode == THREADS)
+		return;
+	child = hand_to_shell(pair->a, "read line; echo \"got $line\"; cat");
 	ON(pair->b, do_send, .text = "a line\n");
 	ON(pair->b, do_recv, .size = 11, .flags = MSG_WAITALL);
 	ON(pair->b, do_send, .text = "and more");
@@ -399,20 +407,11 @@ CASE(share_exec_by_shell)
 /* The next program has the connection as its standard streams, and uses them by the C library. */
 CASE(share_exec_stdio)
 {
-	char *arguments[] = { "sh", "-c", "read line; sed -u s/a/b/; echo end of \"$line\"", NULL };
 	pid_t child;
 
 	if (pair->mode == THREADS)
 		return;
-	child = start_child();
-	if (!child) {
-		dup2(pair->a->fd, STDIN_FILENO);
-		dup2(pair->a->fd, STDOUT_FILENO);
-		closefrom(3);
-		execv("/bin/sh", arguments);
-		_exit(99);
-	}
-	close(pair->a->fd);
+	child = hand_to_shell(pair->a, "read line; sed -u s/a/b/; echo end of \"$line\"");
 	ON(pair->b, do_send, .text = "a line\n");
 	for (int i = 0; i < 3; i++) {
 		ON(pair->b, do_send, .text = "a word\n");

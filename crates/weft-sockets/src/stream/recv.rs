@@ -13,7 +13,7 @@ use super::send::deadline;
 use super::{By, SPIN_MAX_NS, Stream, borrow, is_nonblocking};
 use crate::next::next;
 use crate::wait::Wait;
-use crate::{epoll, process, settings, wait};
+use crate::{doze, epoll, process, settings, wait};
 
 /// Nanoseconds between two questions to the kernel whether a peer was killed that has said nothing.
 const ASK_NS: u64 = 1_000_000;
@@ -262,7 +262,7 @@ fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
 /// How long to sleep where only the peer can end it.
 fn doze_time(fd: RawFd) -> Timespec {
     let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
-    let longest = std::time::Duration::from_millis(10);
+    let longest = std::time::Duration::from_nanos(doze::TIME_NS);
     let time = limit.map_or(longest, |limit| limit.min(longest));
     Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::thread::futex;
@@ -177,13 +177,7 @@ pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
 }
 
 fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
-    let left = deadline.map(|deadline| {
-        let left = deadline.saturating_sub(wait::now());
-        Timespec {
-            tv_sec: (left / 1_000_000_000).cast_signed(),
-            tv_nsec: (left % 1_000_000_000).cast_signed(),
-        }
-    });
+    let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
     match rustix::event::poll(&mut set, left.as_ref()) {
         Ok(0) => Err(Errno::AGAIN),

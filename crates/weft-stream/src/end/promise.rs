@@ -53,20 +53,13 @@ impl End {
         buffers: Buffers<'_>,
         owner: &Owner,
     ) -> Option<SourceNumber> {
-        let words = self.tx.words();
-        let held = SharedLock::on(words.lock).lock()?;
-        let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
-        if !in_memory || self.is_the_kernels_to_send() {
-            return None;
-        }
-        let promised = self.sources_out.promised_by(owner.pid)?;
-        if promised.saturating_add(buffers.len()) > self.tx.reserve() {
-            return None;
-        }
-        let number = self.sources_out.post(buffers, owner, true)?;
-        self.tx.count_message();
-        self.announce_bytes(socket, &held);
-        Some(number)
+        self.name_bytes(socket, || {
+            let promised = self.sources_out.promised_by(owner.pid)?;
+            if promised.saturating_add(buffers.len()) > self.tx.reserve() {
+                return None;
+            }
+            self.sources_out.post(buffers, owner, true)
+        })
     }
 
     /// Whether a promise of the caller's still binds it: the peer is there, and has not pulled all.

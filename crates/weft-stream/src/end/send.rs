@@ -78,13 +78,27 @@ impl End {
         buffers: Buffers<'_>,
         owner: &Owner,
     ) -> Option<SourceNumber> {
+        self.name_bytes(socket, || {
+            if self.sources_out.are_open() {
+                return None;
+            }
+            self.sources_out.post(buffers, owner, false)
+        })
+    }
+
+    /// Posts a source, under the lock of the own direction, if the rings carry it.
+    pub(super) fn name_bytes(
+        &self,
+        socket: BorrowedFd<'_>,
+        post: impl FnOnce() -> Option<SourceNumber>,
+    ) -> Option<SourceNumber> {
         let words = self.tx.words();
         let held = SharedLock::on(words.lock).lock()?;
         let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
-        if !in_memory || self.is_the_kernels_to_send() || self.sources_out.are_open() {
+        if !in_memory || self.is_the_kernels_to_send() {
             return None;
         }
-        let number = self.sources_out.post(buffers, owner, false)?;
+        let number = post()?;
         self.tx.count_message();
         self.announce_bytes(socket, &held);
         Some(number)
