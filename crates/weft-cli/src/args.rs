@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use weft_bench::BenchArgs;
 
+use crate::sockets;
+
 /// Run unmodified RDMA programs on a machine with no RDMA hardware.
 #[derive(Debug, Parser)]
 #[command(
@@ -220,10 +222,7 @@ pub(crate) struct DumpArgs {
 }
 
 #[derive(Debug, Default, Args)]
-#[command(
-    after_help = "The connections are those of this user, in all registries of WEFT_SHM_DIR \
-    (/dev/shm by default)."
-)]
+#[command(after_help = CONNECTIONS_SHOWN, after_long_help = stat_help())]
 pub(crate) struct StatArgs {
     /// Print JSON; with --watch, a document a line
     #[arg(long)]
@@ -252,6 +251,13 @@ pub(crate) struct TopArgs {
     /// Time between two looks
     #[arg(short, long, value_name = "SECS", default_value = "1", value_parser = interval)]
     pub(crate) interval: Duration,
+}
+
+const CONNECTIONS_SHOWN: &str = "The connections are those of this user, in all registries of \
+    WEFT_SHM_DIR (/dev/shm by default).";
+
+fn stat_help() -> String {
+    format!("{CONNECTIONS_SHOWN}\n\nWhy TCP carries a connection:\n{}", sockets::reasons())
 }
 
 /// A time in seconds that is neither a busy loop nor for ever.

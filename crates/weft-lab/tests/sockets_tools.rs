@@ -85,6 +85,40 @@ fn stat_shows_who_talks_to_whom() -> Result<()> {
     Ok(())
 }
 
+/// A connection to itself that goes by memory until its program sends urgent data, of which it
+/// says so, and then stays.
+const LEAVING: &str = r#"
+import socket, time
+listening = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listening.getsockname())
+other, _ = listening.accept()
+for _ in range(10):
+    one.send(b"there"), other.recv(5), other.send(b"back"), one.recv(4)
+one.send(b"!", socket.MSG_OOB)
+print("urgent", flush=True)
+time.sleep(60)
+"#;
+
+#[test]
+fn stat_says_why_a_connection_is_on_tcp() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let mut program = sockets.client("python3").arg("-c").arg(LEAVING).start()?;
+    program.printed("urgent", TIMEOUT)?;
+    let report = sockets.plain(weft()?).args(["stat", "--json"]).run(TIMEOUT)?.success()?;
+    let report: Value = serde_json::from_str(&report.stdout)?;
+    let connection = &report["connections"][0];
+    ensure!(connection["client"]["pid"] == program.pid(), "{report}");
+    ensure!(connection["transport"] == "tcp" && connection["state"] == "returned", "{report}");
+    ensure!(connection["why"] == "urgent", "{report}");
+    ensure!(connection["bytes"]["to_server"].as_u64() > Some(0), "{report}");
+    ensure!(report["totals"]["fallbacks"]["urgent"] == 1, "{report}");
+    let text = sockets.plain(weft()?).arg("stat").run(TIMEOUT)?.success()?;
+    text.said("urgent")?.said("on TCP: urgent 1")?;
+    let help = sockets.plain(weft()?).args(["stat", "--help"]).run(TIMEOUT)?.success()?;
+    help.said("urgent data, or data with the connection's start")?;
+    Ok(())
+}
+
 #[test]
 fn stat_watches() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;

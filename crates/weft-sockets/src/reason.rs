@@ -11,93 +11,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::getsockname;
-use weft_stream::{Carrier, End, Fallback};
+pub(crate) use weft_stream::Reason;
+use weft_stream::{Carrier, End};
 
 use crate::stream::{addresses, borrow};
 use crate::{errno, process};
 
 /// Bytes of a line; what is longer is cut.
 const LINE_MAX: usize = 256;
-
-/// Why a connection is the kernel's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Reason {
-    Rule,
-    Remote,
-    Peer,
-    Ended,
-    Registry,
-    Room,
-    Itself,
-    Unseen,
-    Early,
-    Urgent,
-    Notices,
-    Option,
-    Signals,
-    Watched,
-    PassedOn,
-    Forked,
-    Confined,
-}
-
-impl Reason {
-    const ALL: [Self; 17] = [
-        Self::Rule,
-        Self::Remote,
-        Self::Peer,
-        Self::Ended,
-        Self::Registry,
-        Self::Room,
-        Self::Itself,
-        Self::Unseen,
-        Self::Early,
-        Self::Urgent,
-        Self::Notices,
-        Self::Option,
-        Self::Signals,
-        Self::Watched,
-        Self::PassedOn,
-        Self::Forked,
-        Self::Confined,
-    ];
-
-    /// Under which it is counted.
-    pub(crate) fn fallback(self) -> Fallback {
-        match self {
-            Self::Rule => Fallback::Rule,
-            Self::Remote => Fallback::Remote,
-            Self::Peer | Self::Ended => Fallback::Peer,
-            Self::Registry | Self::Room => Fallback::Room,
-            Self::PassedOn | Self::Forked => Fallback::HandedOn,
-            Self::Confined => Fallback::Confined,
-            _ => Fallback::Feature,
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Rule => "a rule says so",
-            Self::Remote => "the peer is on another host",
-            Self::Peer => "the peer is not on weft, or another user's",
-            Self::Ended => "the peer had not agreed to more when it ended",
-            Self::Registry => "there is no registry to be had",
-            Self::Room => "the registry has no room",
-            Self::Itself => "it is connected to itself",
-            Self::Unseen => "it was connected by a way that is not seen",
-            Self::Early => "it was used before it was connected",
-            Self::Urgent => "urgent data, or data with the connection's start",
-            Self::Notices => "MSG_ZEROCOPY",
-            Self::Option => "an option that only the kernel has",
-            Self::Signals => "signals for input and output",
-            Self::Watched => "several instances of epoll, or one in another",
-            Self::PassedOn => "it was passed to another process",
-            Self::Forked => "a child was born before the peer was known",
-            Self::Confined => "the program gives up system calls",
-        }
-    }
-}
 
 /// Whether `WEFT_LOG` asks for such lines.
 pub(crate) fn wanted() -> bool {

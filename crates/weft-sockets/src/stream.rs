@@ -254,7 +254,7 @@ impl Stream {
             Some(end) => {
                 end.leave(borrow(fd));
                 self.told.note(why);
-                end.count_fallback(why.fallback());
+                end.note_left(why);
             }
             None if !self.is(Phase::Tcp) => self.fall_back(why),
             None => {}
@@ -468,7 +468,7 @@ fn shut(end: &End, how: libc::c_int) {
 
 fn fall_back(why: Reason) {
     if let Some(registry) = settings::registry() {
-        registry.count_fallback(why.fallback());
+        registry.count_fallback(why);
     }
 }
 

@@ -4,6 +4,7 @@
 //! pairs of cache lines.
 
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, SMALL_RING_LEN};
+use crate::reason::Reason;
 
 pub(crate) const PAGE: usize = 4_096;
 pub(crate) const LINES: usize = 128;
@@ -18,9 +19,9 @@ pub(crate) mod totals {
     pub(crate) const MESSAGES: usize = 32;
     /// Bytes of those that were not copied twice.
     pub(crate) const PULLED: usize = 40;
-    /// One counter for each reason why a connection stays on TCP.
+    /// One counter for each [`crate::Reason`].
     pub(crate) const FALLBACKS: usize = 128;
-    pub(crate) const FALLBACKS_MAX: usize = 16;
+    pub(crate) const FALLBACKS_MAX: usize = 32;
 }
 
 /// One bit for each slot: taken or not.
@@ -48,6 +49,8 @@ pub(crate) mod entry {
     pub(crate) const FILLED: usize = 48;
     /// The connection's flow control ([`crate::flow::Flow`]).
     pub(crate) const FLOW: usize = 56;
+    /// Why it has gone back to TCP: 0, or one more than the number of a [`crate::Reason`].
+    pub(crate) const LEFT: usize = 64;
 }
 
 /// A slot: a page of words, then four rings.
@@ -202,6 +205,7 @@ pub(crate) const fn big_ring_at(slot: usize, direction: usize) -> usize {
 
 const _: () = {
     assert!(BITMAP + CONNECTIONS_MAX / 8 <= PAGE, "the bitmap ends with the first page");
+    assert!(Reason::ALL.len() <= totals::FALLBACKS_MAX);
     assert!(totals::FALLBACKS + totals::FALLBACKS_MAX * 8 <= BITMAP);
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
     assert!(2 * side::LEN + 2 * direction::LEN <= GRANTS);

@@ -22,6 +22,7 @@ mod patience;
 #[doc(hidden)]
 pub mod places;
 mod plan;
+mod reason;
 mod registry;
 mod ring;
 pub mod rules;
@@ -38,8 +39,9 @@ pub use how::How;
 pub use judge::{Judge, Way};
 pub use patience::Patience;
 pub use plan::Plan;
+pub use reason::Reason;
 pub use registry::{OpenError, Registry, directory, is_local};
-pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, Fallback, SideSnapshot, Totals};
+pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, SideSnapshot, Totals};
 pub use source::{Owner, SourceNumber};
 pub use tuple::Tuple;
 pub use words::Role;

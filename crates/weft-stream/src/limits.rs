@@ -2,7 +2,7 @@
 //! needs another [`VERSION`].
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Bytes of a direction's first ring: enough for requests and replies.

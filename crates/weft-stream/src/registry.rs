@@ -22,6 +22,7 @@ use crate::layout::{
     big_ring_at, entry, entry_at, slot_at, totals,
 };
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
+use crate::reason::Reason;
 use crate::sweep;
 use crate::tuple::{Tuple, from_halves, halves};
 
@@ -158,6 +159,7 @@ impl Registry {
             self.word64(at + entry::ADDRESSES + 8 * index).store(half, Ordering::Relaxed);
         }
         self.word(at + entry::PORTS).store(tuple.ports, Ordering::Relaxed);
+        self.word(at + entry::LEFT).store(0, Ordering::Relaxed);
         self.word(at + entry::GENERATION).fetch_add(1, Ordering::Relaxed);
         Some(slot)
     }
@@ -229,6 +231,18 @@ impl Registry {
     /// A slot's flow control.
     pub(crate) fn flow(&self, slot: usize) -> Flow {
         Flow::of(self.word(entry_at(slot) + entry::FLOW).load(Ordering::Relaxed))
+    }
+
+    /// Says why a slot's connection has gone back to TCP. `false` if that has been said already.
+    pub(crate) fn note_left(&self, slot: usize, why: Reason) -> bool {
+        let word = self.word(entry_at(slot) + entry::LEFT);
+        word.compare_exchange(0, why as u32 + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Why a slot's connection has gone back to TCP, if it has.
+    pub(crate) fn left(&self, slot: usize) -> Option<Reason> {
+        let said = self.word(entry_at(slot) + entry::LEFT).load(Ordering::Relaxed);
+        Reason::ALL.get(said.checked_sub(1)? as usize).copied()
     }
 
     /// How many bytes of a direction's big ring have memory.

@@ -5,55 +5,10 @@ use std::sync::atomic::Ordering;
 
 use crate::flow::Flow;
 use crate::layout::{direction, direction_at, side, side_at, totals};
+use crate::reason::Reason;
 use crate::registry::Registry;
 use crate::sweep;
 use crate::words::{NONE, joined};
-
-/// Why a connection stays on TCP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallback {
-    /// A rule says so.
-    Rule,
-    /// The peer is on another host.
-    Remote,
-    /// The peer does not run on Weft, or is another user's.
-    Peer,
-    /// There is no registry, or no room in it.
-    Room,
-    /// The program uses what only TCP has: urgent data, kernel zero copy.
-    Feature,
-    /// It went to a program without Weft, by exec or over a Unix socket.
-    HandedOn,
-    /// The program gives up system calls that it does not make itself.
-    Confined,
-}
-
-impl Fallback {
-    /// All, in the order of their counters.
-    pub const ALL: [Self; 7] = [
-        Self::Rule,
-        Self::Remote,
-        Self::Peer,
-        Self::Room,
-        Self::Feature,
-        Self::HandedOn,
-        Self::Confined,
-    ];
-
-    /// A word for it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rule => "rule",
-            Self::Remote => "remote",
-            Self::Peer => "peer",
-            Self::Room => "room",
-            Self::Feature => "feature",
-            Self::HandedOn => "handed-on",
-            Self::Confined => "confined",
-        }
-    }
-}
 
 /// Sums over the life of a registry.
 #[derive(Clone, Debug, Default)]
@@ -70,8 +25,8 @@ pub struct Totals {
     pub pulled: u64,
     /// Slots in use.
     pub in_use: usize,
-    /// How often connections stayed on TCP, in the order of [`Fallback::ALL`].
-    pub fallbacks: [u64; Fallback::ALL.len()],
+    /// How often connections stayed on TCP, or went back to it, in the order of [`Reason::ALL`].
+    pub fallbacks: [u64; Reason::ALL.len()],
 }
 
 /// One end of a connection.
@@ -124,6 +79,8 @@ pub struct ConnectionSnapshot {
     pub flow: Flow,
     /// Whether the accepting side has joined.
     pub joined: bool,
+    /// Why it has gone back to TCP for good, if it has.
+    pub left: Option<Reason>,
     /// Who connected.
     pub client: SideSnapshot,
     /// Who accepted.
@@ -136,7 +93,7 @@ pub struct ConnectionSnapshot {
 
 impl Registry {
     /// Counts a connection that stays on TCP.
-    pub fn count_fallback(&self, why: Fallback) {
+    pub fn count_fallback(&self, why: Reason) {
         self.total(totals::FALLBACKS + 8 * why as usize).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -151,7 +108,7 @@ impl Registry {
             messages: total(totals::MESSAGES),
             pulled: total(totals::PULLED),
             in_use: self.in_use(),
-            fallbacks: Fallback::ALL.map(|why| total(totals::FALLBACKS + 8 * why as usize)),
+            fallbacks: Reason::ALL.map(|why| total(totals::FALLBACKS + 8 * why as usize)),
         };
         for slot in self.live().filter(|&slot| self.is_accessible(slot)) {
             for way in [0, 1].map(|from| self.direction(slot, from)) {
@@ -192,6 +149,7 @@ impl Registry {
             generation: self.generation(slot),
             flow: self.flow(slot),
             joined: joined != joined::NO,
+            left: self.left(slot),
             client: self.side(slot, 0, client),
             server: self.side(slot, 1, server),
             to_server: self.direction(slot, 0),

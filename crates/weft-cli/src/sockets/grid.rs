@@ -36,7 +36,7 @@ impl Grid {
         if rates_known {
             headings.extend(["TO SERVER/s", "TO CLIENT/s", "MSG/s", "MSG/s BACK"]);
         }
-        headings.extend(["VIA", "STATE", "FLOW", "STALLS", "BELLS", "ZERO-COPY"]);
+        headings.extend(["VIA", "STATE", "WHY", "FLOW", "STALLS", "BELLS", "ZERO-COPY"]);
         headings.extend(["TO SERVER", "TO CLIENT", "MSGS", "MSGS BACK", "ADDRESSES"]);
         let rows = sample.connections.iter().map(|connection| {
             let (client, server) = (&connection.client, &connection.server);
@@ -55,6 +55,7 @@ impl Grid {
             row.extend([
                 Cell::Text(connection.state.transport().to_owned()),
                 Cell::Text(connection.state.name().to_owned()),
+                Cell::Text(connection.state.why().unwrap_or("-").to_owned()),
                 Cell::Text(connection.flow.to_owned()),
                 Cell::Count(there.stalls + back.stalls),
                 Cell::Count(there.bells + back.bells),
@@ -261,6 +262,7 @@ mod tests {
         assert_eq!(column(&grid, "CLIENT")[1], "evil\u{fffd}[2J[102]");
         assert_eq!(column(&grid, "SERVER"), ["redis-server[10]", "-"]);
         assert_eq!(column(&grid, "VIA"), ["shm", "tcp"]);
+        assert_eq!(column(&grid, "WHY"), ["-", "unanswered"]);
         assert_eq!(column(&grid, "ADDRESSES")[0], "127.0.0.1:40001 > 127.0.0.1:6379");
         grid.sort(grid.main_column, true);
         assert_eq!(column(&grid, "TO SERVER/s"), ["0 B", "2.50 kB"]);

@@ -8,3 +8,5 @@ mod source;
 pub(crate) mod stat;
 #[cfg(feature = "tui")]
 pub(crate) mod top;
+
+pub(crate) use sample::reasons;

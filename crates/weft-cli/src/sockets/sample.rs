@@ -6,7 +6,23 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use weft_stream::Reason;
 use weft_stream::datagram::DatagramTotals;
+
+/// Why TCP carries a connection that may leave it yet: the server has not answered, and may never.
+const UNANSWERED: &str = "unanswered";
+/// Likewise: both ends have agreed, and the next bytes move.
+const BEGINS: &str = "begins";
+
+/// Every word for why TCP carries a connection, with what it means: a line each.
+pub(crate) fn reasons() -> String {
+    let yet = [
+        (UNANSWERED, "the server has not answered the offer to share memory, and may never"),
+        (BEGINS, "both ends have agreed; the next bytes leave TCP"),
+    ];
+    let for_good = Reason::ALL.into_iter().map(|why| (why.name(), why.text()));
+    yet.into_iter().chain(for_good).map(|(word, text)| format!("  {word:<11} {text}\n")).collect()
+}
 
 /// All connections of this user at one moment.
 #[derive(Clone, Debug)]
@@ -45,8 +61,8 @@ pub(crate) enum State {
     Joined,
     /// Bytes go through shared memory.
     Shared,
-    /// They did, and go over TCP again.
-    Returned,
+    /// They did, or were to, and go over TCP for good.
+    Returned(Reason),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +164,7 @@ impl Connection {
         json!({
             "transport": self.state.transport(),
             "state": self.state.name(),
+            "why": self.state.why(),
             "flow": self.flow,
             "client": self.client.to_json(),
             "server": self.server.to_json(),
@@ -169,7 +186,17 @@ impl State {
             Self::Offered => "offered",
             Self::Joined => "joined",
             Self::Shared => "shared",
-            Self::Returned => "returned",
+            Self::Returned(_) => "returned",
+        }
+    }
+
+    /// Why TCP carries the bytes now, if it does.
+    pub(crate) fn why(self) -> Option<&'static str> {
+        match self {
+            Self::Offered => Some(UNANSWERED),
+            Self::Joined => Some(BEGINS),
+            Self::Shared => None,
+            Self::Returned(why) => Some(why.name()),
         }
     }
 
@@ -177,7 +204,7 @@ impl State {
     pub(crate) fn transport(self) -> &'static str {
         match self {
             Self::Shared => "shm",
-            Self::Offered | Self::Joined | Self::Returned => "tcp",
+            Self::Offered | Self::Joined | Self::Returned(_) => "tcp",
         }
     }
 }
@@ -325,7 +352,7 @@ pub(crate) mod tests {
     fn json_has_the_documented_fields() {
         let start = Instant::now();
         let mut back = connection(2, 200);
-        back.state = State::Returned;
+        back.state = State::Returned(Reason::Urgent);
         let before = sample(start, vec![connection(1, 0)]);
         let after = sample(start + Duration::from_secs(1), vec![connection(1, 300), back]);
         let value = after.to_json(Some(&after.rates(&before)));
@@ -337,6 +364,10 @@ pub(crate) mod tests {
         assert_eq!(first["rates"]["bytes"]["to_client"], 300.0);
         assert_eq!(value["connections"][1]["transport"], "tcp");
         assert_eq!(value["connections"][1]["state"], "returned");
+        assert_eq!(
+            (&first["why"], &value["connections"][1]["why"]),
+            (&json!(null), &json!("urgent"))
+        );
         let totals = &value["totals"];
         assert_eq!((&totals["offered"], &totals["joined"]), (&json!(7), &json!(5)));
         assert_eq!((&totals["bytes"], &totals["fallbacks"]), (&json!(9), &json!({ "peer": 2 })));

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Instant;
 
 use weft_stream::datagram::{DatagramTotals, Datagrams};
-use weft_stream::{ConnectionSnapshot, DirectionSnapshot, Fallback, Registry, SideSnapshot};
+use weft_stream::{ConnectionSnapshot, DirectionSnapshot, Reason, Registry, SideSnapshot};
 
 use super::sample::{Connection, Direction, End, Id, Sample, State, Totals};
 
@@ -28,7 +28,7 @@ pub(crate) fn sample() -> Sample {
 
 fn totals(registry: &Registry) -> Totals {
     let totals = registry.totals();
-    let fallbacks = Fallback::ALL.iter().zip(totals.fallbacks).filter(|(_, count)| *count > 0);
+    let fallbacks = Reason::ALL.iter().zip(totals.fallbacks).filter(|(_, count)| *count > 0);
     Totals {
         offered: totals.offered,
         joined: totals.joined,
@@ -42,12 +42,12 @@ fn totals(registry: &Registry) -> Totals {
 
 fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     let ways = [&seen.to_server, &seen.to_client];
-    let state = if !seen.joined {
+    let state = if let Some(why) = seen.left {
+        State::Returned(why)
+    } else if !seen.joined {
         State::Offered
     } else if ways.iter().any(|way| way.in_memory) {
         State::Shared
-    } else if ways.iter().any(|way| way.bytes > 0) {
-        State::Returned
     } else {
         State::Joined
     };
@@ -114,6 +114,7 @@ mod tests {
             generation: 6,
             flow: Flow::Credit,
             joined,
+            left: None,
             client: side.clone(),
             server: side,
             to_server: there,
@@ -128,12 +129,14 @@ mod tests {
             (true, way(false, 0), State::Joined),
             (true, way(true, 0), State::Shared),
             (true, way(true, 9), State::Shared),
-            (true, way(false, 9), State::Returned),
         ] {
             let seen = connection(1, snapshot(joined, there));
             assert_eq!((seen.state, seen.flow), (state, "credit"));
             assert_eq!(seen.id, Id { registry: 1, slot: 5, generation: 6 });
             assert_eq!((seen.to_server.tcp_bytes, seen.to_client.bells), (3, 1));
         }
+        let left =
+            ConnectionSnapshot { left: Some(Reason::Urgent), ..snapshot(true, way(true, 9)) };
+        assert_eq!(connection(1, left).state, State::Returned(Reason::Urgent));
     }
 }

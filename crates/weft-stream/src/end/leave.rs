@@ -10,7 +10,7 @@ use weft_sys::SharedLock;
 use super::bells::{AT_ONCE, Heard};
 use super::{Carrier, End};
 
-use crate::snapshot::Fallback;
+use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
 
 impl End {
@@ -86,9 +86,11 @@ impl End {
         self.wake_dozers();
     }
 
-    /// Counts why it has left.
-    pub fn count_fallback(&self, why: Fallback) {
-        self.registry.count_fallback(why);
+    /// Says why it has left, for those who watch. The first reason counts.
+    pub fn note_left(&self, why: Reason) {
+        if self.registry.note_left(self.slot, why) {
+            self.registry.count_fallback(why);
+        }
     }
 
     /// Whether the connection is the kernel's again, as if there had been no rings: both directions
