@@ -389,6 +389,43 @@ static void readiness(void)
     close(b);
 }
 
+/* An instance of epoll gets into another one, or is polled, when something waits already. */
+static void nesting_late(uint32_t mode, int by_poll)
+{
+    int a = open_socket("a", "127.0.0.1"), b = open_socket("b", "127.0.0.1");
+    int inner = epoll_create1(0), outer = epoll_create1(0);
+    struct epoll_event event = { .events = EPOLLIN | mode, .data.u64 = 7 }, found[4];
+    struct pollfd set = { .fd = inner, .events = POLLIN };
+    printf("nesting late: mode %x, %s\n", mode, by_poll ? "poll" : "epoll");
+    epoll_ctl(inner, EPOLL_CTL_ADD, b, &event);
+    look(b);
+    say_result("waits", send_to(a, b, "waits", 5));
+    say_result("another", send_to(a, b, "another", 7));
+    event.events = EPOLLIN;
+    if (by_poll)
+        say_result("poll", poll(&set, 1, 100));
+    say_result("add", epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event));
+    say_result("outer", epoll_wait(outer, found, 4, 100));
+    int count = epoll_wait(inner, found, 4, 100);
+    printf("inner: %d events %x data %d\n", count, count > 0 ? found[0].events : 0,
+        count > 0 ? (int)found[0].data.u64 : 0);
+    receive(b, 100, MSG_DONTWAIT);
+    say_result("outer, one left", epoll_wait(outer, found, 4, 10));
+    receive(b, 100, MSG_DONTWAIT);
+    say_result("outer", epoll_wait(outer, found, 4, 10));
+    say_result("poll", poll(&set, 1, 10));
+    say_result("inner", epoll_wait(inner, found, 4, 0));
+    send_to(a, b, "next", 4);
+    say_result("outer", epoll_wait(outer, found, 4, 10));
+    say_result("inner", epoll_wait(inner, found, 4, 0));
+    receive(b, 100, MSG_DONTWAIT);
+    say_result("outer", epoll_wait(outer, found, 4, 10));
+    close(a);
+    close(b);
+    close(inner);
+    close(outer);
+}
+
 static void families(void)
 {
     printf("families\n");
@@ -575,6 +612,12 @@ int main(void)
     connected();
     refused();
     readiness();
+    for (int by_poll = 0; by_poll < 2; by_poll++) {
+        nesting_late(0, by_poll);
+        nesting_late(EPOLLET, by_poll);
+        nesting_late(EPOLLONESHOT, by_poll);
+        nesting_late(EPOLLEXCLUSIVE, by_poll);
+    }
     families();
     sharing();
     many();

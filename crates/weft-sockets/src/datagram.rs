@@ -61,6 +61,8 @@ pub(crate) struct Datagram {
     peeked: AtomicU32,
     routes: Lock<Routes>,
     watches: AtomicU32,
+    /// Epoll instances that announce what waits in memory.
+    announced: AtomicU32,
     /// The last fork that it has been told of.
     fork: AtomicU32,
 }
@@ -88,6 +90,7 @@ impl Datagram {
             peeked: AtomicU32::new(peeked::NOTHING),
             routes: Lock::new(Routes::default()),
             watches: AtomicU32::new(0),
+            announced: AtomicU32::new(0),
             fork: AtomicU32::new(0),
         }
     }
@@ -114,6 +117,11 @@ impl Datagram {
     /// How many epoll instances watch it.
     pub(crate) fn watches(&self) -> &AtomicU32 {
         &self.watches
+    }
+
+    /// How many epoll instances announce what waits in memory.
+    pub(crate) fn announced(&self) -> &AtomicU32 {
+        &self.announced
     }
 
     /// From here on it is the kernel's. What waits in the inbox can still be received.

@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 mod all;
+mod nested;
 mod rests;
 mod waiting;
 mod watch;
@@ -28,6 +29,7 @@ use rustix::io::Errno;
 use weft_sys::{Lock, Spin};
 
 pub(crate) use self::all::{closing, forget, forked, freeze, go_by, surrender, thaw};
+pub(crate) use self::nested::read_out;
 use self::waiting::{Sleep, Waiting};
 use crate::errno;
 use crate::next::next;
@@ -102,6 +104,8 @@ struct Watch {
     converted: bool,
     /// The kernel tells what comes, but not that there is room, which would always be there.
     muted: bool,
+    /// The kernel tells of room instead of what waits in memory ([`nested`]).
+    announced: bool,
     /// The program has deleted it. The kernel still has it, for the next time: programs that delete
     /// and add for each message would make system calls for nothing else.
     dormant: bool,
@@ -141,7 +145,7 @@ pub(crate) fn control(
         return None;
     }
     if let Kind::Epoll(inner) = &*socket {
-        inner.nest();
+        inner.nest(fd);
     }
     let count = watch_count(&socket)?;
     if operation == libc::EPOLL_CTL_ADD && table::find(epoll).is_none() && event.is_some() {
@@ -165,89 +169,107 @@ pub(crate) fn control(
         leave(&socket, fd);
     }
     let mut watches = instance.watches.lock();
-    let known = watches.find(&socket, fd);
-    if let Some(result) = watches.control_here(operation, event, known) {
-        return Some(result);
+    let result = watches.control(epoll, operation, &socket, fd, event);
+    if result == Some(0) && instance.is_nested() {
+        watches.announce(epoll, &socket, fd);
     }
-    match (operation, event, known) {
-        // One that the kernel still has, but not as it is to have it now.
-        (libc::EPOLL_CTL_ADD, Some(event), Some(place)) if watches.is_dormant(place) => {
-            let watch = watches.places[place].as_mut()?;
-            let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
-            let result = if event.events & EXCLUSIVE != 0 {
-                kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, None);
-                kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(marked))
-            } else {
-                kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(marked))
-            };
-            if result == 0 {
-                (watch.converted, watch.muted) = (false, false);
-                watch.wait_for(event);
-                watches.heat(place);
-            }
-            Some(result)
+    result
+}
+impl Watches {
+    /// `epoll_ctl(2)`, here and in the kernel.
+    fn control(
+        &mut self,
+        epoll: RawFd,
+        operation: c_int,
+        socket: &Held,
+        fd: RawFd,
+        event: Option<epoll_event>,
+    ) -> Option<c_int> {
+        let known = self.find(socket, fd);
+        if let Some(result) = self.control_here(operation, event, known) {
+            return Some(result);
         }
-        (libc::EPOLL_CTL_ADD, Some(event), None) => {
-            let place = watches.place();
-            let counter = watches.counter.wrapping_add(1);
-            watches.counter = counter;
-            let marked = epoll_event { events: event.events, u64: mark(place, counter) };
-            let result = kernel_control(epoll, operation, fd, Some(marked));
-            if result == 0 {
-                count.fetch_add(1, Ordering::Relaxed);
-                let watch = Watch {
-                    socket: socket.again(),
-                    fd,
-                    via: fd,
-                    place,
-                    counter,
-                    events: event.events,
-                    data: event.u64,
-                    converted: false,
-                    muted: false,
-                    dormant: false,
-                    spent: false,
-                    is_hot: false,
-                    armed: false,
-                    idle_looks: 0,
-                    seen: None,
-                    round: 0,
-                    withheld: 0,
-                    withheld_in: 0,
+        match (operation, event, known) {
+            // One that the kernel still has, but not as it is to have it now.
+            (libc::EPOLL_CTL_ADD, Some(event), Some(place)) if self.is_dormant(place) => {
+                let watch = self.places[place].as_mut()?;
+                let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
+                let result = if event.events & EXCLUSIVE != 0 {
+                    kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, None);
+                    kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(marked))
+                } else {
+                    kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(marked))
                 };
-                watches.places[place] = Some(watch);
-                watches.by_fd.insert(fd, place);
-                watches.heat(place);
-            } else {
-                watches.free.push(place);
+                if result == 0 {
+                    (watch.converted, watch.muted) = (false, false);
+                    watch.wait_for(event);
+                    self.heat(place);
+                }
+                Some(result)
             }
-            Some(result)
-        }
-        // One that the kernel has for changes alone and that cannot stay so begins anew.
-        (libc::EPOLL_CTL_MOD, Some(event), Some(place)) => {
-            let watch = watches.places[place].as_mut()?;
-            let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
-            let exclusive = event.events & EXCLUSIVE != 0 || watch.events & EXCLUSIVE != 0;
-            let result = if exclusive {
-                errno::fail(Errno::INVAL)
-            } else {
-                kernel_control(epoll, operation, fd, Some(marked))
-            };
-            if result == 0 {
-                (watch.converted, watch.muted) = (false, false);
-                watch.wait_for(event);
-                watches.heat(place);
+            (libc::EPOLL_CTL_ADD, Some(event), None) => {
+                let place = self.place();
+                let counter = self.counter.wrapping_add(1);
+                self.counter = counter;
+                let marked = epoll_event { events: event.events, u64: mark(place, counter) };
+                let result = kernel_control(epoll, operation, fd, Some(marked));
+                if result == 0 {
+                    watch_count(socket)?.fetch_add(1, Ordering::Relaxed);
+                    let watch = Watch {
+                        socket: socket.again(),
+                        fd,
+                        via: fd,
+                        place,
+                        counter,
+                        events: event.events,
+                        data: event.u64,
+                        converted: false,
+                        muted: false,
+                        announced: false,
+                        dormant: false,
+                        spent: false,
+                        is_hot: false,
+                        armed: false,
+                        idle_looks: 0,
+                        seen: None,
+                        round: 0,
+                        withheld: 0,
+                        withheld_in: 0,
+                    };
+                    self.places[place] = Some(watch);
+                    self.by_fd.insert(fd, place);
+                    self.heat(place);
+                } else {
+                    self.free.push(place);
+                }
+                Some(result)
             }
-            Some(result)
-        }
-        (libc::EPOLL_CTL_DEL, _, Some(place)) => {
-            let result = kernel_control(epoll, operation, fd, event);
-            if result == 0 {
-                watches.remove(place);
+            // One that the kernel has for changes alone and that cannot stay so begins anew.
+            (libc::EPOLL_CTL_MOD, Some(event), Some(place)) => {
+                let watch = self.places[place].as_mut()?;
+                let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
+                let exclusive = event.events & EXCLUSIVE != 0 || watch.events & EXCLUSIVE != 0;
+                let result = if exclusive {
+                    errno::fail(Errno::INVAL)
+                } else {
+                    kernel_control(epoll, operation, fd, Some(marked))
+                };
+                if result == 0 {
+                    (watch.converted, watch.muted) = (false, false);
+                    watch.wait_for(event);
+                    self.heat(place);
+                }
+                Some(result)
             }
-            Some(result)
+            (libc::EPOLL_CTL_DEL, _, Some(place)) => {
+                let result = kernel_control(epoll, operation, fd, event);
+                if result == 0 {
+                    self.remove(place);
+                }
+                Some(result)
+            }
+            _ => None,
         }
-        _ => None,
     }
 }
 
@@ -311,20 +333,5 @@ fn leave(socket: &Held, fd: RawFd) {
         Kind::Stream(stream) => stream.leave(fd, Reason::Watched),
         Kind::Datagram(datagram) => datagram.leave(),
         Kind::Epoll(_) => {}
-    }
-}
-
-impl Epoll {
-    /// It is watched itself. Who waits for it sleeps in the kernel, which knows nothing of rings:
-    /// what it watches goes back to the kernel.
-    pub(crate) fn nest(&self) {
-        if !self.nested.swap(true, Ordering::AcqRel) {
-            let watches = self.watches.lock();
-            watches.places.iter().flatten().for_each(|watch| leave(&watch.socket, watch.via));
-        }
-    }
-
-    fn is_nested(&self) -> bool {
-        self.nested.load(Ordering::Relaxed)
     }
 }

@@ -108,7 +108,7 @@ fn find(set: &[pollfd]) -> Sockets {
                 return receives.then_some(Ours { index, socket });
             }
             Kind::Epoll(instance) => {
-                instance.nest();
+                instance.nest(asked.fd);
                 return None;
             }
         };

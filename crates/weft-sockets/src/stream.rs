@@ -76,6 +76,8 @@ pub(crate) struct Stream {
     armed: AtomicU32,
     /// The peer rings because the socket was watched before it had an end.
     armed_early: AtomicU32,
+    /// Epoll instances that announce what waits in memory.
+    announced: AtomicU32,
     /// Streams of the C library's that read and write by our ways.
     files: AtomicU32,
     /// When a program that does not wait has last had the kernel asked, in nanoseconds.
@@ -130,6 +132,7 @@ impl Stream {
             watches: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),
+            announced: AtomicU32::new(0),
             files: AtomicU32::new(0),
             asked: AtomicU64::new(0),
             fork: AtomicU32::new(0),

@@ -382,6 +382,59 @@ CASE(epoll_nested)
 	ON(pair->b, do_recv, .size = 10);
 }
 
+static void nest_late(struct pair *pair, unsigned mode)
+{
+	ON(pair->b, do_epoll_create);
+	pair->b->extra[1] = pair->b->extra[0];
+	ON(pair->b, do_epoll_create);
+	ADD(pair->b, .flags = EPOLLIN | mode, .value = 1);
+	for (int i = 0; i < 3; i++) {
+		ON(pair->a, do_send, .text = "there");
+		WAIT(pair->b, .value = 1000);
+		ON(pair->b, do_recv, .size = 10);
+		if (mode == EPOLLONESHOT)
+			MOD(pair->b, .flags = EPOLLIN | mode, .value = 1);
+		ON(pair->b, do_send, .text = "back");
+		ON(pair->a, do_recv, .size = 10);
+	}
+	ON(pair->a, do_send, .text = "waits");
+	sleep_ms(SETTLE_MS);
+	ADD(pair->b, .flags = EPOLLIN, .value = 2, .other = 1, .fd = pair->b->extra[0]);
+	WAIT(pair->b, .value = 1000, .other = 1);
+	ON(pair->b, do_poll_set, .value = 1000);
+	WAIT(pair->b, .value = 1000);
+	ON(pair->b, do_recv, .size = 2);
+	WAIT(pair->b, .value = 20, .other = 1);
+	ON(pair->b, do_recv, .size = 10);
+	WAIT(pair->b, .value = 20, .other = 1);
+	ON(pair->b, do_poll_set, .value = 0);
+	WAIT(pair->b, .value = 0);
+	if (mode == EPOLLONESHOT)
+		MOD(pair->b, .flags = EPOLLIN | mode, .value = 3);
+	BEGIN(pair->b, do_epoll_wait, .value = 3000, .other = 1);
+	ON(pair->a, do_send, .text = "wake");
+	finish(pair->b);
+	WAIT(pair->b, .value = 1000);
+	ON(pair->b, do_recv, .size = 10);
+	WAIT(pair->b, .value = 20, .other = 1);
+}
+
+/* Something waits already when the set gets into another. */
+CASE(epoll_nested_late)
+{
+	nest_late(pair, 0);
+}
+
+CASE(epoll_nested_late_edge)
+{
+	nest_late(pair, EPOLLET);
+}
+
+CASE(epoll_nested_late_one_shot)
+{
+	nest_late(pair, EPOLLONESHOT);
+}
+
 /* Together with what is no socket, each of which becomes ready in its turn. */
 CASE(epoll_with_others)
 {

@@ -14,7 +14,7 @@ use super::Datagram;
 use crate::stream::{borrow, is_nonblocking};
 use crate::table::{self, Kind};
 use crate::wait::{self, Wait};
-use crate::{errno, process};
+use crate::{epoll, errno, process};
 
 /// Datagrams in a row from the inbox after which the kernel has its turn.
 const MEMORY_TURNS_MAX: u32 = 64;
@@ -56,7 +56,7 @@ impl Datagram {
             self.receives.store(1, Ordering::Relaxed);
         }
         if !self.is_kernels_turn()
-            && let Some(arrival) = self.take(inbox, buffers, keep)
+            && let Some(arrival) = self.take(fd, inbox, buffers, keep)
         {
             return Received::Memory(arrival);
         }
@@ -87,7 +87,7 @@ impl Datagram {
                 self.kernel_is_empty(inbox);
             }
             if !self.is_kernel_first(inbox)
-                && let Some(arrival) = self.take(inbox, buffers, keep)
+                && let Some(arrival) = self.take(fd, inbox, buffers, keep)
             {
                 if waited {
                     self.dozes.learn(wait.end(), By::Memory);
@@ -185,7 +185,7 @@ impl Datagram {
             return Received::Kernel(-1);
         }
         inbox.begin_sleep();
-        if let Some(arrival) = self.take(inbox, buffers, keep) {
+        if let Some(arrival) = self.take(fd, inbox, buffers, keep) {
             inbox.end_sleep();
             self.dozes.learn(wait.end(), By::Memory);
             errno::set_raw(before);
@@ -252,12 +252,15 @@ impl Datagram {
         }
     }
 
-    fn take(&self, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
+    fn take(&self, fd: RawFd, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
         let arrival = inbox.take(buffers, keep)?;
         self.memory_turns.fetch_add(1, Ordering::Relaxed);
         let next = if keep { peeked::MEMORY } else { peeked::NOTHING };
         if self.peeked.load(Ordering::Relaxed) != next {
             self.peeked.store(next, Ordering::Relaxed);
+        }
+        if self.announced.load(Ordering::Relaxed) > 0 && inbox.is_empty() {
+            epoll::read_out(fd);
         }
         Some(arrival)
     }

@@ -89,8 +89,9 @@ impl Watches {
     }
 
     pub(super) fn remove(&mut self, place: usize) {
-        let Some(watch) = self.places.get_mut(place).and_then(Option::take) else { return };
+        let Some(mut watch) = self.places.get_mut(place).and_then(Option::take) else { return };
         watch.disarm();
+        watch.forget_announcement();
         if let Some(count) = watch_count(&watch.socket) {
             count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -132,6 +133,10 @@ impl Watches {
         let place = usize::try_from(event.u64 & u64::from(u32::MAX)).ok()?;
         let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
         let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
+        if watch.announced && !watch.holds_something() {
+            watch.withdraw(epoll); // Another process has read it. The rest is told again.
+            return None;
+        }
         if let Kind::Datagram(_) = &*watch.socket {
             return self.told_of_datagrams(place, event, round);
         }
@@ -189,16 +194,17 @@ impl Watches {
     ) -> Option<epoll_event> {
         self.heat(place);
         let watch = self.places.get_mut(place)?.as_mut()?;
-        if watch.spent {
+        let events = event.events & (watch.events | ERR_HUP);
+        if watch.spent || events == 0 {
             return None;
         }
         if watch.round == round {
-            watch.withhold(event.events, round);
+            watch.withhold(events, round);
             return None;
         }
         watch.round = round;
         watch.spent = watch.events & ONESHOT != 0;
-        Some(epoll_event { events: event.events, u64: watch.data })
+        Some(epoll_event { events, u64: watch.data })
     }
 
     /// The kernel has nothing to tell: inboxes are open.
@@ -248,6 +254,7 @@ impl Watches {
             watch.disarm();
             watch.armed = false;
             watch.round = round;
+            watch.withdraw_told(epoll);
             events[found] = epoll_event { events: ready, u64: watch.data };
             found += 1;
         }

@@ -77,6 +77,11 @@ impl Stream {
         &self.armed
     }
 
+    /// How many epoll instances announce what waits in memory.
+    pub(crate) fn announced(&self) -> &AtomicU32 {
+        &self.announced
+    }
+
     /// How many epoll instances watch it.
     pub(crate) fn watches(&self) -> &AtomicU32 {
         &self.watches

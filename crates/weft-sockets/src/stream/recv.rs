@@ -42,6 +42,9 @@ impl Stream {
                     if bells.is_some_and(|bells| bells != end.bells_taken()) {
                         epoll::bell_taken();
                     }
+                    if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
+                        epoll::read_out(fd);
+                    }
                     return Some(received);
                 }
                 By::Counted => self.recv_counted(fd, buffers, flags)?,
