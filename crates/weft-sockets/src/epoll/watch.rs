@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
+use weft_stream::datagram::Inbox;
 use weft_stream::{Carrier, End};
 
 use super::{
@@ -12,6 +13,15 @@ use super::{
 use crate::errno;
 use crate::stream::{Stream, borrow};
 use crate::table::Kind;
+
+/// What there is to tell of a socket.
+struct News {
+    events: u32,
+    /// What was there then, for edges.
+    seen: Option<(u64, u32)>,
+    /// Only that there is room again.
+    of_room: bool,
+}
 
 impl Watch {
     /// The program waits for this from here on.
@@ -37,49 +47,84 @@ impl Watch {
         }
     }
 
-    /// What there is to tell now.
+    /// What there is to tell now. Telling it uses it up.
     pub(super) fn ready(&mut self, epoll: RawFd) -> u32 {
-        if let Kind::Datagram(_) = &*self.socket {
-            return self.ready_of_datagrams();
-        }
-        let Kind::Stream(stream) = &*self.socket else { return 0 };
-        let Some(end) = stream.end() else { return 0 };
-        end.advance(borrow(self.via));
-        stream.is_looked_at(end);
-        let (now, ours) = stream.readiness(end);
-        // If TCP still carries everything the kernel tells.
-        if !self.converted && ours & IN != 0 && ours & OUT != 0 {
-            self.converted = true;
-            convert(epoll, self, changes(self.events));
-        }
+        self.take_part(epoll);
         if self.spent {
             return 0;
         }
-        let asked = self.events & !MODES | ERR_HUP;
-        let mut ready = if ours == 0 { 0 } else { now & asked & (ours | ERR_HUP | RDHUP) };
-        if self.events & EDGE != 0 && ready != 0 {
-            ready = news(&mut self.seen, stream, end, ready);
+        let news = self.news();
+        if news.of_room
+            && let Kind::Stream(stream) = &*self.socket
+        {
+            stream.take_full();
         }
-        ready |= std::mem::take(&mut self.withheld) & asked;
-        self.spent = ready != 0 && self.events & ONESHOT != 0;
-        ready
+        self.seen = news.seen;
+        self.withheld = 0;
+        self.spent = news.events != 0 && self.events & ONESHOT != 0;
+        news.events
+    }
+
+    /// Moves on with the connection, and asks the kernel for changes alone once the rings carry it.
+    fn take_part(&mut self, epoll: RawFd) {
+        let Kind::Stream(stream) = &*self.socket else { return };
+        let Some(end) = stream.end() else { return };
+        end.advance(borrow(self.via));
+        stream.is_looked_at(end);
+        if self.converted {
+            return;
+        }
+        // If TCP still carries everything the kernel tells.
+        let (_, ours) = stream.readiness(end);
+        if ours & IN != 0 && ours & OUT != 0 {
+            self.converted = true;
+            convert(epoll, self, changes(self.events));
+        }
+    }
+
+    /// Looks what there is to tell, and takes nothing.
+    fn news(&self) -> News {
+        match &*self.socket {
+            Kind::Stream(stream) => stream.end().map(|end| self.news_of(stream, end)),
+            Kind::Datagram(datagram) => {
+                datagram.inbox(self.via).map(|inbox| self.news_of_datagrams(inbox))
+            }
+            Kind::Epoll(_) => None,
+        }
+        .unwrap_or(News { events: 0, seen: self.seen, of_room: false })
+    }
+
+    fn news_of(&self, stream: &Stream, end: &End) -> News {
+        let asked = self.events & !MODES | ERR_HUP;
+        let (now, ours) = stream.readiness(end);
+        let mut news = News { events: 0, seen: self.seen, of_room: false };
+        if ours != 0 {
+            news.events = now & asked & (ours | ERR_HUP | RDHUP);
+        }
+        if self.events & EDGE != 0 && news.events != 0 {
+            news.seen = Some((end.progress().0, stream.ended()));
+            if news.seen == self.seen {
+                // Room alone is news only for one who has found none.
+                news.of_room = stream.is_full();
+                news.events &= if news.of_room { OUT | ERR_HUP } else { 0 };
+            }
+        }
+        news.events |= self.withheld & asked;
+        news
     }
 
     /// The same for a UDP socket. The kernel tells what has come by the kernel.
-    fn ready_of_datagrams(&mut self) -> u32 {
+    fn news_of_datagrams(&self, inbox: &Inbox) -> News {
         const READABLE: u32 = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32 | IN | OUT;
-        let Kind::Datagram(datagram) = &*self.socket else { return 0 };
-        let Some(inbox) = datagram.inbox(self.via).filter(|_| !self.spent) else { return 0 };
-        let mut ready = std::mem::take(&mut self.withheld);
+        let mut news = News { events: self.withheld, seen: self.seen, of_room: false };
         let put = inbox.put_so_far();
         let is_news = self.events & EDGE == 0 || self.seen.is_none_or(|(seen, _)| seen != put);
         if !inbox.is_empty() && self.events & IN != 0 && is_news {
-            ready |= READABLE;
-            self.seen = Some((put, 0));
+            news.events |= READABLE;
+            news.seen = Some((put, 0));
         }
-        ready &= self.events & !MODES | ERR_HUP;
-        self.spent = ready != 0 && self.events & ONESHOT != 0;
-        ready
+        news.events &= self.events & !MODES | ERR_HUP;
+        news
     }
 
     /// Has the peer ring.
@@ -104,16 +149,10 @@ impl Watch {
         }
     }
 
-    /// Whether there is nothing to tell, as [`Watch::ready`] would, which it leaves as it was.
+    /// Whether there is nothing to tell. Takes nothing of it.
     pub(super) fn is_quiet(&mut self, epoll: RawFd) -> bool {
-        let before = (self.seen, self.spent, self.withheld);
-        let full = matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
-        let quiet = self.ready(epoll) == 0;
-        if full && let Kind::Stream(stream) = &*self.socket {
-            stream.be_full();
-        }
-        (self.seen, self.spent, self.withheld) = before;
-        quiet
+        self.take_part(epoll);
+        self.spent || self.news().events == 0
     }
 
     /// Whether the program waits for room of a peer that cannot ring when it has made some.
@@ -148,16 +187,6 @@ impl Watch {
             stream.armed().fetch_sub(1, Ordering::Relaxed);
         }
     }
-}
-
-/// What of `ready` has not been told yet, to one that is told of changes.
-fn news(told: &mut Option<(u64, u32)>, stream: &Stream, end: &End, ready: u32) -> u32 {
-    let seen = Some((end.progress().0, stream.ended()));
-    if std::mem::replace(told, seen) != seen {
-        return ready;
-    }
-    // Room alone is news only for one who has found none.
-    if stream.take_full() { ready & (OUT | ERR_HUP) } else { 0 }
 }
 
 /// The kernel is asked for other events from here on.
