@@ -229,7 +229,7 @@ static void become_receiver(const char *self, int fd)
 {
     char text[32];
     snprintf(text, sizeof text, "%d", fd);
-    execl(self, self, "receive", text, NULL);
+    execv(self, (char *[]){ (char *)self, "receive", text, NULL });
     _exit(1);
 }
 
@@ -256,7 +256,7 @@ static void handing_on(const char *self, int unloaded)
 }
 
 /* Who has received becomes another program while something waits. */
-static void another_program(const char *self)
+static void another_program(const char *self, int unloaded)
 {
     int a = open_socket(), b = open_socket(), ready[2], sent[2];
     struct sockaddr_in to = own(b);
@@ -267,8 +267,11 @@ static void another_program(const char *self)
     if (fork() == 0) {
         recv(b, &byte, 1, MSG_DONTWAIT);
         recv(b, &byte, 1, MSG_DONTWAIT);
-        if (write(ready[1], "r", 1) == 1 && read(sent[0], &byte, 1) == 1)
-            become_receiver(self, b);
+        if (write(ready[1], "r", 1) != 1 || read(sent[0], &byte, 1) != 1)
+            _exit(1);
+        if (unloaded)
+            unsetenv("LD_PRELOAD");
+        become_receiver(self, b);
         _exit(1);
     }
     if (read(ready[0], &byte, 1) == 1)
@@ -341,7 +344,8 @@ int main(int count, char **arguments)
     succession();
     handing_on(arguments[0], 0);
     handing_on(arguments[0], 1);
-    another_program(arguments[0]);
+    another_program(arguments[0], 0);
+    another_program(arguments[0], 1);
     nesting(0);
     nesting(50);
     return 0;

@@ -1,8 +1,9 @@
 //! Becoming another program, or starting one, with an environment of the program's choice.
 //!
 //! A program that gets a connection which the rings carry must know them: what it reads from the
-//! kernel's socket would be bells, and what it writes would be taken for such. So it gets the
-//! variables that put Weft in front of it, also from one that leaves them out (`env -i`).
+//! kernel's socket would be bells, and what it writes would be taken for such. One that gets a UDP
+//! socket for which something waits in memory would never find that. So it gets the variables that
+//! put Weft in front of it, also from one that leaves them out (`env -i`).
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
@@ -32,9 +33,20 @@ struct Environment {
     _preload: Option<CString>,
 }
 
-/// Whether a program that gets this process's descriptors gets connections that the rings carry:
-/// those that stay open, or, if it may get copies of others, any.
-fn hands_on_rings(may_copy: bool) -> bool {
+/// From here on the kernel takes all datagrams: the new program may not look anywhere else.
+fn shut_inboxes() {
+    for fd in table::within(0, u32::MAX) {
+        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref()
+            && let Some(inbox) = datagram.known_inbox()
+        {
+            inbox.shut();
+        }
+    }
+}
+
+/// Whether a program that gets this process's descriptors gets connections that the rings carry, or
+/// sockets with datagrams in memory: those that stay open, or, if it may get copies of others, any.
+fn hands_on_memory(may_copy: bool) -> bool {
     let by_rings = |end: &End| [end.carrier_in(), end.carrier_out()].contains(&Carrier::Memory);
     let stays_open = |fd| {
         rustix::io::fcntl_getfd(borrow(fd))
@@ -44,7 +56,8 @@ fn hands_on_rings(may_copy: bool) -> bool {
         let held = table::find(fd);
         let is_carried = held.is_some_and(|held| match &*held {
             Kind::Stream(stream) => stream.end().is_some_and(by_rings),
-            Kind::Datagram(_) | Kind::Epoll(_) => false,
+            Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
+            Kind::Epoll(_) => false,
         });
         is_carried && (may_copy || stays_open(fd))
     })
@@ -63,7 +76,8 @@ unsafe fn completed(given: *const *const c_char, may_copy: bool) -> Option<Envir
     if !may_copy {
         reclaim_all(); // The memory that it was promised out of goes.
     }
-    if !hands_on_rings(may_copy || process::is_borrowed()) {
+    shut_inboxes();
+    if !hands_on_memory(may_copy || process::is_borrowed()) {
         return None;
     }
     let mut list = SmallVec::new();
