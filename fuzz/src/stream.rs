@@ -11,21 +11,17 @@
 //! ```
 
 use std::fs::{File, read_dir};
-use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::OnceLock;
 
-use rustix::time::Timespec;
-use weft_stream::places::peers_words;
-use weft_stream::{End, Flow, How, Owner, Process, Registry, Tuple};
-use weft_sys::Buffers;
+use weft_stream::places::{call, peers_words};
+use weft_stream::{End, Flow, Process, Registry, Tuple};
 
 const RECORD_LEN: usize = 12;
 /// An input's records; each may cost the time of a system call.
 const RECORDS_MAX: usize = 64;
-const MSG_NOSIGNAL: i32 = 0x4000;
 
 /// A registry, and its file as another process has it.
 fn shared() -> &'static (Registry, File) {
@@ -74,47 +70,9 @@ pub fn stream(data: &[u8]) {
         let at = words[usize::from(u16::from_le_bytes([record[0], record[1]])) % words.len()];
         let len = if at.is_multiple_of(8) { 8 } else { 4 };
         shared().1.write_all_at(&record[2..2 + len], at as u64).expect("written");
-        call(end, socket, record[10], usize::from(record[11]) * 257);
+        call(end, socket.as_fd(), record[10], usize::from(record[11]) * 257);
     }
     for end in ends {
         let _ = end.release();
     }
-}
-
-/// Everything that can be called on an end, but for what gives it back.
-fn call(end: &End, socket: &TcpStream, which: u8, len: usize) {
-    let fd = socket.as_fd();
-    let mut bytes = vec![0; len];
-    let slices = &mut [IoSliceMut::new(&mut bytes)];
-    let buffers = Buffers::of(slices);
-    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
-    match which / 8 % 16 {
-        0 | 1 => drop(end.try_recv(fd, buffers, how)),
-        2 | 3 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),
-        4 => drop(end.settle(fd, how.keep)),
-        5 => end.hush(fd),
-        6 => end.leave(fd),
-        7 => end.acknowledge(fd),
-        8 => end.want_room(),
-        9 => drop(end.doze(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
-        10 => {
-            end.begin_sleep();
-            end.end_sleep();
-        }
-        11 => {
-            let owner = Owner { pid: std::process::id(), proof: (0, 0) };
-            if let Some(number) = end.post_source(fd, buffers, &owner) {
-                let _ = end.source_progress(number);
-                let _ = end.withdraw_source(number);
-            }
-        }
-        12 => {
-            let _ = end.part();
-        }
-        13 => end.shut_read(),
-        14 => end.hang_up(),
-        _ => end.shut_write(),
-    }
-    let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
-    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
 }

@@ -8,17 +8,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use rustix::time::Timespec;
 use weft_sys::Buffers;
 
 use crate::end::{End, Process};
 use crate::flow::Flow;
-use crate::how::How;
 use crate::layout::{direction, direction_at, slot_at, source, source_at};
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX};
-use crate::places::peers_words;
+use crate::places::{call, peers_words};
 use crate::registry::Registry;
-use crate::source::Owner;
 use crate::tuple::Tuple;
 
 fn registry() -> &'static Registry {
@@ -68,45 +65,6 @@ fn value() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Everything that can be called on an end, but for what gives it back.
-fn call(end: &End, socket: &TcpStream, which: u8, len: usize) {
-    let fd = socket.as_fd();
-    let mut bytes = vec![0; len];
-    let slices = &mut [IoSliceMut::new(&mut bytes)];
-    let buffers = Buffers::of(slices);
-    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
-    match which / 8 {
-        0 | 1 => drop(end.try_recv(fd, buffers, how)),
-        2 | 3 => drop(end.try_send(fd, buffers, 0x4000)),
-        4 => drop(end.settle(fd, how.keep)),
-        5 => end.hush(fd),
-        6 => end.leave(fd),
-        7 => end.acknowledge(fd),
-        8 => end.want_room(),
-        9 => drop(end.doze(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
-        10 => {
-            end.begin_sleep();
-            end.end_sleep();
-        }
-        11 => {
-            let owner = Owner { pid: std::process::id(), proof: (0, 0) };
-            if let Some(number) = end.post_source(fd, buffers, &owner) {
-                let _ = end.source_progress(number);
-                let _ = end.withdraw_source(number);
-            }
-        }
-        12 => {
-            let _ = end.part();
-        }
-        13 => end.shut_read(),
-        14 => end.hang_up(),
-        _ => end.retain(),
-    }
-    let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
-    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
-    let _ = (end.is_peer_gone(), end.is_peer_waiting(), end.bells_taken(), end.delays().is_some());
-}
-
 /// Bytes of the slot before it, whose owner must find them as they were.
 fn neighbour() -> usize {
     slot_at(CONNECTIONS_MAX - 1) - size_of::<u64>()
@@ -129,6 +87,7 @@ proptest! {
         registry().word64(neighbour()).store(7, Ordering::Relaxed);
         let (sockets, ends) = connection(if credit { Flow::Credit } else { Flow::Packed });
         let words = peers_words(CONNECTIONS_MAX - 1);
+        ends[at].retain();
         for (which, value, what, len) in steps {
             let offset = words[which.index(words.len())];
             if offset.is_multiple_of(8) {
@@ -136,7 +95,7 @@ proptest! {
             } else {
                 registry().word(offset).store(value as u32, Ordering::Relaxed);
             }
-            call(&ends[at], &sockets[at], what, len);
+            call(&ends[at], sockets[at].as_fd(), what, len);
         }
         registry().add_to_totals(CONNECTIONS_MAX - 1);
         prop_assert_eq!(registry().word64(neighbour()).load(Ordering::Relaxed), 7);

@@ -1,8 +1,18 @@
-//! Where a hostile peer would write: for tests and fuzz targets that play one.
+//! Where a hostile peer would write, and what its victim may do then: for tests and fuzz targets
+//! that play both.
 
+use std::io::IoSliceMut;
+use std::os::fd::BorrowedFd;
+
+use rustix::time::Timespec;
+use weft_sys::Buffers;
+
+use crate::end::End;
+use crate::how::How;
 use crate::layout::{
     SOURCES_MAX, direction, direction_at, entry, entry_at, side, side_at, source, source_at,
 };
+use crate::source::Owner;
 
 /// Where in a registry's file the words of a connection are, but for the locks: a peer can hold
 /// those for ever, as it can its own.
@@ -22,4 +32,44 @@ pub fn peers_words(slot: usize) -> Vec<usize> {
     });
     let filled = [entry::FILLED, entry::FILLED + 4].map(|word| entry_at(slot) + word);
     sides.chain(directions).chain(sources).chain(filled).collect()
+}
+
+/// Does one of all the calls on an end, but for those that count who has it, with `len` bytes where
+/// there are any; then asks everything that can be asked.
+pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
+    const MSG_NOSIGNAL: i32 = 0x4000;
+    let mut bytes = vec![0; len];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let buffers = Buffers::of(slices);
+    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    match which / 8 % 16 {
+        0 | 1 => drop(end.try_recv(socket, buffers, how)),
+        2 | 3 => drop(end.try_send(socket, buffers, MSG_NOSIGNAL)),
+        4 => drop(end.settle(socket, how.keep)),
+        5 => end.hush(socket),
+        6 => end.leave(socket),
+        7 => end.acknowledge(socket),
+        8 => end.want_room(),
+        9 => drop(end.doze(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
+        10 => {
+            end.begin_sleep();
+            end.end_sleep();
+        }
+        11 => {
+            let owner = Owner { pid: std::process::id(), proof: (0, 0) };
+            if let Some(number) = end.post_source(socket, buffers, &owner) {
+                let _ = end.source_progress(number);
+                let _ = end.withdraw_source(number);
+            }
+        }
+        12 => {
+            let _ = end.part();
+        }
+        13 => end.shut_read(),
+        14 => end.hang_up(),
+        _ => end.shut_write(),
+    }
+    let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
+    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
+    let _ = (end.is_peer_gone(), end.is_peer_waiting(), end.bells_taken(), end.delays().is_some());
 }
