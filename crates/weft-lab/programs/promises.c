@@ -126,6 +126,43 @@ static void read_into(unsigned char *block, size_t length)
 	close(ends[1]);
 }
 
+static volatile sig_atomic_t handled;
+
+static void on_signal(int number)
+{
+	(void)number;
+	handled = 1;
+}
+
+/* The kernel writes by ways that no hook sees: a system call made by hand, the C library's own, the
+ * frame of a signal. */
+static void write_unseen(unsigned char *block, size_t length)
+{
+	enum { STACK = 64 << 10 };
+	if (length < 2 * STACK)
+		return;
+	stack_t stack = { .ss_sp = block + length - STACK, .ss_size = STACK }, before;
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK };
+	FILE *zeros;
+	switch (chance() % 3) {
+	case 0:
+		CHECK(syscall(SYS_getrandom, block, length / 2, 0) == (long)(length / 2));
+		break;
+	case 1:
+		zeros = fopen("/dev/zero", "r");
+		CHECK(zeros != NULL && fread(block, 1, length, zeros) == length);
+		for (size_t at = 0; at < length; at++)
+			CHECK(block[at] == 0);
+		fclose(zeros);
+		break;
+	default:
+		handled = 0;
+		CHECK(sigaltstack(&stack, &before) == 0);
+		CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && raise(SIGUSR1) == 0);
+		CHECK(handled && sigaltstack(&before, NULL) == 0);
+	}
+}
+
 static void fork_and_overwrite(unsigned char *block, size_t length)
 {
 	pid_t child = fork();
@@ -145,7 +182,8 @@ static void leave_alone(unsigned char *block, size_t length)
 }
 
 static void (*const TREATMENTS[])(unsigned char *, size_t) = {
-	overwrite, overwrite_all, read_into, fork_and_overwrite, leave_alone, leave_alone,
+	overwrite,	    overwrite_all, read_into,	write_unseen,
+	fork_and_overwrite, leave_alone,   leave_alone,
 };
 
 /* Ways to get memory and to get rid of it. */
@@ -203,6 +241,35 @@ static uint64_t send_from_mapping(int fd, uint64_t position)
 		break;
 	}
 	CHECK(munmap(block, room) == 0);
+	return length;
+}
+
+static void *stop_waiting(void *fd)
+{
+	usleep(400);
+	CHECK(fcntl(*(int *)fd, F_SETFL, O_RDWR | O_NONBLOCK) == 0);
+	return NULL;
+}
+
+/* A call that waits returns early, because another thread wants it to: what it has taken is the
+ * program's again. */
+static uint64_t send_and_stop(int fd, uint64_t position)
+{
+	static unsigned char *block;
+	pthread_t other;
+	size_t length = between(3 * BLOCK, 6 * BLOCK);
+	if (block == NULL)
+		block = mapped(6 * BLOCK);
+	fill(block, length, position);
+	CHECK(!pthread_create(&other, NULL, stop_waiting, &fd));
+	ssize_t sent = send(fd, block, length, MSG_NOSIGNAL);
+	if (sent < 0 && errno == EAGAIN)
+		sent = 0;
+	CHECK(sent >= 0);
+	memset(block, 0x22, (size_t)sent);
+	CHECK(pthread_join(other, NULL) == 0 && fcntl(fd, F_SETFL, O_RDWR) == 0);
+	send_all(fd, block + sent, length - (size_t)sent);
+	memset(block, 0x11, length);
 	return length;
 }
 
@@ -272,7 +339,7 @@ static uint64_t send_and_treat(int fd, uint64_t position)
 
 static uint64_t (*const SENDERS[])(int, uint64_t) = {
 	send_and_treat, send_and_treat,	 send_and_treat,   send_from_heap,
-	send_in_parts,	send_from_mapping, send_from_shared, send_from_stack,
+	send_in_parts,	send_from_mapping, send_from_shared, send_from_stack, send_and_stop,
 };
 
 /* Two threads send the same pages at the same time, each on a connection of its own. */

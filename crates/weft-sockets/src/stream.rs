@@ -62,7 +62,8 @@ pub(crate) struct Stream {
     end: OnceLock<End>,
     before: Lock<Before>,
     spin_in: Spin,
-    spin_out: Spin,
+    /// How long a sender looks for room before it sleeps.
+    pub(crate) spin_out: Spin,
     zcopy: zcopy::Sender,
     /// What the kernel has said of the socket's end: bits of `poll(2)`.
     ended: AtomicU32,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use weft_stream::{End, Judge, Patience, SourceNumber, Way};
+use weft_stream::{End, Judge, Patience, Plan, SourceNumber, Way};
 use weft_sys::{Buffers, Lock, Spin};
 
 use crate::process;
@@ -68,18 +68,20 @@ impl Sender {
         }
         let touches = self.touches.swap(0, Ordering::Relaxed);
         if len < LEN_MIN || self.patience.lock().may_promise(touches) {
+            // Behind other promises what will be pulled in one go is worth waiting for.
+            let wanted = if follows { len.min(Plan::PAGES_LEN_MAX) } else { 1 };
+            let waits = !nonblocking && len >= LEN_MIN;
+            let in_time = !waits || wait_for_room(end, wanted, &stream.spin_out);
             let promise = match end.room() {
                 0 => promised::Promise::NoRoom,
-                room => promised::promise(stream, end, fd, buffers, room),
+                room => promised::promise(stream, end, fd, buffers, room, !nonblocking),
             };
             match promise {
                 promised::Promise::Made(promised) => return Some(Ok(promised)),
                 promised::Promise::NoRoom if nonblocking && len >= LEN_MIN => {
                     return Some(Err(Errno::AGAIN));
                 }
-                promised::Promise::NoRoom if len >= LEN_MIN && wait_for_room(end) => {
-                    return Some(Ok(0));
-                }
+                promised::Promise::NoRoom if waits && in_time => return Some(Ok(0)),
                 promised::Promise::NoRoom => {}
                 promised::Promise::Impossible => self.touched(),
             }
@@ -131,14 +133,22 @@ impl Sender {
     }
 }
 
-/// Waits until something more can be promised, but no longer than a late peer is waited for: what
-/// TCP would take without it must not wait for ever.
-fn wait_for_room(end: &End) -> bool {
+/// Waits until so many bytes can be promised, but no longer than a late peer is waited for: what
+/// TCP would take without it must not wait for ever. Whether any can be.
+fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
+    if end.room() >= wanted {
+        return true;
+    }
     let nap = Timespec { tv_sec: 0, tv_nsec: PATIENCE_NS.cast_signed() };
     let limit = wait::now() + PATIENCE_NS;
+    let wait = Wait::begin(spin);
     loop {
+        if wait.look(SPIN_MAX_NS, || end.room() >= wanted) {
+            wait.end();
+            return true;
+        }
         let (word, value) = end.want_room_by_futex();
-        if end.room() > 0 {
+        if end.room() >= wanted {
             return true;
         }
         let slept = futex::wait(word, futex::Flags::empty(), value, Some(&nap));

@@ -24,7 +24,12 @@ impl Stream {
         buffers: Buffers<'_>,
         flags: libc::c_int,
     ) -> Option<Result<usize, Errno>> {
-        self.send_from(fd, buffers, flags, settings::zero_copy() == ZeroCopy::Async)
+        let lends = settings::zero_copy() == ZeroCopy::Async;
+        let sent = self.send_from(fd, buffers, flags, lends);
+        if lends && sent != Some(Ok(buffers.len())) {
+            promised::settle(self);
+        }
+        sent
     }
 
     /// The same from buffers that may be used again and again at once, as ours are.

@@ -21,6 +21,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use smallvec::SmallVec;
+use weft_stream::limits::BIG_RING_LEN;
 use weft_stream::{End, Plan, SourceNumber};
 use weft_sys::{Buffers, Lock};
 
@@ -45,9 +46,11 @@ struct Record {
     end: End,
     fd: RawFd,
     number: SourceNumber,
+    /// What is protected: nothing, if the call does not return before the source is over.
     pages: Range<usize>,
     pieces: [libc::iovec; PIECES_MAX],
     count: usize,
+    is_awaited: bool,
 }
 
 // SAFETY: the pieces are addresses, which any thread of the process can use.
@@ -122,13 +125,16 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Promises the first of the buffers' bytes, `most` at most.
+/// Promises the first of the buffers' bytes, `most` at most. If the caller will not return
+/// before it has sent all of them, those that must have been pulled by then are not protected: it
+/// calls [`settle`] if that has come otherwise.
 pub(super) fn promise(
     stream: &Stream,
     end: &End,
     fd: RawFd,
     buffers: Buffers<'_>,
     most: usize,
+    is_to_send_all: bool,
 ) -> Promise {
     let mut held = table::find(fd).filter(|held| is_of(held, stream));
     if held.is_none() {
@@ -148,8 +154,11 @@ pub(super) fn promise(
         if plan.is_empty() || (plan.pages().is_empty() && !end.has_promised()) {
             return Promise::Impossible;
         }
-        if !records.has(plan.pages()) && records.guard.protect(plan.pages()).is_err() {
-            records.release(plan.pages(), None);
+        // What is promised is never more than the ring can hold, and is pulled in its order.
+        let is_awaited = is_to_send_all && buffers.len() - plan.len() >= BIG_RING_LEN;
+        let pages = if is_awaited { 0..0 } else { plan.pages().clone() };
+        if !records.has(&pages) && records.guard.protect(&pages).is_err() {
+            records.release(&pages, None);
             return Promise::Impossible;
         }
         let (pieces, count) = iovecs(plan.pieces());
@@ -158,12 +167,20 @@ pub(super) fn promise(
         let owner = process::owner();
         let promised = source.and_then(|source| end.promise(borrow(fd), source, &owner));
         let Some(number) = promised else {
-            records.release(plan.pages(), None);
+            records.release(&pages, None);
             return Promise::Impossible;
         };
-        let (end, pages) = (*end, plan.pages().clone());
-        records.all[at] =
-            held.take().map(|held| Record { held, end, fd, number, pages, pieces, count });
+        let end = *end;
+        records.all[at] = held.take().map(|held| Record {
+            held,
+            end,
+            fd,
+            number,
+            pages,
+            pieces,
+            count,
+            is_awaited,
+        });
         // Only now: pages that are promised again stay as they are.
         records.sweep(spent);
         Promise::Made(plan.len())
@@ -204,12 +221,24 @@ fn forsake_range(start: usize, len: usize) {
 
 /// Puts what a socket has promised into its ring. `true` if nothing is promised any more.
 pub(crate) fn reclaim(stream: &Stream) -> bool {
+    reclaim_if(stream, |_| true)
+}
+
+/// A call returns that has sent less than it wanted: what it has promised without protection goes
+/// into the ring.
+#[cold]
+pub(crate) fn settle(stream: &Stream) {
+    reclaim_if(stream, |record| record.is_awaited);
+}
+
+/// Puts all that a socket has promised into its ring if that is so of any of it.
+fn reclaim_if(stream: &Stream, is_so: impl Fn(&Record) -> bool) -> bool {
     if !any() || INSIDE.get() || process::is_borrowed() {
         return true;
     }
     locked(|records, spent| {
-        let first = records.all.iter().flatten().find(|record| is_of(&record.held, stream));
-        match first.map(|record| record.end) {
+        let mut its = records.all.iter().flatten().filter(|record| is_of(&record.held, stream));
+        match its.find(|record| is_so(record)).map(|record| record.end) {
             Some(end) => records.reclaim(&end, spent),
             None => true,
         }
