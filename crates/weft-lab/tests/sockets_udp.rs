@@ -118,6 +118,53 @@ fn names_by_dnsmasq() -> Result<()> {
     Ok(())
 }
 
+/// Answers, or asks, some hundred times.
+const ECHO: &str = "
+import socket, sys
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+port, asks, option = int(sys.argv[1]), sys.argv[2] == 'ask', sys.argv[3:]
+if option:
+    own.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+own.bind(('127.0.0.1', 0 if asks else port))
+own.settimeout(10)
+for number in range(300):
+    if asks:
+        own.sendto(b'asked', ('127.0.0.1', port))
+    text, other = own.recvfrom(100)
+    if not asks:
+        own.sendto(text, other)
+own.close()
+";
+
+#[test]
+fn what_carries_datagrams_is_told() -> Result<()> {
+    const BY_MEMORY: [&str; 2] = [" from 127.0.0.1:", ": shared memory"];
+    const NOT_ON_WEFT: [&str; 2] = [" from ", ": udp, the receiver is not on weft"];
+    const OPTION: [&str; 2] = [" of 127.0.0.1:", ": udp, an option that only the kernel has"];
+    for (ends, option, says) in [
+        (Ends::Both, "", vec![BY_MEMORY, [" at ", ": shared memory"]]),
+        (Ends::Client, "", vec![NOT_ON_WEFT, [" at ", ": udp, none has come by memory"]]),
+        (Ends::Both, "option", vec![OPTION]),
+    ] {
+        let (sockets, port) = (Sockets::new(ends)?, ports::next());
+        let port_text = port.to_string();
+        let server = sockets.server("python3").args(["-c", ECHO, &port_text, "answer"]);
+        let server = server.env("WEFT_WAIT", "latency").start()?.listening(Port::Udp(port))?;
+        let client = sockets.client("python3").args(["-c", ECHO, &port_text, "ask"]);
+        let client = client.line(option).env("WEFT_WAIT", "latency").env("WEFT_LOG", "info");
+        let ended = client.run(TIMEOUT)?.success()?;
+        server.wait(TIMEOUT)?.success()?;
+        let lines: Vec<_> =
+            ended.stderr.lines().filter(|line| line.contains("info: datagrams")).collect();
+        for parts in &says {
+            let said = lines.iter().filter(|line| parts.iter().all(|part| line.contains(part)));
+            ensure!(said.count() == 1, ended.complaint(format!("not {parts:?} once")));
+        }
+        ensure!(lines.len() == says.len(), ended.complaint("other lines"));
+    }
+    Ok(())
+}
+
 #[test]
 fn a_flood_by_iperf3() -> Result<()> {
     for ends in Ends::ALL {

@@ -6,6 +6,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
+use crate::datagram::Why;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
@@ -36,7 +37,7 @@ pub(crate) fn leave_all() {
                     end.hush(borrow(fd));
                 }
             }
-            Some(Kind::Datagram(datagram)) => datagram.leave(),
+            Some(Kind::Datagram(datagram)) => datagram.leave(Why::Confined),
             Some(Kind::Epoll(_)) | None => {}
         }
     }
@@ -59,7 +60,7 @@ fn surrender(fd: RawFd) {
         Kind::Datagram(datagram) => {
             drop(table::remove(fd));
             if held.descriptors() == 0 && datagram.watches().load(Ordering::Relaxed) == 0 {
-                datagram.closing();
+                datagram.closing(fd);
             }
         }
         Kind::Epoll(_) => {}

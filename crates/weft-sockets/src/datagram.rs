@@ -8,6 +8,7 @@
 mod options;
 mod recv;
 mod send;
+mod told;
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -24,6 +25,8 @@ use options::Meaning;
 pub(crate) use recv::Received;
 use recv::peeked;
 use send::Routes;
+use told::Told;
+pub(crate) use told::Why;
 
 use crate::settings;
 use crate::stream::borrow;
@@ -60,6 +63,8 @@ pub(crate) struct Datagram {
     memory_turns: AtomicU32,
     peeked: AtomicU32,
     routes: Lock<Routes>,
+    told_sent: Told,
+    told_received: Told,
     watches: AtomicU32,
     /// Epoll instances that announce what waits in memory.
     announced: AtomicU32,
@@ -89,6 +94,8 @@ impl Datagram {
             memory_turns: AtomicU32::new(0),
             peeked: AtomicU32::new(peeked::NOTHING),
             routes: Lock::new(Routes::default()),
+            told_sent: Told::new(),
+            told_received: Told::new(),
             watches: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             fork: AtomicU32::new(0),
@@ -125,7 +132,8 @@ impl Datagram {
     }
 
     /// From here on it is the kernel's. What waits in the inbox can still be received.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn leave(&self, why: Why) {
+        self.told_received.note(why);
         self.off.store(1, Ordering::Relaxed);
         if let Some(inbox) = self.inbox.get() {
             inbox.leave();
@@ -170,7 +178,7 @@ impl Datagram {
             }
             Meaning::Timeout => self.receive_limit.store(1, Ordering::Relaxed),
             Meaning::Kernels if value == 0 => {}
-            Meaning::Kernels => self.leave(),
+            Meaning::Kernels => self.leave(Why::Option),
         }
     }
 
@@ -199,26 +207,34 @@ impl Datagram {
         let own = own_address(fd).filter(|own| own.port() != 0)?;
         let ip = own.ip().to_canonical();
         let made = || {
-            if ip.is_multicast() || !settings::allows(Role::Listen, own) {
-                return None;
+            if ip.is_multicast() {
+                return Err(Why::Multicast);
+            }
+            if !settings::allows(Role::Listen, own) {
+                return Err(Why::Rule);
             }
             let owner = Owner {
                 port: own.port(),
-                cookie: sockopt::socket_cookie(borrow(fd)).ok()?,
+                cookie: sockopt::socket_cookie(borrow(fd)).map_err(|_| Why::Room)?,
                 pid: std::process::id(),
                 limit: limit(fd),
                 shared: self.shared.load(Ordering::Relaxed) != 0,
             };
-            let inbox = Inbox::register(self.datagrams()?, &owner)?;
+            let datagrams = self.datagrams().ok_or(Why::Room)?;
+            let inbox = Inbox::register(datagrams, &owner).ok_or(Why::Room)?;
             if inbox.is_left() {
                 inbox.release(); // A relative knows that it is the kernel's.
+                return Err(Why::PassedOn);
+            }
+            Ok(inbox)
+        };
+        let inbox = match made() {
+            Ok(inbox) => inbox,
+            Err(why) => {
+                self.told_received.note(why);
+                self.off.store(1, Ordering::Relaxed);
                 return None;
             }
-            Some(inbox)
-        };
-        let Some(inbox) = made() else {
-            self.off.store(1, Ordering::Relaxed);
-            return None;
         };
         if self.inbox.set(inbox).is_err() {
             inbox.release(); // Another thread was quicker.
@@ -236,7 +252,8 @@ impl Datagram {
     }
 
     /// The last descriptor of this process is about to be closed.
-    pub(crate) fn closing(&self) {
+    pub(crate) fn closing(&self, fd: RawFd) {
+        self.tell_at_last(fd);
         self.off.store(1, Ordering::Relaxed);
         if let Some(inbox) = self.inbox.get() {
             inbox.shut();

@@ -31,6 +31,7 @@ use weft_sys::{Lock, Spin};
 pub(crate) use self::all::{closing, forget, forked, freeze, go_by, surrender, thaw};
 pub(crate) use self::nested::read_out;
 use self::waiting::{Sleep, Waiting};
+use crate::datagram::Why;
 use crate::errno;
 use crate::next::next;
 use crate::reason::Reason;
@@ -331,7 +332,7 @@ pub(crate) fn wait(
 fn leave(socket: &Held, fd: RawFd) {
     match &**socket {
         Kind::Stream(stream) => stream.leave(fd, Reason::Watched),
-        Kind::Datagram(datagram) => datagram.leave(),
+        Kind::Datagram(datagram) => datagram.leave(Why::Watched),
         Kind::Epoll(_) => {}
     }
 }

@@ -342,7 +342,8 @@ impl Polled<'_> {
     fn arm(&self) -> bool {
         let mut all_ring = true;
         for ours in &self.ours {
-            if let Some((_, inbox)) = ours.datagram() {
+            if let Some((datagram, inbox)) = ours.datagram() {
+                datagram.tell_received(self.set[ours.index].fd);
                 inbox.begin_sleep();
             }
             let Some(end) = ours.stream().and_then(Stream::end) else { continue };

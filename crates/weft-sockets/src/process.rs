@@ -50,7 +50,7 @@ extern "C" fn finish() {
         let Some(held) = table::remove(fd).filter(|held| held.descriptors() == 0) else { continue };
         match &*held {
             Kind::Stream(stream) => stream.closing(fd),
-            Kind::Datagram(datagram) => datagram.closing(),
+            Kind::Datagram(datagram) => datagram.closing(fd),
             Kind::Epoll(_) => {}
         }
     }
@@ -65,10 +65,10 @@ pub(crate) fn end_at_once() {
     promised::reclaim_all();
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::remove(fd).map(std::mem::ManuallyDrop::new) else { continue };
-        if let Kind::Stream(stream) = &**held
-            && held.descriptors() == 0
-        {
-            stream.closing(fd);
+        match &**held {
+            Kind::Stream(stream) if held.descriptors() == 0 => stream.closing(fd),
+            Kind::Datagram(datagram) if held.descriptors() == 0 => datagram.tell_at_last(fd),
+            _ => {}
         }
     }
 }

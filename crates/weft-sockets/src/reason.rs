@@ -1,5 +1,5 @@
 //! What carries a connection, and why: for the counters that `weft stat` shows, and, with
-//! `WEFT_LOG=info`, in one line on standard error for each connection.
+//! `WEFT_LOG=info`, in one line on standard error for each connection, and each socket's datagrams.
 //!
 //! A line is written where no lock is held, and the data path is past: where a connection begins,
 //! where a receiver has waited, or at the latest where it is closed.
@@ -69,8 +69,8 @@ impl Told {
             // Of one that is over the kernel knows this end alone.
             let own = || getsockname(borrow(fd)).ok()?.try_into().ok();
             match ends {
-                Some((one, other)) => write_line(Some(one), Some(other), why),
-                None => write_line(own(), None, why),
+                Some((one, other)) => write_connection(Some(one), Some(other), why),
+                None => write_connection(own(), None, why),
             }
         }
     }
@@ -79,27 +79,37 @@ impl Told {
 /// Tells of a connection that is the kernel's from the start.
 pub(crate) fn tell(ends: (SocketAddr, SocketAddr), why: Reason) {
     if wanted() {
-        write_line(Some(ends.0), Some(ends.1), Some(why));
+        write_connection(Some(ends.0), Some(ends.1), Some(why));
     }
 }
 
 /// The line of a connection: its ends, as far as they are known, and why it is the kernel's, unless
 /// it is in shared memory.
+fn write_connection(one: Option<SocketAddr>, other: Option<SocketAddr>, why: Option<Reason>) {
+    write_line("connection", [("of", one), ("with", other)], why.map(|why| ("tcp", why.text())));
+}
+
+/// A line: what it is about, its ends, as far as they are known, and what carries it and why,
+/// unless that is shared memory.
 #[cold]
-fn write_line(one: Option<SocketAddr>, other: Option<SocketAddr>, why: Option<Reason>) {
+pub(crate) fn write_line(
+    what: &str,
+    ends: [(&str, Option<SocketAddr>); 2],
+    kernel: Option<(&str, &str)>,
+) {
     let before = errno::get();
     let mut line = [0_u8; LINE_MAX];
     let mut cursor = Cursor::new(&mut line[..LINE_MAX - 1]);
-    let _ = write!(cursor, "weft[{}] info: connection", process::number());
-    for (word, end) in [("of", one), ("with", other)] {
+    let _ = write!(cursor, "weft[{}] info: {what}", process::number());
+    for (word, end) in ends {
         if let Some(end) = end {
             let end = SocketAddr::new(end.ip().to_canonical(), end.port());
             let _ = write!(cursor, " {word} {end}");
         }
     }
-    let _ = match why {
+    let _ = match kernel {
         None => write!(cursor, ": shared memory"),
-        Some(why) => write!(cursor, ": tcp, {}", why.text()),
+        Some((carrier, why)) => write!(cursor, ": {carrier}, {why}"),
     };
     let len = usize::try_from(cursor.position()).unwrap_or(0);
     line[len] = b'\n';

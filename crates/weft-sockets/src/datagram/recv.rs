@@ -184,6 +184,7 @@ impl Datagram {
             errno::set(Errno::BADF);
             return Received::Kernel(-1);
         }
+        self.tell_received(fd);
         inbox.begin_sleep();
         if let Some(arrival) = self.take(fd, inbox, buffers, keep) {
             inbox.end_sleep();

@@ -16,7 +16,7 @@ use weft_stream::is_local;
 use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
-use super::{Datagram, own_address};
+use super::{Datagram, Why, own_address};
 use crate::stream::borrow;
 use crate::{settings, wait};
 
@@ -110,7 +110,8 @@ impl Datagram {
         }
         let Some(target) = to.or_else(|| peer_address(fd)) else { return Ok(None) };
         let changes = datagrams.changes(target.port());
-        let inbox = if changes == 0 { None } else { self.ask(fd, to, target) };
+        let found = if changes == 0 { Err(Why::Receiver) } else { self.ask(fd, to, target) };
+        let inbox = found.ok();
         let now = wait::now();
         let route = Route {
             to: target,
@@ -129,6 +130,11 @@ impl Datagram {
             }
             None => routes.connected = Some(route),
         }
+        drop(routes);
+        match found {
+            Ok((_, from)) => self.tell_sent(from, target),
+            Err(why) => self.told_sent.note(why),
+        }
         if inbox.is_some()
             && let Ok(Err(error)) = sockopt::socket_error(borrow(fd))
         {
@@ -144,37 +150,39 @@ impl Datagram {
         fd: RawFd,
         to: Option<SocketAddr>,
         target: SocketAddr,
-    ) -> Option<(Inbox, SocketAddr)> {
+    ) -> Result<(Inbox, SocketAddr), Why> {
         let canonical = SocketAddr::new(target.ip().to_canonical(), target.port());
         let mapped = self.is_v6 && canonical.is_ipv4();
         if mapped && self.v6_only.load(Ordering::Relaxed) != 0 {
-            return None;
+            return Err(Why::Address);
         }
         if let SocketAddr::V6(target) = target
             && target.scope_id() != 0
         {
-            return None;
+            return Err(Why::Address);
         }
-        let mut own = own_address(fd)?;
+        let mut own = own_address(fd).ok_or(Why::Address)?;
         if own.port() == 0 && to.is_some() && self.bind_to_any_port(fd) {
-            own = own_address(fd)?;
+            own = own_address(fd).ok_or(Why::Address)?;
         }
         let mut ip = own.ip().to_canonical();
         if ip.is_unspecified() {
-            ip = source_towards(canonical)?;
+            ip = source_towards(canonical).ok_or(Why::Address)?;
         }
         let source = SocketAddr::new(ip, own.port());
         let same_family = source.is_ipv4() == canonical.is_ipv4();
-        if own.port() == 0
-            || !same_family
-            || !is_local(source, canonical)
-            || !settings::allows(Role::Connect, canonical)
-        {
-            return None;
+        if own.port() == 0 || !same_family {
+            return Err(Why::Address);
         }
-        let cookie = receiver_of(source, canonical).ok()??;
-        let inbox = self.datagrams()?.find(canonical.port(), cookie)?;
-        Some((inbox, source))
+        if !is_local(source, canonical) {
+            return Err(Why::Remote);
+        }
+        if !settings::allows(Role::Connect, canonical) {
+            return Err(Why::Rule);
+        }
+        let receiver = receiver_of(source, canonical).ok().flatten();
+        let find = |cookie| self.datagrams()?.find(canonical.port(), cookie);
+        receiver.and_then(find).map(|inbox| (inbox, source)).ok_or(Why::Receiver)
     }
 
     /// The kernel binds a socket that has no port when it sends; so that there is one before.

@@ -133,6 +133,7 @@ impl Watch {
             && let Some(inbox) = datagram.known_inbox()
             && !self.armed
         {
+            datagram.tell_received(self.via);
             inbox.begin_sleep();
             self.armed = true;
         }

@@ -38,7 +38,7 @@ pub(super) fn closing(fd: c_int) {
         Kind::Datagram(datagram) => {
             closing_watched(&held, fd, datagram.watches());
             if last {
-                datagram.closing();
+                datagram.closing(fd);
             }
         }
         Kind::Epoll(instance) if last => epoll::closing(fd, instance),

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::data::{read, write};
 use super::descriptors::{close, closing};
+use crate::datagram::Why;
 use crate::errno;
 use crate::next::next;
 use crate::stream::{Stream, borrow};
@@ -152,7 +153,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     if let Some(held) = table::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave();
+        datagram.leave(Why::Stdio);
     }
     type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
     static NEXT: crate::next::Next = crate::next::Next::new(c"fdopen");

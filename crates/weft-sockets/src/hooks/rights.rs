@@ -7,6 +7,7 @@
 
 use libc::{c_int, cmsghdr, msghdr};
 
+use crate::datagram::Why;
 use crate::reason::Reason;
 use crate::table::{self, Kind};
 use crate::{process, settings, stream};
@@ -30,7 +31,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
                     end.hush(stream::borrow(fd));
                 }
             }
-            Kind::Datagram(datagram) => datagram.leave(),
+            Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
             Kind::Epoll(_) => {}
         }
     };

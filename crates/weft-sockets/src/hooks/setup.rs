@@ -8,7 +8,7 @@
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 
-use crate::datagram::Datagram;
+use crate::datagram::{Datagram, Why};
 use crate::errno;
 use crate::next::next;
 use crate::stream::Stream;
@@ -134,7 +134,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     } else if let Some(held) = table::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
-        datagram.leave(); // What that means is the kernel's to say.
+        datagram.leave(Why::Shutdown); // What that means is the kernel's to say.
     }
     next!(shutdown(fd: c_int, how: c_int) -> c_int)
 }

@@ -170,6 +170,12 @@ impl Inbox {
         self.datagrams.change(port);
     }
 
+    /// Datagrams that have been put, so far.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.count(words::DATAGRAMS).load(Ordering::Relaxed)
+    }
+
     /// Datagrams that found it shut, and went through the kernel, so far.
     #[must_use]
     pub fn turned_away(&self) -> u64 {

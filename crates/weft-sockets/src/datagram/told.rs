@@ -1,0 +1,136 @@
+//! What carries a socket's datagrams, and why, in one line for each way (`WEFT_LOG=info`): for
+//! those that it sends, when it first finds an inbox; for those that it receives, when it waits
+//! after some have come by memory; and for either, at the latest when it is closed.
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Datagram, own_address};
+use crate::reason::{wanted, write_line};
+
+/// Why datagrams are the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Why {
+    Rule,
+    Remote,
+    Receiver,
+    Senders,
+    Address,
+    Multicast,
+    Room,
+    Option,
+    Watched,
+    PassedOn,
+    Stdio,
+    Shutdown,
+    Confined,
+}
+
+impl Why {
+    const ALL: [Self; 13] = [
+        Self::Rule,
+        Self::Remote,
+        Self::Receiver,
+        Self::Senders,
+        Self::Address,
+        Self::Multicast,
+        Self::Room,
+        Self::Option,
+        Self::Watched,
+        Self::PassedOn,
+        Self::Stdio,
+        Self::Shutdown,
+        Self::Confined,
+    ];
+
+    /// Whether it is so for what the socket sends, too.
+    fn is_of_all(self) -> bool {
+        use Why::{Confined, Option, PassedOn, Shutdown, Stdio, Watched};
+        matches!(self, Option | Watched | PassedOn | Stdio | Shutdown | Confined)
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Rule => "a rule says so",
+            Self::Remote => "the receiver is on another host",
+            Self::Receiver => "the receiver is not on weft, or another user's",
+            Self::Senders => "none has come by memory",
+            Self::Address => "an address that only the kernel has",
+            Self::Multicast => "multicast",
+            Self::Room => "there is no inbox to be had",
+            Self::Option => "an option that only the kernel has",
+            Self::Watched => "several instances of epoll, or one in another",
+            Self::PassedOn => "the socket was passed to another process",
+            Self::Stdio => "a stream of the C library's",
+            Self::Shutdown => "the socket was shut down",
+            Self::Confined => "the program gives up system calls",
+        }
+    }
+}
+
+const NOTHING: u32 = u32::MAX;
+const TOLD: u32 = u32::MAX - 1;
+
+/// What is to be told of a way, once.
+#[derive(Debug)]
+pub(super) struct Told(AtomicU32);
+
+impl Told {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(NOTHING))
+    }
+
+    /// Datagrams are the kernel's as far as is known now.
+    pub(super) fn note(&self, why: Why) {
+        let note = |known| (known != TOLD).then_some(why as u32);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
+    }
+
+    fn noted(&self) -> Option<Why> {
+        Why::ALL.get(self.0.load(Ordering::Relaxed) as usize).copied()
+    }
+
+    fn tell(&self, ends: [(&str, Option<SocketAddr>); 2], why: Option<Why>) {
+        if self.0.swap(TOLD, Ordering::Relaxed) != TOLD {
+            write_line("datagrams", ends, why.map(|why| ("udp", why.text())));
+        }
+    }
+}
+
+impl Datagram {
+    /// It has found an inbox to send to. No lock is held.
+    pub(super) fn tell_sent(&self, from: SocketAddr, to: SocketAddr) {
+        if wanted() {
+            self.told_sent.tell([("from", Some(from)), ("to", Some(to))], None);
+        }
+    }
+
+    /// It is about to wait. No lock is held but an epoll instance's.
+    pub(crate) fn tell_received(&self, fd: RawFd) {
+        if wanted() && self.has_received() {
+            self.told_received.tell([("at", own_address(fd)), ("", None)], None);
+        }
+    }
+
+    /// It is about to be closed.
+    pub(crate) fn tell_at_last(&self, fd: RawFd) {
+        if !wanted() {
+            return;
+        }
+        self.tell_received(fd);
+        let unused = self.inbox.get().map(|_| Why::Senders);
+        if let Some(why) = self.told_received.noted().or(unused) {
+            let word = if why.is_of_all() { "of" } else { "at" };
+            self.told_received.tell([(word, own_address(fd)), ("", None)], Some(why));
+        }
+        if let Some(why) = self.told_sent.noted() {
+            self.told_sent.tell([("from", own_address(fd)), ("", None)], Some(why));
+        }
+    }
+
+    fn has_received(&self) -> bool {
+        self.inbox.get().is_some_and(|inbox| inbox.received() > 0)
+    }
+}
