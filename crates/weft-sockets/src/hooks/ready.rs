@@ -193,7 +193,8 @@ unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if table::knows(fd) && !crate::process::is_borrowed() {
+    // In a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
+    if table::knows(fd) {
         // SAFETY: NULL or the program's own.
         let given = unsafe { event.as_ref() }.copied();
         if let Some(result) = epoll::control(epoll, operation, fd, given) {

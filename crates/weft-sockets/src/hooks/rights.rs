@@ -45,10 +45,13 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
 /// # Safety
 /// The header is the program's, as the kernel has just filled it in.
 pub(super) unsafe fn take(message: *const msghdr) {
-    if !settings::enabled() || process::is_borrowed() {
+    if !settings::enabled() {
         return;
     }
     let take = |fd| {
+        if process::is_borrowed() {
+            return;
+        }
         drop(table::remove(fd));
         process::adopt(fd, true);
     };
