@@ -48,24 +48,29 @@ fn it_can_be_switched_off() -> Result<()> {
 }
 
 /// Runs the program whose buffers do not stay as they were, and returns what it says of each of
-/// its connections.
-fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<String> {
+/// its connections, and what Weft does.
+fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<(String, String)> {
     let program = sockets.server(compile("promises")?).arg("1").arg("0");
-    let done = program.env("WEFT_SOCKETS_ZCOPY", zero_copy).run(TIMEOUT)?;
-    Ok(done.success()?.stdout)
+    let program = program.env("WEFT_SOCKETS_ZCOPY", zero_copy).env("WEFT_LOG", "info");
+    let done = program.run(TIMEOUT)?.success()?;
+    Ok((done.stdout, done.stderr))
 }
+
+/// What Weft says where it cannot protect memory.
+const UNPROTECTED: &str = "zero copy is not async but auto, without userfaultfd: ";
 
 #[test]
 fn what_is_promised_is_kept() -> Result<()> {
     run("async", "packed")?;
     let sockets = Sockets::new(Ends::Both)?;
-    let said = keep_promises(&sockets, "async")?;
+    let (said, logged) = keep_promises(&sockets, "async")?;
     sockets.check(16 << 20)?;
     // Who is killed takes with it what nobody has pulled, and that is no end of the stream.
     if said.contains("no userfaultfd") {
         note_skip("what_is_promised_is_kept", "no userfaultfd here: nothing was promised");
     } else {
         ensure!(said.contains("ending 6: 0 of 1048576 bytes, error 104"), "{said}");
+        ensure!(!logged.contains(UNPROTECTED), "{logged}");
     }
     Ok(())
 }
@@ -75,6 +80,7 @@ fn who_may_not_protect_promises_nothing() -> Result<()> {
     let Some(sockets) = Sockets::unprivileged("who_may_not_protect_promises_nothing")? else {
         return Ok(());
     };
-    keep_promises(&sockets, "async")?;
+    let (said, logged) = keep_promises(&sockets, "async")?;
+    ensure!(said.contains("no userfaultfd") == logged.contains(UNPROTECTED), "{said}{logged}");
     Ok(())
 }

@@ -8,8 +8,9 @@ use std::io::{Cursor, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use rustix::io::Errno;
 use rustix::net::getsockname;
 pub(crate) use weft_stream::Reason;
 use weft_stream::{Carrier, End};
@@ -97,20 +98,38 @@ pub(crate) fn write_line(
     ends: [(&str, Option<SocketAddr>); 2],
     kernel: Option<(&str, &str)>,
 ) {
+    write_with(|cursor| {
+        write!(cursor, "{what}")?;
+        for (word, end) in ends {
+            if let Some(end) = end {
+                let end = SocketAddr::new(end.ip().to_canonical(), end.port());
+                write!(cursor, " {word} {end}")?;
+            }
+        }
+        match kernel {
+            None => write!(cursor, ": shared memory"),
+            Some((carrier, why)) => write!(cursor, ": {carrier}, {why}"),
+        }
+    });
+}
+
+/// Tells once that nothing is promised, because memory cannot be protected here.
+pub(crate) fn tell_unprotected(why: Errno) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if wanted() && !TOLD.swap(true, Ordering::Relaxed) {
+        write_with(|cursor| {
+            write!(cursor, "zero copy is not async but auto, without userfaultfd: {why}")
+        });
+    }
+}
+
+/// A line of this process, of what is written into it; what is longer than a line is cut.
+fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::Result<()>) {
     let before = errno::get();
     let mut line = [0_u8; LINE_MAX];
     let mut cursor = Cursor::new(&mut line[..LINE_MAX - 1]);
-    let _ = write!(cursor, "weft[{}] info: {what}", process::number());
-    for (word, end) in ends {
-        if let Some(end) = end {
-            let end = SocketAddr::new(end.ip().to_canonical(), end.port());
-            let _ = write!(cursor, " {word} {end}");
-        }
-    }
-    let _ = match kernel {
-        None => write!(cursor, ": shared memory"),
-        Some((carrier, why)) => write!(cursor, ": {carrier}, {why}"),
-    };
+    let _ = write!(cursor, "weft[{}] info: ", process::number());
+    let _ = text(&mut cursor);
     let len = usize::try_from(cursor.position()).unwrap_or(0);
     line[len] = b'\n';
     // One write, so that lines of several processes do not mix. Nobody to tell if it fails.

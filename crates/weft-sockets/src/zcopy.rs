@@ -15,10 +15,10 @@ use rustix::thread::futex;
 use weft_stream::{End, Judge, Patience, Plan, SourceNumber, Way};
 use weft_sys::{Buffers, Lock, Spin};
 
-use crate::process;
 use crate::settings::{self, ZeroCopy};
 use crate::stream::{Stream, borrow};
 use crate::wait::{self, Wait};
+use crate::{process, reason};
 
 /// Shorter messages are cheaper to copy twice.
 const LEN_MIN: usize = 256 << 10;
@@ -84,6 +84,10 @@ impl Sender {
                 promised::Promise::NoRoom if waits && in_time => return Some(Ok(0)),
                 promised::Promise::NoRoom => {}
                 promised::Promise::Impossible => self.touched(),
+                promised::Promise::Unprotected(errno) => {
+                    reason::tell_unprotected(errno);
+                    self.touched();
+                }
             }
         }
         if follows && !promised::reclaim(stream) {

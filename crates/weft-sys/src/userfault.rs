@@ -17,7 +17,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 const API: u64 = 0xaa;
-/// Pages that have never been touched are protected, too (Linux 6.4).
+/// Pages that have never been touched are protected, too (Linux 6.4). Before, they have to be
+/// mapped first, to the page of zeros.
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
@@ -46,7 +47,10 @@ struct Message {
 
 /// What a process protects its memory with.
 #[derive(Debug)]
-pub struct UserFault(OwnedFd);
+pub struct UserFault {
+    fd: OwnedFd,
+    features: u64,
+}
 
 impl UserFault {
     /// Opens it for the calling process.
@@ -54,8 +58,15 @@ impl UserFault {
     /// # Errors
     /// `EPERM` if the process may not have faults within system calls handled (`CAP_SYS_PTRACE`,
     /// `vm.unprivileged_userfaultfd` or the rights of `/dev/userfaultfd`); `EINVAL` or `ENOSYS` if
-    /// the kernel is older than Linux 6.4.
+    /// the kernel is older than Linux 5.14.
     pub fn new() -> Result<Self, Errno> {
+        Self::with(FEATURE_WP_UNPOPULATED).or_else(|_| {
+            can_populate()?;
+            Self::with(0)
+        })
+    }
+
+    fn with(features: u64) -> Result<Self, Errno> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
         // SAFETY: only a number is handed over.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -64,9 +75,11 @@ impl UserFault {
             _ => Self::from_device(flags)?,
         };
         // SAFETY: just made, and nobody else's.
-        let this = Self(unsafe { OwnedFd::from_raw_fd(made) });
-        this.ioctl(IOCTL_API, &mut [API, FEATURE_WP_UNPOPULATED, 0])?;
-        Ok(this)
+        let this = Self { fd: unsafe { OwnedFd::from_raw_fd(made) }, features };
+        let mut answer = [API, features, 0];
+        this.ioctl(IOCTL_API, &mut answer)?;
+        // Linux 6.0 to 6.3 ignore what they do not know.
+        if answer[1] & features == features { Ok(this) } else { Err(Errno::INVAL) }
     }
 
     fn from_device(flags: libc::c_int) -> Result<libc::c_int, Errno> {
@@ -89,8 +102,12 @@ impl UserFault {
     /// From here on nobody writes to the pages before they are released.
     ///
     /// # Errors
-    /// `ENOENT` if they have not been registered, or have been mapped anew since.
+    /// `ENOENT` if they have not been registered, or have been mapped anew since; `ENOMEM` or
+    /// `EFAULT` if they cannot be read.
     pub fn protect(&self, pages: &Range<usize>) -> Result<(), Errno> {
+        if self.features & FEATURE_WP_UNPOPULATED == 0 {
+            populate(pages)?;
+        }
         self.write_protect(pages, WRITEPROTECT_MODE_WP)
     }
 
@@ -117,7 +134,7 @@ impl UserFault {
         let mut message = Message::default();
         let size = size_of::<Message>();
         // SAFETY: the place is a local variable of that size, for which any bytes are valid.
-        let read = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut message).cast(), size) };
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size) };
         let is_fault = read == size.cast_signed() && message.event == EVENT_PAGEFAULT;
         is_fault.then(|| usize::try_from(message.address).unwrap_or(0))
     }
@@ -128,22 +145,35 @@ impl UserFault {
         argument: &mut [u64; WORDS],
     ) -> Result<(), Errno> {
         // SAFETY: the request's structure has as many words, and lives during the call.
-        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument.as_mut_ptr()) };
+        let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), request, argument.as_mut_ptr()) };
         if done < 0 { Err(last_error()) } else { Ok(()) }
     }
 }
 
 impl AsFd for UserFault {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl From<OwnedFd> for UserFault {
     /// Another descriptor of one.
     fn from(fd: OwnedFd) -> Self {
-        Self(fd)
+        Self { fd, features: 0 }
     }
+}
+
+/// Maps all pages, so that those can be read that have never been touched.
+fn populate(pages: &Range<usize>) -> Result<(), Errno> {
+    let start = pages.start as *mut libc::c_void;
+    // SAFETY: no byte changes, and nothing that is mapped goes.
+    let done = unsafe { libc::madvise(start, pages.len(), libc::MADV_POPULATE_READ) };
+    if done < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Whether the kernel knows how to do that: `EINVAL` if it is older than Linux 5.14.
+fn can_populate() -> Result<(), Errno> {
+    populate(&(0..0))
 }
 
 fn len(pages: &Range<usize>) -> u64 {
@@ -157,30 +187,28 @@ fn last_error() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mapping::Mapping;
     use std::io::{Read as _, Write as _};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const PAGE: usize = 4_096;
 
     /// Writes by stores and by system calls wait until the page is released; the bytes stay.
-    #[test]
-    fn writers_wait_and_system_calls_do_not_fail() {
-        let fault = match UserFault::new() {
+    fn writers_wait_and_system_calls_do_not_fail(features: u64) {
+        let fault = match UserFault::with(features) {
             Ok(fault) => fault,
             Err(errno) => {
                 let _ = writeln!(std::io::stderr(), "skipped: no userfaultfd here ({errno})");
                 return;
             }
         };
-        let memory = vec![7_u8; 4 * PAGE + PAGE].leak();
+        // The first two pages are touched, the others never were.
+        let memory = vec![0_u8; 1 << 20].leak();
         let start = (memory.as_ptr() as usize).next_multiple_of(PAGE);
         let first = start - memory.as_ptr() as usize;
+        memory[first..first + 2 * PAGE].fill(7);
         let pages = start..start + 4 * PAGE;
         assert_eq!(fault.protect(&pages), Err(Errno::NOENT), "not registered");
-        let mapping = Mapping::at(start).expect("it is mapped").expect("private memory");
-        assert!(mapping.start <= start && start < mapping.end);
-        fault.register(&mapping).expect("private memory");
+        fault.register(&pages).expect("private memory");
         fault.protect(&pages).expect("registered");
         let released = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -189,25 +217,38 @@ mod tests {
             scope.spawn(move || {
                 stored[5] = 1;
                 assert!(released.load(Ordering::SeqCst));
+                assert_eq!(&stored[4..7], b"\x07\x01\x07");
             });
             scope.spawn(move || {
                 let (mut from, mut to) = std::io::pipe().expect("a pipe");
                 to.write_all(b"xyz").expect("room");
                 assert_eq!(from.read(&mut read[..3]).ok(), Some(3));
                 assert!(released.load(Ordering::SeqCst));
-                assert_eq!(&read[..4], b"xyz\x07");
+                assert_eq!(&read[..4], b"xyz\0");
             });
             let mut found = Vec::new();
-            while found.len() < 2 {
+            let limit = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while found.len() < 2 && std::time::Instant::now() < limit {
                 match fault.next_fault() {
                     Some(at) => found.push(at / PAGE - start / PAGE),
                     None => std::thread::yield_now(),
                 }
             }
             found.sort_unstable();
-            assert_eq!(found, [0, 2]);
             released.store(true, Ordering::SeqCst);
             fault.release(&pages).expect("registered");
+            assert_eq!(found, [0, 2]);
         });
+    }
+
+    #[test]
+    fn writers_wait() {
+        writers_wait_and_system_calls_do_not_fail(FEATURE_WP_UNPOPULATED);
+    }
+
+    #[test]
+    fn writers_wait_on_older_kernels() {
+        can_populate().expect("Linux 5.14");
+        writers_wait_and_system_calls_do_not_fail(0);
     }
 }

@@ -24,21 +24,27 @@ const STACK_NEAR: usize = 256 << 10;
 pub(super) enum Guard {
     /// Nobody has asked yet.
     Unasked,
-    /// The kernel does not let us have it.
-    Missing,
+    /// The kernel does not let us have it, for this reason.
+    Missing(Errno),
     /// It is there.
     Ready(UserFault),
 }
 
 impl Guard {
-    /// Whether memory can be protected. The first one to ask starts the thread, which calls
+    /// Makes sure that memory can be protected. The first one to ask starts the thread, which calls
     /// `touched` for each address that somebody waits to write to, and `tick` now and then, which
     /// says whether anything is promised.
-    pub(super) fn is_ready(&mut self, touched: fn(usize), tick: fn() -> bool) -> bool {
+    ///
+    /// # Errors
+    /// Why it cannot, which is always the same.
+    pub(super) fn prepare(&mut self, touched: fn(usize), tick: fn() -> bool) -> Result<(), Errno> {
         if matches!(self, Self::Unasked) {
-            *self = start(touched, tick).map_or(Self::Missing, Self::Ready);
+            *self = start(touched, tick).map_or_else(Self::Missing, Self::Ready);
         }
-        matches!(self, Self::Ready(_))
+        match *self {
+            Self::Missing(errno) => Err(errno),
+            _ => Ok(()),
+        }
     }
 
     /// Protects pages.
@@ -120,8 +126,8 @@ fn stack() -> (usize, usize) {
     (start as usize, (start as usize).saturating_add(len))
 }
 
-fn start(touched: fn(usize), tick: fn() -> bool) -> Option<UserFault> {
-    let fault = UserFault::new().ok()?;
+fn start(touched: fn(usize), tick: fn() -> bool) -> Result<UserFault, Errno> {
+    let fault = UserFault::new()?;
     let fd = fault.as_fd().as_raw_fd();
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let thread = move || {
@@ -136,8 +142,8 @@ fn start(touched: fn(usize), tick: fn() -> bool) -> Option<UserFault> {
             watch(&fault, touched, tick);
         }
     };
-    spawn_quiet("weft-guard", thread).ok()?;
-    told.recv().is_ok_and(|alone| alone).then_some(fault)
+    spawn_quiet("weft-guard", thread)?;
+    if told.recv() == Ok(true) { Ok(fault) } else { Err(Errno::PERM) }
 }
 
 fn close_all_but(fd: RawFd) {

@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
+use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::limits::BIG_RING_LEN;
 use weft_stream::{End, Plan, SourceNumber};
@@ -101,6 +102,8 @@ pub(super) enum Promise {
     NoRoom,
     /// These bytes, here and now, cannot be.
     Impossible,
+    /// None ever can be: memory cannot be protected here.
+    Unprotected(Errno),
 }
 
 fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
@@ -141,8 +144,8 @@ pub(super) fn promise(
         return Promise::Impossible;
     }
     locked(|records, spent| {
-        if !records.guard.is_ready(touched, tick) {
-            return Promise::Impossible;
+        if let Err(errno) = records.guard.prepare(touched, tick) {
+            return Promise::Unprotected(errno);
         }
         let Some(at) = records.vacancy(spent) else { return Promise::NoRoom };
         let Some(block) = records.block(at) else { return Promise::Impossible };
