@@ -484,6 +484,9 @@ pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 /// Whether a call on the socket returns at once.
+///
+/// The kernel is asked each time: the flag is of the open file, which other processes may have by
+/// ways that nobody sees, and change. Only calls that have found nothing ask.
 pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0
         || rustix::fs::fcntl_getfl(borrow(fd))
