@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
-use weft_stream::{End, Judge, Patience, Plan, SourceNumber, Way};
+use weft_stream::{End, Judge, Patience, SourceNumber, Way};
 use weft_sys::{Buffers, Lock, Spin};
 
 use crate::settings::{self, ZeroCopy};
@@ -22,6 +22,9 @@ use crate::{process, reason};
 
 /// Shorter messages are cheaper to copy twice.
 const LEN_MIN: usize = 256 << 10;
+/// Bytes that are promised at once behind others, unless the rest would be short: the peer still
+/// has some to pull while the next are promised.
+const PIECE_LEN: usize = 512 << 10;
 /// How long the peer may do nothing before the rest is copied. If the ring has room for all of it,
 /// the call would have returned at once.
 const PATIENCE_NS: u64 = 2_000_000;
@@ -68,11 +71,11 @@ impl Sender {
         }
         let touches = self.touches.swap(0, Ordering::Relaxed);
         if len < LEN_MIN || self.patience.lock().may_promise(touches) {
-            // Behind other promises what will be pulled in one go is worth waiting for.
-            let wanted = if follows { len.min(Plan::PAGES_LEN_MAX) } else { 1 };
+            let most = if !follows || len < PIECE_LEN + LEN_MIN { len } else { PIECE_LEN };
+            let wanted = if follows { most } else { 1 };
             let waits = !nonblocking && len >= LEN_MIN;
             let in_time = !waits || wait_for_room(end, wanted, &stream.spin_out);
-            let promise = match end.room() {
+            let promise = match end.room().min(most) {
                 0 => promised::Promise::NoRoom,
                 room => promised::promise(stream, end, fd, buffers, room, !nonblocking),
             };
