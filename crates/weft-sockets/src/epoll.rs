@@ -176,6 +176,7 @@ pub(crate) fn control(
     }
     result
 }
+
 impl Watches {
     /// `epoll_ctl(2)`, here and in the kernel.
     fn control(
@@ -195,12 +196,7 @@ impl Watches {
             (libc::EPOLL_CTL_ADD, Some(event), Some(place)) if self.is_dormant(place) => {
                 let watch = self.places[place].as_mut()?;
                 let marked = epoll_event { events: event.events, u64: mark(place, watch.counter) };
-                let result = if event.events & EXCLUSIVE != 0 {
-                    kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, None);
-                    kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(marked))
-                } else {
-                    kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(marked))
-                };
+                let result = kernel_change(epoll, fd, marked);
                 if result == 0 {
                     (watch.converted, watch.muted) = (false, false);
                     watch.wait_for(event);
@@ -298,6 +294,17 @@ fn kernel_control(epoll: RawFd, operation: c_int, fd: RawFd, event: Option<epoll
     next!(epoll_ctl(
         epoll: c_int, operation: c_int, fd: c_int, place: *mut epoll_event
     ) -> c_int)
+}
+
+/// The kernel, which has the descriptor, is asked for this from here on. What is exclusive cannot
+/// be changed, and is added anew.
+fn kernel_change(epoll: RawFd, fd: RawFd, event: epoll_event) -> c_int {
+    if event.events & EXCLUSIVE != 0 {
+        kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, None);
+        kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event))
+    } else {
+        kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event))
+    }
 }
 
 /// What the kernel is asked for when the rings tell the readiness.

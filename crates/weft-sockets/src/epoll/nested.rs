@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::epoll_event;
 
 use super::{
-    ALL, EDGE, EXCLUSIVE, Epoll, IN, ONESHOT, OUT, Watch, Watches, kernel_control, leave, mark,
+    ALL, EDGE, Epoll, IN, ONESHOT, OUT, Watch, Watches, kernel_change, kernel_control, leave, mark,
 };
 use crate::errno;
 use crate::stream::borrow;
@@ -115,14 +115,9 @@ impl Watch {
     }
 
     fn ask(&self, epoll: RawFd, events: u32) {
-        let marked = Some(epoll_event { events, u64: mark(self.place, self.counter) });
+        let marked = epoll_event { events, u64: mark(self.place, self.counter) };
         let before = errno::get();
-        if self.events & EXCLUSIVE != 0 {
-            kernel_control(epoll, libc::EPOLL_CTL_DEL, self.via, None);
-            kernel_control(epoll, libc::EPOLL_CTL_ADD, self.via, marked);
-        } else {
-            kernel_control(epoll, libc::EPOLL_CTL_MOD, self.via, marked);
-        }
+        kernel_change(epoll, self.via, marked);
         errno::set_raw(before);
     }
 }
