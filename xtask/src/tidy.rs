@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("weft-preload", &[]),
     ("weft-stream", &["weft-sys"]),
     ("weft-extended", &[]),
-    ("weft-sockets", &["weft-extended", "weft-stream", "weft-sys"]),
+    ("weft-sockets", &["weft-engine", "weft-extended", "weft-stream", "weft-sys"]),
     ("weft-bench", &["weft-engine", "weft-stream", "weft-sys"]),
     ("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"]),
     ("weft-lab", &["weft-stream"]),

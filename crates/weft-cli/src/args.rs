@@ -125,7 +125,7 @@ pub(crate) struct DeviceArgs {
 #[command(next_help_heading = "TCP connections within this host")]
 pub(crate) struct SocketArgs {
     /// Leave all of them on TCP
-    #[arg(long, conflicts_with_all = ["no_verbs", "flow", "zero_copy", "rules"])]
+    #[arg(long, conflicts_with_all = ["no_verbs", "flow", "zero_copy", "between_hosts", "rules"])]
     pub(crate) no_sockets: bool,
 
     /// Put them in shared memory, but offer no RDMA device
@@ -140,11 +140,17 @@ pub(crate) struct SocketArgs {
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) zero_copy: Option<ZeroCopy>,
 
+    /// What carries connections to other hosts, and to other network namespaces of this one
+    ///
+    /// Both ends must have it.
+    #[arg(long, value_enum, value_name = "TRANSPORT")]
+    pub(crate) between_hosts: Option<BetweenHosts>,
+
     /// Rules for which connections stay on TCP
     ///
     /// One rule a line, the first that matches decides, and what none matches may leave TCP:
-    /// `use shm|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`. PROGRAM is a file name,
-    /// in which `*` and `?` stand for any letters and any one. ADDRESS, the server's own or
+    /// `use shm|verbs|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`. PROGRAM is a file
+    /// name, in which `*` and `?` stand for any letters and any one. ADDRESS, the server's own or
     /// the one connected to, is like 192.0.2.1 or [2001:db8::1], or `*`, and so may PORT be.
     /// What follows `#` is a comment.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -169,6 +175,14 @@ pub(crate) enum ZeroCopy {
     Sync,
     /// Likewise, without waiting for it
     Async,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum BetweenHosts {
+    /// The kernel's TCP; the default
+    Tcp,
+    /// Weft's verbs, if the peer has them, too
+    Verbs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

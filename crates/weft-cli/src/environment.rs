@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use weft_stream::rules::{self, Rules};
 
 use crate::args::{
-    DeviceArgs, EnvArgs, Flow, LogLevel, Presentation, SocketArgs, Syntax, ZeroCopy,
+    BetweenHosts, DeviceArgs, EnvArgs, Flow, LogLevel, Presentation, SocketArgs, Syntax, ZeroCopy,
 };
 use crate::layout::Layout;
 use crate::output;
@@ -71,6 +71,9 @@ fn socket_variables(sockets: &SocketArgs) -> Result<Vec<Variable>> {
     }
     if let Some(when) = sockets.zero_copy {
         variables.push(("WEFT_SOCKETS_ZCOPY", when.value().into()));
+    }
+    if let Some(transport) = sockets.between_hosts {
+        variables.push(("WEFT_SOCKETS_BETWEEN_HOSTS", transport.value().into()));
     }
     // Checked here, where somebody reads the message: the library could only stay on TCP.
     match &sockets.rules {
@@ -161,6 +164,15 @@ impl ZeroCopy {
             Self::Off => "off",
             Self::Sync => "sync",
             Self::Async => "async",
+        }
+    }
+}
+
+impl BetweenHosts {
+    fn value(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
         }
     }
 }

@@ -46,6 +46,16 @@ pub struct Mr {
     adoption: Lock<Option<Adoption>>,
     /// Windows bound here: deregistration fails while there are any.
     pub(crate) windows: AtomicUsize,
+    /// Who is told of what peers write.
+    observer: Option<Arc<dyn Observer>>,
+}
+
+/// Is told of what peers write into a region. (No verb has this; adapters have it as "notified
+/// writes".)
+pub trait Observer: Send + Sync + std::fmt::Debug {
+    /// `len` bytes at `offset` from the region's beginning have been written. It is called by
+    /// whichever thread makes progress, in the order in which they were written, and must not wait.
+    fn written(&self, offset: usize, len: usize);
 }
 
 impl Mr {
@@ -54,15 +64,39 @@ impl Mr {
     /// # Errors
     /// `EINVAL` for a region too long; `ENOMEM` when there are too many.
     pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
-        let mr = Self::new(pd, region, iova, access)?;
-        keys::insert(|key| {
-            mr.key.store(key, Ordering::Release);
-            Keyed::Region(Arc::clone(&mr))
-        })?;
-        Ok(mr)
+        Self::new(pd, region, iova, access, None)?.insert()
     }
 
-    fn new(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
+    /// Registers `region`, of which `observer` is told what peers write. They write to it through
+    /// this process, never to its memory directly.
+    ///
+    /// # Errors
+    /// Those of [`Mr::register`].
+    pub fn register_observed(
+        pd: &Arc<Pd>,
+        region: Region,
+        iova: u64,
+        access: Access,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Arc<Self>> {
+        Self::new(pd, region, iova, access, Some(observer))?.insert()
+    }
+
+    fn insert(self: Arc<Self>) -> Result<Arc<Self>> {
+        keys::insert(|key| {
+            self.key.store(key, Ordering::Release);
+            Keyed::Region(Arc::clone(&self))
+        })?;
+        Ok(self)
+    }
+
+    fn new(
+        pd: &Arc<Pd>,
+        region: Region,
+        iova: u64,
+        access: Access,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Result<Arc<Self>> {
         if region.len() as u64 > MR_SIZE_MAX || iova.checked_add(region.len() as u64).is_none() {
             return Err(Errno::INVAL);
         }
@@ -79,6 +113,7 @@ impl Mr {
             pins: AtomicU32::new(0),
             granted: AtomicBool::new(false),
             windows: AtomicUsize::new(0),
+            observer,
         }))
     }
 
@@ -95,7 +130,7 @@ impl Mr {
         access: Access,
     ) -> Result<Arc<Self>> {
         self.check_unbound()?;
-        let fresh = Self::new(pd, region, iova, access)?;
+        let fresh = Self::new(pd, region, iova, access, None)?;
         fresh.key.store(self.key(), Ordering::Release);
         keys::replace(self.key(), Keyed::Region(Arc::clone(&fresh)))?;
         self.retire();
@@ -173,6 +208,11 @@ impl Mr {
         self.access
     }
 
+    /// Whether somebody is told of what peers write.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Whether the keys work.
     pub(crate) fn is_valid(&self) -> bool {
         self.valid.load(Ordering::SeqCst)
@@ -224,6 +264,13 @@ pub(crate) struct Pin<'a> {
 impl Pin<'_> {
     pub(crate) fn region(&self) -> &Region {
         &self.part
+    }
+
+    /// A peer has written to all of it.
+    pub(crate) fn tell_written(&self) {
+        if let Some(observer) = &self.mr.observer {
+            observer.written(self.part.addr() - self.mr.region.addr(), self.part.len());
+        }
     }
 }
 

@@ -51,6 +51,8 @@ const MODES: u32 = EDGE | ONESHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
 /// 16 bits, which tells a watch from the last one in its place, and the place.
 const MARK: u64 = 0xA5C3 << 48;
 const PLACE_BITS: u32 = 32;
+/// Set in the mark of what wakes for a connection to another host, beside its socket.
+const DOORBELL: u64 = 1 << (PLACE_BITS - 1);
 /// Looks at a hot socket that found nothing, after which it is armed while others are busy.
 const IDLE_LOOKS_MAX: u32 = 512;
 
@@ -115,6 +117,8 @@ struct Watch {
     is_hot: bool,
     /// The peer rings.
     armed: bool,
+    /// The kernel has the doorbell of a connection to another host.
+    has_doorbell: bool,
     idle_looks: u32,
     /// What was there when it was last told, for edges.
     seen: Option<(u64, u32)>,
@@ -227,6 +231,7 @@ impl Watches {
                         spent: false,
                         is_hot: false,
                         armed: false,
+                        has_doorbell: false,
                         idle_looks: 0,
                         seen: None,
                         round: 0,

@@ -8,6 +8,7 @@
 //! * `table`: which descriptors are ours, asked first and without a lock;
 //! * `stream`: connecting, accepting, sending and receiving, with all the waiting;
 //! * `zcopy`: long messages, which the receiver pulls out of the sender's memory;
+//! * `remote`: connections to other hosts, over verbs; `link`: an end, of either kind;
 //! * `datagram`: the same for UDP;
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
@@ -37,6 +38,8 @@ mod extended;
 #[cfg(not(test))]
 mod hooks;
 #[cfg(not(test))]
+mod link;
+#[cfg(not(test))]
 mod next;
 #[cfg(not(test))]
 mod poll;
@@ -44,6 +47,8 @@ mod poll;
 mod process;
 #[cfg(not(test))]
 mod reason;
+#[cfg(not(test))]
+mod remote;
 #[cfg(not(test))]
 mod settings;
 #[cfg(not(test))]

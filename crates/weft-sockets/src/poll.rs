@@ -4,16 +4,19 @@
 //! The sets are the program's, as the C functions' callers promise.
 #![allow(unsafe_code)]
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_stream::{Carrier, End};
 use weft_sys::Spin;
 
 use crate::datagram::Datagram;
+use crate::link::Link;
+use crate::remote::{self, Far};
 use crate::settings;
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Held, Kind};
@@ -113,7 +116,7 @@ fn find(set: &[pollfd]) -> Sockets {
             }
         };
         let _ = stream.by(asked.fd); // The connection may just have been made.
-        let end = stream.end()?;
+        let end = stream.link()?;
         end.advance(borrow(asked.fd));
         Some(Ours { index, socket })
     });
@@ -192,8 +195,8 @@ impl Polled<'_> {
         }
         let ends = |ours: &Ours| {
             let stream = ours.stream();
-            let end = stream.and_then(Stream::end);
-            stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(End::is_ending)
+            let end = stream.and_then(Stream::link);
+            stream.is_some_and(|stream| stream.ended() != 0) || end.is_some_and(Link::is_ending)
         };
         if self.ours.iter().any(ends) {
             return None; // How far an end has come, only the kernel knows.
@@ -234,6 +237,7 @@ impl Polled<'_> {
 
     /// Whether the rings have something to tell.
     fn is_anything_there(&self) -> bool {
+        remote::drive();
         self.ours.iter().any(|ours| self.ready(ours) != 0)
     }
 
@@ -243,7 +247,9 @@ impl Polled<'_> {
         if let Some((_, inbox)) = ours.datagram() {
             return if inbox.is_empty() { 0 } else { asked & IN };
         }
-        let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else { return 0 };
+        let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
+            return 0;
+        };
         let (now, told) = stream.readiness(end);
         let ended = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u32;
         (now & (told | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
@@ -260,7 +266,7 @@ impl Polled<'_> {
         let asked: SmallVec<[c_short; 8]> =
             self.ours.iter().map(|ours| self.set[ours.index].events).collect();
         for ours in &self.ours {
-            let Some(end) = ours.stream().and_then(Stream::end) else { continue };
+            let Some(end) = ours.stream().and_then(Stream::link) else { continue };
             let place = &mut self.set[ours.index];
             if end.carrier_in() == Carrier::Memory {
                 place.events = place.events & !IN | libc::POLLIN | libc::POLLRDHUP;
@@ -269,8 +275,11 @@ impl Polled<'_> {
                 place.events &= !OUT;
             }
         }
-        let timeout_ns = if nothing { timeout_ns } else { Some(0) };
-        let slept = sleep(self.set, timeout_ns);
+        let slept = if nothing && timeout_ns != Some(0) {
+            self.sleep_with_doorbells(timeout_ns, sleep)
+        } else {
+            sleep(self.set, Some(0))
+        };
         for (ours, &asked) in self.ours.iter().zip(&asked) {
             self.set[ours.index].events = asked;
         }
@@ -278,6 +287,30 @@ impl Polled<'_> {
             return slept;
         }
         self.tell()
+    }
+
+    /// Sleeps in the kernel, on what wakes for connections to other hosts, too.
+    fn sleep_with_doorbells(
+        &mut self,
+        timeout_ns: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+    ) -> c_int {
+        let all = self.ours.iter().filter_map(|ours| ours.stream()?.link()?.far());
+        let fars: SmallVec<[&Far; 8]> = all.collect();
+        if fars.is_empty() {
+            return sleep(self.set, timeout_ns);
+        }
+        let bells = fars.iter().map(|far| {
+            let fd = far.doorbell().as_fd().as_raw_fd();
+            pollfd { fd, events: libc::POLLIN, revents: 0 }
+        });
+        let mut set: SmallVec<[pollfd; 16]> = self.set.iter().copied().chain(bells).collect();
+        let slept = sleep(&mut set, timeout_ns);
+        let (own, bells) = set.split_at(self.set.len());
+        self.set.copy_from_slice(own);
+        let rung = fars.iter().zip(bells).filter(|(_, bell)| slept > 0 && bell.revents != 0);
+        rung.for_each(|(far, _)| far.forget_ring());
+        slept
     }
 
     /// What the kernel has said, together with what the rings say. Returns how many descriptors are
@@ -295,7 +328,7 @@ impl Polled<'_> {
                 self.set[ours.index].revents |= self.ready(ours);
                 continue;
             }
-            let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.end()?))) else {
+            let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
                 continue;
             };
             let mut told = place.revents & !(IN | OUT);
@@ -346,7 +379,7 @@ impl Polled<'_> {
                 datagram.tell_received(self.set[ours.index].fd);
                 inbox.begin_sleep();
             }
-            let Some(end) = ours.stream().and_then(Stream::end) else { continue };
+            let Some(end) = ours.stream().and_then(Stream::link) else { continue };
             end.acknowledge(borrow(self.set[ours.index].fd));
             end.begin_sleep();
             if self.set[ours.index].events & OUT != 0 && end.carrier_out() == Carrier::Memory {
@@ -362,7 +395,7 @@ impl Polled<'_> {
             if let Some((_, inbox)) = ours.datagram() {
                 inbox.end_sleep();
             }
-            if let Some(end) = ours.stream().and_then(Stream::end) {
+            if let Some(end) = ours.stream().and_then(Stream::link) {
                 end.end_sleep();
             }
         }

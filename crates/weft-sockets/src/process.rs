@@ -15,7 +15,7 @@ use crate::hooks::files;
 use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
-use crate::{epoll, errno, extended, hooks, settings};
+use crate::{epoll, errno, extended, hooks, remote, settings};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -54,6 +54,7 @@ extern "C" fn finish() {
             Kind::Epoll(_) => {}
         }
     }
+    remote::finish();
     settings::leave();
 }
 
@@ -71,12 +72,14 @@ pub(crate) fn end_at_once() {
             _ => {}
         }
     }
+    remote::finish();
 }
 
 pub(crate) extern "C" fn before_fork() {
     static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     promised::freeze();
+    remote::finish(); // A child would hold their sockets open.
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::find(fd) else { continue };
         match &*held {
@@ -110,6 +113,14 @@ pub(crate) extern "C" fn in_child() {
     renew_proof();
     weft_sys::forget_thread();
     settings::enter();
+    for fd in table::within(0, u32::MAX) {
+        if let Some(held) = table::find(fd)
+            && let Kind::Stream(stream) = &*held
+        {
+            stream.forked();
+        }
+    }
+    remote::forked();
     epoll::forked();
     promised::forked();
 }

@@ -30,6 +30,7 @@ pub(crate) fn read() {
     flow();
     variables();
     crate::reason::wanted();
+    between_hosts();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
@@ -85,6 +86,22 @@ pub(crate) fn zero_copy() -> ZeroCopy {
         Ok("async") => ZeroCopy::Async,
         _ => ZeroCopy::Auto,
     })
+}
+
+/// Whether connections to other hosts go over verbs, where no rule says so: what
+/// `WEFT_SOCKETS_BETWEEN_HOSTS` says, `tcp` or `verbs`.
+fn between_hosts() -> bool {
+    static VERBS: OnceLock<bool> = OnceLock::new();
+    *VERBS.get_or_init(|| {
+        std::env::var_os("WEFT_SOCKETS_BETWEEN_HOSTS").is_some_and(|value| value == "verbs")
+    })
+}
+
+/// Whether a connection goes over verbs: to another host as the user wants it, on one host only if
+/// a rule says so.
+pub(crate) fn wants_verbs(role: Role, address: std::net::SocketAddr, is_local: bool) -> bool {
+    let otherwise = between_hosts() && !is_local;
+    rules().is_some_and(|rules| rules.wants_verbs(role, process::program(), address, otherwise))
 }
 
 /// Whether sockets are to be looked at.

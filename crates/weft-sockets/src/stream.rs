@@ -5,24 +5,27 @@
 //! options are read into local variables.
 #![allow(unsafe_code)]
 
+mod far;
 mod readiness;
 mod recv;
 mod send;
 
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{getpeername, getsockname, sockopt};
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{End, Tuple, is_local};
+use weft_stream::{End, Role, Tuple, is_local};
 use weft_sys::{Lock, Spin};
 
 use crate::extended::Extended;
+use crate::link::Link;
 use crate::reason::{self, Reason, Told};
+use crate::remote::{self, Far};
 use crate::table::{self, Kind};
 use crate::wait::{self};
 use crate::{process, settings, zcopy};
@@ -50,6 +53,8 @@ enum Phase {
     Connecting,
     /// Accepted; the connector's offer has not been found yet.
     Candidate,
+    /// Accepted from another host, over verbs if it wants that; nothing has been asked yet.
+    Foreign,
     /// The kernel's for good.
     Tcp,
 }
@@ -60,6 +65,8 @@ pub(crate) struct Stream {
     phase: AtomicU32,
     told: Told,
     end: OnceLock<End>,
+    /// Its end, if the peer is on another host.
+    far: OnceLock<Arc<Far>>,
     before: Lock<Before>,
     spin_in: Spin,
     /// How long a sender looks for room before it sleeps.
@@ -106,8 +113,21 @@ pub(crate) enum By<'a> {
     Kernel,
     /// The connection's end.
     End(&'a End),
+    /// The connection's end, if the other is on another host.
+    Far(&'a Far),
     /// The kernel, but bytes are counted.
     Counted,
+}
+
+impl<'a> By<'a> {
+    /// The end that does it.
+    fn link(&self) -> Option<Link<'a>> {
+        match *self {
+            Self::End(end) => Some(Link::Here(end)),
+            Self::Far(far) => Some(Link::There(far)),
+            Self::Kernel | Self::Counted => None,
+        }
+    }
 }
 
 /// The program's descriptor, for one call.
@@ -123,6 +143,7 @@ impl Stream {
             phase: AtomicU32::new(phase as u32),
             told: Told::new(),
             end: OnceLock::new(),
+            far: OnceLock::new(),
             before: Lock::new(Before::default()),
             spin_in: Spin::new(),
             spin_out: Spin::new(),
@@ -158,7 +179,12 @@ impl Stream {
     pub(crate) fn accepted(fd: RawFd) -> Option<Self> {
         let stream = Self::new(Phase::Candidate);
         let (own, peer) = addresses(fd)?;
-        if !is_local(own, peer) {
+        let is_local = is_local(own, peer);
+        if own != peer && settings::wants_verbs(RuleRole::Listen, own, is_local) {
+            stream.become_phase(Phase::Foreign);
+            return Some(stream);
+        }
+        if !is_local {
             fall_back(Reason::Remote);
             reason::tell((own, peer), Reason::Remote);
             return None;
@@ -181,6 +207,37 @@ impl Stream {
     #[inline]
     pub(crate) fn end(&self) -> Option<&End> {
         self.end.get()
+    }
+
+    /// Its end, wherever the other one is.
+    #[inline]
+    pub(crate) fn link(&self) -> Option<Link<'_>> {
+        match self.end.get() {
+            Some(end) => Some(Link::Here(end)),
+            None => self.far().map(Link::There),
+        }
+    }
+
+    /// Its end, if the other one is on another host, and verbs carry it or may.
+    #[cold]
+    fn far(&self) -> Option<&Far> {
+        self.far.get().map(Arc::as_ref).filter(|far| !far.is_off())
+    }
+
+    /// Whether the other end is on another host, and verbs carry it or may.
+    pub(crate) fn is_far(&self) -> bool {
+        self.end().is_none() && self.far().is_some()
+    }
+
+    /// Looks for the peer on another host, in the background.
+    fn seek_far(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
+        match remote::seek(fd, role, ends) {
+            Some(far) => {
+                self.become_phase(Phase::Tcp); // As soon as it is off.
+                let _ = self.far.set(far); // Another thread's is as good.
+            }
+            None => self.fall_back(Reason::Room),
+        }
     }
 
     /// It has an end from here on.
@@ -213,17 +270,20 @@ impl Stream {
 
     /// Whether it is the kernel's for good.
     pub(crate) fn is_tcp(&self) -> bool {
-        self.end().is_none() && self.is(Phase::Tcp)
+        self.link().is_none() && self.is(Phase::Tcp)
     }
 
     /// `connect` has returned: 0, or that it goes on.
     pub(crate) fn connected(&self, fd: RawFd) {
-        if self.end().is_some() || !(self.is(Phase::Fresh) || self.is(Phase::Connecting)) {
+        if self.link().is_some() || !(self.is(Phase::Fresh) || self.is(Phase::Connecting)) {
             return;
         }
         self.become_phase(Phase::Connecting);
         let Some((own, peer)) = addresses(fd) else { return };
-        if !is_local(own, peer) {
+        let is_local = is_local(own, peer);
+        if own != peer && settings::wants_verbs(RuleRole::Connect, peer, is_local) {
+            self.seek_far(fd, Role::Connector, [own, peer]);
+        } else if !is_local {
             self.fall_back(Reason::Remote);
         } else if !settings::allows(RuleRole::Connect, peer) {
             self.fall_back(Reason::Rule);
@@ -247,15 +307,21 @@ impl Stream {
     pub(crate) fn dissolved(&self) {
         if let Some(end) = self.end() {
             end.release();
+        } else if let Some(far) = self.far() {
+            far.close();
         }
     }
 
     /// What cannot be carried otherwise goes over TCP from here on.
     pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
         zcopy::promised::reclaim(self);
-        match self.end() {
-            Some(end) if end.has_left() => {}
-            Some(end) => {
+        match self.link() {
+            Some(Link::Here(end)) if end.has_left() => {}
+            Some(Link::There(far)) => {
+                far.leave();
+                fall_back(why);
+            }
+            Some(Link::Here(end)) => {
                 end.leave(borrow(fd));
                 self.told.note(why);
                 end.note_left(why);
@@ -291,12 +357,28 @@ impl Stream {
         if self.is(Phase::Candidate) {
             self.wait_for_offer(fd);
         }
-        match self.end() {
-            Some(end) => end.retain(),
-            None if self.is(Phase::Candidate) || self.is(Phase::Connecting) => {
+        match self.link() {
+            Some(Link::Here(end)) => end.retain(),
+            Some(Link::There(far)) => {
+                // The queue pair stays the parent's.
+                far.leave();
+                far.retain();
+            }
+            // Of two that both count from the beginning, each would miss what the other moves.
+            None if self.is(Phase::Foreign)
+                || self.is(Phase::Candidate)
+                || self.is(Phase::Connecting) =>
+            {
                 self.fall_back(Reason::Forked);
             }
             None => {}
+        }
+    }
+
+    /// This is a child just born: queue pairs are the parent's.
+    pub(crate) fn forked(&self) {
+        if let Some(far) = self.far.get() {
+            far.disown();
         }
     }
 
@@ -325,7 +407,14 @@ impl Stream {
 
     #[cold]
     fn by_whom(&self, fd: RawFd) -> By<'_> {
-        if self.is(Phase::Connecting) {
+        if let Some(far) = self.far() {
+            return By::Far(far);
+        }
+        if self.is(Phase::Foreign) {
+            if let Some((own, peer)) = addresses(fd) {
+                self.seek_far(fd, Role::Acceptor, [peer, own]);
+            }
+        } else if self.is(Phase::Connecting) {
             self.connected(fd);
         } else if self.is(Phase::Candidate) {
             self.look_for_offer(fd, &mut self.before.lock());
@@ -337,7 +426,11 @@ impl Stream {
             self.fall_back(Reason::Unseen);
         }
         self.tell(fd);
-        self.end().map_or(By::Kernel, By::End)
+        match self.link() {
+            Some(Link::Here(end)) => By::End(end),
+            Some(Link::There(far)) => By::Far(far),
+            None => By::Kernel,
+        }
     }
 
     /// Says what carries the connection, if that is known and somebody wants to know. No lock is
@@ -366,6 +459,7 @@ impl Stream {
         match self.by(fd) {
             By::End(end) => Ok(Some(end)),
             By::Counted => Ok(None),
+            By::Far(_) => Err(Errno::OPNOTSUPP), // One-sided operations are those of one host.
             By::Kernel if self.is(Phase::Tcp) => Err(Errno::OPNOTSUPP),
             By::Kernel => Err(Errno::NOTCONN),
         }
@@ -412,13 +506,16 @@ impl Stream {
         let me = process::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it would take the end of the stream for ours.
-            before.shut.into_iter().for_each(|how| shut(&end, how));
+            before.shut.into_iter().for_each(|how| shut(Link::Here(&end), how));
             self.begin(end);
         }
     }
 
     /// The last descriptor of this process is about to be closed.
     pub(crate) fn closing(&self, fd: RawFd) {
+        if let Some(far) = self.far.get() {
+            return far::close(fd, far);
+        }
         if self.end().is_none() && self.is(Phase::Candidate) {
             self.fall_back(Reason::Peer);
         }
@@ -438,12 +535,12 @@ impl Stream {
     /// `shutdown(2)`, before the kernel is told.
     pub(crate) fn shutting(&self, how: libc::c_int) {
         zcopy::promised::reclaim(self);
-        if let Some(end) = self.end() {
-            return shut(end, how);
+        if let Some(link) = self.link() {
+            return shut(link, how);
         }
         let mut before = self.before.lock();
         match self.end() {
-            Some(end) => shut(end, how), // Found by another thread.
+            Some(end) => shut(Link::Here(end), how), // Found by another thread.
             None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
             None => before.shut = Some(libc::SHUT_RDWR),
         }
@@ -461,12 +558,12 @@ impl Stream {
 }
 
 /// Tells the peer what `shutdown(2)` tells the kernel.
-fn shut(end: &End, how: libc::c_int) {
+fn shut(link: Link<'_>, how: libc::c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        end.shut_write();
+        link.shut_write();
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-        end.shut_read();
+        link.shut_read();
     }
 }
 

@@ -447,7 +447,7 @@ pub struct Process {
 /// Options that let the kernel keep bytes back for others to go with them (tcp(7)): in memory they
 /// have no effect, but the program may ask for them.
 #[derive(Clone, Copy, Debug)]
-pub struct Delays<'a>(&'a AtomicU32);
+pub struct Delays<'a>(pub(crate) &'a AtomicU32);
 
 impl Delays<'_> {
     /// `TCP_NODELAY`.

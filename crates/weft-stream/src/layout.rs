@@ -51,6 +51,8 @@ pub(crate) mod entry {
     pub(crate) const FLOW: usize = 56;
     /// Why it has gone back to TCP: 0, or one more than the number of a [`crate::Reason`].
     pub(crate) const LEFT: usize = 64;
+    /// What carries it: 0 memory, 1 verbs.
+    pub(crate) const TRANSPORT: usize = 60;
 }
 
 /// A slot: a page of words, then four rings.

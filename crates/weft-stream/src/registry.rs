@@ -160,8 +160,21 @@ impl Registry {
         }
         self.word(at + entry::PORTS).store(tuple.ports, Ordering::Relaxed);
         self.word(at + entry::LEFT).store(0, Ordering::Relaxed);
+        self.word(at + entry::TRANSPORT).store(0, Ordering::Relaxed);
         self.word(at + entry::GENERATION).fetch_add(1, Ordering::Relaxed);
         Some(slot)
+    }
+
+    /// Shows a prepared slot to those who look at connections, but not to those who look for one to
+    /// join.
+    pub(crate) fn show(&self, slot: usize, transport: u32) {
+        self.word(entry_at(slot) + entry::TRANSPORT).store(transport, Ordering::Relaxed);
+        self.word(entry_at(slot) + entry::STATE).store(LIVE, Ordering::Release);
+    }
+
+    /// What carries a slot's connection.
+    pub(crate) fn transport(&self, slot: usize) -> u32 {
+        self.word(entry_at(slot) + entry::TRANSPORT).load(Ordering::Relaxed)
     }
 
     /// While all slots are in use by the living, to look for the dead each time would be in vain.

@@ -7,8 +7,12 @@
 //! use tcp      server   sshd     *:22
 //! use tcp      *        *        [fe80::]/10:*
 //! use shm      connect  redis-*  127.0.0.0/8:6379-6389
+//! use verbs    *        *        10.0.0.0/8:*
 //! use tcp      *        *        *:*
 //! ```
+//!
+//! `verbs` is for connections to other hosts, and on one host instead of memory that both share. To
+//! another host `shm` says nothing: that is as `weft run` was told.
 //!
 //! The syntax is that of `libsdp.conf`, which did this for the Sockets Direct Protocol. The file
 //! is read once, when a program starts. Matching allocates nothing and takes no lock, so that a
@@ -88,9 +92,9 @@ pub enum RulesError {
 pub enum Fault {
     #[error("the line is not UTF-8")]
     Encoding,
-    #[error("a rule is `use shm|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`")]
+    #[error("a rule is `use shm|verbs|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`")]
     Form,
-    #[error("the transport is `shm` or `tcp`, not {0:?}")]
+    #[error("the transport is `shm`, `verbs` or `tcp`, not {0:?}")]
     Transport(String),
     #[error("the role is `server`, `connect` or `*`, not {0:?}")]
     Role(String),
@@ -158,10 +162,29 @@ impl Rules {
     /// the connection came to, and for [`Role::Connect`] the peer's. An IPv4 address in its IPv6
     /// form is the IPv4 address.
     pub fn allows(&self, role: Role, program: &[u8], address: SocketAddr) -> bool {
+        self.transport(role, program, address) != Some(Transport::Tcp)
+    }
+
+    /// Whether a connection goes over verbs; if no rule says so, as it is `otherwise`.
+    pub fn wants_verbs(
+        &self,
+        role: Role,
+        program: &[u8],
+        address: SocketAddr,
+        otherwise: bool,
+    ) -> bool {
+        match self.transport(role, program, address) {
+            Some(Transport::Verbs) => true,
+            Some(Transport::Tcp) => false,
+            Some(Transport::Shm) | None => otherwise,
+        }
+    }
+
+    fn transport(&self, role: Role, program: &[u8], address: SocketAddr) -> Option<Transport> {
         let host = address.ip().to_canonical();
         let mut rules = self.rules.iter();
         let rule = rules.find(|rule| rule.matches(role, program, host, address.port()));
-        rule.is_none_or(|rule| rule.transport == Transport::Shm)
+        rule.map(|rule| rule.transport)
     }
 }
 
@@ -205,6 +228,7 @@ struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
     Shm,
+    Verbs,
     Tcp,
 }
 
@@ -219,6 +243,7 @@ impl Rule {
         }
         let transport = match word()? {
             "shm" => Transport::Shm,
+            "verbs" => Transport::Verbs,
             "tcp" => Transport::Tcp,
             other => return Err(Fault::Transport(other.to_owned())),
         };
@@ -386,6 +411,22 @@ mod tests {
     }
 
     #[test]
+    fn verbs_are_for_those_that_a_rule_names() {
+        let rules =
+            rules("use verbs * * 10.0.0.0/8:*\nuse tcp * * 10.1.0.0/16:*\nuse shm * * *:80");
+        let allows = |address: &str, otherwise| {
+            rules.wants_verbs(Role::Connect, b"x", address.parse().unwrap(), otherwise)
+        };
+        for otherwise in [false, true] {
+            assert!(allows("10.1.2.3:80", otherwise));
+            assert_eq!(allows("192.0.2.1:80", otherwise), otherwise);
+            assert_eq!(allows("192.0.2.1:81", otherwise), otherwise);
+        }
+        let tcp = Rules::parse(b"use tcp * * *:*").unwrap();
+        assert!(!tcp.wants_verbs(Role::Listen, b"x", "10.1.2.3:80".parse().unwrap(), true));
+    }
+
+    #[test]
     fn roles_are_apart() {
         let rules = rules("use tcp server * *:80\nuse tcp connect * *:81");
         let allows = |role, port| rules.allows(role, b"x", ([127, 0, 0, 1], port).into());
@@ -490,7 +531,8 @@ mod tests {
         assert!(message(Path::new("/dev/zero")).contains("not a regular file"));
         fs::write(&file, "# fine\nuse nothing").unwrap();
         assert!(
-            message(&file).ends_with("rules:2: the transport is `shm` or `tcp`, not \"nothing\"")
+            message(&file)
+                .ends_with("rules:2: the transport is `shm`, `verbs` or `tcp`, not \"nothing\"")
         );
         fs::write(&file, "#".repeat(FILE_BYTES_MAX)).unwrap();
         assert_eq!(Rules::read(&file), Ok(Rules::default()));

@@ -7,6 +7,7 @@ use crate::flow::Flow;
 use crate::layout::{direction, direction_at, side, side_at, totals};
 use crate::reason::Reason;
 use crate::registry::Registry;
+use crate::shown::VERBS;
 use crate::sweep;
 use crate::words::{NONE, joined};
 
@@ -77,6 +78,8 @@ pub struct ConnectionSnapshot {
     pub generation: u32,
     /// Its flow control.
     pub flow: Flow,
+    /// What carries it: `shm` on this host, `verbs` to another.
+    pub transport: &'static str,
     /// Whether the accepting side has joined.
     pub joined: bool,
     /// Why it has gone back to TCP for good, if it has.
@@ -148,6 +151,7 @@ impl Registry {
             slot,
             generation: self.generation(slot),
             flow: self.flow(slot),
+            transport: if self.transport(slot) == VERBS { "verbs" } else { "shm" },
             joined: joined != joined::NO,
             left: self.left(slot),
             client: self.side(slot, 0, client),

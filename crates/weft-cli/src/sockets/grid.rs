@@ -53,7 +53,7 @@ impl Grid {
             }
             let (there, back) = (&connection.to_server, &connection.to_client);
             row.extend([
-                Cell::Text(connection.state.transport().to_owned()),
+                Cell::Text(connection.transport().to_owned()),
                 Cell::Text(connection.state.name().to_owned()),
                 Cell::Text(connection.state.why().unwrap_or("-").to_owned()),
                 Cell::Text(connection.flow.to_owned()),

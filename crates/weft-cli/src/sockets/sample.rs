@@ -36,6 +36,8 @@ pub(crate) struct Sample {
 pub(crate) struct Connection {
     pub(crate) id: Id,
     pub(crate) state: State,
+    /// What carries its bytes once they have left TCP.
+    pub(crate) via: &'static str,
     /// Its flow control.
     pub(crate) flow: &'static str,
     pub(crate) client: End,
@@ -59,7 +61,7 @@ pub(crate) enum State {
     Offered,
     /// The server has agreed; the next bytes move.
     Joined,
-    /// Bytes go through shared memory.
+    /// Bytes go through shared memory, or over verbs.
     Shared,
     /// They did, or were to, and go over TCP for good.
     Returned(Reason),
@@ -156,13 +158,21 @@ impl Sample {
 }
 
 impl Connection {
+    /// What carries the bytes now.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self.state {
+            State::Shared => self.via,
+            State::Offered | State::Joined | State::Returned(_) => "tcp",
+        }
+    }
+
     fn to_json(&self) -> Value {
         let both = |count: fn(&Direction) -> u64| {
             let (to_server, to_client) = (count(&self.to_server), count(&self.to_client));
             json!({ "to_server": to_server, "to_client": to_client })
         };
         json!({
-            "transport": self.state.transport(),
+            "transport": self.transport(),
             "state": self.state.name(),
             "why": self.state.why(),
             "flow": self.flow,
@@ -197,14 +207,6 @@ impl State {
             Self::Joined => Some(BEGINS),
             Self::Shared => None,
             Self::Returned(why) => Some(why.name()),
-        }
-    }
-
-    /// What carries the bytes now.
-    pub(crate) fn transport(self) -> &'static str {
-        match self {
-            Self::Shared => "shm",
-            Self::Offered | Self::Joined | Self::Returned(_) => "tcp",
         }
     }
 }
@@ -313,6 +315,7 @@ pub(crate) mod tests {
         Connection {
             id: Id { registry: 0, slot, generation: 1 },
             state: State::Shared,
+            via: "shm",
             flow: "packed",
             client: end(100 + slot as u32, "redis-cli", 40_000 + slot as u16),
             server: end(10, "redis-server", 6379),

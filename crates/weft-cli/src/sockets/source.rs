@@ -54,6 +54,7 @@ fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     Connection {
         id: Id { registry, slot: seen.slot, generation: seen.generation },
         state,
+        via: seen.transport,
         flow: seen.flow.name(),
         client: end(seen.client),
         server: end(seen.server),
@@ -113,6 +114,7 @@ mod tests {
             slot: 5,
             generation: 6,
             flow: Flow::Credit,
+            transport: "verbs",
             joined,
             left: None,
             client: side.clone(),
@@ -132,6 +134,8 @@ mod tests {
         ] {
             let seen = connection(1, snapshot(joined, there));
             assert_eq!((seen.state, seen.flow), (state, "credit"));
+            let via = if state == State::Shared { "verbs" } else { "tcp" };
+            assert_eq!(seen.transport(), via);
             assert_eq!(seen.id, Id { registry: 1, slot: 5, generation: 6 });
             assert_eq!((seen.to_server.tcp_bytes, seen.to_client.bells), (3, 1));
         }

@@ -312,7 +312,9 @@ impl Link {
             .rx_finder
             .access(asker, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
-        payload.copy_to(0, pin.region()).map_err(|_| ProtocolError::RdmapCatastrophic.into())
+        payload.copy_to(0, pin.region()).map_err(|_| ProtocolError::RdmapCatastrophic)?;
+        pin.tell_written();
+        Ok(())
     }
 
     fn last_written(&mut self) {

@@ -51,13 +51,13 @@ impl Grants {
     }
 
     /// Grants a key to the peer, if it names a region that the peer of `qp` could use at all.
-    /// Windows, which come and go, are left to the ring.
+    /// Windows, which come and go, and regions that are observed are left to the ring.
     pub(crate) fn grant(self: &Arc<Self>, qp: &Qp, key: u32) -> Option<Granted> {
         let Some(Keyed::Region(mr)) = keys::find(key) else { return None };
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let rights = || mr.access() & qp.remote_access() & remote;
         let granted = rights();
-        if !Arc::ptr_eq(mr.pd(), qp.pd()) || granted.is_empty() {
+        if !Arc::ptr_eq(mr.pd(), qp.pd()) || granted.is_empty() || mr.is_observed() {
             return None;
         }
         mr.granted.store(true, Ordering::SeqCst);

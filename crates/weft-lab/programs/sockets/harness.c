@@ -351,6 +351,14 @@ void exchange(struct pair *pair, int rounds)
 	}
 }
 
+/* Microseconds between the rounds, for what is agreed upon in the background. */
+static useconds_t warm_pause(void)
+{
+	const char *pause = getenv("SOCKETS_WARM_PAUSE");
+
+	return pause ? (useconds_t)atol(pause) : 0;
+}
+
 struct pair open_pair(enum mode mode)
 {
 	struct pair pair = { new_end('A'), open_end('B', mode != THREADS), mode };
@@ -360,7 +368,10 @@ struct pair open_pair(enum mode mode)
 	ON(acceptor, listen_here);
 	ON(connector, connect_here, .value = acceptor->port);
 	ON(acceptor, accept_here);
-	exchange(&pair, WARM_ROUNDS);
+	for (int i = 0; i < WARM_ROUNDS; i++) {
+		exchange(&pair, 1);
+		usleep(warm_pause());
+	}
 	__atomic_add_fetch(warmed, 1, __ATOMIC_RELAXED);
 	return pair;
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::{Epoll, MARK};
+use crate::remote;
 use crate::wait::{self, Wait};
 
 /// Nanoseconds for which waits that find something in the rings do not ask the kernel what else it
@@ -64,7 +65,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 return result;
             }
             let mut all_ring = true;
-            if self.instance.watches.lock().arm_all() {
+            if self.instance.watches.lock().arm_all(self.epoll) {
                 let found = self.collect(events);
                 if found > 0 {
                     wait.end();
@@ -161,6 +162,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
 
     /// Fills in the events of hot sockets.
     fn collect(&self, events: &mut [epoll_event]) -> usize {
+        remote::drive();
         self.instance.watches.lock().collect(self.epoll, events, self.round)
     }
 }

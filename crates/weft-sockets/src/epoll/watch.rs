@@ -1,16 +1,19 @@
 //! One socket in an instance.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
+use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_stream::{Carrier, End};
+use weft_stream::remote::Doorbell;
 
 use super::{
-    EDGE, ERR_HUP, EXCLUSIVE, IN, MODES, ONESHOT, OUT, RDHUP, Watch, changes, kernel_control, mark,
+    DOORBELL, EDGE, ERR_HUP, EXCLUSIVE, IN, MODES, ONESHOT, OUT, RDHUP, Watch, changes,
+    kernel_control, mark,
 };
 use crate::errno;
+use crate::link::Link;
 use crate::stream::{Stream, borrow};
 use crate::table::Kind;
 
@@ -68,9 +71,11 @@ impl Watch {
     /// Moves on with the connection, and asks the kernel for changes alone once the rings carry it.
     fn take_part(&mut self, epoll: RawFd) {
         let Kind::Stream(stream) = &*self.socket else { return };
-        let Some(end) = stream.end() else { return };
+        let Some(end) = stream.link() else { return };
         end.advance(borrow(self.via));
-        stream.is_looked_at(end);
+        if let Link::Here(end) = end {
+            stream.is_looked_at(end);
+        }
         if self.converted {
             return;
         }
@@ -85,7 +90,7 @@ impl Watch {
     /// Looks what there is to tell, and takes nothing.
     fn news(&self) -> News {
         match &*self.socket {
-            Kind::Stream(stream) => stream.end().map(|end| self.news_of(stream, end)),
+            Kind::Stream(stream) => stream.link().map(|end| self.news_of(stream, end)),
             Kind::Datagram(datagram) => {
                 datagram.inbox(self.via).map(|inbox| self.news_of_datagrams(inbox))
             }
@@ -94,7 +99,7 @@ impl Watch {
         .unwrap_or(News { events: 0, seen: self.seen, of_room: false })
     }
 
-    fn news_of(&self, stream: &Stream, end: &End) -> News {
+    fn news_of(&self, stream: &Stream, end: Link<'_>) -> News {
         let asked = self.events & !MODES | ERR_HUP;
         let (now, ours) = stream.readiness(end);
         let mut news = News { events: 0, seen: self.seen, of_room: false };
@@ -128,7 +133,7 @@ impl Watch {
     }
 
     /// Has the peer ring.
-    pub(super) fn arm(&mut self) {
+    pub(super) fn arm(&mut self, epoll: RawFd) {
         if let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()
             && !self.armed
@@ -138,7 +143,11 @@ impl Watch {
             self.armed = true;
         }
         let Kind::Stream(stream) = &*self.socket else { return };
-        let Some(end) = stream.end() else { return };
+        let Some(end) = stream.link() else { return };
+        if let Some(bell) = end.doorbell().filter(|_| !self.has_doorbell) {
+            self.has_doorbell = true;
+            add_doorbell(epoll, bell, mark(self.place, self.counter));
+        }
         end.acknowledge(borrow(self.via));
         if !self.armed {
             end.begin_sleep();
@@ -159,7 +168,7 @@ impl Watch {
     /// Whether the program waits for room of a peer that cannot ring when it has made some.
     pub(super) fn waits_unheard(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        let Some(end) = stream.end() else { return false };
+        let Some(end) = stream.link() else { return false };
         self.events & OUT != 0
             && !self.spent
             && end.carrier_out() == Carrier::Memory
@@ -182,12 +191,23 @@ impl Watch {
         }
         if self.armed
             && let Kind::Stream(stream) = &*self.socket
-            && let Some(end) = stream.end()
+            && let Some(end) = stream.link()
         {
             end.end_sleep();
             stream.armed().fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// The kernel tells from here on when it rings. It may have it from an earlier watch.
+fn add_doorbell(epoll: RawFd, bell: &Doorbell, mark: u64) {
+    let event = epoll_event { events: IN | EDGE, u64: mark | DOORBELL };
+    let fd = bell.as_fd().as_raw_fd();
+    let before = errno::get();
+    if kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event)) != 0 {
+        kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
+    }
+    errno::set_raw(before);
 }
 
 /// The kernel is asked for other events from here on.

@@ -9,8 +9,8 @@ use weft_stream::Carrier;
 
 use super::watch::convert;
 use super::{
-    BELLS_TAKEN, ERR_HUP, EXCLUSIVE, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, PLACE_BITS, RDHUP, Watches,
-    changes, watch_count,
+    BELLS_TAKEN, DOORBELL, ERR_HUP, EXCLUSIVE, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, PLACE_BITS, RDHUP,
+    Watches, changes, watch_count,
 };
 use crate::errno;
 use crate::stream::borrow;
@@ -130,7 +130,7 @@ impl Watches {
         event: epoll_event,
         round: u64,
     ) -> Option<epoll_event> {
-        let place = usize::try_from(event.u64 & u64::from(u32::MAX)).ok()?;
+        let place = usize::try_from(event.u64 & (DOORBELL - 1)).ok()?;
         let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
         let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
         if watch.announced && !watch.holds_something() {
@@ -140,11 +140,17 @@ impl Watches {
         if let Kind::Datagram(_) = &*watch.socket {
             return self.told_of_datagrams(place, event, round);
         }
+        if event.u64 & DOORBELL != 0 {
+            if !watch.dormant {
+                self.heat(place);
+            }
+            return None;
+        }
         let Kind::Stream(stream) = &*watch.socket else { return None };
-        if stream.end().is_none() {
+        if stream.link().is_none() {
             let _ = stream.by(watch.via); // The connection may just have been made.
         }
-        let Some(end) = stream.end() else {
+        let Some(end) = stream.link() else {
             return Some(epoll_event { events: event.events, u64: watch.data });
         };
         end.advance(borrow(watch.via));
@@ -277,11 +283,11 @@ impl Watches {
     }
 
     /// From here on the peers of all hot sockets ring. Returns whether there is one.
-    pub(super) fn arm_all(&mut self) -> bool {
+    pub(super) fn arm_all(&mut self, epoll: RawFd) -> bool {
         let places = &mut self.places;
         for &place in &self.hot {
             if let Some(watch) = places[place].as_mut() {
-                watch.arm();
+                watch.arm(epoll);
             }
         }
         !self.hot.is_empty()
@@ -311,7 +317,7 @@ impl Watches {
             if watch.idle_looks <= IDLE_LOOKS_MAX {
                 return true;
             }
-            watch.arm();
+            watch.arm(epoll);
             watch.waits_unheard() || !(watch.is_quiet(epoll) && watch.cool())
         });
     }

@@ -90,7 +90,7 @@ pub(super) unsafe fn receive(
         return stream.recv(fd, buffers, flags).map(errno::count);
     }
     // What comes is told as the kernel would, and not taken.
-    let known = || stream.end().is_some_and(|end| end.unread() > buffers.len());
+    let known = || stream.link().is_some_and(|end| end.unread() > buffers.len());
     let received = if known() { Ok(0) } else { stream.recv(fd, buffers, flags)? };
     Some(errno::count(if known() { Err(Errno::FAULT) } else { received }))
 }

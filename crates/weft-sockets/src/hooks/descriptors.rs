@@ -168,7 +168,7 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
         Kind::Datagram(datagram) if request == libc::FIONREAD => return datagram.next_len(),
         _ => return None,
     };
-    let end = stream.end()?;
+    let end = stream.link()?;
     match request {
         libc::FIONREAD => (end.carrier_in() == Carrier::Memory).then(|| end.unread()),
         // Urgent bytes come over TCP, behind what the rings have.

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use weft_stream::{Carrier, End};
 
 use crate::next::next;
+use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
@@ -55,6 +56,13 @@ fn hands_on_memory(may_copy: bool) -> bool {
     table::within(0, u32::MAX).any(|fd| {
         let held = table::find(fd);
         let is_carried = held.is_some_and(|held| match &*held {
+            // A queue pair cannot be handed on.
+            Kind::Stream(stream) if stream.is_far() => {
+                if may_copy || stays_open(fd) {
+                    stream.leave(fd, Reason::PassedOn);
+                }
+                false
+            }
             Kind::Stream(stream) => stream.end().is_some_and(by_rings),
             Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
             Kind::Epoll(_) => false,

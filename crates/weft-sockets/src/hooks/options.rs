@@ -5,11 +5,12 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, socklen_t};
-use weft_stream::{Delays, End};
+use weft_stream::Delays;
 
 use weft_extended::abi::SOL_WEFT;
 
 use crate::extended;
+use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::table::{self, Kind};
@@ -60,7 +61,7 @@ unsafe extern "C-unwind" fn getsockopt(
             error
         }
         _ => {
-            let delays = stream.end().and_then(End::delays);
+            let delays = stream.link().and_then(Link::delays);
             let known = delay(level, name).zip(delays);
             known.map(|(option, delays)| c_int::from(delays.is_set(option)))
         }
@@ -95,7 +96,7 @@ unsafe extern "C-unwind" fn setsockopt(
         && !value.is_null()
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
-        && let Some(delays) = stream.end().and_then(End::delays)
+        && let Some(delays) = stream.link().and_then(Link::delays)
     {
         // SAFETY: as long as an integer, as the program says.
         let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;

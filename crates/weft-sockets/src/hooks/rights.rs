@@ -26,7 +26,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         match &*held {
             Kind::Stream(stream) => {
                 stream.leave(fd, Reason::PassedOn);
-                if let Some(end) = stream.end() {
+                if let Some(end) = stream.link() {
                     end.retain(); // For the receiver.
                     end.hush(stream::borrow(fd));
                 }

@@ -21,7 +21,7 @@ const PIECE: usize = 64 << 10;
 fn is_ours_out(stream: &Stream, fd: c_int) -> bool {
     match stream.by(fd) {
         crate::stream::By::Kernel => false,
-        crate::stream::By::Counted | crate::stream::By::End(_) => true,
+        crate::stream::By::Counted | crate::stream::By::End(_) | crate::stream::By::Far(_) => true,
     }
 }
 

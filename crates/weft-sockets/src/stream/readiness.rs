@@ -4,9 +4,10 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use weft_stream::{Carrier, End};
+use weft_stream::Carrier;
 
 use super::{Stream, borrow};
+use crate::link::Link;
 
 impl Stream {
     /// What has been found out about the socket's end, as bits of `poll(2)`.
@@ -17,7 +18,7 @@ impl Stream {
     /// The kernel has woken us, and says this of the socket: takes the bells, and remembers if it
     /// was the end.
     pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
-        let Some(end) = self.end() else { return };
+        let Some(end) = self.link() else { return };
         let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
         let settled = end.settle(borrow(fd), lasting != 0);
         let mut ended = lasting;
@@ -42,7 +43,7 @@ impl Stream {
     pub(crate) fn error_told(&self, error: libc::c_int) {
         self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
         if error != 0
-            && let Some(end) = self.end()
+            && let Some(end) = self.link()
         {
             end.note_reset();
         }
@@ -88,7 +89,7 @@ impl Stream {
     }
 
     /// The readiness that is ours to tell, as bits of `poll(2)`, and those bits that are.
-    pub(crate) fn readiness(&self, end: &End) -> (u32, u32) {
+    pub(crate) fn readiness(&self, end: Link<'_>) -> (u32, u32) {
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
         const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
         let mut ready = self.ended();
@@ -102,7 +103,7 @@ impl Stream {
         }
         if end.carrier_in() == Carrier::Memory {
             ours |= IN;
-            let unread = end.unread() > 0;
+            let unread = end.seen() > 0;
             if unread || ready & libc::EPOLLIN.cast_unsigned() != 0 {
                 ready |= IN;
             }

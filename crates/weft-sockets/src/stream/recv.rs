@@ -3,14 +3,16 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::Timespec;
+use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::{Carrier, End, How};
+use weft_stream::{Carrier, How};
 use weft_sys::Buffers;
 
+use super::far;
 use super::send::deadline;
 use super::{By, SPIN_MAX_NS, Stream, borrow, is_nonblocking};
+use crate::link::Link;
 use crate::next::next;
 use crate::wait::Wait;
 use crate::{doze, epoll, process, settings, wait};
@@ -35,7 +37,8 @@ impl Stream {
         loop {
             let received = match self.by(fd) {
                 By::Kernel => return self.not_counted(fd, flags),
-                By::End(end) => {
+                by @ (By::End(_) | By::Far(_)) => {
+                    let Some(end) = by.link() else { continue };
                     let watched = self.armed.load(Ordering::Relaxed) > 0;
                     let bells = watched.then(|| end.bells_taken());
                     let received = self.recv_from(end, fd, buffers, flags);
@@ -96,7 +99,7 @@ impl Stream {
 
     fn recv_from(
         &self,
-        end: &End,
+        end: Link<'_>,
         fd: RawFd,
         buffers: Buffers<'_>,
         flags: libc::c_int,
@@ -156,7 +159,7 @@ impl Stream {
     }
 
     /// Waits until there are more than `known` bytes. `false` if there will not be.
-    fn wait_for_more(&self, end: &End, fd: RawFd, known: usize) -> bool {
+    fn wait_for_more(&self, end: Link<'_>, fd: RawFd, known: usize) -> bool {
         const NAP_MS: libc::c_int = 1;
         let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let set = &raw mut set;
@@ -187,14 +190,16 @@ impl Stream {
     #[cold]
     fn wait_and_recv(
         &self,
-        end: &End,
+        end: Link<'_>,
         fd: RawFd,
         buffers: Buffers<'_>,
         how: How,
     ) -> Result<usize, Errno> {
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
-        let mut dozed = false;
+        let deadline = matches!(end, Link::There(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
+        let deadline = deadline.flatten();
+        let mut dozed = matches!(end, Link::There(_));
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
                 match end.try_recv(borrow(fd), buffers, how) {
@@ -220,8 +225,11 @@ impl Stream {
             }
             end.begin_sleep();
             let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
-            let slept = match received {
-                Err(Errno::AGAIN) => sleep_for_bytes(fd),
+            let slept = match (received, end) {
+                (Err(Errno::AGAIN), Link::Here(_)) => sleep_for_bytes(fd),
+                (Err(Errno::AGAIN), Link::There(far)) => {
+                    far::sleep(fd, far, PollFlags::IN, deadline)
+                }
                 _ => Ok(()),
             };
             end.end_sleep();

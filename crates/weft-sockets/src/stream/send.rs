@@ -9,12 +9,17 @@ use rustix::thread::futex;
 use weft_stream::Carrier;
 use weft_sys::Buffers;
 
+use super::far;
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
+use crate::link::Link;
 use crate::reason::Reason;
 use crate::settings::ZeroCopy;
 use crate::wait::Wait;
 use crate::zcopy::promised;
 use crate::{process, settings, wait};
+
+/// How long a writer sleeps while too much is under way to another host.
+const FAR_NAP_NS: u64 = 100_000;
 
 impl Stream {
     /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
@@ -98,6 +103,7 @@ impl Stream {
                     }
                 }
                 By::End(end) => end.try_send(borrow(fd), rest, flags),
+                By::Far(far) => far.try_send(borrow(fd), rest, flags),
                 By::Counted => self.send_counted(fd, rest, flags),
             };
             match sent {
@@ -144,18 +150,31 @@ impl Stream {
         let deadline = deadline(fd, sockopt::Timeout::Send);
         let wait = Wait::begin(&self.spin_out);
         loop {
-            let Some(end) = self.end().filter(|end| end.carrier_out() == Carrier::Memory) else {
+            let Some(end) = self.link().filter(|end| end.carrier_out() == Carrier::Memory) else {
                 return sleep_until_writable(fd, deadline);
             };
             if wait.look(SPIN_MAX_NS, || end.room() > 0) {
                 wait.end();
                 return Ok(());
             }
-            let (word, value) = end.want_room_by_futex();
-            if end.room() > 0 {
-                return Ok(());
-            }
-            let slept = futex::wait(word, futex::Flags::empty(), value, Some(&WRITER_NAP));
+            let slept = match end {
+                Link::Here(end) => {
+                    let (word, value) = end.want_room_by_futex();
+                    if end.room() > 0 {
+                        return Ok(());
+                    }
+                    futex::wait(word, futex::Flags::empty(), value, Some(&WRITER_NAP))
+                }
+                Link::There(far) => {
+                    far.want_room();
+                    if far.room() > 0 {
+                        return Ok(());
+                    }
+                    let soon = wait::now() + FAR_NAP_NS;
+                    let until = if far.can_be_rung() { deadline } else { Some(soon) };
+                    far::sleep(fd, far, PollFlags::empty(), until)
+                }
+            };
             if end.room() > 0 {
                 wait.end();
                 return Ok(());

@@ -1,0 +1,122 @@
+//! Connections between two network namespaces, which to programs are two hosts: over verbs if both
+//! ends want it, else over TCP, and the same to see either way.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use weft_lab::endpoint::Port;
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Program, Stage, namespaces_denied, note_skip, ports, weft};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes that the program moves when it is to be looked at.
+const LENGTH: u64 = 5_000_003;
+
+/// Two namespaces and a directory of their own, or nothing, with a note.
+struct Hosts {
+    stage: Stage,
+    sockets: Sockets,
+}
+
+impl Hosts {
+    fn new(test: &str) -> Result<Option<Self>> {
+        if let Some(reason) = namespaces_denied() {
+            note_skip(test, reason);
+            return Ok(None);
+        }
+        Ok(Some(Self { stage: Stage::namespaces()?, sockets: Sockets::new(Ends::Both)? }))
+    }
+
+    fn end(&self, role: &str, port: u16, task: &str) -> Program {
+        let program = match role {
+            "server" => self.sockets.server("python3"),
+            _ => self.sockets.client("python3"),
+        };
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/between_hosts.py");
+        let address = self.stage.server_address().to_string();
+        program.arg(script).args([role, &address, &port.to_string(), task])
+    }
+
+    /// Runs a task to its end; one end may kill itself.
+    fn run(&self, task: &str, options: [&str; 2]) -> Result<()> {
+        let port = ports::next();
+        let [server, client] =
+            [("server", options[0]), ("client", options[1])].map(|(role, option)| {
+                self.end(role, port, task).weft_option(format!("--between-hosts={option}"))
+            });
+        let server = self.stage.server(server).start()?.listening(Port::Tcp(port))?;
+        let client = self.stage.client(client).run(TIMEOUT)?;
+        let server = server.wait(TIMEOUT)?;
+        if task != "receiver_dies" {
+            client.success().with_context(|| format!("{task}, {options:?}: {server:?}"))?;
+        }
+        if task != "sender_dies" {
+            server.success().with_context(|| format!("{task}, {options:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// What carries a connection that has moved all, and how many bytes have moved that way.
+    fn look(&self, options: [&str; 2]) -> Result<(String, u64)> {
+        let port = ports::next();
+        let [server, client] =
+            [("server", options[0]), ("client", options[1])].map(|(role, option)| {
+                self.end(role, port, "hold").weft_option(format!("--between-hosts={option}"))
+            });
+        let mut server = self.stage.server(server).start()?.listening(Port::Tcp(port))?;
+        let mut client = self.stage.client(client).start()?;
+        client.printed("moved", TIMEOUT)?;
+        server.printed("moved", TIMEOUT)?;
+        let stat = self.sockets.plain(weft()?).args(["stat", "--json"]).run(TIMEOUT)?.success()?;
+        let report: Value = serde_json::from_str(&stat.stdout)?;
+        let connections = report["connections"].as_array().context("no connections")?;
+        let bytes = |one: &Value| one["bytes"]["to_client"].as_u64().unwrap_or(0);
+        let address = format!(":{port}");
+        let is_this = |one: &&Value| {
+            one["server"]["address"].as_str().is_some_and(|own| own.ends_with(&address))
+        };
+        let most = connections.iter().filter(is_this).max_by_key(|one| bytes(one));
+        drop(client); // Either ends when the other has gone.
+        drop(server);
+        let transport = most.and_then(|one| one["transport"].as_str()).unwrap_or("tcp");
+        Ok((transport.to_owned(), most.map_or(0, bytes)))
+    }
+}
+
+#[test]
+fn bytes_go_over_verbs_if_both_ends_want_it() -> Result<()> {
+    let test = "bytes_go_over_verbs_if_both_ends_want_it";
+    let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
+    let (transport, bytes) = hosts.look(["verbs", "verbs"])?;
+    ensure!(transport == "verbs" && bytes >= LENGTH, "{bytes} bytes over {transport}");
+    for options in [["verbs", "tcp"], ["tcp", "verbs"], ["tcp", "tcp"]] {
+        let (transport, bytes) = hosts.look(options)?;
+        ensure!(transport == "tcp" && bytes == 0, "{options:?}: {bytes} bytes over {transport}");
+    }
+    Ok(())
+}
+
+#[test]
+fn streams_end_as_over_tcp() -> Result<()> {
+    let Some(hosts) = Hosts::new("streams_end_as_over_tcp")? else { return Ok(()) };
+    ["close", "half_close", "epoll"].iter().try_for_each(|task| hosts.run(task, ["verbs"; 2]))
+}
+
+#[test]
+fn connections_are_handed_on() -> Result<()> {
+    let Some(hosts) = Hosts::new("connections_are_handed_on")? else { return Ok(()) };
+    ["fork", "execute"].iter().try_for_each(|task| hosts.run(task, ["verbs"; 2]))
+}
+
+#[test]
+fn who_survives_gets_a_prefix_and_the_end() -> Result<()> {
+    let test = "who_survives_gets_a_prefix_and_the_end";
+    let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
+    for _ in 0..3 {
+        hosts.run("sender_dies", ["verbs"; 2])?;
+        hosts.run("receiver_dies", ["verbs"; 2])?;
+    }
+    Ok(())
+}

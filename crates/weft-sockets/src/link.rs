@@ -1,0 +1,164 @@
+//! One end of a connection, wherever the other is.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use weft_stream::remote::Doorbell;
+use weft_stream::{Carrier, Delays, End, How};
+use weft_sys::Buffers;
+
+use crate::remote::Far;
+
+/// An end. That of one host is looked for first, everywhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Link<'a> {
+    /// Both are on this host.
+    Here(&'a End),
+    /// The peer is on another one.
+    There(&'a Far),
+}
+
+macro_rules! both {
+    ($($(#[$doc:meta])* fn $name:ident(&self $(, $arg:ident: $kind:ty)*) $(-> $result:ty)?;)*) => {
+        impl<'a> Link<'a> {
+            $(
+                $(#[$doc])*
+                #[inline]
+                pub(crate) fn $name(self $(, $arg: $kind)*) $(-> $result)? {
+                    match self {
+                        Link::Here(end) => end.$name($($arg),*),
+                        Link::There(far) => far.$name($($arg),*),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+both! {
+    fn try_recv(&self, socket: BorrowedFd<'_>, to: Buffers<'_>, how: How) -> Result<usize, Errno>;
+    fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno>;
+    fn shut_write(&self);
+    fn shut_read(&self);
+    fn end_sleep(&self);
+    fn note_reset(&self);
+    fn hang_up(&self);
+    fn carrier_in(&self) -> Carrier;
+    fn carrier_out(&self) -> Carrier;
+    fn unread(&self) -> usize;
+    fn room(&self) -> usize;
+    fn progress(&self) -> (u64, u64);
+    fn is_writable(&self) -> bool;
+    fn is_full(&self) -> bool;
+    fn is_ending(&self) -> bool;
+    fn is_peer_gone(&self) -> bool;
+    fn has_peer_shut(&self) -> bool;
+    fn begin_sleep(&self);
+    fn want_room(&self);
+    fn retain(&self);
+}
+
+impl<'a> Link<'a> {
+    /// Takes part in what the peer wants, as [`End::advance`]; what one on another host wants a thread
+    /// of its own does.
+    #[inline]
+    pub(crate) fn advance(self, socket: BorrowedFd<'_>) {
+        if let Self::Here(end) = self {
+            end.advance(socket);
+        }
+    }
+
+    /// Takes what wakes from the kernel's socket, as [`End::hush`].
+    #[inline]
+    pub(crate) fn hush(self, socket: BorrowedFd<'_>) {
+        if let Self::Here(end) = self {
+            end.hush(socket);
+        }
+    }
+
+    /// Lets the peer's writer have what has been read; to another host that goes with reading.
+    #[inline]
+    pub(crate) fn acknowledge(self, socket: BorrowedFd<'_>) {
+        if let Self::Here(end) = self {
+            end.acknowledge(socket);
+        }
+    }
+
+    /// Bytes to be read, of a peer on another host those that have come when
+    /// [`remote::drive`](crate::remote::drive) was called last.
+    #[inline]
+    pub(crate) fn seen(self) -> usize {
+        match self {
+            Self::Here(end) => end.unread(),
+            Self::There(far) => far.seen(),
+        }
+    }
+
+    /// One whose peer is on another host.
+    #[inline]
+    pub(crate) fn far(self) -> Option<&'a Far> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(far) => Some(far),
+        }
+    }
+
+    /// Options as the program has set them; `None`: the kernel knows.
+    #[inline]
+    pub(crate) fn delays(self) -> Option<Delays<'a>> {
+        match self {
+            Self::Here(end) => end.delays(),
+            Self::There(_) => None,
+        }
+    }
+
+    /// What wakes who sleeps, beside the kernel's socket.
+    #[inline]
+    pub(crate) fn doorbell(self) -> Option<&'a Doorbell> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(far) => Some(far.doorbell()),
+        }
+    }
+
+    /// How often bells have been taken from the kernel's socket, where they come.
+    #[inline]
+    pub(crate) fn bells_taken(self) -> u64 {
+        match self {
+            Self::Here(end) => end.bells_taken(),
+            Self::There(_) => 0,
+        }
+    }
+
+    /// Whether the peer can ring when it has made room.
+    #[inline]
+    pub(crate) fn can_be_rung(self) -> bool {
+        match self {
+            Self::Here(end) => end.can_be_rung(),
+            Self::There(far) => far.can_be_rung(),
+        }
+    }
+
+    /// Whether the kernel has nothing to say that it has not been asked; of one on another host it
+    /// may always have.
+    #[inline]
+    pub(crate) fn is_quiet(self) -> bool {
+        match self {
+            Self::Here(end) => end.is_quiet(),
+            Self::There(_) => false,
+        }
+    }
+
+    /// Sleeps until the peer has put something, as [`End::doze`]; another host's is slept for otherwise.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    #[inline]
+    pub(crate) fn doze(self, time: &Timespec) -> Result<(), Errno> {
+        match self {
+            Self::Here(end) => end.doze(time),
+            Self::There(_) => Ok(()),
+        }
+    }
+}

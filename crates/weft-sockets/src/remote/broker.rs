@@ -1,0 +1,378 @@
+//! The thread that makes connections between queue pairs, in the background.
+//!
+//! Who has connected by TCP from port P listens on RDMA port P; who has accepted dials there. So
+//! the process that dials is the one that uses the accepted socket, whichever of several preforked
+//! ones that is, and who is not on Weft refuses. A peer that has refused is left alone for a while.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use weft_engine::cm::{Channel, Event, EventKind, Id, PortSpace};
+use weft_engine::pd::Pd;
+use weft_engine::{Context, Errno, device};
+use weft_stream::Role;
+use weft_sys::{Forkable, Lock, spawn_quiet};
+
+use super::Far;
+use super::hello::Hello;
+use super::lingering::Lingering;
+use super::wire::Made;
+
+/// How long a connector listens for its acceptor, who dials when the program first uses the socket.
+const LISTEN: Duration = Duration::from_secs(5);
+/// How long an attempt to dial may take.
+const DIAL: Duration = Duration::from_secs(2);
+/// The pauses before dialling again: the connector may not listen yet.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(2), Duration::from_millis(20), Duration::from_millis(200)];
+/// How long a host that has not answered is not asked again.
+const SPURNED: Duration = Duration::from_secs(30);
+
+/// How often is looked after connections that linger.
+const LINGER_NAP: Duration = Duration::from_millis(1);
+
+/// A connection for which a queue pair is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) far: Weak<Far>,
+    pub(super) role: Role,
+    /// The connector's and the acceptor's address.
+    pub(super) ends: [SocketAddr; 2],
+}
+
+#[derive(Debug)]
+enum Command {
+    Connect(Wanted),
+    Forget(Arc<Id>),
+    Linger(Lingering),
+    Answer(Weak<Far>),
+}
+
+#[derive(Debug)]
+struct Broker {
+    commands: Lock<Vec<Command>>,
+    wake: OwnedFd,
+}
+
+static BROKER: Forkable<Option<Arc<Broker>>> = Forkable::new(|| Broker::start().ok());
+
+/// Asks for a queue pair, in the background.
+pub(super) fn want(wanted: Wanted) {
+    match BROKER.get() {
+        Some(broker) => broker.tell(Command::Connect(wanted)),
+        None => give_up(&wanted),
+    }
+}
+
+/// An identifier has been destroyed. It is held until nobody knows its address any more.
+pub(super) fn forget(id: &Arc<Id>) {
+    if let Some(broker) = BROKER.get() {
+        broker.tell(Command::Forget(Arc::clone(id)));
+    }
+}
+
+/// Waits until all that was sent has arrived.
+pub(super) fn linger(lingering: Lingering) {
+    if let Some(broker) = BROKER.get() {
+        broker.tell(Command::Linger(lingering));
+    }
+}
+
+/// Does what the peer of a connection wants. It is called where no connection may be dropped.
+pub(super) fn answer(far: &Weak<Far>) {
+    if let Some(broker) = BROKER.get() {
+        broker.tell(Command::Answer(Weak::clone(far)));
+    }
+}
+
+fn name(id: &Arc<Id>) -> usize {
+    Arc::as_ptr(id) as usize
+}
+
+fn give_up(wanted: &Wanted) {
+    if let Some(far) = wanted.far.upgrade() {
+        far.give_up();
+    }
+}
+
+impl Broker {
+    fn start() -> Result<Arc<Self>, Errno> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let broker = Arc::new(Self { commands: Lock::new(Vec::new()), wake });
+        let channel = Channel::new()?;
+        fcntl_setfl(&channel, fcntl_getfl(&channel)? | OFlags::NONBLOCK)?;
+        let worker = Worker {
+            broker: Arc::clone(&broker),
+            channel,
+            attempts: HashMap::new(),
+            again: Vec::new(),
+            spurned: HashMap::new(),
+            domains: Vec::new(),
+            lingering: Vec::new(),
+        };
+        spawn_quiet("weft-sockets", move || worker.run())?;
+        Ok(broker)
+    }
+
+    fn tell(&self, command: Command) {
+        self.commands.lock().push(command);
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes()); // Full is awake.
+    }
+}
+
+/// What is known of an identifier.
+#[derive(Debug)]
+enum State {
+    /// Waits for the acceptor.
+    Listens,
+    /// Under way; the peer has introduced itself if it began. The window is there until the queue
+    /// pair has gone: fields are dropped in this order.
+    Joins(Made, Option<Hello>, Arc<Far>),
+    /// The connection's end has the queue pair.
+    Joined,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    id: Arc<Id>,
+    wanted: Wanted,
+    state: State,
+    tries: usize,
+    due: Option<Instant>,
+}
+
+struct Worker {
+    broker: Arc<Broker>,
+    channel: Arc<Channel>,
+    attempts: HashMap<usize, Attempt>,
+    /// To be dialled again: when, what, and how often that has been tried.
+    again: Vec<(Instant, Wanted, usize)>,
+    /// Hosts that have not answered, and until when they are not asked.
+    spurned: HashMap<IpAddr, Instant>,
+    domains: Vec<Arc<Pd>>,
+    /// Closed by the program, and still to be brought to their peers.
+    lingering: Vec<Lingering>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            let commands = std::mem::take(&mut *self.broker.commands.lock());
+            for command in commands {
+                match command {
+                    Command::Connect(wanted) => self.begin(wanted, 0),
+                    Command::Forget(id) => drop(self.attempts.remove(&name(&id))),
+                    Command::Linger(lingering) => self.lingering.push(lingering),
+                    Command::Answer(far) => {
+                        if let Some(far) = far.upgrade() {
+                            far.answer_leave();
+                        }
+                    }
+                }
+            }
+            while let Ok(event) = self.channel.next_event(|_| ()) {
+                self.happened(event);
+            }
+            self.look_at_clock();
+            self.lingering.retain_mut(|lingering| !lingering.is_over());
+            self.sleep();
+        }
+    }
+
+    fn sleep(&self) {
+        let dues = self.attempts.values().filter_map(|attempt| attempt.due);
+        let next = dues.chain(self.again.iter().map(|(due, ..)| *due)).min();
+        let left = next.map(|due| due.saturating_duration_since(Instant::now()));
+        let nap = (!self.lingering.is_empty()).then_some(LINGER_NAP);
+        let left = left.into_iter().chain(nap).min();
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut set = [
+            PollFd::from_borrowed_fd(self.channel.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.broker.wake.as_fd(), PollFlags::IN),
+        ];
+        let _ = poll(&mut set, left.as_ref());
+        let _ = rustix::io::read(&self.broker.wake, &mut [0; 8]);
+    }
+
+    fn begin(&mut self, wanted: Wanted, tries: usize) {
+        let peer = wanted.peer().ip();
+        let now = Instant::now();
+        if self.spurned.get(&peer).is_some_and(|&until| now < until) {
+            return give_up(&wanted);
+        }
+        let begun = match wanted.role {
+            Role::Connector => self.listen(&wanted),
+            Role::Acceptor => self.dial(&wanted),
+        };
+        let Ok((id, state)) = begun else { return give_up(&wanted) };
+        let due = now + if wanted.role == Role::Connector { LISTEN } else { DIAL };
+        self.attempts.insert(name(&id), Attempt { id, wanted, state, tries, due: Some(due) });
+    }
+
+    fn listen(&self, wanted: &Wanted) -> Result<(Arc<Id>, State), Errno> {
+        let id = Id::new(&self.channel, PortSpace::Connected);
+        let listening = id.bind(wanted.ends[0]).and_then(|()| id.listen(1));
+        listening.inspect_err(|_| id.destroy())?;
+        Ok((id, State::Listens))
+    }
+
+    fn dial(&mut self, wanted: &Wanted) -> Result<(Arc<Id>, State), Errno> {
+        let far = wanted.far.upgrade().ok_or(Errno::NOTCONN)?;
+        let [connector, acceptor] = wanted.ends;
+        let domain = self.domain(acceptor.ip())?;
+        let id = Id::new(&self.channel, PortSpace::Connected);
+        let mut source = acceptor;
+        source.set_port(0);
+        let resolved =
+            id.resolve_address(Some(source), connector).and_then(|()| id.resolve_route());
+        resolved.inspect_err(|_| id.destroy())?;
+        let made = Made::new(&id, &domain, &far).inspect_err(|_| id.destroy())?;
+        let hello = made.hello(wanted.ends, far.window());
+        made.connect(&hello)?;
+        Ok((id, State::Joins(made, None, far)))
+    }
+
+    /// The protection domain of the device that has an address of this host.
+    fn domain(&mut self, address: IpAddr) -> Result<Arc<Pd>, Errno> {
+        let address = address.to_canonical();
+        if let Some(known) = self.domains.iter().find(|pd| pd.context().device().owns(address)) {
+            return Ok(Arc::clone(known));
+        }
+        let devices = device::list()?;
+        let device = devices.iter().find(|device| device.owns(address)).ok_or(Errno::NODEV)?;
+        let pd = Pd::new(&Context::open(device)?);
+        self.domains.push(Arc::clone(&pd));
+        Ok(pd)
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event.kind {
+            EventKind::ConnectRequest => self.answer(&event),
+            EventKind::Established => self.established(&event),
+            EventKind::Disconnected => self.disconnected(&event),
+            EventKind::Rejected | EventKind::Unreachable | EventKind::ConnectError => {
+                self.failed(name(&event.id));
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, event: &Event) {
+        if self.requested(event).is_none() {
+            let _ = event.id.reject(&[]);
+            event.id.destroy();
+        }
+    }
+
+    /// Somebody dials. `None`: not the acceptor of the connection for which this end listens.
+    fn requested(&mut self, event: &Event) -> Option<()> {
+        let listener = self.attempts.get(&name(event.listener.as_ref()?))?;
+        let wanted = listener.wanted.clone();
+        let hello = Hello::parse(&event.param.private_data)?;
+        let from = event.id.peer()?.ip().to_canonical();
+        if !hello.is_of(&wanted.ends) || from != wanted.ends[1].ip().to_canonical() {
+            return None;
+        }
+        let far = wanted.far.upgrade()?;
+        let domain = self.domain(event.id.local()?.ip()).ok()?;
+        let made = Made::new(&event.id, &domain, &far).ok()?;
+        made.accept(&made.hello(wanted.ends, far.window())).ok()?;
+        let attempt = Attempt {
+            id: Arc::clone(&event.id),
+            wanted,
+            state: State::Joins(made, Some(hello), far),
+            tries: PAUSES.len(),
+            due: Some(Instant::now() + DIAL),
+        };
+        self.attempts.insert(name(&event.id), attempt);
+        // One acceptor is all that there is.
+        if let Some(listener) = self.attempts.remove(&name(event.listener.as_ref()?)) {
+            listener.id.destroy();
+        }
+        Some(())
+    }
+
+    fn established(&mut self, event: &Event) {
+        let name = name(&event.id);
+        let Some(attempt) = self.attempts.get_mut(&name) else { return };
+        let State::Joins(made, known, far) = std::mem::replace(&mut attempt.state, State::Joined)
+        else {
+            return;
+        };
+        attempt.due = None;
+        let told = known.or_else(|| Hello::parse(&event.param.private_data));
+        let peer = told.filter(|hello| hello.is_of(&attempt.wanted.ends));
+        let is_wanted = Arc::strong_count(&far) > 1; // Or the program has closed it meanwhile.
+        match peer.filter(|_| is_wanted) {
+            Some(peer) => far.begin(made.connected(&peer, far.window())),
+            None => {
+                drop(made);
+                far.give_up();
+                self.attempts.remove(&name);
+            }
+        }
+    }
+
+    fn disconnected(&self, event: &Event) {
+        let _ = event.id.disconnect();
+        let joined = self.attempts.get(&name(&event.id));
+        if let Some(far) = joined.and_then(|attempt| attempt.wanted.far.upgrade()) {
+            far.doorbell().ring(); // Who sleeps may hear of it by nothing else.
+        }
+    }
+
+    fn failed(&mut self, name: usize) {
+        let Some(attempt) = self.attempts.remove(&name) else { return };
+        match (attempt.wanted.role, PAUSES.get(attempt.tries)) {
+            (Role::Acceptor, Some(&pause)) if matches!(attempt.state, State::Joins(..)) => {
+                self.again.push((Instant::now() + pause, attempt.wanted, attempt.tries + 1));
+            }
+            (Role::Acceptor, _) => self.spurn(&attempt.wanted),
+            (Role::Connector, _) => give_up(&attempt.wanted),
+        }
+    }
+
+    /// The peer's host does not answer.
+    fn spurn(&mut self, wanted: &Wanted) {
+        let now = Instant::now();
+        self.spurned.retain(|_, until| now < *until);
+        self.spurned.insert(wanted.peer().ip(), now + SPURNED);
+        give_up(wanted);
+    }
+
+    fn look_at_clock(&mut self) {
+        let now = Instant::now();
+        let late =
+            self.attempts.iter().filter(|(_, attempt)| attempt.due.is_some_and(|due| due <= now));
+        let late: Vec<usize> = late.map(|(&name, _)| name).collect();
+        for name in late {
+            let Some(attempt) = self.attempts.remove(&name) else { continue };
+            attempt.id.destroy();
+            if matches!(attempt.state, State::Listens) || attempt.wanted.role == Role::Acceptor {
+                self.spurn(&attempt.wanted);
+            } else {
+                give_up(&attempt.wanted);
+            }
+        }
+        let (due, later) = self.again.drain(..).partition(|(due, ..)| *due <= now);
+        self.again = later;
+        let due: Vec<_> = due;
+        for (_, wanted, tries) in due {
+            self.begin(wanted, tries);
+        }
+    }
+}
+
+impl Wanted {
+    fn peer(&self) -> SocketAddr {
+        match self.role {
+            Role::Connector => self.ends[1],
+            Role::Acceptor => self.ends[0],
+        }
+    }
+}

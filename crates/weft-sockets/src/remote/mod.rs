@@ -1,0 +1,77 @@
+//! Connections to other hosts over the engine's verbs: who makes the queue pairs, and what they
+//! are.
+//!
+//! [`weft_stream::remote`] moves the bytes. The engine begins only when the user wants this
+//! (`settings::between_hosts`) and the first such connection is made.
+
+mod broker;
+mod hello;
+mod lingering;
+mod wire;
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use weft_engine::reactor::Reactor;
+use weft_stream::remote::{Farewell, Remote};
+use weft_stream::{Role, Shown, Tuple};
+
+use self::broker::Wanted;
+use self::lingering::Lingering;
+pub(crate) use self::lingering::finish;
+use self::wire::Verbs;
+use crate::{process, settings};
+
+/// Descriptors that programs do not expect are not among the lowest.
+const LOWEST_FD: RawFd = 64;
+
+/// How many connections have a queue pair.
+static WIRED: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes what has come from other hosts, for all connections.
+#[inline]
+pub(crate) fn drive() {
+    if WIRED.load(Ordering::Relaxed) > 0 {
+        Reactor::get().poll();
+    }
+}
+
+/// This is a child just born: queue pairs are the parent's.
+pub(crate) fn forked() {
+    WIRED.store(0, Ordering::Relaxed);
+    lingering::forked();
+}
+
+/// One end of a connection to another host.
+pub(crate) type Far = Remote<Verbs>;
+
+/// The end of a connection just made, for which the peer is looked for in the background. `None` if
+/// there is no memory.
+pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<Far>> {
+    let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
+    let far = Arc::new(Far::new().ok()?);
+    let tuple = Tuple::new(ends[0], ends[1]);
+    let me = process::me(fd);
+    if let Some(shown) = settings::registry().and_then(|all| Shown::new(all, &tuple, role, &me)) {
+        far.show(shown);
+    }
+    broker::want(Wanted { far: Arc::downgrade(&far), role, ends });
+    Some(far)
+}
+
+/// Closes a connection when all that was sent has arrived, in the background.
+///
+/// # Errors
+/// `EMFILE` and the like.
+pub(crate) fn linger(
+    socket: BorrowedFd<'_>,
+    far: &Arc<Far>,
+    farewell: Farewell,
+) -> Result<(), Errno> {
+    let socket = fcntl_dupfd_cloexec(socket, LOWEST_FD)?;
+    broker::linger(Lingering::new(socket, Arc::clone(far), farewell));
+    Ok(())
+}

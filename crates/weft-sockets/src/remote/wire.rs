@@ -1,0 +1,277 @@
+//! A queue pair and the memory that it works on.
+//!
+//! # Safety
+//! The regions that are registered lie in a window, which its [`Far`](super::Far) owns together
+//! with the queue pair, and unmaps after it: dropping the queue pair here ends all use of them.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use weft_engine::access::Access;
+use weft_engine::cm::{ConnectParam, Id, Via};
+use weft_engine::cq::Cq;
+use weft_engine::mr::{Mr, Observer};
+use weft_engine::pd::Pd;
+use weft_engine::qp::{Qp, QpCap, QpInit, QpState, QpType};
+use weft_engine::reactor::Reactor;
+use weft_engine::wc::{Completion, Opcode, Status};
+use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, Sge};
+use weft_engine::{Errno, Result};
+use weft_stream::remote::window::{self, Said, Window};
+use weft_stream::remote::{Doorbell, Ticket, Wire};
+use weft_sys::Region;
+
+use super::hello::{Hello, Place};
+use super::{Far, WIRED, broker};
+
+/// Operations that report, and may be under way at a time: those of bytes, and all.
+const BYTES_UNDER_WAY_MAX: u64 = 192;
+const UNDER_WAY_MAX: u64 = 256;
+/// Each has up to two more that do not report.
+const SEND_MAX: u32 = 3 * UNDER_WAY_MAX as u32;
+/// Completions that one look takes.
+const AT_ONCE: usize = 16;
+
+/// Rings for what the peer has said.
+#[derive(Debug)]
+struct Bell {
+    doorbell: Arc<Doorbell>,
+    far: Weak<Far>,
+}
+
+impl Observer for Bell {
+    fn written(&self, offset: usize, len: usize) {
+        self.doorbell.written(offset, len);
+        if window::is_wish(offset, len) {
+            broker::answer(&self.far);
+        }
+    }
+}
+
+/// A queue pair and the regions that are registered for it, before it is connected.
+#[derive(Debug)]
+pub(super) struct Made {
+    id: Arc<Id>,
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+    heard: Arc<Mr>,
+    ring: Arc<Mr>,
+    copy: Arc<Mr>,
+}
+
+impl Made {
+    /// For a window that outlives it.
+    pub(super) fn new(id: &Arc<Id>, pd: &Arc<Pd>, far: &Arc<Far>) -> Result<Self> {
+        let window = far.window();
+        let region = |at: usize, len: usize| {
+            // SAFETY: inside of the window, which stays mapped until this value has been dropped;
+            // nothing but bytes and atomic words lies there.
+            unsafe { Region::new(window.addr() + at, len) }.ok_or(Errno::INVAL)
+        };
+        let register = |at: usize, len: usize, access| {
+            Mr::register(pd, region(at, len)?, (window.addr() + at) as u64, access)
+        };
+        let written = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let cq = Cq::new(pd.context(), 2 * UNDER_WAY_MAX as u32 + 16, None)?;
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            xrcd: None,
+            cap: QpCap {
+                max_send_wr: SEND_MAX + 16,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 64,
+            },
+            sq_sig_all: false,
+        };
+        let qp = Qp::new(pd, init)?;
+        let (init, mask) = id.qp_attributes(QpState::Init)?;
+        qp.modify(&init, mask)?;
+        let heard = region(window::HEARD, window::HEARD_LEN)?;
+        let iova = (window.addr() + window::HEARD) as u64;
+        let bell: Arc<dyn Observer> =
+            Arc::new(Bell { doorbell: Arc::clone(far.doorbell()), far: Arc::downgrade(far) });
+        Ok(Self {
+            heard: Mr::register_observed(pd, heard, iova, written, bell)?,
+            ring: register(window::RING, window::RING_LEN, written)?,
+            copy: register(window::COPY, window::RING_LEN, Access::empty())?,
+            qp,
+            cq,
+            id: Arc::clone(id),
+        })
+    }
+
+    /// What it tells the peer.
+    pub(super) fn hello(&self, ends: [std::net::SocketAddr; 2], window: &Window) -> Hello {
+        let place = |at: usize, mr: &Mr| Place { addr: (window.addr() + at) as u64, key: mr.key() };
+        Hello {
+            ends,
+            heard: place(window::HEARD, &self.heard),
+            ring: place(window::RING, &self.ring),
+        }
+    }
+
+    pub(super) fn connect(&self, hello: &Hello) -> Result<()> {
+        self.id.connect(&Via::Own(Arc::clone(&self.qp)), &param(hello))
+    }
+
+    pub(super) fn accept(&self, hello: &Hello) -> Result<()> {
+        self.id.accept(&Via::Own(Arc::clone(&self.qp)), &param(hello))
+    }
+
+    /// The peer has introduced itself, and both are connected.
+    pub(super) fn connected(self, peer: &Hello, window: &Window) -> Verbs {
+        WIRED.fetch_add(1, Ordering::Relaxed);
+        Verbs {
+            heard: peer.heard,
+            ring: peer.ring,
+            window: window.addr(),
+            posted: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            made: self,
+        }
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        self.qp.destroy();
+        for mr in [&self.heard, &self.ring, &self.copy] {
+            let _ = mr.deregister(); // No window of memory is bound to it.
+        }
+        self.id.destroy();
+        // The broker knows it by its address, which must not be another one's before.
+        broker::forget(&self.id);
+    }
+}
+
+fn param(hello: &Hello) -> ConnectParam {
+    ConnectParam { private_data: hello.emit(), ..ConnectParam::default() }
+}
+
+/// A connected queue pair, between two windows.
+#[derive(Debug)]
+pub(crate) struct Verbs {
+    made: Made,
+    heard: Place,
+    ring: Place,
+    window: usize,
+    posted: AtomicU64,
+    done: AtomicU64,
+    broken: AtomicBool,
+}
+
+impl Drop for Verbs {
+    fn drop(&mut self) {
+        WIRED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Verbs {
+    /// Of `len` bytes at an offset in the own window, to the same place at the peer.
+    fn write_of(&self, at: usize, len: usize) -> (Operation, Sge) {
+        let remote_addr = self.ring.addr.wrapping_add(at as u64);
+        let operation = Operation::Write { remote_addr, rkey: self.ring.key, imm: None };
+        (operation, self.piece(window::COPY + at, len as u32))
+    }
+
+    fn piece(&self, at: usize, length: u32) -> Sge {
+        Sge { addr: (self.window + at) as u64, length, lkey: self.made.copy.key() }
+    }
+
+    fn under_way(&self) -> u64 {
+        let posted = self.posted.load(Ordering::Relaxed);
+        posted.saturating_sub(self.done.load(Ordering::Relaxed))
+    }
+
+    fn may_post(&self, most: u64) -> bool {
+        if self.under_way() >= most {
+            self.drive();
+        }
+        self.under_way() < most && !self.is_broken()
+    }
+}
+
+impl Verbs {
+    /// Bytes, then words from `first` on, which are looked at under the lock of the queue: what is
+    /// posted, and tickets, are in one order.
+    fn post_words<const N: usize>(
+        &self,
+        bytes: &[(usize, usize)],
+        first: Said,
+        words: impl FnOnce() -> [u64; N],
+    ) -> Option<Ticket> {
+        if !self.may_post(if bytes.is_empty() { UNDER_WAY_MAX } else { BYTES_UNDER_WAY_MAX }) {
+            return None;
+        }
+        let mut poster = self.made.qp.start_post();
+        let mut pushed = true;
+        for &(at, len) in bytes {
+            let (operation, piece) = self.write_of(at, len);
+            let pieces = [piece];
+            let (flags, data) = (SendFlags::empty(), Data::Gather(&pieces));
+            let request = SendRequest { wr_id: 0, operation, flags, data };
+            pushed = pushed && poster.push(&request).is_ok();
+        }
+        let operation = Operation::Write {
+            remote_addr: self.heard.addr.wrapping_add(8 * first as u64),
+            rkey: self.heard.key,
+            imm: None,
+        };
+        // Taken now: by the time it goes out the word may be another one, ahead of its bytes.
+        let flags = SendFlags::INLINE | SendFlags::SIGNALED;
+        let words = words().map(u64::to_ne_bytes);
+        let pieces = [words.as_flattened()];
+        let request = SendRequest { wr_id: 0, operation, flags, data: Data::Inline(&pieces) };
+        if !pushed || poster.push(&request).is_err() {
+            poster.cancel();
+            return None;
+        }
+        Some(self.posted.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+impl Wire for Verbs {
+    fn post(&self, bytes: &[(usize, usize)], word: Said, value: u64) -> Option<Ticket> {
+        self.post_words(bytes, word, || [value])
+    }
+
+    fn post_head(&self, bytes: &[(usize, usize)], head: u64, tail: &AtomicU64) -> Option<Ticket> {
+        // The tail's place is behind the head's.
+        self.post_words(bytes, Said::Head, || [head, tail.load(Ordering::Relaxed)])
+    }
+
+    fn done(&self) -> Ticket {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.under_way() >= BYTES_UNDER_WAY_MAX
+    }
+
+    fn drive(&self) {
+        let nothing = Completion::new(0, Status::Success, Opcode::Send, 0);
+        let mut completions = [nothing; AT_ONCE];
+        let found = self.made.cq.poll(&mut completions);
+        let failed = completions[..found].iter().any(|one| one.status != Status::Success);
+        if failed {
+            self.broken.store(true, Ordering::Release);
+        } else if found > 0 {
+            self.done.fetch_add(found as u64, Ordering::AcqRel);
+        }
+    }
+
+    fn rest(&self) {
+        Reactor::get().about_to_wait();
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire) || self.made.qp.state() == QpState::Err
+    }
+}

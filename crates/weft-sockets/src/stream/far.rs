@@ -1,0 +1,89 @@
+//! Sleeping on a connection to another host, and closing it.
+
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use weft_stream::remote::Closing;
+
+use super::borrow;
+use crate::next::next;
+use crate::remote::{self, Far};
+use crate::{errno, process, wait};
+
+/// Sleeps until the peer says something, or the kernel's socket is ready for one of `events`, as a
+/// blocking call does. No lock is held: the program may cancel the thread.
+///
+/// # Errors
+/// `EAGAIN` when the deadline, in nanoseconds of [`wait::now`], has passed; `EINTR` where the
+/// handlers of signals, or a deadline, want that (signal(7)).
+pub(super) fn sleep(
+    fd: RawFd,
+    far: &Far,
+    events: PollFlags,
+    deadline: Option<u64>,
+) -> Result<(), Errno> {
+    let place = |fd: RawFd, events: PollFlags| libc::pollfd {
+        fd,
+        events: events.bits().cast_signed(),
+        revents: 0,
+    };
+    let bell = far.doorbell();
+    let mut set = [place(fd, events), place(bell.as_fd().as_raw_fd(), PollFlags::IN)];
+    let limit = deadline.map(|deadline| {
+        let left = wait::timespec(deadline.saturating_sub(wait::now()));
+        libc::timespec { tv_sec: left.tv_sec, tv_nsec: left.tv_nsec }
+    });
+    let (set_at, count) = (set.as_mut_ptr(), set.len() as libc::nfds_t);
+    let limit_at: *const libc::timespec =
+        limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask: *const libc::sigset_t = std::ptr::null();
+    let ready: libc::c_int = next!(ppoll(
+        set_at: *mut libc::pollfd, count: libc::nfds_t, limit_at: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> libc::c_int);
+    match ready {
+        0 => Err(Errno::AGAIN),
+        1.. => {
+            if set[1].revents != 0 {
+                far.forget_ring();
+            }
+            Ok(())
+        }
+        _ if errno::last() == Errno::INTR && deadline.is_none() && process::handlers_restart() => {
+            Ok(())
+        }
+        _ => Err(errno::last()),
+    }
+}
+
+/// The last descriptor of this process is about to be closed. What is still under way is waited for
+/// elsewhere, where the kernel's socket stays open so long.
+pub(super) fn close(fd: RawFd, far: &Arc<Far>) {
+    if far.is_off() {
+        return;
+    }
+    let closing = far.close();
+    if far.is_needed() {
+        // A child still reads what the peer sends through our queue pair.
+        std::mem::forget(Arc::clone(far));
+    }
+    let resets = || sockopt::socket_linger(borrow(fd)) == Ok(Some(Duration::ZERO));
+    match closing {
+        Closing::Over => {}
+        Closing::Flushing(_) if resets() => {}
+        Closing::Flushing(farewell) => {
+            if remote::linger(borrow(fd), far, farewell).is_err() {
+                reset(fd); // Rather than an end before all has arrived.
+            }
+        }
+        Closing::Reset => reset(fd),
+    }
+}
+
+fn reset(fd: RawFd) {
+    let _ = sockopt::set_socket_linger(borrow(fd), Some(Duration::ZERO));
+}

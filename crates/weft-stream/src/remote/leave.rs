@@ -1,0 +1,91 @@
+//! Going back to TCP.
+//!
+//! Each end says, in a word of its own, behind which of its bytes its stream goes on over TCP, and
+//! sends the first of those when the word has arrived. What TCP brings is the stream and nothing
+//! else: whoever gets the socket next need not know of any of this.
+
+use std::sync::atomic::Ordering;
+
+use weft_sys::{SharedGuard, SharedLock};
+
+use super::window::{Said, Small};
+use super::{Broken, FLUSH_NS, Remote, Wire};
+
+/// How long an end that leaves waits for the peer to do the same: a thread of the peer's process
+/// answers, whatever the program does.
+const ANSWER_NS: u64 = 1_000_000_000;
+
+impl<W: Wire> Remote<W> {
+    /// Goes back to TCP in both directions for good: before a child is born, and for what only TCP
+    /// has. When this returns, all that this end has sent is at the peer; what the peer has put is
+    /// here, and what it sends from here on comes over TCP.
+    pub fn leave(&self) {
+        if !self.is_owner() {
+            return; // Done before this process was born.
+        }
+        if self.small(Small::Leaves).swap(1, Ordering::SeqCst) != 0 {
+            return;
+        }
+        if !self.drive_until(FLUSH_NS, || !self.is_pending()) {
+            self.give_up();
+        }
+        let Some(wire) = self.wire() else { return };
+        if let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock() {
+            let _ = self.leave_held(&held); // The next call says what is wrong.
+        }
+        if !self.say(Said::Leaves, 1) {
+            return;
+        }
+        self.drive_until(ANSWER_NS, || self.back_in().is_some() || wire.is_broken());
+        if let Some(back) = self.back_in() {
+            let head = || self.window.heard(Said::Head).load(Ordering::Acquire);
+            self.drive_until(FLUSH_NS, || head() >= back || wire.is_broken());
+        }
+        self.show_left();
+    }
+
+    /// The own direction goes back to TCP, or never leaves it. The lock is held.
+    pub(super) fn leave_held(&self, _held: &SharedGuard<'_>) -> Result<(), Broken> {
+        if self.is_the_kernels_to_send() {
+            return Ok(());
+        }
+        let head = self.window.told(Said::Head).load(Ordering::Relaxed);
+        if !self.say(Said::Back, head + 1) && !self.has_peer_read_all() {
+            return Err(Broken);
+        }
+        self.show_left();
+        Ok(())
+    }
+
+    fn show_left(&self) {
+        let Some(shown) = self.shown.get() else { return };
+        if self.back_out().is_some() {
+            shown.left();
+        }
+        if self.back_in().is_some() {
+            shown.peer_left();
+        }
+    }
+
+    /// Does what a peer wants that goes back to TCP. To be called by any thread of the process when
+    /// [`window::is_wish`](super::window::is_wish) has been written.
+    pub fn answer_leave(&self) {
+        if self.peer_leaves()
+            && self.back_out().is_none()
+            && let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock()
+        {
+            let _ = self.leave_held(&held); // The next call says what is wrong.
+        }
+    }
+
+    /// Whether a direction has gone back, or will not leave, TCP.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.is_set(Small::Leaves) || self.peer_leaves()
+    }
+
+    /// Whether the peer wants to go back to TCP.
+    pub(super) fn peer_leaves(&self) -> bool {
+        self.window.heard(Said::Leaves).load(Ordering::Acquire) != 0
+    }
+}

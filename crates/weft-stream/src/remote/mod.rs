@@ -1,0 +1,367 @@
+//! Byte streams to another host, through rings that the peer writes by RDMA.
+//!
+//! As on one host ([`crate::End`]) the kernel's TCP connection stays, makes the connection, rings,
+//! and tells of the end; a direction is `switch` bytes over TCP, then bytes through the ring, then,
+//! if one end has left, bytes over TCP again. But nothing is shared: each end has a [`Window`] into
+//! which the other writes, and what an end says arrives later.
+//!
+//! *Order.* The sender puts bytes into the peer's ring by RDMA Write, and then the new head, on one
+//! queue pair: who sees the head has the bytes (InfiniBand Architecture vol. 1, section 9.5; RFC
+//! 5040 section 5.5 for what is placed by operations of one stream before a later one is
+//! completed).
+//!
+//! *Flow control* is packetized (Balaji 2006, chapter 6): the sender knows what is free at the
+//! receiver, which tells its tail whenever it has taken a quarter of the ring.
+//!
+//! *Changing over.* A sender decides after how many bytes it leaves TCP, and writes that number to
+//! the peer before anything else. It sends no byte over TCP behind those before the number, and the
+//! one at which it goes back, have [arrived](leave). So a reader that finds no number knows that all
+//! that TCP has brought so far is the stream.
+//!
+//! *Sleeping.* Each end's bytes are placed by a thread of its own process, which wakes whoever sleeps:
+//! see [`Doorbell`]. So nothing has to be agreed with the peer.
+//!
+//! *Hostile peers.* They write what they like into [`window::HEARD`] and the ring, and nothing
+//! else: each word is taken once, and a head or tail that cannot be ends the connection.
+
+mod doorbell;
+mod leave;
+mod recv;
+mod send;
+mod sleep;
+pub mod window;
+mod wire;
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustix::io::Errno;
+use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
+use rustix::time::{ClockId, clock_gettime};
+
+pub use self::doorbell::Doorbell;
+pub use self::send::{Closing, Farewell};
+pub use self::window::{Said, Window};
+pub use self::wire::{Ticket, Wire};
+
+use self::window::{RING_LEN, Small, Wide, state};
+use crate::end::Carrier;
+use crate::shown::Shown;
+
+/// The peer has written what cannot be, or the wire has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Broken;
+
+/// How long what is under way may take before the connection counts as broken, where somebody has
+/// to wait for it: at the end, and when going back to TCP.
+const FLUSH_NS: u64 = 2_000_000_000;
+/// How long is waited for the word of a peer whose end or answer is expected.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// One end of a connection to another host that is, or may be, carried by a [`Wire`].
+#[derive(Debug)]
+pub struct Remote<W> {
+    window: Window,
+    wire: OnceLock<W>,
+    /// It will not get one.
+    off: AtomicU32,
+    /// The wire is a parent's.
+    disowned: AtomicU32,
+    shown: OnceLock<Shown>,
+    doorbell: Arc<Doorbell>,
+}
+
+impl<W: Wire> Remote<W> {
+    /// The end of a connection over which nothing has been sent or read yet.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM` and the like.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            window: Window::new()?,
+            wire: OnceLock::new(),
+            off: AtomicU32::new(0),
+            disowned: AtomicU32::new(0),
+            shown: OnceLock::new(),
+            doorbell: Arc::new(Doorbell::new()?),
+        })
+    }
+
+    /// The memory that the wire is to be made for.
+    #[must_use]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// What wakes who sleeps: to be told of what the peer writes into [`window::HEARD`].
+    #[must_use]
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
+    }
+
+    /// Shows it to who looks at this host's connections.
+    pub fn show(&self, shown: Shown) {
+        let _ = self.shown.set(shown); // Once.
+    }
+
+    /// Both ends have agreed; from here on its sender may leave TCP.
+    pub fn begin(&self, wire: W) {
+        if let Some(shown) = self.shown.get() {
+            shown.begun();
+        }
+        let _ = self.wire.set(wire); // Once.
+    }
+
+    /// There will be no wire: the connection stays the kernel's.
+    pub fn give_up(&self) {
+        if self.off.swap(1, Ordering::AcqRel) == 0
+            && let Some(shown) = self.shown.get().filter(|_| self.is_owner())
+        {
+            shown.given_up();
+        }
+    }
+
+    /// Whether it is the kernel's alone, for good.
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether it is still to be decided what carries it.
+    pub fn is_pending(&self) -> bool {
+        !self.is_off() && self.wire.get().is_none()
+    }
+
+    /// The wire, in the process that may use it.
+    fn wire(&self) -> Option<&W> {
+        self.wire.get().filter(|_| self.is_owner())
+    }
+
+    /// Whether this process made it; children only share what has come.
+    pub fn is_owner(&self) -> bool {
+        self.disowned.load(Ordering::Relaxed) == 0
+    }
+
+    /// This is a child just born, and the wire is its parent's.
+    pub fn disown(&self) {
+        self.disowned.store(1, Ordering::Relaxed);
+    }
+
+    fn is_broken(&self) -> bool {
+        self.wire().is_some_and(Wire::is_broken)
+    }
+
+    fn small(&self, word: Small) -> &AtomicU32 {
+        self.window.small(word)
+    }
+
+    fn is_set(&self, word: Small) -> bool {
+        self.small(word).load(Ordering::Relaxed) != 0
+    }
+
+    fn peer_says(&self, bits: u64) -> bool {
+        self.window.heard(Said::State).load(Ordering::Acquire) & bits != 0
+    }
+
+    /// Where the peer has left TCP; `None` if it has not.
+    fn switch_in(&self) -> Option<u64> {
+        self.window.heard(Said::Switch).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Where the own direction goes back to TCP.
+    fn back_out(&self) -> Option<u64> {
+        self.window.told(Said::Back).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Where the peer's does.
+    fn back_in(&self) -> Option<u64> {
+        self.window.heard(Said::Back).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// What carries the bytes to be read next.
+    #[must_use]
+    pub fn carrier_in(&self) -> Carrier {
+        let read = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
+        let before = self.switch_in().is_none_or(|switch| read < switch);
+        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        if before || self.back_in() == Some(tail) { Carrier::Tcp } else { Carrier::Memory }
+    }
+
+    /// What carries the bytes to be sent next.
+    #[must_use]
+    pub fn carrier_out(&self) -> Carrier {
+        if !self.has_switched() || self.back_out().is_some() {
+            Carrier::Tcp
+        } else {
+            Carrier::Memory
+        }
+    }
+
+    /// Bytes that have come and have not been read.
+    fn available(&self) -> Result<usize, Broken> {
+        let head = self.window.heard(Said::Head).load(Ordering::Acquire);
+        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let used = head.checked_sub(tail).ok_or(Broken)?;
+        usize::try_from(used).ok().filter(|&used| used <= RING_LEN).ok_or(Broken)
+    }
+
+    /// Bytes that have come by the ring and have not been read; makes progress if there are none.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        match self.seen() {
+            0 if self.carrier_in() == Carrier::Memory => {
+                self.drive();
+                self.seen()
+            }
+            seen => seen,
+        }
+    }
+
+    /// Those that have come before progress was made last.
+    #[must_use]
+    pub fn seen(&self) -> usize {
+        match self.carrier_in() {
+            Carrier::Tcp => 0,
+            Carrier::Memory => self.available().unwrap_or(1), // A call will say what is wrong.
+        }
+    }
+
+    /// How many bytes have come into and gone out of the rings: changes whenever readiness may
+    /// have.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let come = self.window.heard(Said::Head).load(Ordering::Acquire);
+        (come, self.window.heard(Said::Tail).load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer can put no more before something is read.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.available() == Ok(RING_LEN)
+    }
+
+    /// Makes progress.
+    pub fn drive(&self) {
+        if let Some(wire) = self.wire() {
+            wire.drive();
+        }
+    }
+
+    /// Drives until it is so, for `limit` nanoseconds at most. Whether it is.
+    fn drive_until(&self, limit: u64, mut is_so: impl FnMut() -> bool) -> bool {
+        const BUSY_NS: u64 = 50_000;
+        let began = now();
+        loop {
+            if is_so() {
+                return true;
+            }
+            self.drive();
+            let waited = now() - began;
+            if waited >= limit {
+                return is_so();
+            }
+            if waited > BUSY_NS {
+                let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 };
+                let _ = rustix::thread::nanosleep(&nap);
+            }
+        }
+    }
+
+    /// Waits until all that was posted up to `ticket` has taken effect. `false` if it has not.
+    fn wait_for(&self, ticket: Ticket, limit: u64) -> bool {
+        let Some(wire) = self.wire() else { return false };
+        self.drive_until(limit, || wire.done() >= ticket || wire.is_broken())
+            && wire.done() >= ticket
+    }
+
+    /// Says something, and waits until the peer has heard it.
+    fn say(&self, word: Said, value: u64) -> bool {
+        self.window.told(word).store(value, Ordering::SeqCst);
+        let Some(wire) = self.wire() else { return false };
+        let mut ticket = None;
+        let posted = self.drive_until(FLUSH_NS, || {
+            ticket = wire.post(&[], word, value);
+            ticket.is_some() || wire.is_broken()
+        });
+        posted && ticket.is_some_and(|ticket| self.wait_for(ticket, FLUSH_NS))
+    }
+
+    /// Another process of ours has the socket, too.
+    pub fn retain(&self) {
+        self.small(Small::Refs).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether relatives go on with what this process's wire still brings.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.is_owner()
+            && self.small(Small::Refs).load(Ordering::Acquire) > 0
+            && self.switch_in().is_some()
+            && self.back_in().is_none()
+    }
+
+    /// Whether the peer has gone for good.
+    #[must_use]
+    pub fn is_peer_gone(&self) -> bool {
+        self.is_set(Small::Gone)
+    }
+
+    /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
+    #[must_use]
+    pub fn has_peer_shut(&self) -> bool {
+        self.peer_says(state::SHUT_WRITE)
+    }
+
+    /// Whether an end has begun, in either direction.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.is_set(Small::Gone)
+            || self.is_set(Small::ShutRead)
+            || self.is_set(Small::ShutWrite)
+            || self.peer_says(state::SHUT_WRITE | state::CLOSED)
+            || self.is_broken()
+    }
+
+    /// The kernel has said that the connection was reset.
+    pub fn note_reset(&self) {
+        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        self.small(Small::ResetTold).store(1, Ordering::Relaxed);
+    }
+
+    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone.
+    pub fn hang_up(&self) {
+        if !self.peer_says(state::SHUT_WRITE) {
+            self.small(Small::Gone).store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The stream cannot go on: the connection is reset, as the program is told.
+    #[cold]
+    fn abort(&self, socket: BorrowedFd<'_>) -> Errno {
+        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        if self.small(Small::ResetTold).swap(1, Ordering::Relaxed) == 0 {
+            let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+            let _ = connect_unspec(socket);
+            let _ = shutdown(socket, Shutdown::Both);
+            let _ = sockopt::socket_error(socket);
+        }
+        Errno::CONNRESET
+    }
+}
+
+impl<W> Drop for Remote<W> {
+    fn drop(&mut self) {
+        let (wire, shown) = (self.wire.take(), self.shown.take());
+        if self.disowned.load(Ordering::Relaxed) != 0 {
+            std::mem::forget((wire, shown)); // They are a parent's.
+        } else {
+            drop(wire); // Before the window, into which the peer writes by it.
+        }
+    }
+}
+
+/// Nanoseconds that no one adjusts.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}

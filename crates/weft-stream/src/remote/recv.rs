@@ -1,0 +1,259 @@
+//! Receiving: from TCP, and from the ring.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{RecvFlags, recv};
+use weft_sys::{Buffers, SharedLock};
+
+use super::window::{RING, RING_LEN, Said, Small, Wide, state};
+use super::{Broken, PATIENCE_NS, Remote, Wire};
+use crate::end::Carrier;
+use crate::how::How;
+
+/// What the kernel's socket has for a reader of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    /// Bytes of the third phase.
+    Bytes,
+    /// The end of what the peer sends.
+    End,
+}
+
+impl<W: Wire> Remote<W> {
+    /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing is there; `ECONNRESET` and whatever else the kernel says of the socket;
+    /// `EDEADLK` as [`Remote::try_send`].
+    pub fn try_recv(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<usize, Errno> {
+        let _held = SharedLock::on(self.small(Small::RxLock)).lock().ok_or(Errno::DEADLK)?;
+        loop {
+            let read = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
+            if self.switch_in().is_none_or(|switch| read < switch) {
+                match self.recv_over_tcp(socket, buffers, how)? {
+                    Some(received) => return Ok(received),
+                    None => continue,
+                }
+            }
+            let taken = self.take(buffers, how).map_err(|Broken| self.abort(socket))?;
+            if taken > 0 {
+                return Ok(taken);
+            }
+            // A call for no bytes waits for bytes all the same (tcp_recvmsg).
+            if buffers.is_empty() && self.unread() > 0 {
+                return Ok(0);
+            }
+            let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+            if self.back_in() == Some(tail) {
+                return buffers.recv(socket, how.flags());
+            }
+            if !how.look {
+                return Err(Errno::AGAIN);
+            }
+            let answer = self.look_at_kernel(socket);
+            fence(Ordering::SeqCst);
+            if self.unread() > 0 {
+                continue;
+            }
+            match answer {
+                Ok(Heard::End) => {
+                    if let Some(ended) = self.ended(socket)? {
+                        return Ok(ended);
+                    }
+                }
+                // They come behind bytes of the ring that never will.
+                Ok(Heard::Bytes) if !self.wait_for_the_rest() => return Err(self.abort(socket)),
+                Ok(Heard::Bytes) => {}
+                Err(Errno::AGAIN) if self.is_broken() && self.available() == Ok(0) => {
+                    return self.dead(socket);
+                }
+                Err(error) => {
+                    if error != Errno::AGAIN {
+                        self.note_reset();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The first phase. `None` if it has just ended.
+    fn recv_over_tcp(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        how: How,
+    ) -> Result<Option<usize>, Errno> {
+        let before = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
+        let most = match self.switch_in() {
+            None => {
+                let come = ioctl_fionread(socket)?;
+                if self.switch_in().is_some() {
+                    return Ok(None); // Not all that has come need be the stream.
+                }
+                come.max(1)
+            }
+            Some(switch) => switch - before,
+        };
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        // Where nothing had come, what comes may be of the third phase: it is looked at, and left.
+        if most == 1 && self.switch_in().is_none() {
+            let mut byte = [0];
+            if recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK)?.0 > 0
+                && self.switch_in().is_some()
+            {
+                return Ok(None);
+            }
+        }
+        let received = match buffers.recv_most(socket, most, how.flags()) {
+            Ok(received) => received,
+            Err(Errno::AGAIN) if self.switch_in() == Some(before) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if !how.keep {
+            self.window.wide(Wide::TcpRead).store(before + received as u64, Ordering::Relaxed);
+        }
+        Ok(Some(received))
+    }
+
+    /// Takes bytes out of the ring, and tells the peer of the room when that is worth it.
+    fn take(&self, buffers: Buffers<'_>, how: How) -> Result<usize, Broken> {
+        let available = match self.available()? {
+            0 => {
+                self.drive();
+                self.available()?
+            }
+            some => some,
+        };
+        let first = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let (mut tail, mut left) = (first, available);
+        for region in buffers.regions() {
+            let mut done = 0;
+            while done < region.len() && left > 0 {
+                let at = tail as usize % RING_LEN;
+                let len = (RING_LEN - at).min(left).min(region.len() - done);
+                let Some(part) = region.part(done, len) else { return Err(Broken) };
+                if !how.discard {
+                    self.window.memory().copy_to(RING + at, &part);
+                }
+                done += len;
+                left -= len;
+                tail = tail.wrapping_add(len as u64);
+            }
+        }
+        let len = tail.wrapping_sub(first) as usize;
+        if !how.keep && len > 0 {
+            self.window.told(Said::Tail).store(tail, Ordering::Release);
+            if let Some(shown) = self.shown.get() {
+                shown.received(len);
+            }
+            self.tell_tail(tail, RING_LEN / 4);
+        }
+        Ok(len)
+    }
+
+    /// The lock is held.
+    pub(super) fn tell_tail(&self, tail: u64, least: usize) {
+        if self.is_tail_news(tail, least)
+            && let Some(wire) = self.wire()
+            && wire.post(&[], Said::Tail, tail).is_some()
+        {
+            self.window.wide(Wide::ToldTail).store(tail, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer knows of `least` bytes less than have been taken.
+    pub(super) fn is_tail_news(&self, tail: u64, least: usize) -> bool {
+        let told = self.window.wide(Wide::ToldTail).load(Ordering::Relaxed);
+        tail.wrapping_sub(told) >= least as u64
+    }
+
+    /// What the socket has for a reader of the ring.
+    fn look_at_kernel(&self, socket: BorrowedFd<'_>) -> Result<Heard, Errno> {
+        let mut byte = [0];
+        let (seen, _) = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+        Ok(if seen == 0 { Heard::End } else { Heard::Bytes })
+    }
+
+    /// The peer has gone back to TCP: all that it has put before is here, or on its way.
+    fn wait_for_the_rest(&self) -> bool {
+        let head = || self.window.heard(Said::Head).load(Ordering::Acquire);
+        let is_here = || self.back_in().is_some_and(|back| head() >= back);
+        self.drive_until(PATIENCE_NS, || is_here() || self.is_broken()) && is_here()
+    }
+
+    /// The kernel has no more, and the ring is empty. `None` if something has come meanwhile.
+    fn ended(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
+        if self.is_set(Small::ShutRead) || self.switch_in().is_none() {
+            return Ok(Some(0));
+        }
+        if !self.peer_says(state::SHUT_WRITE) && self.back_in().is_none() {
+            // It has died, or soon says that it has ended: what it has put comes before either.
+            let said = || self.is_broken() || self.peer_says(state::SHUT_WRITE);
+            let said = self.drive_until(PATIENCE_NS, said);
+            if self.unread() > 0 {
+                return Ok(None);
+            }
+            if !said || self.is_broken() {
+                return self.dead(socket).map(Some);
+            }
+        }
+        Ok((self.unread() == 0).then_some(0))
+    }
+
+    /// The peer has died, and all that has come from it has been read.
+    fn dead(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        if self.switch_in().is_some() && self.peer_says(state::SHUT_WRITE) {
+            return Ok(0);
+        }
+        let mut byte = [0];
+        let ended = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        match ended {
+            Ok((0, _)) if self.has_peer_read_all() => Ok(0),
+            _ if self.is_set(Small::ResetTold) => Ok(0),
+            Err(error) if error != Errno::AGAIN => {
+                self.note_reset();
+                Err(error)
+            }
+            _ => Err(self.abort(socket)),
+        }
+    }
+
+    /// TCP resets a connection whose closing end has not read everything. That of a process which
+    /// was killed could not know. What this end does not know of, it has not read.
+    pub(super) fn has_peer_read_all(&self) -> bool {
+        let head = self.window.told(Said::Head).load(Ordering::Relaxed);
+        head == self.window.heard(Said::Tail).load(Ordering::Relaxed)
+    }
+
+    /// Whether the stream has ended behind what the ring holds. It is asked for only if it
+    /// `may_have_ended`.
+    ///
+    /// # Errors
+    /// What the kernel says of the socket, which it says only once.
+    pub fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno> {
+        if !may_have_ended || self.carrier_in() == Carrier::Tcp {
+            return Ok(false);
+        }
+        let Some(_held) = SharedLock::on(self.small(Small::RxLock)).lock() else {
+            return Ok(false);
+        };
+        match self.look_at_kernel(socket) {
+            Ok(Heard::End) if self.unread() > 0 => Ok(true),
+            Ok(Heard::End) => self.ended(socket).map(|_| true),
+            Ok(Heard::Bytes) | Err(Errno::AGAIN) => Ok(false),
+            Err(error) => {
+                self.note_reset();
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Sending: into the peer's ring, or over TCP.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+use weft_sys::{Buffers, SharedLock};
+
+use super::window::{COPY, RING_LEN, Said, Small, Wide, state};
+use super::{Broken, Remote, Ticket, Wire};
+use crate::how::DONTWAIT;
+
+/// Free bytes from which on a stream is called writable: what the reader may keep to itself is
+/// less.
+const WRITABLE_LEN: usize = RING_LEN / 2;
+/// How long the end of the kernel's connection may come behind that of the wire.
+const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How long a call that closes waits itself for what was sent to arrive.
+const AT_ONCE_NS: u64 = 100_000;
+
+impl<W: Wire> Remote<W> {
+    /// Whether the ring has begun to carry the own direction.
+    pub(super) fn has_switched(&self) -> bool {
+        self.window.told(Said::Switch).load(Ordering::Acquire) != 0
+    }
+
+    /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
+    ///
+    /// # Errors
+    /// `EAGAIN`: no room; `EPIPE`, `ECONNRESET` and whatever else the kernel says of the socket;
+    /// `EDEADLK` in a signal handler that has interrupted the same call of its own thread.
+    pub fn try_send(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let held = SharedLock::on(self.small(Small::TxLock)).lock().ok_or(Errno::DEADLK)?;
+        if !self.is_ring_ready() {
+            let sent = buffers.send(socket, flags | DONTWAIT)?;
+            self.window.wide(Wide::TcpSent).fetch_add(sent as u64, Ordering::Relaxed);
+            return Ok(sent);
+        }
+        let leave = || self.leave_held(&held).map_err(|Broken| self.abort(socket));
+        if self.peer_leaves() {
+            leave()?;
+        }
+        if self.is_the_kernels_to_send() {
+            return self.send_by_kernel(socket, buffers, flags);
+        }
+        if buffers.is_empty() {
+            return Ok(0);
+        }
+        let put = self.put(buffers).map_err(|Broken| self.abort(socket))?;
+        if put == 0 {
+            if self.is_broken() {
+                return self.send_to_the_dead(socket, buffers, flags);
+            }
+            return Err(Errno::AGAIN);
+        }
+        if let Some(shown) = self.shown.get() {
+            shown.sent(put);
+        }
+        if self.peer_leaves() {
+            leave()?; // It may not be able to hear of bytes in the ring any more; of these it will.
+        }
+        Ok(put)
+    }
+
+    /// Whether the ring carries what is sent next, or some later phase; changes over if that can
+    /// be. The lock is held.
+    fn is_ring_ready(&self) -> bool {
+        if self.has_switched() {
+            return true;
+        }
+        let Some(wire) = self.wire() else { return false };
+        let may = !wire.is_broken()
+            && !self.is_set(Small::ShutWrite)
+            && !self.is_set(Small::Leaves)
+            && !self.peer_leaves()
+            && !self.peer_says(state::CLOSED);
+        let sent = self.window.wide(Wide::TcpSent).load(Ordering::Relaxed);
+        if !may || wire.post(&[], Said::Switch, sent + 1).is_none() {
+            return false;
+        }
+        self.window.told(Said::Switch).store(sent + 1, Ordering::Release);
+        true
+    }
+
+    /// Bytes that the peer has room for.
+    fn free(&self) -> Result<usize, Broken> {
+        let head = self.window.told(Said::Head).load(Ordering::Relaxed);
+        let tail = self.window.heard(Said::Tail).load(Ordering::Acquire);
+        let used = usize::try_from(head.checked_sub(tail).ok_or(Broken)?).map_err(|_| Broken)?;
+        RING_LEN.checked_sub(used).ok_or(Broken)
+    }
+
+    /// Posts as many bytes as there is room for, and returns how many. The lock is held.
+    fn put(&self, buffers: Buffers<'_>) -> Result<usize, Broken> {
+        let Some(wire) = self.wire() else { return Err(Broken) };
+        let mut free = self.free()?;
+        if free == 0 {
+            wire.drive();
+            free = self.free()?;
+        }
+        let first = self.window.told(Said::Head).load(Ordering::Relaxed);
+        let (mut head, mut left) = (first, free);
+        for region in buffers.regions() {
+            let mut done = 0;
+            while done < region.len() && left > 0 {
+                let at = head as usize % RING_LEN;
+                let len = (RING_LEN - at).min(left).min(region.len() - done);
+                let Some(part) = region.part(done, len) else { return Err(Broken) };
+                // The peer has taken what was here, so that the last Write of it is over.
+                self.window.memory().copy_from(COPY + at, &part);
+                done += len;
+                left -= len;
+                head = head.wrapping_add(len as u64);
+            }
+        }
+        let len = head.wrapping_sub(first) as usize;
+        if len == 0 {
+            return Ok(0);
+        }
+        let at = first as usize % RING_LEN;
+        let run = len.min(RING_LEN - at);
+        let parts = [(at, run), (0, len - run)];
+        let parts = if run == len { &parts[..1] } else { &parts[..] };
+        let tail = self.window.told(Said::Tail);
+        if wire.post_head(parts, head, tail).is_none() {
+            wire.drive();
+            if wire.post_head(parts, head, tail).is_none() {
+                return Ok(0); // Too much is under way: as if the ring were full.
+            }
+        }
+        self.window.told(Said::Head).store(head, Ordering::SeqCst);
+        Ok(len)
+    }
+
+    /// Free bytes of the peer's ring; makes progress if there are few.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        if self.peer_leaves() || self.is_the_kernels_to_send() || self.is_broken() {
+            return usize::MAX; // A call will say.
+        }
+        let room = || if self.is_crowded() { Ok(0) } else { self.free() };
+        match room() {
+            Ok(free) if free < WRITABLE_LEN => {
+                self.drive();
+                room().unwrap_or(usize::MAX)
+            }
+            free => free.unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Whether so much is under way that nothing more can be posted.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.wire().is_some_and(Wire::is_crowded)
+    }
+
+    /// Whether the program is told that it may write.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.room() >= WRITABLE_LEN
+    }
+
+    pub(super) fn is_the_kernels_to_send(&self) -> bool {
+        let state = self.window.heard(Said::State).load(Ordering::Acquire);
+        const BOTH: u64 = state::SHUT_READ | state::SHUT_WRITE;
+        self.back_out().is_some()
+            || self.is_set(Small::Gone)
+            || self.is_set(Small::ShutWrite)
+            || state & state::CLOSED != 0
+            || state & BOTH == BOTH
+    }
+
+    fn send_by_kernel(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let sent = buffers.send(socket, flags | DONTWAIT);
+        if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
+            self.small(Small::ResetTold).store(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
+    /// The wire has ended. The peer has died, which the kernel knows, or the stream cannot go on.
+    #[cold]
+    fn send_to_the_dead(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
+        if !poll(&mut set, Some(&GRACE)).is_ok_and(|ready| ready > 0) {
+            return Err(self.abort(socket));
+        }
+        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        self.send_by_kernel(socket, buffers, flags)
+    }
+
+    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
+    /// is told. What was sent has arrived when this returns.
+    pub fn shut_write(&self) {
+        let _held = SharedLock::on(self.small(Small::TxLock)).lock();
+        if self.small(Small::ShutWrite).swap(1, Ordering::SeqCst) == 0 && self.has_switched() {
+            self.add_to_state(state::SHUT_WRITE);
+        }
+    }
+
+    /// Says something for good. Whether the peer has heard it.
+    pub(super) fn add_to_state(&self, bits: u64) -> bool {
+        let before = self.window.told(Said::State).fetch_or(bits, Ordering::SeqCst);
+        self.wire().is_some_and(|wire| !wire.is_broken()) && self.say(Said::State, before | bits)
+    }
+
+    /// Nothing more will be read (`shutdown(2)` of the reading half). What a peer sends to one that
+    /// has shut both halves goes to the kernel, which resets the connection.
+    pub fn shut_read(&self) {
+        if self.small(Small::ShutRead).swap(1, Ordering::SeqCst) == 0 && self.wire().is_some() {
+            self.add_to_state(state::SHUT_READ);
+        }
+    }
+
+    /// The last descriptor is about to be closed.
+    pub fn close(&self) -> Closing {
+        let fewer = |refs: u32| refs.checked_sub(1);
+        let refs = self.small(Small::Refs);
+        if refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer).is_ok() {
+            return Closing::Over;
+        }
+        if self.unread() > 0 {
+            // So that the peer's next call asks the kernel, which soon knows.
+            let said = self.window.told(Said::State).fetch_or(state::CLOSED, Ordering::SeqCst);
+            self.wire().map(|wire| wire.post(&[], Said::State, said | state::CLOSED));
+            return Closing::Reset;
+        }
+        let is_over = self.wire().is_none_or(Wire::is_broken)
+            || self.has_left()
+            || self.is_set(Small::Gone)
+            || !self.has_switched() && self.switch_in().is_none();
+        if is_over {
+            return Closing::Over;
+        }
+        let _held = SharedLock::on(self.small(Small::TxLock)).lock();
+        let bits = state::SHUT_WRITE | state::CLOSED;
+        let said = self.window.told(Said::State).fetch_or(bits, Ordering::SeqCst) | bits;
+        let mut farewell = Farewell { said, ticket: None };
+        let mut closing = None;
+        self.drive_until(AT_ONCE_NS, || {
+            closing = self.is_closed(&mut farewell);
+            closing.is_some()
+        });
+        closing.unwrap_or(Closing::Flushing(farewell))
+    }
+
+    /// Whether all that was sent before the end has arrived, or cannot; makes progress.
+    pub fn is_closed(&self, farewell: &mut Farewell) -> Option<Closing> {
+        let Some(wire) = self.wire() else { return Some(Closing::Over) };
+        wire.drive();
+        if self.seen() > 0 {
+            return Some(Closing::Reset); // Sent to a socket that nobody reads any more.
+        }
+        if farewell.ticket.is_none() {
+            farewell.ticket = wire.post(&[], Said::State, farewell.said);
+        }
+        let has_arrived = farewell.ticket.is_some_and(|ticket| wire.done() >= ticket);
+        if has_arrived || !self.has_switched() || self.peer_says(state::CLOSED) {
+            return Some(Closing::Over);
+        }
+        wire.is_broken().then_some(Closing::Reset)
+    }
+}
+
+/// What is left to do before the kernel's socket may be closed.
+#[derive(Debug)]
+pub enum Closing {
+    /// Nothing.
+    Over,
+    /// As TCP does, the connection is to be reset: not all has been read, or has arrived.
+    Reset,
+    /// To wait until [`Remote::is_closed`].
+    Flushing(Farewell),
+}
+
+/// What tells the peer of the end, behind all that was sent.
+#[derive(Debug)]
+pub struct Farewell {
+    said: u64,
+    ticket: Option<Ticket>,
+}
