@@ -31,8 +31,14 @@ impl<W: Wire> Remote<W> {
         let fewer = |sleepers: u32| sleepers.checked_sub(1);
         let sleepers = self.small(Small::Sleepers);
         let before = sleepers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
-        if before.is_ok_and(|before| before > 1) && self.unread() > 0 {
-            self.doorbell.ring();
+        if before.is_ok_and(|before| before > 1) {
+            // What has rung for this one rings for the others no more.
+            self.doorbell.arm(For::News);
+            self.drive();
+            // Even if TCP has bytes to be read before.
+            if self.available() != Ok(0) {
+                self.doorbell.ring();
+            }
         }
     }
 
