@@ -39,7 +39,6 @@ macro_rules! both {
 both! {
     fn try_recv(&self, socket: BorrowedFd<'_>, to: Buffers<'_>, how: How) -> Result<usize, Errno>;
     fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno>;
-    fn shut_write(&self);
     fn shut_read(&self);
     fn end_sleep(&self);
     fn note_reset(&self);
@@ -74,6 +73,14 @@ impl<'a> Link<'a> {
     pub(crate) fn hush(self, socket: BorrowedFd<'_>) {
         if let Self::Here(end) = self {
             end.hush(socket);
+        }
+    }
+
+    /// The own direction ends, before the kernel is told.
+    pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
+        match self {
+            Self::Here(end) => end.shut_write(),
+            Self::There(far) => far.shut_write(socket),
         }
     }
 

@@ -318,7 +318,7 @@ impl Stream {
         match self.link() {
             Some(Link::Here(end)) if end.has_left() => {}
             Some(Link::There(far)) => {
-                far.leave();
+                far.leave(borrow(fd));
                 fall_back(why);
             }
             Some(Link::Here(end)) => {
@@ -361,7 +361,7 @@ impl Stream {
             Some(Link::Here(end)) => end.retain(),
             Some(Link::There(far)) => {
                 // The queue pair stays the parent's.
-                far.leave();
+                far.leave(borrow(fd));
                 far.retain();
             }
             // Of two that both count from the beginning, each would miss what the other moves.
@@ -506,7 +506,7 @@ impl Stream {
         let me = process::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it would take the end of the stream for ours.
-            before.shut.into_iter().for_each(|how| shut(Link::Here(&end), how));
+            before.shut.into_iter().for_each(|how| shut(Link::Here(&end), fd, how));
             self.begin(end);
         }
     }
@@ -533,14 +533,14 @@ impl Stream {
     }
 
     /// `shutdown(2)`, before the kernel is told.
-    pub(crate) fn shutting(&self, how: libc::c_int) {
+    pub(crate) fn shutting(&self, fd: RawFd, how: libc::c_int) {
         zcopy::promised::reclaim(self);
         if let Some(link) = self.link() {
-            return shut(link, how);
+            return shut(link, fd, how);
         }
         let mut before = self.before.lock();
         match self.end() {
-            Some(end) => shut(Link::Here(end), how), // Found by another thread.
+            Some(end) => shut(Link::Here(end), fd, how), // Found by another thread.
             None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
             None => before.shut = Some(libc::SHUT_RDWR),
         }
@@ -558,9 +558,9 @@ impl Stream {
 }
 
 /// Tells the peer what `shutdown(2)` tells the kernel.
-fn shut(link: Link<'_>, how: libc::c_int) {
+fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        link.shut_write();
+        link.shut_write(borrow(fd));
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         link.shut_read();

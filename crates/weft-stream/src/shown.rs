@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::end::Process;
 use crate::layout::totals;
-use crate::registry::Registry;
 use crate::reason::Reason;
+use crate::registry::Registry;
 use crate::tuple::Tuple;
 use crate::words::{Direction, Role, Side, joined};
 

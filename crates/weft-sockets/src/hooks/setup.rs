@@ -130,7 +130,7 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     if let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
     {
-        stream.shutting(how);
+        stream.shutting(fd, how);
     } else if let Some(held) = table::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {

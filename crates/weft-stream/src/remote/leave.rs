@@ -4,11 +4,12 @@
 //! sends the first of those when the word has arrived. What TCP brings is the stream and nothing
 //! else: whoever gets the socket next need not know of any of this.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use weft_sys::{SharedGuard, SharedLock};
 
-use super::window::{Said, Small};
+use super::window::{Said, Small, state};
 use super::{Broken, FLUSH_NS, Remote, Wire};
 
 /// How long an end that leaves waits for the peer to do the same: a thread of the peer's process
@@ -19,7 +20,7 @@ impl<W: Wire> Remote<W> {
     /// Goes back to TCP in both directions for good: before a child is born, and for what only TCP
     /// has. When this returns, all that this end has sent is at the peer; what the peer has put is
     /// here, and what it sends from here on comes over TCP.
-    pub fn leave(&self) {
+    pub fn leave(&self, socket: BorrowedFd<'_>) {
         if !self.is_owner() {
             return; // Done before this process was born.
         }
@@ -31,9 +32,13 @@ impl<W: Wire> Remote<W> {
         }
         let Some(wire) = self.wire() else { return };
         if let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock() {
-            let _ = self.leave_held(&held); // The next call says what is wrong.
+            self.leave_silently(&held);
         }
         if !self.say(Said::Leaves, 1) {
+            let may_be_more = self.switch_in().is_some() && self.back_in().is_none();
+            if may_be_more && !self.peer_says(state::SHUT_WRITE) {
+                self.reset_silently(socket); // What the peer has put is lost.
+            }
             return;
         }
         self.drive_until(ANSWER_NS, || self.back_in().is_some() || wire.is_broken());
@@ -57,6 +62,13 @@ impl<W: Wire> Remote<W> {
         Ok(())
     }
 
+    /// The same, where the next call is to say what is wrong.
+    fn leave_silently(&self, held: &SharedGuard<'_>) {
+        if self.leave_held(held).is_err() && !self.is_reset() {
+            self.keep_reset();
+        }
+    }
+
     fn show_left(&self) {
         let Some(shown) = self.shown.get() else { return };
         if self.back_out().is_some() {
@@ -74,7 +86,7 @@ impl<W: Wire> Remote<W> {
             && self.back_out().is_none()
             && let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock()
         {
-            let _ = self.leave_held(&held); // The next call says what is wrong.
+            self.leave_silently(&held);
         }
     }
 

@@ -24,6 +24,7 @@
 //! *Hostile peers.* They write what they like into [`window::HEARD`] and the ring, and nothing
 //! else: each word is taken once, and a head or tail that cannot be ends the connection.
 
+mod clock;
 mod doorbell;
 mod leave;
 mod recv;
@@ -36,16 +37,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
-use rustix::time::{ClockId, clock_gettime};
 
 pub use self::doorbell::Doorbell;
 pub use self::send::{Closing, Farewell};
 pub use self::window::{Said, Window};
 pub use self::wire::{Ticket, Wire};
 
-use self::window::{RING_LEN, Small, Wide, state};
+use self::clock::now;
+use self::window::{RING_LEN, Small, Wide, reset, state};
 use crate::end::Carrier;
 use crate::shown::Shown;
 
@@ -261,8 +263,7 @@ impl<W: Wire> Remote<W> {
                 return is_so();
             }
             if waited > BUSY_NS {
-                let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 };
-                let _ = rustix::thread::nanosleep(&nap);
+                clock::nap(20_000);
             }
         }
     }
@@ -325,7 +326,7 @@ impl<W: Wire> Remote<W> {
     /// The kernel has said that the connection was reset.
     pub fn note_reset(&self) {
         self.small(Small::Gone).store(1, Ordering::Relaxed);
-        self.small(Small::ResetTold).store(1, Ordering::Relaxed);
+        self.small(Small::ResetTold).store(reset::TOLD, Ordering::Relaxed);
     }
 
     /// The kernel says that the peer sends no more. If it has not said so itself, it has gone.
@@ -339,13 +340,46 @@ impl<W: Wire> Remote<W> {
     #[cold]
     fn abort(&self, socket: BorrowedFd<'_>) -> Errno {
         self.small(Small::Gone).store(1, Ordering::Relaxed);
-        if self.small(Small::ResetTold).swap(1, Ordering::Relaxed) == 0 {
+        if self.small(Small::ResetTold).swap(reset::TOLD, Ordering::Relaxed) != reset::TOLD {
             let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
             let _ = connect_unspec(socket);
             let _ = shutdown(socket, Shutdown::Both);
             let _ = sockopt::socket_error(socket);
         }
         Errno::CONNRESET
+    }
+
+    /// The same in a call that cannot tell the program, unless the kernel has seen the end of a
+    /// peer that has not spoken of it: one that has died.
+    fn reset_silently(&self, socket: BorrowedFd<'_>) {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        // One whose bytes come over TCP ends there without a word.
+        let has_died = self.switch_in().is_some()
+            && !self.peer_says(state::SHUT_WRITE)
+            && clock::waits_for(socket, asked, &NOW);
+        if !has_died && !self.is_reset() {
+            self.abort(socket);
+            self.keep_reset();
+        }
+    }
+
+    /// What cannot tell the program has found that the connection is to be reset: the next call
+    /// does so, and tells.
+    fn keep_reset(&self) {
+        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        self.small(Small::ResetTold).store(reset::UNTOLD, Ordering::Relaxed);
+    }
+
+    /// Whether the program knows of a reset, or will.
+    fn is_reset(&self) -> bool {
+        self.small(Small::ResetTold).load(Ordering::Relaxed) != reset::NONE
+    }
+
+    /// What was found where the program could not be told, once.
+    fn untold_reset(&self, socket: BorrowedFd<'_>) -> Option<Errno> {
+        let is_untold = self.small(Small::ResetTold).load(Ordering::Relaxed) == reset::UNTOLD;
+        is_untold.then(|| self.abort(socket))
     }
 }
 
@@ -358,10 +392,4 @@ impl<W> Drop for Remote<W> {
             drop(wire); // Before the window, into which the peer writes by it.
         }
     }
-}
-
-/// Nanoseconds that no one adjusts.
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

@@ -38,7 +38,7 @@ impl<W: Wire> Remote<W> {
             let read = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
             if self.switch_in().is_none_or(|switch| read < switch) {
                 match self.recv_over_tcp(socket, buffers, how)? {
-                    Some(received) => return Ok(received),
+                    Some(received) => return self.unless_untold(socket, buffers, received),
                     None => continue,
                 }
             }
@@ -52,7 +52,8 @@ impl<W: Wire> Remote<W> {
             }
             let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
             if self.back_in() == Some(tail) {
-                return buffers.recv(socket, how.flags());
+                let received = buffers.recv(socket, how.flags())?;
+                return self.unless_untold(socket, buffers, received);
             }
             if !how.look {
                 return Err(Errno::AGAIN);
@@ -64,6 +65,7 @@ impl<W: Wire> Remote<W> {
             }
             match answer {
                 Ok(Heard::End) => {
+                    self.unless_untold(socket, buffers, 0)?;
                     if let Some(ended) = self.ended(socket)? {
                         return Ok(ended);
                     }
@@ -71,7 +73,10 @@ impl<W: Wire> Remote<W> {
                 // They come behind bytes of the ring that never will.
                 Ok(Heard::Bytes) if !self.wait_for_the_rest() => return Err(self.abort(socket)),
                 Ok(Heard::Bytes) => {}
-                Err(Errno::AGAIN) if self.is_broken() && self.available() == Ok(0) => {
+                // If an end has left, what follows comes over TCP, an end included.
+                Err(Errno::AGAIN)
+                    if self.is_broken() && self.available() == Ok(0) && !self.has_left() =>
+                {
                     return self.dead(socket);
                 }
                 Err(error) => {
@@ -82,6 +87,20 @@ impl<W: Wire> Remote<W> {
                 }
             }
         }
+    }
+
+    /// What the kernel has given, of which nothing is the end: behind a reset, if the program does
+    /// not know of it.
+    fn unless_untold(
+        &self,
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        received: usize,
+    ) -> Result<usize, Errno> {
+        if received > 0 || buffers.is_empty() {
+            return Ok(received);
+        }
+        self.untold_reset(socket).map_or(Ok(received), Err)
     }
 
     /// The first phase. `None` if it has just ended.
@@ -211,6 +230,9 @@ impl<W: Wire> Remote<W> {
     /// The peer has died, and all that has come from it has been read.
     fn dead(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         self.small(Small::Gone).store(1, Ordering::Relaxed);
+        if let Some(error) = self.untold_reset(socket) {
+            return Err(error);
+        }
         if self.switch_in().is_some() && self.peer_says(state::SHUT_WRITE) {
             return Ok(0);
         }
@@ -248,7 +270,10 @@ impl<W: Wire> Remote<W> {
         };
         match self.look_at_kernel(socket) {
             Ok(Heard::End) if self.unread() > 0 => Ok(true),
-            Ok(Heard::End) => self.ended(socket).map(|_| true),
+            Ok(Heard::End) => match self.untold_reset(socket) {
+                Some(error) => Err(error),
+                None => self.ended(socket).map(|_| true),
+            },
             Ok(Heard::Bytes) | Err(Errno::AGAIN) => Ok(false),
             Err(error) => {
                 self.note_reset();

@@ -3,13 +3,13 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedLock};
 
-use super::window::{COPY, RING_LEN, Said, Small, Wide, state};
-use super::{Broken, Remote, Ticket, Wire};
+use super::window::{COPY, RING_LEN, Said, Small, Wide, reset, state};
+use super::{Broken, Remote, Ticket, Wire, clock};
 use crate::how::DONTWAIT;
 
 /// Free bytes from which on a stream is called writable: what the reader may keep to itself is
@@ -183,9 +183,14 @@ impl<W: Wire> Remote<W> {
         buffers: Buffers<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
+        if let Some(error) = self.untold_reset(socket) {
+            return Err(error);
+        }
         let sent = buffers.send(socket, flags | DONTWAIT);
-        if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
-            self.small(Small::ResetTold).store(1, Ordering::Relaxed);
+        // The end that the program itself has made is no news of the peer.
+        let may_be_own = self.is_set(Small::ShutWrite);
+        if sent == Err(Errno::CONNRESET) || sent == Err(Errno::PIPE) && !may_be_own {
+            self.small(Small::ResetTold).store(reset::TOLD, Ordering::Relaxed);
         }
         sent
     }
@@ -198,9 +203,11 @@ impl<W: Wire> Remote<W> {
         buffers: Buffers<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
-        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
-        if !poll(&mut set, Some(&GRACE)).is_ok_and(|ready| ready > 0) {
+        // A peer that only sends no more would take these bytes for those that it has not got.
+        let asked = PollFlags::HUP | PollFlags::ERR;
+        let may_go = self.has_peer_read_all() && !self.peer_says(state::SHUT_WRITE);
+        let asked = if may_go { asked | PollFlags::RDHUP } else { asked };
+        if !clock::waits_for(socket, asked, &GRACE) {
             return Err(self.abort(socket));
         }
         self.small(Small::Gone).store(1, Ordering::Relaxed);
@@ -208,12 +215,21 @@ impl<W: Wire> Remote<W> {
     }
 
     /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
-    /// is told. What was sent has arrived when this returns.
-    pub fn shut_write(&self) {
+    /// is told. What was sent has arrived when this returns, or the connection has been reset.
+    pub fn shut_write(&self, socket: BorrowedFd<'_>) {
         let _held = SharedLock::on(self.small(Small::TxLock)).lock();
-        if self.small(Small::ShutWrite).swap(1, Ordering::SeqCst) == 0 && self.has_switched() {
-            self.add_to_state(state::SHUT_WRITE);
+        if self.small(Small::ShutWrite).swap(1, Ordering::SeqCst) == 0
+            && self.has_switched()
+            && !self.add_to_state(state::SHUT_WRITE)
+            && self.may_have_lost()
+        {
+            self.reset_silently(socket);
         }
+    }
+
+    /// Whether the peer may miss some of what was sent by the ring, now that nothing more arrives.
+    fn may_have_lost(&self) -> bool {
+        !self.has_peer_read_all() && self.back_out().is_none() && !self.peer_says(state::CLOSED)
     }
 
     /// Says something for good. Whether the peer has heard it.
@@ -243,7 +259,10 @@ impl<W: Wire> Remote<W> {
             self.wire().map(|wire| wire.post(&[], Said::State, said | state::CLOSED));
             return Closing::Reset;
         }
-        let is_over = self.wire().is_none_or(Wire::is_broken)
+        if self.is_broken() && !self.has_left() && !self.is_set(Small::Gone) {
+            return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
+        }
+        let is_over = self.wire().is_none()
             || self.has_left()
             || self.is_set(Small::Gone)
             || !self.has_switched() && self.switch_in().is_none();
@@ -273,10 +292,11 @@ impl<W: Wire> Remote<W> {
             farewell.ticket = wire.post(&[], Said::State, farewell.said);
         }
         let has_arrived = farewell.ticket.is_some_and(|ticket| wire.done() >= ticket);
-        if has_arrived || !self.has_switched() || self.peer_says(state::CLOSED) {
+        if has_arrived || self.peer_says(state::CLOSED) {
             return Some(Closing::Over);
         }
-        wire.is_broken().then_some(Closing::Reset)
+        let broken = || if self.may_have_lost() { Closing::Reset } else { Closing::Over };
+        wire.is_broken().then(broken)
     }
 }
 

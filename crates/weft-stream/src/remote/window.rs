@@ -69,6 +69,15 @@ pub mod state {
     pub const SHUT_READ: u64 = 4;
 }
 
+/// What the program knows of a reset, which is told once.
+pub(super) mod reset {
+    /// There has been none.
+    pub(in super::super) const NONE: u32 = 0;
+    pub(in super::super) const TOLD: u32 = 1;
+    /// What found it had no way to say so.
+    pub(in super::super) const UNTOLD: u32 = 2;
+}
+
 /// Words of the local part that are 32 bits wide.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
@@ -78,6 +87,7 @@ pub(super) enum Small {
     ShutRead = 2,
     ShutWrite = 3,
     Gone = 4,
+    /// [`reset`].
     ResetTold = 5,
     Sleepers = 6,
     /// It has been told to go back to TCP.
