@@ -6,6 +6,7 @@ between_hosts.py server|client ADDRESS PORT TASK
 import os
 import random
 import select
+import signal
 import socket
 import sys
 import threading
@@ -87,6 +88,21 @@ def close():
     else:
         time.sleep(0.05)
         assert recv_all() == LENGTH
+
+
+def stopped():
+    """Closes, and that returns, while the peer cannot take anything."""
+    if role == "server":
+        assert stream.recv(1) == b"s"
+        time.sleep(0.3)
+        send_all(600_000)
+        stream.close()
+        print("closed", flush=True)
+    else:
+        stream.send(b"s")
+        print("stops", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        assert recv_all() == 600_000
 
 
 def half_close():

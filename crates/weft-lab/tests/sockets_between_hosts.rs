@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
@@ -102,6 +103,59 @@ fn bytes_go_over_verbs_if_both_ends_want_it() -> Result<()> {
 fn streams_end_as_over_tcp() -> Result<()> {
     let Some(hosts) = Hosts::new("streams_end_as_over_tcp")? else { return Ok(()) };
     ["close", "half_close", "epoll"].iter().try_for_each(|task| hosts.run(task, ["verbs"; 2]))
+}
+
+#[test]
+fn close_does_not_wait_for_a_peer_that_is_stopped() -> Result<()> {
+    let test = "close_does_not_wait_for_a_peer_that_is_stopped";
+    let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
+    let port = ports::next();
+    let [server, client] = ["server", "client"]
+        .map(|role| hosts.end(role, port, "stopped").weft_option("--between-hosts=verbs"));
+    let mut server = hosts.stage.server(server).start()?.listening(Port::Tcp(port))?;
+    let mut client = hosts.stage.client(client).start()?;
+    client.printed("stops", TIMEOUT)?;
+    server.printed("closed", TIMEOUT)?;
+    client.signal(Signal::CONT)?;
+    client.wait(TIMEOUT)?.success()?;
+    server.wait(TIMEOUT)?.success()?;
+    Ok(())
+}
+
+#[test]
+fn real_programs_get_their_bytes() -> Result<()> {
+    let Some(hosts) = Hosts::new("real_programs_get_their_bytes")? else { return Ok(()) };
+    let address = hosts.stage.server_address().to_string();
+    let verbs = |program: Program| program.weft_option("--between-hosts=verbs");
+
+    let port = ports::next();
+    let server = verbs(hosts.sockets.server("redis-server"))
+        .line("--save \"\" --protected-mode no")
+        .args(["--port", &port.to_string(), "--bind", &address]);
+    let server = hosts.stage.server(server).start()?.listening(Port::Tcp(port))?;
+    let ask = |name: &str, line: &str| {
+        let program = verbs(hosts.sockets.client(name));
+        let program = program.args(["-h", &address, "-p", &port.to_string()]).line(line);
+        hosts.stage.client(program).run(TIMEOUT)?.success()
+    };
+    let report = ask("redis-benchmark", "-t set,get -n 5000 -c 20 -d 3000 -q")?.stdout;
+    ensure!(report.contains("SET: ") && report.contains("GET: "), "{report}");
+    ensure!(ask("redis-cli", "SET key value")?.stdout.contains("OK"), "it cannot be set");
+    ensure!(ask("redis-cli", "GET key")?.stdout.contains("value"), "it has not been kept");
+    drop(server);
+
+    let port = ports::next();
+    let server = verbs(hosts.sockets.server("iperf3")).args(["-s", "-1", "-p", &port.to_string()]);
+    let server = hosts.stage.server(server).start()?.listening(Port::Tcp(port))?;
+    let client = verbs(hosts.sockets.client("iperf3"));
+    let client = client.args(["-c", &address, "-p", &port.to_string()]).line("-n 100M -P 2 -R");
+    let report = hosts.stage.client(client).run(TIMEOUT)?.success()?.stdout;
+    ensure!(report.contains("receiver"), "{report}");
+    server.wait(TIMEOUT)?.success()?;
+
+    let totals = hosts.sockets.totals()?;
+    ensure!(totals.bytes >= 100_000_000, "not over verbs: {totals:?}");
+    Ok(())
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::datagram::Why;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
-use crate::{epoll, errno, settings};
+use crate::{epoll, errno, remote, settings};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
@@ -19,6 +19,7 @@ pub(crate) fn confine() {
     if settings::confine() {
         epoll::surrender();
         table::within(0, u32::MAX).for_each(surrender);
+        remote::stop();
         settings::leave();
     }
     errno::set_raw(before);
@@ -46,6 +47,9 @@ pub(crate) fn leave_all() {
 /// Forgets a socket of which nothing is left to be read.
 fn surrender(fd: RawFd) {
     let Some(held) = table::find(fd) else { return };
+    if let Kind::Stream(stream) = &*held {
+        stream.confine();
+    }
     match &*held {
         Kind::Stream(stream) if stream.has_rest() => stream.surrender(fd),
         Kind::Stream(stream) => {

@@ -308,7 +308,7 @@ impl Stream {
         if let Some(end) = self.end() {
             end.release();
         } else if let Some(far) = self.far() {
-            far.close();
+            far.close(false);
         }
     }
 
@@ -339,7 +339,28 @@ impl Stream {
 
     /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
     pub(crate) fn has_rest(&self) -> bool {
-        self.end().is_some_and(|end| !end.is_over())
+        match self.link() {
+            Some(Link::Here(end)) => !end.is_over(),
+            Some(Link::There(far)) => far.has_rest(),
+            None => false,
+        }
+    }
+
+    /// The socket goes to another program, which does not have the window of a connection between
+    /// hosts.
+    pub(crate) fn hand_on(&self, fd: RawFd) {
+        self.leave(fd, Reason::PassedOn);
+        if let Some(far) = self.far() {
+            far.hand_on(borrow(fd));
+        }
+    }
+
+    /// The process is about to be confined, and may make no system call for a connection between
+    /// hosts any more, which has left.
+    pub(crate) fn confine(&self) {
+        if let Some(far) = self.far.get() {
+            far.disown();
+        }
     }
 
     fn fall_back(&self, why: Reason) {

@@ -181,9 +181,9 @@ impl Session {
         let presence = own_presence().ok_or(Errno::NOMEM)?;
         let mut bytes = vec![ACCEPT];
         bytes.extend_from_slice(&probe().to_ne_bytes());
-        self.send(&bytes, &[presence.fd()])?;
+        // Before the peer can know: what it says next may be looked at by another thread at once.
         *self.stage.lock() = Stage::Sharing { qp: Arc::downgrade(&qp.me()) };
-        Ok(())
+        self.send(&bytes, &[presence.fd()]).inspect_err(|_| *self.stage.lock() = Stage::Over)
     }
 
     /// Wakes the peer. A socket that is full is readable, too.

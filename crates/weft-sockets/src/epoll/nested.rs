@@ -66,7 +66,7 @@ impl Watch {
     /// The kernel tells what the program waits for, and what waits in memory.
     fn give_to_kernel(&mut self, epoll: RawFd) {
         if let Kind::Stream(stream) = &*self.socket
-            && let Some(end) = stream.end()
+            && let Some(end) = stream.link()
         {
             end.hush(borrow(self.via)); // No bell is to be told for data.
         }
@@ -108,7 +108,7 @@ impl Watch {
 
     pub(super) fn holds_something(&self) -> bool {
         match &*self.socket {
-            Kind::Stream(stream) => stream.end().is_some_and(|end| end.unread() > 0),
+            Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
             Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
             Kind::Epoll(_) => false,
         }

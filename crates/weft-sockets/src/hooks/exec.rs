@@ -58,8 +58,10 @@ fn hands_on_memory(may_copy: bool) -> bool {
         let is_carried = held.is_some_and(|held| match &*held {
             // A queue pair cannot be handed on.
             Kind::Stream(stream) if stream.is_far() => {
-                if may_copy || stays_open(fd) {
+                if may_copy {
                     stream.leave(fd, Reason::PassedOn);
+                } else if stays_open(fd) {
+                    stream.hand_on(fd);
                 }
                 false
             }

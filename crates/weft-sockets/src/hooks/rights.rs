@@ -8,7 +8,6 @@
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::datagram::Why;
-use crate::reason::Reason;
 use crate::table::{self, Kind};
 use crate::{process, settings, stream};
 
@@ -25,7 +24,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         let Some(held) = table::find(fd) else { return };
         match &*held {
             Kind::Stream(stream) => {
-                stream.leave(fd, Reason::PassedOn);
+                stream.hand_on(fd);
                 if let Some(end) = stream.link() {
                     end.retain(); // For the receiver.
                     end.hush(stream::borrow(fd));

@@ -41,8 +41,13 @@ pub(crate) fn drive() {
 
 /// This is a child just born: queue pairs are the parent's.
 pub(crate) fn forked() {
-    WIRED.store(0, Ordering::Relaxed);
+    stop();
     lingering::forked();
+}
+
+/// No connection is driven any more.
+pub(crate) fn stop() {
+    WIRED.store(0, Ordering::Relaxed);
 }
 
 /// One end of a connection to another host.

@@ -66,15 +66,14 @@ pub(super) fn close(fd: RawFd, far: &Arc<Far>) {
     if far.is_off() {
         return;
     }
-    let closing = far.close();
+    let resets = sockopt::socket_linger(borrow(fd)) == Ok(Some(Duration::ZERO));
+    let closing = far.close(resets);
     if far.is_needed() {
         // A child still reads what the peer sends through our queue pair.
         std::mem::forget(Arc::clone(far));
     }
-    let resets = || sockopt::socket_linger(borrow(fd)) == Ok(Some(Duration::ZERO));
     match closing {
         Closing::Over => {}
-        Closing::Flushing(_) if resets() => {}
         Closing::Flushing(farewell) => {
             if remote::linger(borrow(fd), far, farewell).is_err() {
                 reset(fd); // Rather than an end before all has arrived.

@@ -71,7 +71,7 @@ impl Stream {
         buffers: Buffers<'_>,
         flags: libc::c_int,
     ) -> Option<Result<usize, Errno>> {
-        let end = self.end().filter(|end| !end.is_over())?;
+        let end = self.link().filter(|_| self.has_rest())?;
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
         Some(end.try_recv(borrow(fd), buffers, how))

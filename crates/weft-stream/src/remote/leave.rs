@@ -96,6 +96,21 @@ impl<W: Wire> Remote<W> {
         self.is_set(Small::Leaves) || self.peer_leaves()
     }
 
+    /// Whether bytes of the ring are to be read before those of TCP, to which the peer has gone back.
+    #[must_use]
+    pub fn has_rest(&self) -> bool {
+        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        self.back_in().is_some_and(|back| back != tail)
+    }
+
+    /// The socket goes to somebody who does not have the ring. If that holds bytes the connection
+    /// is reset, rather than that they be missing.
+    pub fn hand_on(&self, socket: BorrowedFd<'_>) {
+        if self.has_rest() || self.seen() > 0 {
+            self.abort(socket);
+        }
+    }
+
     /// Whether the peer wants to go back to TCP.
     pub(super) fn peer_leaves(&self) -> bool {
         self.window.heard(Said::Leaves).load(Ordering::Acquire) != 0

@@ -246,14 +246,14 @@ impl<W: Wire> Remote<W> {
         }
     }
 
-    /// The last descriptor is about to be closed.
-    pub fn close(&self) -> Closing {
+    /// The last descriptor is about to be closed; if `resets`, the connection is then reset.
+    pub fn close(&self, resets: bool) -> Closing {
         let fewer = |refs: u32| refs.checked_sub(1);
         let refs = self.small(Small::Refs);
         if refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer).is_ok() {
             return Closing::Over;
         }
-        if self.unread() > 0 {
+        if resets || self.unread() > 0 {
             // So that the peer's next call asks the kernel, which soon knows.
             let said = self.window.told(Said::State).fetch_or(state::CLOSED, Ordering::SeqCst);
             self.wire().map(|wire| wire.post(&[], Said::State, said | state::CLOSED));
