@@ -6,6 +6,7 @@
 
 pub mod engine;
 pub mod rd;
+pub mod remote;
 pub mod shared;
 pub mod stream;
 pub mod wire;

@@ -8,6 +8,7 @@ use weft_stream::Carrier;
 
 use super::{Stream, borrow};
 use crate::link::Link;
+use crate::remote::Far;
 
 impl Stream {
     /// What has been found out about the socket's end, as bits of `poll(2)`.
@@ -100,6 +101,9 @@ impl Stream {
         if ready & libc::EPOLLHUP.cast_unsigned() != 0 {
             // Nothing waits any more (tcp_poll): reads and writes return at once.
             return (ready | IN | OUT, IN | OUT);
+        }
+        if end.far().is_some_and(Far::is_cut) {
+            return (ready | IN | OUT, IN | OUT); // A call says that it is over.
         }
         if end.carrier_in() == Carrier::Memory {
             ours |= IN;

@@ -51,11 +51,15 @@ impl<W: Wire> Remote<W> {
 
     /// The own direction goes back to TCP, or never leaves it. The lock is held.
     pub(super) fn leave_held(&self, _held: &SharedGuard<'_>) -> Result<(), Broken> {
-        if self.is_the_kernels_to_send() {
+        let is_said = self.back_out().is_some();
+        if is_said || self.is_set(Small::Gone) || self.peer_says(state::CLOSED) {
             return Ok(());
         }
         let head = self.window.told(Said::Head).load(Ordering::Relaxed);
-        if !self.say(Said::Back, head + 1) && !self.has_peer_read_all() {
+        // A peer that leaves waits for this, even if nothing more is sent. Whether all of that has
+        // arrived was found out then.
+        let may_miss_some = || !self.is_set(Small::ShutWrite) && !self.has_peer_read_all();
+        if !self.say(Said::Back, head + 1) && may_miss_some() {
             return Err(Broken);
         }
         self.show_left();
@@ -80,9 +84,11 @@ impl<W: Wire> Remote<W> {
     }
 
     /// Does what a peer wants that goes back to TCP. To be called by any thread of the process when
-    /// [`window::is_wish`](super::window::is_wish) has been written.
+    /// [`window::is_wish`](super::window::is_wish) has been written; [`Remote::begin`] does so for
+    /// what was written before.
     pub fn answer_leave(&self) {
         if self.peer_leaves()
+            && self.wire().is_some()
             && self.back_out().is_none()
             && let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock()
         {

@@ -29,6 +29,8 @@ mod doorbell;
 mod leave;
 mod recv;
 mod send;
+#[cfg(test)]
+mod sim;
 mod sleep;
 pub mod window;
 mod wire;
@@ -60,6 +62,9 @@ struct Broken;
 const FLUSH_NS: u64 = 2_000_000_000;
 /// How long is waited for the word of a peer whose end or answer is expected.
 const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// How long the end of the kernel's connection may come behind that of the wire.
+const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// One end of a connection to another host that is, or may be, carried by a [`Wire`].
 #[derive(Debug)]
@@ -113,6 +118,11 @@ impl<W: Wire> Remote<W> {
             shown.begun();
         }
         let _ = self.wire.set(wire); // Once.
+        let state = self.window.told(Said::State).load(Ordering::SeqCst);
+        if state != 0 {
+            self.wire().map(|wire| wire.post(&[], Said::State, state)); // Said too early.
+        }
+        self.answer_leave(); // The peer may have begun, and left, before.
     }
 
     /// There will be no wire: the connection stays the kernel's.
@@ -329,11 +339,26 @@ impl<W: Wire> Remote<W> {
         self.small(Small::ResetTold).store(reset::TOLD, Ordering::Relaxed);
     }
 
-    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone.
+    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone: what
+    /// it says comes before.
     pub fn hang_up(&self) {
-        if !self.peer_says(state::SHUT_WRITE) {
+        if self.wire().is_none() {
+            return; // The kernel carries it, and knows.
+        }
+        let said = || self.peer_says(state::SHUT_WRITE) || self.is_broken();
+        if !self.drive_until(PATIENCE_NS, said) || !self.peer_says(state::SHUT_WRITE) {
             self.small(Small::Gone).store(1, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the wire has ended under bytes that it was to carry. A call tells, and ends the
+    /// connection.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_broken()
+            && (self.has_switched() || self.switch_in().is_some())
+            && !self.has_left()
+            && !self.is_set(Small::Gone)
     }
 
     /// The stream cannot go on: the connection is reset, as the program is told.

@@ -3,12 +3,13 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
+use rustix::event::PollFlags;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, recv};
 use weft_sys::{Buffers, SharedLock};
 
 use super::window::{RING, RING_LEN, Said, Small, Wide, state};
-use super::{Broken, PATIENCE_NS, Remote, Wire};
+use super::{Broken, GRACE, PATIENCE_NS, Remote, Wire, clock};
 use crate::end::Carrier;
 use crate::how::How;
 
@@ -37,9 +38,11 @@ impl<W: Wire> Remote<W> {
         loop {
             let read = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
             if self.switch_in().is_none_or(|switch| read < switch) {
-                match self.recv_over_tcp(socket, buffers, how)? {
-                    Some(received) => return self.unless_untold(socket, buffers, received),
-                    None => continue,
+                match self.recv_over_tcp(socket, buffers, how) {
+                    Ok(Some(received)) => return self.unless_untold(socket, buffers, received),
+                    Ok(None) => continue,
+                    Err(Errno::AGAIN) if self.is_cut() => return self.dead(socket),
+                    Err(error) => return Err(error),
                 }
             }
             let taken = self.take(buffers, how).map_err(|Broken| self.abort(socket))?;
@@ -204,7 +207,9 @@ impl<W: Wire> Remote<W> {
     /// The peer has gone back to TCP: all that it has put before is here, or on its way.
     fn wait_for_the_rest(&self) -> bool {
         let head = || self.window.heard(Said::Head).load(Ordering::Acquire);
-        let is_here = || self.back_in().is_some_and(|back| head() >= back);
+        // One that lies behind what has been read already never is: a peer would hold the caller.
+        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let is_here = || self.back_in().is_some_and(|back| back >= tail && head() >= back);
         self.drive_until(PATIENCE_NS, || is_here() || self.is_broken()) && is_here()
     }
 
@@ -236,6 +241,8 @@ impl<W: Wire> Remote<W> {
         if self.switch_in().is_some() && self.peer_says(state::SHUT_WRITE) {
             return Ok(0);
         }
+        // The end of the kernel's connection may come behind that of the wire.
+        clock::waits_for(socket, PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR, &GRACE);
         let mut byte = [0];
         let ended = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
         match ended {

@@ -5,18 +5,15 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::time::Timespec;
 use weft_sys::{Buffers, SharedLock};
 
 use super::window::{COPY, RING_LEN, Said, Small, Wide, reset, state};
-use super::{Broken, Remote, Ticket, Wire, clock};
+use super::{Broken, GRACE, Remote, Ticket, Wire, clock};
 use crate::how::DONTWAIT;
 
 /// Free bytes from which on a stream is called writable: what the reader may keep to itself is
 /// less.
 const WRITABLE_LEN: usize = RING_LEN / 2;
-/// How long the end of the kernel's connection may come behind that of the wire.
-const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// How long a call that closes waits itself for what was sent to arrive.
 const AT_ONCE_NS: u64 = 100_000;
@@ -219,8 +216,8 @@ impl<W: Wire> Remote<W> {
     pub fn shut_write(&self, socket: BorrowedFd<'_>) {
         let _held = SharedLock::on(self.small(Small::TxLock)).lock();
         if self.small(Small::ShutWrite).swap(1, Ordering::SeqCst) == 0
-            && self.has_switched()
             && !self.add_to_state(state::SHUT_WRITE)
+            && self.has_switched()
             && self.may_have_lost()
         {
             self.reset_silently(socket);

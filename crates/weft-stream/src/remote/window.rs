@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use weft_sys::SharedMemory;
 
 const PAGE: usize = 4_096;
-/// Bytes of a direction's ring.
-pub const RING_LEN: usize = 1 << 20;
+/// Bytes of a direction's ring; few in the simulation, where it is to be full often.
+pub const RING_LEN: usize = if cfg!(test) { 1 << 14 } else { 1 << 20 };
 
 /// What this end says of itself: [`Said`].
 pub const TOLD: usize = PAGE;

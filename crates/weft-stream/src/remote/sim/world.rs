@@ -1,0 +1,790 @@
+//! Two programs, each with its end, and what must come of what they do.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::time::Timespec;
+use weft_sys::Buffers;
+
+use super::super::clock::simulated::{self, Time};
+use super::super::window::{RING_LEN, Said, Small};
+use super::super::{Closing, Remote};
+use super::Mutation;
+use super::net::{Net, Rdma, Setup};
+use super::relay::Relay;
+use crate::end::Carrier;
+use crate::how::How;
+
+const MSG_NOSIGNAL: i32 = 0x4000;
+/// Bytes of one call.
+const LEN_MAX: usize = 2 * RING_LEN;
+/// After so many bytes those of a direction repeat themselves.
+const PERIOD: usize = 65_521;
+/// What the programs do before they only bring it to an end, and until then.
+const ACTS: u32 = 60;
+const ACTS_MAX: u32 = 4_000;
+/// How long what is at rest is given, in real time: the kernel's TCP may be late.
+const LATE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The same where a defect is expected.
+const MUTATED_LATE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+/// Lines of a report.
+const NOTES_MAX: usize = 200;
+
+pub(super) type Check = Result<(), String>;
+
+/// What a run may contain.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// One in so many acts.
+    breaks: Option<u32>,
+    leaves: Option<u32>,
+    kills: bool,
+    /// Two threads of a program wait for bytes, others read meanwhile.
+    crowds: bool,
+    /// Reading ends before the stream does.
+    closes_early: bool,
+    large: bool,
+    /// The programs begin to send late.
+    shy: bool,
+    /// There is no wire.
+    stays: bool,
+}
+
+/// One program.
+#[derive(Debug)]
+struct Side {
+    end: Option<Arc<Remote<Rdma>>>,
+    socket: Option<Rc<TcpStream>>,
+    /// Bytes whose sending has succeeded; and with those of a call that has not returned.
+    sent: u64,
+    offered: u64,
+    received: u64,
+    sleepers: u32,
+    has_shut_write: bool,
+    has_shut_read: bool,
+    /// Closed, and that was to be a reset.
+    closed: Option<bool>,
+    /// What the peer had sent when it closed.
+    closed_at: u64,
+    /// The first that ended what it reads: an error, or none.
+    ended: Option<Option<Errno>>,
+    /// Has been told of a reset, which is told once.
+    is_told: bool,
+}
+
+pub(super) struct World {
+    net: Net,
+    plan: Plan,
+    sides: [RefCell<Side>; 2],
+    /// In a call.
+    busy: [Cell<bool>; 2],
+    /// A thread of it goes back to TCP.
+    leaving: [Cell<bool>; 2],
+    acts: Cell<u32>,
+    is_cut: Cell<bool>,
+    wrong: RefCell<Option<String>>,
+    notes: RefCell<VecDeque<String>>,
+    mutation: Option<Mutation>,
+}
+
+impl Time for World {
+    fn now(&self) -> u64 {
+        let mut net = self.net.lock();
+        net.now += 20; // Who only looks at the clock does so in time, too.
+        net.now
+    }
+
+    fn pass(&self, ns: u64) {
+        let acts = self.random(|rng| [0, 0, 0, 1, 6][rng.usize(..5)]);
+        for _ in 0..acts {
+            self.background();
+            self.act_of_somebody();
+        }
+        let mut net = self.net.lock();
+        // A wait for what does not come is cut short.
+        let next = net.next_due().map_or(u64::MAX, |due| due.saturating_sub(net.now));
+        net.advance(ns.max(next.min(1_000_000)));
+        drop(net);
+        self.background();
+    }
+}
+
+fn table() -> &'static [u8] {
+    static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut bytes: Vec<u8> = (0..PERIOD).map(|_| rng.u8(..)).collect();
+        bytes.extend_from_within(..LEN_MAX);
+        bytes
+    })
+}
+
+/// What a side sends from a position on.
+fn stream(side: usize, at: u64, len: usize) -> &'static [u8] {
+    let start = (at + 1_000 * side as u64) as usize % PERIOD;
+    &table()[start..start + len]
+}
+
+/// Several buffers on the parts of one, as programs name them.
+fn parts<'a>(mut rest: &'a mut [u8], rng: &mut fastrand::Rng) -> Vec<IoSliceMut<'a>> {
+    let mut parts = Vec::new();
+    while parts.len() < 3 && rng.bool() {
+        let (part, behind) = rest.split_at_mut(rng.usize(..=rest.len()));
+        parts.push(IoSliceMut::new(part));
+        rest = behind;
+    }
+    parts.push(IoSliceMut::new(rest));
+    parts
+}
+
+impl World {
+    pub(super) fn new(seed: u64, listener: &TcpListener, mutation: Option<Mutation>) -> Rc<Self> {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut setup = Setup::new(&mut rng);
+        let mut plan = Plan {
+            breaks: (rng.u8(..4) == 0).then(|| rng.u32(10..200)),
+            kills: rng.u8(..6) == 0,
+            leaves: (rng.u8(..3) == 0).then(|| rng.u32(4..60)),
+            crowds: rng.u8(..4) == 0,
+            closes_early: rng.u8(..4) == 0,
+            large: rng.bool(),
+            shy: rng.u8(..4) == 0,
+            stays: rng.u8(..16) == 0,
+        };
+        if mutation.is_some() {
+            // What goes wrong must be the mutation's fault.
+            (plan.breaks, plan.kills) = (None, false);
+            plan.leaves = None;
+            if let Some(Mutation::DoneEarly | Mutation::BackEarly) = mutation {
+                plan.leaves = Some(4);
+                (setup.wire, setup.tcp) = (20_000_000, 0); // So that TCP overtakes.
+            }
+            (plan.closes_early, plan.stays) = (false, false);
+            setup.wire = setup.wire.max(1_000);
+        }
+        let (relay, sockets) = Relay::new(listener);
+        let net = Net::new(rng, setup, relay, mutation);
+        let ends = [(); 2].map(|()| Arc::new(Remote::<Rdma>::new().expect("memory")));
+        net.connect([&ends[0], &ends[1]]);
+        let mut sockets = sockets.into_iter();
+        let sides = ends.map(|end| {
+            RefCell::new(Side {
+                end: Some(end),
+                socket: sockets.next().map(Rc::new),
+                sent: 0,
+                offered: 0,
+                received: 0,
+                sleepers: 0,
+                has_shut_write: false,
+                has_shut_read: false,
+                closed: None,
+                closed_at: 0,
+                ended: None,
+                is_told: false,
+            })
+        });
+        Rc::new(Self {
+            net,
+            plan,
+            sides,
+            busy: Default::default(),
+            leaving: Default::default(),
+            acts: Cell::new(0),
+            is_cut: Cell::new(false),
+            wrong: RefCell::default(),
+            notes: RefCell::default(),
+            mutation,
+        })
+    }
+
+    pub(super) fn mutated(&self) -> bool {
+        self.net.lock().mutated > 0
+    }
+
+    pub(super) fn report(&self) -> String {
+        let notes: Vec<_> = self.notes.borrow().iter().cloned().collect();
+        format!("{:?} {:?}\n{}\n", self.net.lock().setup, self.plan, notes.join("\n"))
+    }
+
+    fn note(&self, side: usize, note: impl FnOnce() -> String) {
+        let mut notes = self.notes.borrow_mut();
+        if notes.len() == NOTES_MAX {
+            notes.pop_front();
+        }
+        notes.push_back(format!("{:>10} {side} {}", self.now(), note()));
+    }
+
+    fn random<T>(&self, draw: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
+        draw(&mut self.net.lock().rng)
+    }
+
+    /// Whether one in `count` times.
+    fn chance(&self, count: u32) -> bool {
+        self.random(|rng| rng.u32(..count)) == 0
+    }
+
+    fn fail(&self, side: usize, wrong: impl Into<String>) {
+        let wrong = format!("{side}: {}", wrong.into());
+        self.wrong.borrow_mut().get_or_insert(wrong);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.acts.get() >= ACTS
+    }
+
+    /// Runs it to the end.
+    pub(super) fn run(self: &Rc<Self>) -> Check {
+        simulated::set(Some(Rc::clone(self) as Rc<dyn Time>));
+        while self.wrong.borrow().is_none() && !self.is_over() {
+            if self.acts.get() >= ACTS_MAX {
+                self.fail(2, "does not come to an end");
+            }
+            let ns = self.random(|rng| rng.u64(..3_000));
+            self.net.lock().advance(ns);
+            self.background();
+            if self.act_of_somebody() == Some(false) {
+                self.rest();
+            } else if self.chance(12) {
+                self.lull();
+            }
+        }
+        for side in &self.sides {
+            // Ends go before the sockets do.
+            let end = side.borrow_mut().end.take();
+            drop(end);
+        }
+        simulated::set(None);
+        self.wrong.borrow_mut().take().map_or(Ok(()), Err)
+    }
+
+    fn is_over(&self) -> bool {
+        self.sides.iter().all(|side| side.borrow().closed.is_some())
+    }
+
+    /// One that is in no call does something. `Some(false)`: it can only wait.
+    fn act_of_somebody(&self) -> Option<bool> {
+        if self.wrong.borrow().is_some() {
+            return None;
+        }
+        let first = self.random(|rng| rng.usize(..2));
+        let mut acted = Some(false);
+        for side in [first, 1 - first] {
+            if self.busy[side].replace(true) {
+                acted = None;
+                continue;
+            }
+            let has_acted = self.act(side);
+            self.busy[side].set(false);
+            if has_acted {
+                self.acts.set(self.acts.get() + 1);
+                return Some(true);
+            }
+        }
+        acted
+    }
+
+    /// Everybody sleeps: something must be under way, or nothing be there to be read.
+    fn rest(&self) {
+        let due = {
+            let mut net = self.net.lock();
+            let due = net.next_due();
+            let ns = due.map_or(0, |due| due.saturating_sub(net.now));
+            net.advance(ns);
+            due
+        };
+        if due.is_some() {
+            return;
+        }
+        if !self.is_ending() {
+            self.acts.set(ACTS);
+            return;
+        }
+        if !(0..2).any(|side| self.is_readable_soon(side)) && self.net.lock().next_due().is_none() {
+            self.fail(2, "does not come to an end");
+        }
+    }
+
+    /// Nobody does anything until nothing is under way: nobody must be asleep then who has bytes.
+    fn lull(&self) {
+        loop {
+            let mut net = self.net.lock();
+            net.advance(1);
+            let Some(due) = net.next_due() else { break };
+            let ns = due.saturating_sub(net.now);
+            net.advance(ns);
+            drop(net);
+            self.background();
+        }
+        for side in 0..2 {
+            let (sleepers, end) = {
+                let this = self.sides[side].borrow();
+                (this.sleepers, this.end.clone())
+            };
+            let has_bytes = || end.as_ref().is_some_and(|end| end.unread() > 0);
+            if sleepers > 0 && has_bytes() && !self.is_readable_soon(side) {
+                self.fail(side, "sleeps on beside bytes");
+            }
+        }
+    }
+
+    /// Whether the kernel wakes who sleeps, which it may do late.
+    fn is_readable_soon(&self, side: usize) -> bool {
+        let limit = if self.mutation.is_some() { MUTATED_LATE } else { LATE };
+        self.is_readable(side) || {
+            self.net.lock().advance(1);
+            self.is_readable_within(side, &limit)
+        }
+    }
+
+    // ---- Programs ----
+
+    /// Whether there was something to do.
+    fn act(&self, side: usize) -> bool {
+        let (sleepers, closed, idle) = {
+            let this = self.sides[side].borrow();
+            (this.sleepers, this.closed.is_some(), this.ended.is_some())
+        };
+        if closed {
+            return false;
+        }
+        if self.is_held(side) {
+            // What sends or ends would wait for another thread.
+            return sleepers == 0 && self.chance(2) && {
+                self.recv(side);
+                true
+            };
+        }
+        if let Some(often) = self.plan.breaks
+            && !self.is_cut.get()
+            && self.chance(often)
+        {
+            self.is_cut.set(true);
+            self.note(side, || "the wire breaks".into());
+            self.net.lock().cut();
+        }
+        if let Some(often) = self.plan.leaves
+            && !self.is_ending()
+            && self.may_leave(side)
+            && self.chance(often)
+        {
+            self.leave(side);
+            return true;
+        }
+        if sleepers > 0 && self.is_readable(side) && !self.chance(4) {
+            self.wake(side);
+            return true;
+        }
+        if self.is_ending() {
+            return self.end(side, sleepers, idle);
+        }
+        let is_used = self.leaving[side].get();
+        let reads = sleepers == 0 || self.plan.crowds;
+        match self.random(|rng| rng.u8(..32)) {
+            0..=9 => self.send(side),
+            10..=17 if reads => self.recv(side),
+            18..=20 if sleepers == 0 => drop(self.settle(side)),
+            21..=25 if reads && sleepers < 2 => self.sleep(side),
+            27 if self.chance(4) => self.shut_write(side),
+            28 if self.plan.closes_early && !is_used && self.chance(4) => self.close(side),
+            29 if self.plan.kills && !is_used && self.chance(4) => self.kill(side),
+            30 => self.look(side),
+            _ => return !self.chance(3),
+        }
+        true
+    }
+
+    /// What is left to do: to send no more, to read all, and to close.
+    fn end(&self, side: usize, sleepers: u32, has_ended: bool) -> bool {
+        let is_used = self.leaving[side].get();
+        if has_ended && is_used {
+            return false;
+        }
+        if has_ended {
+            self.sides[side].borrow_mut().sleepers = 0;
+            self.close(side);
+            return true;
+        }
+        if !self.sides[side].borrow().has_shut_write && (sleepers > 0 || self.chance(3)) {
+            self.shut_write(side);
+            return true;
+        }
+        if sleepers > 0 {
+            return false;
+        }
+        if self.chance(3) {
+            self.recv(side)
+        } else {
+            self.sleep(side)
+        }
+        true
+    }
+
+    /// What other threads of the processes do, whatever the programs do meanwhile.
+    fn background(&self) {
+        self.decide();
+        (0..2).for_each(|side| self.answer_leave(side));
+    }
+
+    fn answer_leave(&self, side: usize) {
+        let Some(end) = self.sides[side].borrow().end.clone() else {
+            return self.net.lock().drop_wish(side);
+        };
+        // That thread would wait for the lock.
+        if self.is_held(side) || !self.net.lock().take_wish(side) {
+            return;
+        }
+        self.note(side, || "answers".into());
+        end.answer_leave();
+        self.note(side, || "has answered".into());
+    }
+
+    /// Whether a thread is in a call that others of the same end wait for.
+    fn is_held(&self, side: usize) -> bool {
+        let this = self.sides[side].borrow();
+        this.end.as_ref().is_some_and(|end| end.small(Small::TxLock).load(Ordering::Relaxed) != 0)
+    }
+
+    fn parts_of(&self, side: usize) -> Option<(Arc<Remote<Rdma>>, Rc<TcpStream>)> {
+        let this = self.sides[side].borrow();
+        Some((this.end.clone()?, this.socket.clone()?))
+    }
+
+    /// Both ends get their wires, or none, whatever the programs do meanwhile.
+    fn decide(&self) {
+        for side in 0..2 {
+            let Some(end) = self.sides[side].borrow().end.clone() else { continue };
+            if !end.is_pending() || self.mutation.is_none() && !self.chance(8) {
+            } else if self.plan.stays {
+                end.give_up();
+            } else {
+                self.note(side, || "has a wire".into());
+                end.begin(self.net.wire_of(side));
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        let large = self.plan.large;
+        self.random(|rng| match rng.u8(..8) {
+            0 => 0,
+            1..=3 => rng.usize(1..40),
+            4 | 5 => rng.usize(1..2_000),
+            _ if large => rng.usize(1..LEN_MAX),
+            _ => rng.usize(1..5_000),
+        })
+    }
+
+    fn send(&self, side: usize) {
+        let Some((end, socket)) = self.parts_of(side) else { return };
+        if end.is_pending() && self.sides[side].borrow().sent > 30_000 {
+            return; // The kernel's buffers are not what is tried.
+        }
+        let at = self.sides[side].borrow().sent;
+        if self.plan.shy && at == 0 && !self.chance(8) {
+            return;
+        }
+        let len = self.len();
+        self.sides[side].borrow_mut().offered = at + len as u64;
+        let mut bytes = stream(side, at, len).to_vec();
+        let mut parts = self.random(|rng| parts(&mut bytes, rng));
+        let sent = end.try_send(socket.as_fd(), Buffers::of(&mut parts), MSG_NOSIGNAL);
+        self.note(side, || format!("sends {len} at {at}: {sent:?}"));
+        let excuse = self.excuse_to_send(side);
+        let mut this = self.sides[side].borrow_mut();
+        match sent {
+            Ok(sent) if sent > len || sent == 0 && len > 0 => {
+                self.fail(side, format!("{sent} of {len} bytes are sent"));
+            }
+            Ok(sent) => this.sent += sent as u64,
+            Err(Errno::AGAIN) => {}
+            // One that has come after the peer's end is told so.
+            Err(Errno::PIPE) if excuse => this.is_told |= !this.has_shut_write,
+            Err(Errno::CONNRESET) if excuse => this.is_told = true,
+            Err(error) => self.fail(side, format!("{error:?} for no reason when sending")),
+        }
+        if sent != Err(Errno::CONNRESET) {
+            this.offered = this.sent; // Or it may have come to the peer all the same.
+        }
+    }
+
+    /// Whether there is a reason for a send to fail.
+    fn excuse_to_send(&self, side: usize) -> bool {
+        let (this, peer) = (self.sides[side].borrow(), self.sides[1 - side].borrow());
+        self.is_cut.get()
+            || this.has_shut_write
+            || peer.closed.is_some()
+            || peer.has_shut_read
+            || this.ended.is_some_and(|ended| ended.is_some())
+    }
+
+    fn recv(&self, side: usize) {
+        let look = self.random(|rng| rng.bool());
+        let len = self.len();
+        let _ = self.try_recv(side, len, look);
+    }
+
+    /// Whether there was something, or the end.
+    fn try_recv(&self, side: usize, len: usize, look: bool) -> bool {
+        let Some((end, socket)) = self.parts_of(side) else { return false };
+        let before = self.sides[side].borrow().received;
+        let how = How { keep: self.chance(5), discard: self.chance(16), look };
+        let mut bytes = vec![0xEE; len];
+        let mut parts = self.random(|rng| parts(&mut bytes, rng));
+        let received = end.try_recv(socket.as_fd(), Buffers::of(&mut parts), how);
+        drop(parts);
+        self.note(side, || format!("receives {len} at {before} {how:?}: {received:?}"));
+        match received {
+            Ok(0) if len == 0 => true,
+            Ok(0) => {
+                self.ended(side, None);
+                true
+            }
+            Ok(received) => {
+                self.check_received(side, &bytes, received, how);
+                true
+            }
+            Err(Errno::AGAIN) => false,
+            Err(error) => {
+                self.ended(side, Some(error));
+                true
+            }
+        }
+    }
+
+    fn check_received(&self, side: usize, bytes: &[u8], received: usize, how: How) {
+        let offered = self.sides[1 - side].borrow().offered;
+        let mut this = self.sides[side].borrow_mut();
+        let at = this.received;
+        if received > bytes.len() || at + received as u64 > offered {
+            return self.fail(side, format!("{received} bytes at {at}, of {offered} sent"));
+        }
+        if this.ended.is_some() {
+            return self.fail(side, "bytes behind the end");
+        }
+        if !how.discard && bytes[..received] != *stream(1 - side, at, received) {
+            return self.fail(side, format!("the {received} bytes at {at} are others"));
+        }
+        if !how.keep {
+            this.received += received as u64;
+        }
+    }
+
+    /// The stream has ended for a reader.
+    fn ended(&self, side: usize, error: Option<Errno>) {
+        let peer = self.sides[1 - side].borrow();
+        let mut this = self.sides[side].borrow_mut();
+        if this.ended.is_some() {
+            return;
+        }
+        this.ended = Some(error);
+        let is_whole = this.received >= peer.sent;
+        match error {
+            None if this.has_shut_read => {}
+            None if this.is_told => {}
+            None if peer.closed.is_none() && !peer.has_shut_write => {
+                self.fail(side, "an end that nobody has made");
+            }
+            // Of what a process that was killed had under way, nothing is known.
+            None if !is_whole && !self.was_killed(&peer) => {
+                self.fail(side, format!("ends at {} of {}", this.received, peer.offered));
+            }
+            None => {}
+            Some(Errno::CONNRESET | Errno::PIPE) if self.is_cut.get() => {}
+            Some(Errno::CONNRESET | Errno::PIPE) if peer.closed.is_some() => {
+                let all_read = peer.closed == Some(false) && peer.closed_at == this.offered;
+                if all_read && !self.was_killed(&peer) {
+                    self.fail(side, "a reset, though the peer has read all");
+                }
+            }
+            Some(error) => self.fail(side, format!("{error:?} for no reason when receiving")),
+        }
+    }
+
+    fn was_killed(&self, side: &Side) -> bool {
+        side.closed == Some(false) && side.closed_at == u64::MAX
+    }
+
+    fn settle(&self, side: usize) -> Option<bool> {
+        let (end, socket) = self.parts_of(side)?;
+        let may_have_ended = self.random(|rng| rng.bool());
+        let settled = end.settle(socket.as_fd(), may_have_ended);
+        self.note(side, || format!("settles: {settled:?}"));
+        match settled {
+            Err(error) if error != Errno::AGAIN => {
+                self.sides[side].borrow_mut().is_told = true;
+                if !self.is_cut.get() && self.sides[1 - side].borrow().closed.is_none() {
+                    self.fail(side, format!("{error:?} for no reason when settling"));
+                }
+                None
+            }
+            other => other.ok(),
+        }
+    }
+
+    /// Goes to sleep as a call does that waits, if there is nothing.
+    fn sleep(&self, side: usize) {
+        let Some((end, _)) = self.parts_of(side) else { return };
+        end.begin_sleep();
+        let len = self.len().max(1);
+        let looks = self.mutation != Some(Mutation::SleepsUnasked);
+        let is_there = looks && self.try_recv(side, len, true);
+        self.net.lock().mutated += u32::from(!looks);
+        self.note(side, || format!("sleeps: {}", !is_there));
+        if !is_there {
+            self.sides[side].borrow_mut().sleepers += 1;
+        } else {
+            end.end_sleep();
+        }
+    }
+
+    fn wake(&self, side: usize) {
+        let Some((end, _)) = self.parts_of(side) else { return };
+        self.note(side, || "wakes".into());
+        end.forget_ring();
+        if self.chance(4) {
+            let _ = self.settle(side);
+        }
+        end.end_sleep();
+        self.sides[side].borrow_mut().sleepers -= 1;
+        let len = self.len().max(1);
+        let _ = self.try_recv(side, len, true);
+    }
+
+    fn is_readable(&self, side: usize) -> bool {
+        self.is_readable_within(side, &Timespec { tv_sec: 0, tv_nsec: 0 })
+    }
+
+    fn is_readable_within(&self, side: usize, limit: &Timespec) -> bool {
+        let Some((end, socket)) = self.parts_of(side) else { return false };
+        let mut set = [socket.as_fd(), end.doorbell().as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        poll(&mut set, Some(limit)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Everything that only tells.
+    fn look(&self, side: usize) {
+        let Some((end, _)) = self.parts_of(side) else { return };
+        let _ = (end.unread(), end.room(), end.is_writable(), end.is_full(), end.is_ending());
+        let _ = (end.carrier_in(), end.carrier_out(), end.progress(), end.has_peer_shut());
+    }
+
+    /// Where a defect of it is to be found, there must be something to go back from.
+    fn may_leave(&self, side: usize) -> bool {
+        let Some((end, _)) = self.parts_of(side) else { return false };
+        self.mutation.is_none() || end.carrier_out() == Carrier::Memory
+    }
+
+    fn leave(&self, side: usize) {
+        let Some((end, socket)) = self.parts_of(side) else { return };
+        // One thread runs all: what the peer holds is not given back before this returns.
+        if self.is_held(1 - side) || self.leaving[side].replace(true) {
+            return;
+        }
+        self.note(side, || "leaves".into());
+        let began = self.now();
+        self.busy[side].set(false); // Other threads go on.
+        end.leave(socket.as_fd());
+        self.busy[side].set(true);
+        let took = self.now() - began;
+        self.note(side, || "has left".into());
+        self.check_left(side, &end, took);
+        self.leaving[side].set(false);
+    }
+
+    /// Who gets the socket next needs to know of nothing but TCP.
+    fn check_left(&self, side: usize, end: &Remote<Rdma>, took: u64) {
+        const LONG_NS: u64 = 100_000_000;
+        let peer = self.sides[1 - side].borrow().end.clone();
+        let Some(peer) = peer.filter(|_| !self.is_cut.get() && self.mutation.is_none()) else {
+            return;
+        };
+        let heads = |from: &Remote<Rdma>, to: &Remote<Rdma>| {
+            [from.window().told(Said::Head), to.window().heard(Said::Head)]
+                .map(|head| head.load(Ordering::Relaxed))
+        };
+        for [told, heard] in [heads(end, &peer), heads(&peer, end)] {
+            if told != heard {
+                self.fail(side, format!("has left, with {heard} of {told} bytes there"));
+            }
+        }
+        if [end, &*peer].iter().any(|end| end.carrier_out() == Carrier::Memory) {
+            self.fail(side, "has left, and does not send by TCP");
+        }
+        if took > LONG_NS {
+            self.fail(side, "leaves, and takes long");
+        }
+    }
+
+    fn shut_write(&self, side: usize) {
+        let Some((end, socket)) = self.parts_of(side) else { return };
+        self.sides[side].borrow_mut().has_shut_write = true;
+        self.note(side, || "shuts down".into());
+        end.shut_write(socket.as_fd());
+        let _ = socket.shutdown(Shutdown::Write); // Unless it has been reset.
+    }
+
+    fn close(&self, side: usize) {
+        let Some((end, socket)) = self.parts_of(side) else { return };
+        let reset = self.close_end(&end);
+        let received = self.sides[side].borrow().received;
+        self.note(side, || format!("closes, with a reset: {reset}"));
+        if reset {
+            let _ = sockopt::set_socket_linger(&*socket, Some(Duration::ZERO));
+        }
+        let has_rest = rustix::io::ioctl_fionread(&*socket).is_ok_and(|rest| rest > 0);
+        drop(socket);
+        let mut this = self.sides[side].borrow_mut();
+        this.closed = Some(reset || has_rest);
+        this.closed_at = received;
+        let parts = (this.socket.take(), this.end.take());
+        drop(this);
+        self.forget(side, &end);
+        drop((parts, end));
+    }
+
+    /// Whether the connection is to be reset.
+    fn close_end(&self, end: &Remote<Rdma>) -> bool {
+        const PATIENCE_NS: u64 = 2_000_000_000;
+        let until = self.now() + PATIENCE_NS;
+        let mut closing = end.close(false);
+        while let Closing::Flushing(mut farewell) = closing {
+            self.pass(20_000);
+            closing = match end.is_closed(&mut farewell) {
+                Some(closing) => closing,
+                None if self.now() >= until => Closing::Reset,
+                None => Closing::Flushing(farewell),
+            };
+        }
+        matches!(closing, Closing::Reset)
+    }
+
+    /// The process dies: the kernel ends the connection, and what the wire has under way is lost.
+    fn kill(&self, side: usize) {
+        self.note(side, || "is killed".into());
+        let mut this = self.sides[side].borrow_mut();
+        (this.closed, this.closed_at) = (Some(false), u64::MAX);
+        let parts = (this.end.take(), this.socket.take());
+        drop(this);
+        if let Some(end) = &parts.0 {
+            self.forget(side, end);
+        }
+        drop(parts);
+    }
+
+    /// One that is still being connected gets a queue pair no more.
+    fn forget(&self, side: usize, end: &Remote<Rdma>) {
+        if end.is_pending() {
+            self.net.lock().leave(side);
+        }
+    }
+}

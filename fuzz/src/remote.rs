@@ -1,0 +1,142 @@
+//! Body of the target for streams to other hosts: a peer that writes what it likes into the part of
+//! the window that is open to it, and over TCP.
+//!
+//! The input's first byte says how late the wire's operations are done; then there are records:
+//!
+//! ```text
+//! byte 0:       a word that the peer says; or bytes over TCP; or an end
+//! bytes 1 to 8: what stands there from now on, or is sent
+//! byte 9:       what the end does then
+//! byte 10:      for how many bytes, in units of 257
+//! ```
+
+use std::io::{IoSliceMut, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use weft_stream::How;
+use weft_stream::remote::window::is_wish;
+use weft_stream::remote::{Closing, Remote, Said, Ticket, Wire};
+use weft_sys::Buffers;
+
+const RECORD_LEN: usize = 11;
+/// An input's records; each may cost the time of a system call.
+const RECORDS_MAX: usize = 64;
+const MSG_NOSIGNAL: i32 = 0x4000;
+/// Looks after which a wire ends for which somebody waits.
+const LOOKS_MAX: u64 = 100;
+const WORDS: [Said; 6] =
+    [Said::Head, Said::Tail, Said::Switch, Said::Back, Said::State, Said::Leaves];
+
+/// A wire whose operations go nowhere, and are done at some time.
+#[derive(Debug, Default)]
+struct Nowhere {
+    posted: AtomicU64,
+    done: AtomicU64,
+    looks: AtomicU64,
+    /// How many looks an operation takes.
+    late: u64,
+    is_broken: AtomicBool,
+}
+
+/// The same for the end and for the test.
+struct Shared(Arc<Nowhere>);
+
+impl Wire for Shared {
+    fn post(&self, _: &[(usize, usize)], _: Said, _: u64) -> Option<Ticket> {
+        (!self.is_crowded() && !self.is_broken())
+            .then(|| self.0.posted.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn post_head(&self, bytes: &[(usize, usize)], head: u64, _: &AtomicU64) -> Option<Ticket> {
+        self.post(bytes, Said::Head, head)
+    }
+
+    fn done(&self) -> Ticket {
+        self.0.done.load(Ordering::Relaxed)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.0.posted.load(Ordering::Relaxed) > self.done() + 8
+    }
+
+    fn rest(&self) {}
+
+    fn drive(&self) {
+        let looks = self.0.looks.fetch_add(1, Ordering::Relaxed);
+        if looks.is_multiple_of(self.0.late.max(1)) {
+            self.0.done.store(self.0.posted.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if looks > LOOKS_MAX {
+            self.0.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        self.0.is_broken.load(Ordering::Relaxed)
+    }
+}
+
+/// Whatever the peer writes, each call comes to an end, and touches nothing else.
+pub fn remote(data: &[u8]) {
+    let Some((&late, records)) = data.split_first() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let mut peer = Some(listener.accept().expect("accepted").0);
+    let end = Remote::new().expect("memory");
+    let wire = Arc::new(Nowhere { late: u64::from(late % 32), ..Nowhere::default() });
+    end.begin(Shared(Arc::clone(&wire)));
+    for record in records.chunks_exact(RECORD_LEN).take(RECORDS_MAX) {
+        let (bytes, what) = (&record[1..9], usize::from(record[0]) % 16);
+        let value = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        match (what, &mut peer) {
+            (0..10, _) => says(&end, WORDS[what % WORDS.len()], value),
+            (10..14, Some(peer)) => drop(peer.write(&bytes[..1 + usize::from(record[10] % 8)])),
+            (14, Some(peer)) => drop(peer.shutdown(Shutdown::Write)),
+            _ if value & 7 == 0 => peer = None,
+            _ => {}
+        }
+        wire.looks.store(0, Ordering::Relaxed);
+        call(&end, &socket, record[9], usize::from(record[10]) * 257);
+    }
+    if let Closing::Flushing(mut farewell) = end.close(false) {
+        while end.is_closed(&mut farewell).is_none() {}
+    }
+}
+
+/// The peer has written a word, and what places it tells who is to know.
+fn says(end: &Remote<Shared>, word: Said, value: u64) {
+    let place = 8 * word as usize;
+    end.window().heard(word).store(value, Ordering::Release);
+    end.doorbell().written(place, 8);
+    if is_wish(place, 8) {
+        end.answer_leave();
+    }
+}
+
+/// Everything that can be called on an end, but for its close.
+fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
+    let fd = socket.as_fd();
+    let mut bytes = vec![0; len];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let buffers = Buffers::of(slices);
+    let how = How { keep: which & 1 != 0, discard: which & 2 != 0, look: which & 4 != 0 };
+    match which / 8 % 16 {
+        0..=2 => drop(end.try_recv(fd, buffers, how)),
+        3..=5 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),
+        6 => drop(end.settle(fd, how.keep)),
+        7 if how.keep => end.leave(fd),
+        8 => end.want_room(),
+        9 => end.begin_sleep(),
+        10 => end.end_sleep(),
+        11 if how.look => end.shut_read(),
+        12 => end.hang_up(),
+        13 if how.look => end.shut_write(fd),
+        _ => end.drive(),
+    }
+    let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.room(), end.progress());
+    let _ = (end.is_writable(), end.is_full(), end.can_be_rung(), end.is_ending());
+    let _ = (end.seen(), end.is_peer_gone(), end.has_peer_shut(), end.has_left());
+}
