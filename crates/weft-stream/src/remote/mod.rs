@@ -359,6 +359,7 @@ impl<W: Wire> Remote<W> {
             && (self.has_switched() || self.switch_in().is_some())
             && !self.has_left()
             && !self.is_set(Small::Gone)
+            && !self.peer_says(state::CLOSED) // Its end is on its way.
     }
 
     /// The stream cannot go on: the connection is reset, as the program is told.

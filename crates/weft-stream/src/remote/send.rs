@@ -259,7 +259,7 @@ impl<W: Wire> Remote<W> {
         if self.is_broken() && !self.has_left() && !self.is_set(Small::Gone) {
             return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
         }
-        let is_over = self.wire().is_none()
+        let is_over = self.wire().is_none() && !self.is_late()
             || self.has_left()
             || self.is_set(Small::Gone)
             || !self.has_switched() && self.switch_in().is_none();
@@ -278,9 +278,14 @@ impl<W: Wire> Remote<W> {
         closing.unwrap_or(Closing::Flushing(farewell))
     }
 
+    /// Whether the peer has begun to use the wire, of which this end is still to hear.
+    fn is_late(&self) -> bool {
+        self.is_owner() && self.is_pending() && self.switch_in().is_some()
+    }
+
     /// Whether all that was sent before the end has arrived, or cannot; makes progress.
     pub fn is_closed(&self, farewell: &mut Farewell) -> Option<Closing> {
-        let Some(wire) = self.wire() else { return Some(Closing::Over) };
+        let Some(wire) = self.wire() else { return (!self.is_late()).then_some(Closing::Over) };
         wire.drive();
         if self.seen() > 0 {
             return Some(Closing::Reset); // Sent to a socket that nobody reads any more.
