@@ -59,8 +59,8 @@ both! {
 }
 
 impl<'a> Link<'a> {
-    /// Takes part in what the peer wants, as [`End::advance`]; what one on another host wants a thread
-    /// of its own does.
+    /// Takes part in what the peer wants, as [`End::advance`]; what one on another host wants, a
+    /// thread does.
     #[inline]
     pub(crate) fn advance(self, socket: BorrowedFd<'_>) {
         if let Self::Here(end) = self {
@@ -157,7 +157,8 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Sleeps until the peer has put something, as [`End::doze`]; another host's is slept for otherwise.
+    /// Sleeps until the peer has put something, as [`End::doze`]; not for another
+    /// host's, which is slept for otherwise.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.

@@ -102,7 +102,7 @@ impl<W: Wire> Remote<W> {
         self.is_set(Small::Leaves) || self.peer_leaves()
     }
 
-    /// Whether bytes of the ring are to be read before those of TCP, to which the peer has gone back.
+    /// Whether bytes of the ring are to be read before those of TCP, to which the peer is back.
     #[must_use]
     pub fn has_rest(&self) -> bool {
         let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);

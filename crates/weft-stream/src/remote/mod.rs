@@ -14,12 +14,12 @@
 //! receiver, which tells its tail whenever it has taken a quarter of the ring.
 //!
 //! *Changing over.* A sender decides after how many bytes it leaves TCP, and writes that number to
-//! the peer before anything else. It sends no byte over TCP behind those before the number, and the
-//! one at which it goes back, have [arrived](leave). So a reader that finds no number knows that all
-//! that TCP has brought so far is the stream.
+//! the peer before anything else. It sends no byte over TCP behind those before that number and
+//! the one at which it goes back have [arrived](leave). So a reader that finds no number knows
+//! that all that TCP has brought so far is the stream.
 //!
-//! *Sleeping.* Each end's bytes are placed by a thread of its own process, which wakes whoever sleeps:
-//! see [`Doorbell`]. So nothing has to be agreed with the peer.
+//! *Sleeping.* Each end's bytes are placed by a thread of its own process, which wakes whoever
+//! sleeps: see [`Doorbell`]. So nothing has to be agreed with the peer.
 //!
 //! *Hostile peers.* They write what they like into [`window::HEARD`] and the ring, and nothing
 //! else: each word is taken once, and a head or tail that cannot be ends the connection.
@@ -384,7 +384,8 @@ impl<W: Wire> Remote<W> {
         let has_died = self.switch_in().is_some()
             && !self.peer_says(state::SHUT_WRITE)
             && clock::waits_for(socket, asked, &NOW);
-        if !has_died && !self.is_reset() {
+        let is_told = self.small(Small::ResetTold).load(Ordering::Relaxed) == reset::TOLD;
+        if !has_died && !is_told {
             self.abort(socket);
             self.keep_reset();
         }

@@ -140,7 +140,13 @@ impl<W: Wire> Remote<W> {
             Err(error) => return Err(error),
         };
         if !how.keep {
-            self.window.wide(Wide::TcpRead).store(before + received as u64, Ordering::Relaxed);
+            let read = before + received as u64;
+            self.window.wide(Wide::TcpRead).store(read, Ordering::Relaxed);
+            if self.switch_in() == Some(read)
+                && self.small(Small::Sleepers).load(Ordering::Relaxed) > 0
+            {
+                self.doorbell.ring(); // For what the ring has had all the time.
+            }
         }
         Ok(Some(received))
     }

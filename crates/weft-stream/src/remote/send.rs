@@ -260,7 +260,7 @@ impl<W: Wire> Remote<W> {
             return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
         }
         let is_over = self.wire().is_none() && !self.is_late()
-            || self.has_left()
+            || self.back_out().is_some()
             || self.is_set(Small::Gone)
             || !self.has_switched() && self.switch_in().is_none();
         if is_over {
