@@ -261,7 +261,7 @@ fn wrong_rules_start_no_program() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let ended = ask_under(&sockets, "# fine\nuse tcp\n")?;
     ensure!(ended.status.code() == Some(126), ended.complaint("not refused"));
-    ended.said("rules:2: a rule is `use shm|tcp")?;
+    ended.said("rules:2: a rule is `use shm|verbs|tcp")?;
     Ok(())
 }
 

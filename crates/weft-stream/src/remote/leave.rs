@@ -60,6 +60,8 @@ impl<W: Wire> Remote<W> {
         // arrived was found out then.
         let may_miss_some = || !self.is_set(Small::ShutWrite) && !self.has_peer_read_all();
         if !self.say(Said::Back, head + 1) && may_miss_some() {
+            // It has not been said, and what was sent before may be missing.
+            self.window.told(Said::Back).store(0, Ordering::Release);
             return Err(Broken);
         }
         self.show_left();
