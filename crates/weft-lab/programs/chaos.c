@@ -4,6 +4,7 @@
  *   chaos kill ROUNDS SEED    two processes stream to each other; one is killed, or both end in order
  *   chaos many COUNT          one connection after the other; descriptors and memory stay as they were
  *   chaos wide COUNT          so many at once, each of which carries data of its own
+ *   chaos short COUNT         a message to another process and back; one read gets all of it
  *
  * It complains and ends with status 1 if anything is not as TCP would have it.
  */
@@ -304,6 +305,66 @@ static void wide(int count)
 	}
 }
 
+/* Sometimes one of both ends is late. */
+static void dawdle(void)
+{
+	if (next_random() % 3 == 0)
+		usleep(next_random() % 300);
+}
+
+static void answer_short(int listener, int count)
+{
+	char message[2 * SMALL_BYTES];
+
+	for (int i = 0; i < count; i++) {
+		int fd = check(accept(listener, NULL, NULL), "accept");
+		ssize_t got;
+
+		dawdle();
+		got = check(read(fd, message, sizeof message), "read");
+		if (got != SMALL_BYTES)
+			fail("the server read", got);
+		check(write(fd, message, got), "write");
+		close(fd);
+	}
+}
+
+static void ask_short(const struct sockaddr_in *address, int count)
+{
+	char message[2 * SMALL_BYTES] = { 0 };
+
+	for (int i = 0; i < count; i++) {
+		int fd = connect_to(address);
+		ssize_t got;
+
+		dawdle();
+		check(write(fd, message, SMALL_BYTES), "write");
+		got = check(read(fd, message, sizeof message), "read");
+		if (got != SMALL_BYTES)
+			fail("the client read", got);
+		close(fd);
+	}
+}
+
+/* TCP promises no message boundaries, but on loopback one write is one read, and programs that
+ * send little rely on it: perftest, and Python's own tests. */
+static void short_lived(int count)
+{
+	struct sockaddr_in address;
+	int listener = listen_here(&address), status;
+	pid_t server = check(fork(), "fork");
+
+	if (!server) {
+		state = 1;
+		answer_short(listener, count);
+		_exit(0);
+	}
+	ask_short(&address, count);
+	check(waitpid(server, &status, 0), "waitpid");
+	if (status)
+		fail("the server's status", status);
+}
+
 int main(int argc, char **argv)
 {
 	int count = argc > 2 ? atoi(argv[2]) : 0;
@@ -317,8 +378,10 @@ int main(int argc, char **argv)
 		many(count);
 	} else if (argc == 3 && !strcmp(argv[1], "wide")) {
 		wide(count);
+	} else if (argc == 3 && !strcmp(argv[1], "short")) {
+		short_lived(count);
 	} else {
-		fprintf(stderr, "usage: chaos kill ROUNDS SEED | many COUNT | wide COUNT\n");
+		fprintf(stderr, "usage: chaos kill ROUNDS SEED | many|wide|short COUNT\n");
 		return 2;
 	}
 	return 0;

@@ -46,3 +46,13 @@ fn two_thousand_connections_at_once() -> Result<()> {
     ensure!(totals.joined >= 2_000, "{totals:?}");
     Ok(())
 }
+
+/// While a connection moves to shared memory, too. A fault shows in one of some thousand.
+#[test]
+fn what_is_written_at_once_is_read_at_once() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    run(&sockets, &["short", "20000"])?;
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= 1_000, "{totals:?}");
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 use rustix::thread::futex;
 use weft_sys::{Buffers, SharedGuard, SharedLock};
@@ -106,13 +106,17 @@ impl End {
     ) -> Result<Option<usize>, Errno> {
         let words = self.rx.words();
         let before = words.tcp_read.load(Ordering::Relaxed);
+        let is_decided = || words.switch_at.load(Ordering::Acquire) != NONE;
         let most = match words.switch_at.load(Ordering::Acquire) {
             NONE => {
-                let come = ioctl_fionread(socket)?;
-                if words.switch_at.load(Ordering::Acquire) != NONE {
-                    return Ok(None);
+                // No more is taken than has been seen, for what comes later may be a bell; and no
+                // less, for programs expect a message that came whole to be received whole.
+                let look = How { keep: true, discard: true, look: false };
+                match buffers.recv(socket, look.flags()) {
+                    Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
+                    Ok(0) => return Ok(Some(0)),
+                    come => come? as u64,
                 }
-                come.max(1)
             }
             switch_at => switch_at.saturating_sub(before),
         };

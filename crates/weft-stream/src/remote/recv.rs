@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::event::PollFlags;
-use rustix::io::{Errno, ioctl_fionread};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use weft_sys::{Buffers, SharedLock};
 
@@ -116,24 +116,18 @@ impl<W: Wire> Remote<W> {
         let before = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
         let most = match self.switch_in() {
             None => {
-                let come = ioctl_fionread(socket)?;
-                if self.switch_in().is_some() {
-                    return Ok(None); // Not all that has come need be the stream.
+                // No more is taken than has been seen, for what comes later may be of the third
+                // phase; and no less: see the ends of one host.
+                let look = How { keep: true, discard: true, look: false };
+                match buffers.recv(socket, look.flags()) {
+                    Ok(_) | Err(Errno::AGAIN) if self.switch_in().is_some() => return Ok(None),
+                    Ok(0) => return Ok(Some(0)),
+                    come => come? as u64,
                 }
-                come.max(1)
             }
             Some(switch) => switch - before,
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        // Where nothing had come, what comes may be of the third phase: it is looked at, and left.
-        if most == 1 && self.switch_in().is_none() {
-            let mut byte = [0];
-            if recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK)?.0 > 0
-                && self.switch_in().is_some()
-            {
-                return Ok(None);
-            }
-        }
         let received = match buffers.recv_most(socket, most, how.flags()) {
             Ok(received) => received,
             Err(Errno::AGAIN) if self.switch_in() == Some(before) => return Ok(None),
