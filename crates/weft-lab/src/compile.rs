@@ -1,8 +1,9 @@
 //! Compiles the small programs that the lab brings along.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -38,8 +39,7 @@ pub fn compile_folder(name: &str) -> Result<PathBuf> {
 
 fn build(name: &str, files: &[PathBuf], libraries: &[&str]) -> Result<PathBuf> {
     let executable = scratch("programs")?.join(name);
-    // Tests may compile the same program at the same time: only a finished one gets the name.
-    let unfinished = executable.with_extension(process::id().to_string());
+    let unfinished = unfinished(&executable);
     let output = Command::new(locate("cc")?)
         .args(["-std=gnu17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&unfinished)
@@ -57,6 +57,14 @@ fn build(name: &str, files: &[PathBuf], libraries: &[&str]) -> Result<PathBuf> {
     Ok(executable)
 }
 
+/// Tests may compile the same program at the same time, in this process and in others: each has a
+/// name of its own for it until it is finished.
+fn unfinished(executable: &Path) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    executable.with_extension(format!("{}-{count}", process::id()))
+}
+
 /// Compiles `programs/<name>.go` without C, as most Go programs are, and returns the executable.
 ///
 /// # Errors
@@ -64,7 +72,7 @@ fn build(name: &str, files: &[PathBuf], libraries: &[&str]) -> Result<PathBuf> {
 /// If the compiler is missing, or the program does not compile.
 pub fn compile_go(name: &str) -> Result<PathBuf> {
     let executable = scratch("programs")?.join(name);
-    let unfinished = executable.with_extension(process::id().to_string());
+    let unfinished = unfinished(&executable);
     let output = Command::new(locate("go")?)
         .args(["build", "-o"])
         .args([&unfinished, &source(&format!("programs/{name}.go"))])

@@ -152,13 +152,19 @@ CASE(descriptor_reused_by_another_connection)
 	ON(other.a, do_close);
 }
 
+/* A call's result and error: as one call's arguments they might be evaluated in either order. */
+static void say_failure(const char *call, int result)
+{
+	say("%s %d %s", call, result, strerrorname_np(errno));
+}
+
 CASE(descriptor_dup2_onto_itself)
 {
 	say("dup2 onto itself %d", dup2(pair->a->fd, pair->a->fd) == pair->a->fd);
 	exchange(pair, 1);
-	say("dup3 onto itself %d %s", dup3(pair->a->fd, pair->a->fd, 0), strerrorname_np(errno));
+	say_failure("dup3 onto itself", dup3(pair->a->fd, pair->a->fd, 0));
 	exchange(pair, 1);
-	say("dup2 of nothing %d %s", dup2(999, pair->a->fd), strerrorname_np(errno));
+	say_failure("dup2 of nothing", dup2(999, pair->a->fd));
 	exchange(pair, 1);
 }
 
