@@ -5,6 +5,7 @@
  *   chaos many COUNT          one connection after the other; descriptors and memory stay as they were
  *   chaos wide COUNT          so many at once, each of which carries data of its own
  *   chaos short COUNT         a message to another process and back; one read gets all of it
+ *   chaos herd ROUNDS SEED    one epoll instance, and threads in it, for what many connections bring
  *
  * It complains and ends with status 1 if anything is not as TCP would have it.
  */
@@ -13,12 +14,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -355,11 +361,137 @@ static void short_lived(int count)
 	pid_t server = check(fork(), "fork");
 
 	if (!server) {
+		check(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
 		state = 1;
 		answer_short(listener, count);
 		_exit(0);
 	}
 	ask_short(&address, count);
+	check(waitpid(server, &status, 0), "waitpid");
+	if (status)
+		fail("the server's status", status);
+}
+
+/* A thread that gets nothing looks again after a while: that the other waits for less long. */
+enum { HERD = 24, HERD_ROUND_MS = 10000, HERD_WAITS_MAX = 20000 };
+
+/* Answers whatever comes, sometimes late, until all connections have ended. */
+static void answer_herd(int listener)
+{
+	struct pollfd set[HERD];
+	int open = HERD;
+
+	for (int i = 0; i < HERD; i++) {
+		set[i].fd = check(accept(listener, NULL, NULL), "accept");
+		set[i].events = POLLIN;
+	}
+	while (open > 0) {
+		check(poll(set, HERD, -1), "poll");
+		for (int i = 0; i < HERD; i++) {
+			char message[SMALL_BYTES];
+			ssize_t got;
+
+			if (!set[i].revents)
+				continue;
+			got = check(read(set[i].fd, message, sizeof message), "read");
+			dawdle();
+			if (got > 0) {
+				check(write(set[i].fd, message, got), "write");
+			} else {
+				close(set[i].fd);
+				set[i].fd = -1;
+				open--;
+			}
+		}
+	}
+}
+
+struct herd {
+	int epoll;
+	atomic_int answers, herders, waiting;
+};
+
+/* Takes one answer, and gives it up only when another thread has one, too, if there is more than
+ * one to come: so who sleeps beside this one must be woken for it. */
+static void *herd(void *context)
+{
+	struct herd *all = context;
+
+	for (;;) {
+		struct epoll_event event;
+		char message[SMALL_BYTES];
+
+		if (atomic_load(&all->answers) <= 0)
+			break;
+		switch (check(epoll_wait(all->epoll, &event, 1, HERD_ROUND_MS), "epoll_wait")) {
+		case 0:
+			if (atomic_load(&all->answers) <= 0)
+				continue;
+			fail("answers that nobody was woken for", atomic_load(&all->answers));
+		default:
+			if (event.data.fd < 0)
+				return NULL; /* The end of the round. */
+			check(read(event.data.fd, message, sizeof message), "read");
+			event.events = EPOLLIN | EPOLLONESHOT;
+			check(epoll_ctl(all->epoll, EPOLL_CTL_MOD, event.data.fd, &event), "EPOLL_CTL_MOD");
+			if (atomic_fetch_sub(&all->answers, 1) > all->herders &&
+			    atomic_load(&all->herders) > 1) {
+				int before = atomic_load(&all->answers);
+
+				for (int waited = 0; atomic_load(&all->answers) == before; waited++) {
+					if (waited > HERD_WAITS_MAX)
+						fail("a thread that sleeps through", before);
+					usleep(50);
+				}
+			}
+		}
+	}
+	/* Wakes the other one. */
+	check(eventfd_write(all->waiting, 1), "eventfd_write");
+	return NULL;
+}
+
+/* Rounds in which some of many connections get a message, and answer. One thread waits for the
+ * answers in half of the rounds, and two in the others, in which each has to be woken. */
+static void herd_rounds(int rounds)
+{
+	struct herd all = { .epoll = check(epoll_create1(0), "epoll_create1") };
+	struct sockaddr_in address;
+	int listener = listen_here(&address), fds[HERD], status;
+	pid_t server = check(fork(), "fork");
+
+	if (!server) {
+		check(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
+		answer_herd(listener);
+		_exit(0);
+	}
+	for (int i = 0; i < HERD; i++) {
+		struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT };
+
+		fds[i] = event.data.fd = connect_to(&address);
+		check(epoll_ctl(all.epoll, EPOLL_CTL_ADD, fds[i], &event), "EPOLL_CTL_ADD");
+	}
+	for (int round = 0; round < rounds; round++) {
+		struct epoll_event end = { .events = EPOLLIN, .data.fd = -1 };
+		char message[SMALL_BYTES] = { 0 };
+		int busy = 1 + next_random() % HERD, first = next_random() % HERD;
+		pthread_t other;
+
+		all.waiting = check(eventfd(0, EFD_NONBLOCK), "eventfd");
+		check(epoll_ctl(all.epoll, EPOLL_CTL_ADD, all.waiting, &end), "EPOLL_CTL_ADD");
+		atomic_store(&all.answers, busy);
+		atomic_store(&all.herders, 1 + round % 2);
+		if (round % 2 && pthread_create(&other, NULL, herd, &all))
+			fail("pthread_create", round);
+		for (int i = 0; i < busy; i++)
+			check(write(fds[(first + i) % HERD], message, 1 + next_random() % sizeof message), "write");
+		herd(&all);
+		if (round % 2)
+			pthread_join(other, NULL);
+		close(all.waiting);
+	}
+	for (int i = 0; i < HERD; i++)
+		close(fds[i]);
 	check(waitpid(server, &status, 0), "waitpid");
 	if (status)
 		fail("the server's status", status);
@@ -380,8 +512,11 @@ int main(int argc, char **argv)
 		wide(count);
 	} else if (argc == 3 && !strcmp(argv[1], "short")) {
 		short_lived(count);
+	} else if (argc == 4 && !strcmp(argv[1], "herd")) {
+		state = strtoull(argv[3], NULL, 0);
+		herd_rounds(count);
 	} else {
-		fprintf(stderr, "usage: chaos kill ROUNDS SEED | many|wide|short COUNT\n");
+		fprintf(stderr, "usage: chaos kill|herd ROUNDS SEED | many|wide|short COUNT\n");
 		return 2;
 	}
 	return 0;

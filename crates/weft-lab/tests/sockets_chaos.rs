@@ -56,3 +56,15 @@ fn what_is_written_at_once_is_read_at_once() -> Result<()> {
     ensure!(totals.joined >= 1_000, "{totals:?}");
     Ok(())
 }
+
+/// Whoever waits for many connections is woken for each that has something, and so is a second
+/// thread that waits beside it.
+#[test]
+fn nobody_sleeps_through_what_one_of_many_brings() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let seed = std::env::var("WEFT_CHAOS_SEED").unwrap_or_else(|_| "1".to_owned());
+    run(&sockets, &["herd", "4000", &seed]).with_context(|| format!("WEFT_CHAOS_SEED={seed}"))?;
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= 24, "{totals:?}");
+    Ok(())
+}

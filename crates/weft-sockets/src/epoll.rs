@@ -7,12 +7,14 @@
 //!
 //! Of those, some are *hot*: each wait looks at their rings. Before the thread sleeps they become
 //! *armed*: the peer rings when it has put something, and then they are hot again. So a wait
-//! costs what is going on, and not what is open.
+//! costs what is going on, and not what is open. Of several that were hot until a sleep, the peers
+//! ring one [`alarm`] for all: whatever the first brings, all are hot again.
 //!
 //! # Safety
 //! Only the C library's own functions are called.
 #![allow(unsafe_code)]
 
+mod alarm;
 mod all;
 mod nested;
 mod rests;
@@ -88,6 +90,7 @@ struct Watches {
     counter: u16,
     /// Counts the waits: the last one's number.
     round: u64,
+    nap: alarm::Nap,
 }
 
 /// A socket of ours in an epoll instance.
@@ -117,6 +120,9 @@ struct Watch {
     is_hot: bool,
     /// The peer rings.
     armed: bool,
+    /// But not if the alarm has been rung. Sleeps through which nothing has come so.
+    tagged: bool,
+    idle_sleeps: u32,
     /// The kernel has the doorbell of a connection to another host.
     has_doorbell: bool,
     idle_looks: u32,
@@ -231,6 +237,8 @@ impl Watches {
                         spent: false,
                         is_hot: false,
                         armed: false,
+                        tagged: false,
+                        idle_sleeps: 0,
                         has_doorbell: false,
                         idle_looks: 0,
                         seen: None,

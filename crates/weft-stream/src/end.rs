@@ -171,6 +171,9 @@ impl End {
     /// Another process of ours has the socket, too.
     pub fn retain(&self) {
         self.own.refs.fetch_add(1, Ordering::AcqRel);
+        // Of two that sleep, one that is woken says nothing of the other.
+        fence(Ordering::SeqCst);
+        self.own.waits().tag(None);
     }
 
     /// The socket is about to be closed: who waits asks the kernel. Returns whether nobody else of

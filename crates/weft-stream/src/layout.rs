@@ -3,7 +3,9 @@
 //! Words that different processes write at the same time are 128 bytes apart: the CPU fetches
 //! pairs of cache lines.
 
-use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, SMALL_RING_LEN};
+use crate::limits::{
+    ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, SMALL_RING_LEN,
+};
 use crate::reason::Reason;
 
 pub(crate) const PAGE: usize = 4_096;
@@ -32,8 +34,22 @@ pub(crate) const BUCKETS_COUNT: usize = 4_096;
 pub(crate) const WAYS: usize = 16;
 /// What each slot is: [`entry`].
 pub(crate) const DIRECTORY: usize = BUCKETS + BUCKETS_COUNT * WAYS * 4;
+/// Alarms: [`alarm`].
+const ALARMS: usize = DIRECTORY + CONNECTIONS_MAX * LINES;
 /// What is accessible from the start.
-pub(crate) const COMMON_LEN: usize = DIRECTORY + CONNECTIONS_MAX * LINES;
+pub(crate) const COMMON_LEN: usize = ALARMS + ALARMS_MAX * LINES;
+
+/// The words of an alarm, at [`alarm_at`].
+pub(crate) mod alarm {
+    /// The process that has it; 0: nobody.
+    pub(crate) const OWNER: usize = 0;
+    /// See [`weft_sys::Alarm`].
+    pub(crate) const WORD: usize = 8;
+}
+
+pub(crate) const fn alarm_at(index: usize) -> usize {
+    ALARMS + index * LINES
+}
 
 /// A slot's line in the directory.
 pub(crate) mod entry {
@@ -82,6 +98,8 @@ pub(crate) mod side {
     pub(crate) const EXTENDED: usize = 56;
     /// Threads that sleep in the kernel until something comes.
     pub(crate) const SLEEPERS: usize = 128;
+    /// Which sleep that is ([`weft_sys::Tag`]).
+    pub(crate) const TAG: usize = 152;
     /// A bell is on its way, or has come and nobody has taken it.
     pub(crate) const BELL: usize = 132;
     /// The last of this side is about to close the socket.

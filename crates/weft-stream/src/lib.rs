@@ -6,6 +6,7 @@
 //! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's
 //! end, and it takes over again where the rings will not do.
 
+mod alarms;
 mod bitmap;
 mod credit;
 pub mod datagram;
@@ -34,6 +35,7 @@ mod sweep;
 mod tuple;
 mod words;
 
+pub use alarms::OwnAlarm;
 pub use end::{Carrier, Delays, End, Process};
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};

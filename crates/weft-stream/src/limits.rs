@@ -2,9 +2,11 @@
 //! needs another [`VERSION`].
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
 pub const CONNECTIONS_MAX: usize = 4_096;
+/// Alarms ([`weft_sys::Alarm`]) that epoll instances have at a time. Those beyond go without.
+pub const ALARMS_MAX: usize = 256;
 /// Bytes of a direction's first ring: enough for requests and replies.
 pub const SMALL_RING_LEN: usize = 16 << 10;
 /// Bytes of the ring that replaces it when it has been full once: a stream of bytes. With less,

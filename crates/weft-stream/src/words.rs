@@ -55,6 +55,7 @@ pub(crate) struct Side {
     pub(crate) cookie: &'static AtomicU64,
     pub(crate) program: [&'static AtomicU64; 2],
     pub(crate) sleepers: &'static AtomicU32,
+    pub(crate) tag: &'static AtomicU64,
     pub(crate) bell: &'static AtomicU32,
     pub(crate) space_wanted: &'static AtomicU32,
     pub(crate) doze: &'static AtomicU32,
@@ -79,6 +80,7 @@ impl Side {
             cookie: word64(side::COOKIE),
             program: [word64(side::PROGRAM), word64(side::PROGRAM + 8)],
             sleepers: word(side::SLEEPERS),
+            tag: word64(side::TAG),
             bell: word(side::BELL),
             space_wanted: word(side::SPACE_WANTED),
             doze: word(side::DOZE),
@@ -91,6 +93,7 @@ impl Side {
     pub(crate) fn waits(&self) -> Waits<'static> {
         Waits {
             sleepers: self.sleepers,
+            tag: self.tag,
             bell: self.bell,
             doze: Doze::on(self.doze),
             wanted: self.space_wanted,
@@ -117,6 +120,7 @@ impl Side {
         ];
         words.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.cookie.store(0, Ordering::Relaxed);
+        self.tag.store(0, Ordering::Relaxed);
         self.program.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }

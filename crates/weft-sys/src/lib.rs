@@ -3,6 +3,7 @@
 
 #[cfg(not(loom))]
 mod adopt;
+mod alarm;
 mod atomic;
 mod buffers;
 mod doze;
@@ -35,6 +36,7 @@ mod waits;
 
 #[cfg(not(loom))]
 pub use adopt::Adopted;
+pub use alarm::{Alarm, Stage, Tag};
 pub use buffers::Buffers;
 pub use doze::Doze;
 pub use forkable::{Forkable, in_forked_child, neutralise};
@@ -66,7 +68,7 @@ pub use thread::spawn_quiet;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use userfault::UserFault;
 pub use wait::wait_readable;
-pub use waits::Waits;
+pub use waits::{Sleeper, Waits};
 
 use std::os::fd::OwnedFd;
 

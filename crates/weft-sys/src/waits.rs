@@ -9,7 +9,8 @@
 //! waits looks once more after it has said so, and the peer asks after it has brought something, so
 //! that at least one of them sees the other.
 
-use crate::atomic::{AtomicU32, Ordering, fence};
+use crate::alarm::Tag;
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::doze::Doze;
 use crate::presence::{is_asleep, rise, settle_down};
 
@@ -21,12 +22,25 @@ const RUNG: u32 = 1;
 pub struct Waits<'a> {
     /// Threads that sleep in the kernel until a bell is rung.
     pub sleepers: &'a AtomicU32,
+    /// The sleep of one of them ([`Tag`]); 0 if none has said so.
+    pub tag: &'a AtomicU64,
     /// Whether a bell has been rung that is still to be heard.
     pub bell: &'a AtomicU32,
     /// Threads that doze until something is brought.
     pub doze: Doze<'a>,
     /// Who waits for room, in bits of the user's.
     pub wanted: &'a AtomicU32,
+}
+
+/// For whom bells are rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleeper {
+    /// Nobody sleeps.
+    None,
+    /// One does, and nobody else: an [`Alarm`](crate::Alarm) may tell that it is awake by now.
+    Tagged(Tag),
+    /// Somebody does.
+    Some,
 }
 
 /// Of one's own side.
@@ -39,6 +53,12 @@ impl Waits<'_> {
     /// It sleeps no more.
     pub fn rise(self) {
         rise(self.sleepers);
+    }
+
+    /// One that counts as asleep says which sleep it is, before that begins, or with `None` that it
+    /// is no particular one: before it rises, and before it looks once more if it does not.
+    pub fn tag(self, tag: Option<Tag>) {
+        self.tag.store(tag.map_or(0, Tag::to_word), Ordering::Release);
     }
 
     /// The bell has been taken from the socket: from here on another is rung. What was brought
@@ -59,13 +79,23 @@ impl Waits<'_> {
 
 /// Of the peer's side.
 impl Waits<'_> {
-    /// Something has been brought: wakes who dozes. Returns whether somebody sleeps, for whom a
-    /// bell has to be rung.
+    /// Something has been brought: wakes who dozes. Returns who sleeps, for whom a bell has to be
+    /// rung.
     #[inline]
-    pub fn wake_dozers_for_what_came(self) -> bool {
+    pub fn wake_dozers_for_what_came(self) -> Sleeper {
         let asleep = is_asleep(self.sleepers);
         self.doze.wake();
-        asleep
+        if asleep { self.sleeper() } else { Sleeper::None }
+    }
+
+    /// Who is asleep.
+    #[cold]
+    fn sleeper(self) -> Sleeper {
+        let tag = self.tag.load(Ordering::Acquire);
+        let sleepers = self.sleepers.load(Ordering::Acquire);
+        // It has counted all the time between, so if there was one, it was that.
+        let is_it = sleepers == 1 && self.tag.load(Ordering::Relaxed) == tag;
+        Tag::from_word(tag).filter(|_| is_it).map_or(Sleeper::Some, Sleeper::Tagged)
     }
 
     /// Whether a bell is to be rung now: not while the last one is still to be heard. It counts as
@@ -99,6 +129,7 @@ impl Waits<'_> {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::alarm::{Alarm, Stage};
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
 
@@ -108,14 +139,16 @@ mod models {
     struct Model {
         brought: AtomicU32,
         taken: AtomicU32,
-        reader: [AtomicU32; 4],
-        writer: [AtomicU32; 4],
+        reader: Words,
+        writer: Words,
         bells: Mutex<u32>,
         arrival: Condvar,
     }
 
-    fn waits([sleepers, bell, doze, wanted]: &[AtomicU32; 4]) -> Waits<'_> {
-        Waits { sleepers, bell, doze: Doze::on(doze), wanted }
+    type Words = ([AtomicU32; 4], AtomicU64);
+
+    fn waits(([sleepers, bell, doze, wanted], tag): &Words) -> Waits<'_> {
+        Waits { sleepers, tag, bell, doze: Doze::on(doze), wanted }
     }
 
     impl Model {
@@ -190,7 +223,7 @@ mod models {
                 for _ in 0..COUNT {
                     peer.bring();
                     let reader = waits(&peer.reader);
-                    if reader.wake_dozers_for_what_came() && reader.claim_bell() {
+                    if reader.wake_dozers_for_what_came() != Sleeper::None && reader.claim_bell() {
                         peer.ring();
                     }
                 }
@@ -263,6 +296,89 @@ mod models {
             let found = model.taken.load(Ordering::Acquire) == 1;
             let told = reader.join().expect("no panic");
             assert!(found || told);
+        });
+    }
+
+    /// A thread that sleeps for two peers at once, each of which brings something once.
+    #[derive(Default)]
+    struct Instance {
+        sources: [(AtomicU32, Words); 2],
+        alarm: AtomicU64,
+        /// Bells in the sockets of both.
+        bells: Mutex<[bool; 2]>,
+        arrival: Condvar,
+    }
+
+    impl Instance {
+        fn bring(&self, which: usize) {
+            let (brought, words) = &self.sources[which];
+            brought.store(1, Ordering::Release);
+            let reader = waits(words);
+            let tag = match reader.wake_dozers_for_what_came() {
+                Sleeper::None => return,
+                Sleeper::Tagged(tag) => Some(tag),
+                Sleeper::Some => None,
+            };
+            let alarm = Alarm::on(&self.alarm);
+            if tag.is_some_and(|tag| alarm.stage(tag) == Stage::Woken) {
+                return;
+            }
+            if reader.claim_bell() {
+                self.bells.lock().expect("a model does not panic here")[which] = true;
+                self.arrival.notify_one();
+            }
+            if let Some(tag) = tag {
+                alarm.has_rung(tag);
+            }
+        }
+
+        fn is_brought(&self, which: usize) -> bool {
+            self.sources[which].0.load(Ordering::Acquire) != 0
+        }
+
+        /// As the kernel does: until one has a bell, which is told once. Which.
+        fn sleep(&self) -> [bool; 2] {
+            let mut bells = self.bells.lock().expect("a model does not panic here");
+            while *bells == [false; 2] {
+                bells = self.arrival.wait(bells).expect("a model does not panic here");
+            }
+            std::mem::take(&mut *bells)
+        }
+    }
+
+    /// Peers that ring only if nobody else has: all that they bring is found all the same.
+    #[test]
+    fn one_alarm_is_enough_for_all() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let instance = Arc::new(Instance::default());
+            let peers = [0, 1].map(|which| {
+                let peer = Arc::clone(&instance);
+                thread::spawn(move || peer.bring(which))
+            });
+            let alarm = Alarm::on(&instance.alarm);
+            let own = [0, 1].map(|which| waits(&instance.sources[which].1));
+            own.iter().for_each(|own| own.settle_down());
+            let mut got = [false; 2];
+            while got != [true; 2] {
+                let tag = alarm.next(0);
+                own.iter().for_each(|own| own.tag(Some(tag)));
+                alarm.begin(tag);
+                let found = [0, 1].map(|which| !got[which] && instance.is_brought(which));
+                if found != [false; 2] {
+                    got = [0, 1].map(|which| got[which] || found[which]);
+                    alarm.end(tag);
+                    continue;
+                }
+                let rung = instance.sleep();
+                alarm.end(tag);
+                (0..2).filter(|&which| rung[which]).for_each(|which| own[which].hear());
+                got = [0, 1].map(|which| got[which] || instance.is_brought(which));
+            }
+            for peer in peers {
+                peer.join().expect("no panic");
+            }
         });
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn closing(epoll: RawFd, instance: &Epoll) {
     for place in 0..watches.places.len() {
         watches.remove(place);
     }
+    watches.drop_alarm();
 }
 
 /// The process is confined: all that is watched is the kernel's to tell.
@@ -53,11 +54,12 @@ pub(crate) fn surrender() {
 pub(crate) fn forked() {
     for_each(|_, watches| {
         for watch in watches.places.iter_mut().flatten() {
-            watch.armed = false;
+            (watch.armed, watch.tagged) = (false, false);
             if let Kind::Stream(stream) = &*watch.socket {
                 stream.armed().store(0, Ordering::Relaxed);
             }
         }
+        watches.forget_alarm();
         watches.heat_all();
     });
 }

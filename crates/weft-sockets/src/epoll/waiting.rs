@@ -64,18 +64,21 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 wait.end();
                 return result;
             }
-            let mut all_ring = true;
-            if self.instance.watches.lock().arm_all(self.epoll) {
-                let found = self.collect(events);
-                if found > 0 {
-                    wait.end();
-                    return number(found);
-                }
-                all_ring = self.instance.watches.lock().cool_all();
+            let (begun, is_any) = {
+                let mut watches = self.instance.watches.lock();
+                (watches.begin_sleep(self.epoll), !watches.hot.is_empty())
+            };
+            let found = if is_any { self.collect(events) } else { 0 };
+            if found > 0 {
+                self.instance.watches.lock().end_sleep(begun);
+                wait.end();
+                return number(found);
             }
+            let all_ring = self.instance.watches.lock().cool_all();
             let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
             let nap = if all_ring { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
             let slept = (self.sleep)(events, nap);
+            self.instance.watches.lock().end_sleep(begun);
             if slept < 0 {
                 return slept;
             }

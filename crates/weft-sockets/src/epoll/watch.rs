@@ -182,7 +182,8 @@ impl Watch {
         self.armed
     }
 
-    pub(super) fn disarm(&self) {
+    pub(super) fn disarm(&mut self) {
+        self.tag(None);
         if self.armed
             && let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()
@@ -196,6 +197,7 @@ impl Watch {
             end.end_sleep();
             stream.armed().fetch_sub(1, Ordering::Relaxed);
         }
+        self.armed = false;
     }
 }
 

@@ -56,7 +56,6 @@ impl Watches {
             }
             libc::EPOLL_CTL_DEL if !exclusive(watch.events) => {
                 watch.disarm();
-                watch.armed = false;
                 watch.dormant = true;
                 watch.is_hot = false;
                 self.hot.retain(|&hot| hot != place);
@@ -106,8 +105,8 @@ impl Watches {
     pub(super) fn heat(&mut self, place: usize) {
         let Some(watch) = self.places[place].as_mut() else { return };
         watch.disarm();
-        watch.armed = false;
         watch.idle_looks = 0;
+        watch.idle_sleeps = 0;
         if !watch.is_hot {
             watch.is_hot = true;
             self.hot.push(place);
@@ -257,8 +256,10 @@ impl Watches {
                 continue;
             }
             watch.idle_looks = 0;
-            watch.disarm();
-            watch.armed = false;
+            watch.idle_sleeps = 0;
+            if !watch.tagged {
+                watch.disarm(); // Else the peer does not ring, for nobody sleeps.
+            }
             watch.round = round;
             watch.withdraw_told(epoll);
             events[found] = epoll_event { events: ready, u64: watch.data };
@@ -282,29 +283,22 @@ impl Watches {
             && hot.all(|&place| places[place].as_mut().is_none_or(|watch| watch.is_quiet(epoll)))
     }
 
-    /// From here on the peers of all hot sockets ring. Returns whether there is one.
-    pub(super) fn arm_all(&mut self, epoll: RawFd) -> bool {
-        let places = &mut self.places;
-        for &place in &self.hot {
-            if let Some(watch) = places[place].as_mut() {
-                watch.arm(epoll);
-            }
-        }
-        !self.hot.is_empty()
-    }
-
     /// Nothing has come before the peers of hot sockets could know that they are to ring. Returns
     /// whether they can: those that cannot are looked at again and again.
     pub(super) fn cool_all(&mut self) -> bool {
-        let places = &mut self.places;
         let mut all_ring = true;
-        self.hot.retain(|&place| {
+        let Self { hot, places, nap, .. } = self;
+        hot.retain(|&place| {
             let Some(watch) = places[place].as_mut() else { return false };
             if watch.waits_unheard() {
                 all_ring = false;
                 return true;
             }
-            !watch.cool()
+            let is_cool = watch.cool();
+            if is_cool {
+                nap.cooled(watch);
+            }
+            !is_cool
         });
         all_ring
     }
@@ -318,6 +312,7 @@ impl Watches {
                 return true;
             }
             watch.arm(epoll);
+            watch.tag(None);
             watch.waits_unheard() || !(watch.is_quiet(epoll) && watch.cool())
         });
     }

@@ -7,9 +7,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::time::Timespec;
-use weft_sys::{Buffers, SharedGuard, SharedLock};
+use weft_sys::{Buffers, SharedGuard, SharedLock, Sleeper, Stage, Tag};
 
 use super::{BELL, End};
+use crate::alarms;
 use crate::how::DONTWAIT;
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
@@ -134,13 +135,31 @@ impl End {
     /// direction is held.
     #[inline]
     pub(super) fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
-        let asleep = self.peer.waits().wake_dozers_for_what_came();
-        // Of one that has shut down its half, only the kernel can say whether it still lives.
-        if asleep || self.peer.shut_write.load(Ordering::Relaxed) != 0 {
-            self.ring_bell(socket, held);
+        match self.peer.waits().wake_dozers_for_what_came() {
+            Sleeper::Tagged(tag) => self.wake_unless_woken(socket, held, tag),
+            // Of one that has shut down its half, only the kernel can say whether it still lives.
+            Sleeper::None if self.peer.shut_write.load(Ordering::Relaxed) == 0 => {}
+            Sleeper::Some | Sleeper::None => {
+                self.ring_bell(socket, held);
+            }
         }
         if self.rx.acknowledge() {
             self.announce_room_held(socket, held);
+        }
+    }
+
+    /// Wakes one who sleeps for other connections, too, unless something has come by one of those
+    /// just now.
+    #[cold]
+    fn wake_unless_woken(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>, tag: Tag) {
+        let alarm = alarms::of_peer(self.registry, tag);
+        let is_asleep = alarm.is_none_or(|alarm| alarm.stage(tag) != Stage::Woken);
+        let may_live = self.peer.shut_write.load(Ordering::Relaxed) == 0;
+        if (is_asleep || !may_live)
+            && self.ring_bell(socket, held)
+            && let Some(alarm) = alarm
+        {
+            alarm.has_rung(tag);
         }
     }
 
@@ -166,18 +185,19 @@ impl End {
     }
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
-    /// rings'.
-    pub(super) fn ring_bell(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
+    /// rings'. Returns whether it has been rung just now.
+    pub(super) fn ring_bell(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) -> bool {
         if self.own.shut_write.load(Ordering::Relaxed) != 0 {
-            return; // The kernel sends nothing any more: see `can_be_rung`.
+            return false; // The kernel sends nothing any more: see `can_be_rung`.
         }
         if !self.peer.waits().claim_bell() {
-            return; // The last one is still to be heard.
+            return false; // The last one is still to be heard.
         }
         let words = self.tx.words();
         match send(socket, &BELL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => {
                 words.bells.fetch_add(1, Ordering::Relaxed);
+                return true;
             }
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                 // What fills the socket wakes the peer as well. When that has been read, it takes
@@ -186,5 +206,6 @@ impl End {
             }
             Err(_) => self.own.gone.store(1, Ordering::Relaxed),
         }
+        false
     }
 }

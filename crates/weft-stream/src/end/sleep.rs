@@ -1,11 +1,11 @@
 //! What who waits says before it sleeps.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use weft_sys::Doze;
+use weft_sys::{Doze, Tag};
 
 use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 
@@ -33,6 +33,19 @@ impl End {
     /// From here on the peer rings a bell when it has put something.
     pub fn begin_sleep(&self) {
         self.own.waits().settle_down();
+    }
+
+    /// Who has begun to sleep says which sleep it is, or with `None` that it is none in particular:
+    /// see [`Waits::tag`](weft_sys::Waits::tag). `false`: other processes have the socket, for whom
+    /// no tag of this one's says anything.
+    pub fn tag_sleep(&self, tag: Option<Tag>) -> bool {
+        self.own.waits().tag(tag);
+        fence(Ordering::SeqCst);
+        let is_alone = self.own.refs.load(Ordering::Relaxed) == 1;
+        if !is_alone {
+            self.own.waits().tag(None);
+        }
+        is_alone
     }
 
     /// The end of what [`End::begin_sleep`] began.

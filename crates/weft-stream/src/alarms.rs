@@ -1,0 +1,102 @@
+//! The alarms of a registry: one for each epoll instance that sleeps for several connections.
+
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use weft_sys::{Alarm, Tag};
+
+use crate::layout::{alarm, alarm_at};
+use crate::limits::ALARMS_MAX;
+use crate::registry::Registry;
+
+/// An alarm that is the calling process's, until it is given back or the process ends.
+#[derive(Debug)]
+pub struct OwnAlarm {
+    registry: &'static Registry,
+    index: usize,
+}
+
+impl OwnAlarm {
+    /// Takes one. `None` if all are taken by the living.
+    #[must_use]
+    pub fn take(registry: &'static Registry, pid: u32) -> Option<Self> {
+        let first = pid as usize; // Neighbours do not meet.
+        let all = || (0..ALARMS_MAX).map(|step| (first + step) % ALARMS_MAX);
+        let take = |index: usize, from: u32| {
+            let owner = registry.word(alarm_at(index) + alarm::OWNER);
+            owner.compare_exchange(from, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let index = all().find(|&index| take(index, 0)).or_else(|| {
+            all().find(|&index| {
+                let owner = registry.word(alarm_at(index) + alarm::OWNER).load(Ordering::Relaxed);
+                is_dead(owner) && take(index, owner)
+            })
+        })?;
+        Some(Self { registry, index })
+    }
+
+    /// The tag of the sleep that is to begin next.
+    #[must_use]
+    pub fn next(&self) -> Tag {
+        let index = u16::try_from(self.index).unwrap_or(u16::MAX); // There are fewer.
+        self.alarm().next(index)
+    }
+
+    /// The sleep begins, for all that has its tag.
+    pub fn begin(&self, tag: Tag) {
+        self.alarm().begin(tag);
+    }
+
+    /// It is over: the process looks at whatever has the tag.
+    pub fn end(&self, tag: Tag) {
+        self.alarm().end(tag);
+    }
+
+    fn alarm(&self) -> Alarm<'_> {
+        of(self.registry, self.index)
+    }
+}
+
+/// By then nothing has a tag by it any more. A child, whose parent has it, must forget it instead.
+impl Drop for OwnAlarm {
+    fn drop(&mut self) {
+        self.registry.word(alarm_at(self.index) + alarm::OWNER).store(0, Ordering::Release);
+    }
+}
+
+/// The alarm of a peer's tag, which may be any. `None` for one that cannot be.
+pub(crate) fn of_peer(registry: &Registry, tag: Tag) -> Option<Alarm<'_>> {
+    (tag.index() < ALARMS_MAX).then(|| of(registry, tag.index()))
+}
+
+fn of(registry: &Registry, index: usize) -> Alarm<'_> {
+    Alarm::on(registry.word64(alarm_at(index) + alarm::WORD))
+}
+
+fn is_dead(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_have_no_alarms() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry: &Registry = Box::leak(Box::new(Registry::open(dir.path()).expect("one")));
+        let own = std::process::id();
+        let mut taken: Vec<_> = (0..ALARMS_MAX).map(|_| OwnAlarm::take(registry, own)).collect();
+        assert!(taken.iter().all(Option::is_some));
+        assert!(OwnAlarm::take(registry, own).is_none());
+        let index = taken.remove(0).expect("taken").index;
+        let again = OwnAlarm::take(registry, own).expect("given back");
+        assert_eq!(again.index, index);
+        std::mem::forget(again);
+        assert!(OwnAlarm::take(registry, own).is_none());
+        registry.word(alarm_at(index) + alarm::OWNER).store(i32::MAX as u32, Ordering::Relaxed);
+        assert_eq!(OwnAlarm::take(registry, own).expect("its owner is dead").index, index);
+    }
+}
