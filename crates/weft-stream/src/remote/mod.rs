@@ -39,7 +39,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::event::{PollFlags, Timespec};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
@@ -375,17 +375,10 @@ impl<W: Wire> Remote<W> {
         Errno::CONNRESET
     }
 
-    /// The same in a call that cannot tell the program, unless the kernel has seen the end of a
-    /// peer that has not spoken of it: one that has died.
+    /// The same in a call that cannot tell the program. A peer that has died hears nothing of it;
+    /// one that lives, and may have ended its own half just now, must not take what it has for all.
     fn reset_silently(&self, socket: BorrowedFd<'_>) {
-        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        // One whose bytes come over TCP ends there without a word.
-        let has_died = self.switch_in().is_some()
-            && !self.peer_says(state::SHUT_WRITE)
-            && clock::waits_for(socket, asked, &NOW);
-        let is_told = self.small(Small::ResetTold).load(Ordering::Relaxed) == reset::TOLD;
-        if !has_died && !is_told {
+        if self.small(Small::ResetTold).load(Ordering::Relaxed) != reset::TOLD {
             self.abort(socket);
             self.keep_reset();
         }

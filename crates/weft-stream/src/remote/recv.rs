@@ -41,7 +41,13 @@ impl<W: Wire> Remote<W> {
                 match self.recv_over_tcp(socket, buffers, how) {
                     Ok(Some(received)) => return self.unless_untold(socket, buffers, received),
                     Ok(None) => continue,
-                    Err(Errno::AGAIN) if self.is_cut() => return self.dead(socket),
+                    // What is still to come over TCP comes without the wire.
+                    Err(Errno::AGAIN) if self.is_cut() && self.switch_in().is_none() => {
+                        match self.dead(socket) {
+                            Err(Errno::AGAIN) => continue, // It counts as cut no more.
+                            ended => return ended,
+                        }
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -232,7 +238,8 @@ impl<W: Wire> Remote<W> {
         Ok((self.unread() == 0).then_some(0))
     }
 
-    /// The peer has died, and all that has come from it has been read.
+    /// The peer has died, and all that has come from it has been read. `EAGAIN`: not all, if it has
+    /// not left TCP.
     fn dead(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         self.small(Small::Gone).store(1, Ordering::Relaxed);
         if let Some(error) = self.untold_reset(socket) {
@@ -247,6 +254,7 @@ impl<W: Wire> Remote<W> {
         let ended = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
         match ended {
             Ok((0, _)) if self.has_peer_read_all() => Ok(0),
+            Ok((1.., _)) if self.switch_in().is_none() => Err(Errno::AGAIN),
             _ if self.is_set(Small::ResetTold) => Ok(0),
             Err(error) if error != Errno::AGAIN => {
                 self.note_reset();

@@ -183,6 +183,16 @@ impl<W: Wire> Remote<W> {
         if let Some(error) = self.untold_reset(socket) {
             return Err(error);
         }
+        // A peer that has gone takes nothing. One that only seems so, because the wire has ended
+        // and it sends no more, must not take what follows for what is missing before.
+        if self.is_set(Small::Gone)
+            && !self.is_set(Small::ShutWrite)
+            && !self.is_reset()
+            && self.has_switched()
+            && self.may_have_lost()
+        {
+            return Err(self.abort(socket));
+        }
         let sent = buffers.send(socket, flags | DONTWAIT);
         // The end that the program itself has made is no news of the peer.
         let may_be_own = self.is_set(Small::ShutWrite);
@@ -256,7 +266,11 @@ impl<W: Wire> Remote<W> {
             self.wire().map(|wire| wire.post(&[], Said::State, said | state::CLOSED));
             return Closing::Reset;
         }
-        if self.is_broken() && !self.has_left() && !self.is_set(Small::Gone) {
+        let is_untold = self.small(Small::ResetTold).load(Ordering::Relaxed) == reset::UNTOLD;
+        if is_untold {
+            return Closing::Reset; // No call comes any more that could tell.
+        }
+        if self.is_broken() && !self.has_left() && !self.is_reset() {
             return if self.may_have_lost() { Closing::Reset } else { Closing::Over };
         }
         let is_over = self.wire().is_none() && !self.is_late()

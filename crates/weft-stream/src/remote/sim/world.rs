@@ -72,6 +72,8 @@ struct Side {
     sleepers: u32,
     has_shut_write: bool,
     has_shut_read: bool,
+    /// In the middle of it: the peer may hear of it before it is over.
+    is_closing: bool,
     /// Closed, and that was to be a reset.
     closed: Option<bool>,
     /// What the peer had sent when it closed.
@@ -187,6 +189,7 @@ impl World {
                 sleepers: 0,
                 has_shut_write: false,
                 has_shut_read: false,
+                is_closing: false,
                 closed: None,
                 closed_at: 0,
                 ended: None,
@@ -591,7 +594,7 @@ impl World {
         match error {
             None if this.has_shut_read => {}
             None if this.is_told => {}
-            None if peer.closed.is_none() && !peer.has_shut_write => {
+            None if peer.closed.is_none() && !peer.is_closing && !peer.has_shut_write => {
                 self.fail(side, "an end that nobody has made");
             }
             // Of what a process that was killed had under way, nothing is known.
@@ -704,10 +707,12 @@ impl World {
     /// Who gets the socket next needs to know of nothing but TCP.
     fn check_left(&self, side: usize, end: &Remote<Rdma>, took: u64) {
         const LONG_NS: u64 = 100_000_000;
-        let peer = self.sides[1 - side].borrow().end.clone();
-        let Some(peer) = peer.filter(|_| !self.is_cut.get() && self.mutation.is_none()) else {
-            return;
+        let (peer, is_closing) = {
+            let peer = self.sides[1 - side].borrow();
+            (peer.end.clone(), peer.is_closing)
         };
+        let is_checked = !is_closing && !self.is_cut.get() && self.mutation.is_none();
+        let Some(peer) = peer.filter(|_| is_checked) else { return };
         let heads = |from: &Remote<Rdma>, to: &Remote<Rdma>| {
             [from.window().told(Said::Head), to.window().heard(Said::Head)]
                 .map(|head| head.load(Ordering::Relaxed))
@@ -735,6 +740,7 @@ impl World {
 
     fn close(&self, side: usize) {
         let Some((end, socket)) = self.parts_of(side) else { return };
+        self.sides[side].borrow_mut().is_closing = true;
         let reset = self.close_end(&end);
         let received = self.sides[side].borrow().received;
         self.note(side, || format!("closes, with a reset: {reset}"));
