@@ -5,6 +5,7 @@
  *   chaos many COUNT          one connection after the other; descriptors and memory stay as they were
  *   chaos wide COUNT          so many at once, each of which carries data of its own
  *   chaos short COUNT         a message to another process and back; one read gets all of it
+ *   chaos edges COUNT         a message back and forth, of which epoll tells each time it changes
  *   chaos herd ROUNDS SEED    one epoll instance, and threads in it, for what many connections bring
  *
  * It complains and ends with status 1 if anything is not as TCP would have it.
@@ -375,6 +376,55 @@ static void short_lived(int count)
 /* A thread that gets nothing looks again after a while: that the other waits for less long. */
 enum { HERD = 24, HERD_ROUND_MS = 10000, HERD_WAITS_MAX = 20000 };
 
+/* Sends back what comes, until so many messages have: waits for edges, as nginx does, of room as well
+ * as of bytes. */
+static void bounce(int fd, int count, bool begins)
+{
+	int epoll = check(epoll_create1(0), "epoll_create1");
+	struct epoll_event event = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET };
+	char message[SMALL_BYTES] = { 0 };
+
+	check(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), "EPOLL_CTL_ADD");
+	for (int i = begins ? -1 : 0; i < count; i++) {
+		ssize_t got = i < 0 ? 1 : -1;
+
+		errno = EAGAIN;
+		while (got < 0 && errno == EAGAIN) {
+			if (check(epoll_wait(epoll, &event, 1, HERD_ROUND_MS), "epoll_wait") == 0)
+				fail("an edge that was not told, of message", i);
+			if (event.events & EPOLLIN)
+				got = read(fd, message, sizeof message);
+		}
+		check(got, "read");
+		check(write(fd, message, got), "write");
+		/* So that the answer comes at any moment of the next wait. */
+		for (volatile int idle = next_random() % 3000; idle > 0; idle--)
+			;
+	}
+	close(epoll);
+}
+
+static void edges(int count)
+{
+	struct sockaddr_in address;
+	int listener = listen_here(&address), fd, status;
+	pid_t server = check(fork(), "fork");
+
+	if (!server) {
+		check(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
+		fd = check(accept4(listener, NULL, NULL, SOCK_NONBLOCK), "accept4");
+		bounce(fd, count, false);
+		_exit(0);
+	}
+	fd = connect_to(&address);
+	check(fcntl(fd, F_SETFL, O_NONBLOCK), "fcntl");
+	bounce(fd, count - 1, true);
+	check(waitpid(server, &status, 0), "waitpid");
+	if (status)
+		fail("the server's status", status);
+}
+
+
 /* Answers whatever comes, sometimes late, until all connections have ended. */
 static void answer_herd(int listener)
 {
@@ -512,11 +562,13 @@ int main(int argc, char **argv)
 		wide(count);
 	} else if (argc == 3 && !strcmp(argv[1], "short")) {
 		short_lived(count);
+	} else if (argc == 3 && !strcmp(argv[1], "edges")) {
+		edges(count);
 	} else if (argc == 4 && !strcmp(argv[1], "herd")) {
 		state = strtoull(argv[3], NULL, 0);
 		herd_rounds(count);
 	} else {
-		fprintf(stderr, "usage: chaos kill|herd ROUNDS SEED | many|wide|short COUNT\n");
+		fprintf(stderr, "usage: chaos kill|herd ROUNDS SEED | many|wide|short|edges COUNT\n");
 		return 2;
 	}
 	return 0;

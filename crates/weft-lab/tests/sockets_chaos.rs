@@ -57,6 +57,16 @@ fn what_is_written_at_once_is_read_at_once() -> Result<()> {
     Ok(())
 }
 
+/// Who is told of changes alone is told of each, at whichever moment of a wait it comes.
+#[test]
+fn no_edge_is_lost() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    run(&sockets, &["edges", "200000"])?;
+    let totals = sockets.totals()?;
+    ensure!(totals.joined >= 1, "{totals:?}");
+    Ok(())
+}
+
 /// Whoever waits for many connections is woken for each that has something, and so is a second
 /// thread that waits beside it.
 #[test]

@@ -101,13 +101,15 @@ impl Watch {
 
     fn news_of(&self, stream: &Stream, end: Link<'_>) -> News {
         let asked = self.events & !MODES | ERR_HUP;
+        // What comes between the two is told twice rather than never.
+        let seen = Some((end.progress().0, stream.ended()));
         let (now, ours) = stream.readiness(end);
         let mut news = News { events: 0, seen: self.seen, of_room: false };
         if ours != 0 {
             news.events = now & asked & (ours | ERR_HUP | RDHUP);
         }
         if self.events & EDGE != 0 && news.events != 0 {
-            news.seen = Some((end.progress().0, stream.ended()));
+            news.seen = seen;
             if news.seen == self.seen {
                 // Room alone is news only for one who has found none.
                 news.of_room = stream.is_full();
