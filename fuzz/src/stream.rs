@@ -73,6 +73,6 @@ pub fn stream(data: &[u8]) {
         call(end, socket.as_fd(), record[10], usize::from(record[11]) * 257);
     }
     for end in ends {
-        let _ = end.release();
+        let _ = end.release(std::process::id());
     }
 }

@@ -15,7 +15,7 @@ use crate::{epoll, errno, remote, settings};
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
     let before = errno::get();
-    leave_all(); // While the reason can still be counted.
+    leave_all(Reason::Confined); // While the reason can still be counted.
     if settings::confine() {
         epoll::surrender();
         table::within(0, u32::MAX).for_each(surrender);
@@ -26,14 +26,14 @@ pub(crate) fn confine() {
 }
 
 /// Has every connection go on over TCP.
-pub(crate) fn leave_all() {
+pub(crate) fn leave_all(why: Reason) {
     if !settings::enabled() {
         return;
     }
     for fd in table::within(0, u32::MAX) {
         match table::find(fd).as_deref() {
             Some(Kind::Stream(stream)) => {
-                stream.leave(fd, Reason::Confined);
+                stream.leave(fd, why);
                 if let Some(end) = stream.end() {
                     end.hush(borrow(fd));
                 }
@@ -55,10 +55,8 @@ fn surrender(fd: RawFd) {
         Kind::Stream(stream) => {
             stream.surrender(fd);
             drop(table::remove(fd));
-            if held.descriptors() == 0
-                && let Some(end) = stream.end()
-            {
-                end.release();
+            if held.descriptors() == 0 {
+                stream.let_go();
             }
         }
         Kind::Datagram(datagram) => {

@@ -13,7 +13,7 @@
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
 //! * `reason`: what carries a connection, and why, for who wants to know;
-//! * `process`: start, fork, exec and end of the process;
+//! * `process`: start, fork and end of the process; `handover`: programs that get its sockets;
 //! * `confine`: what becomes of all that when a process gives up system calls;
 //! * `hooks`: the C functions.
 //!
@@ -35,6 +35,8 @@ mod epoll;
 mod errno;
 #[cfg(not(test))]
 mod extended;
+#[cfg(not(test))]
+mod handover;
 #[cfg(not(test))]
 mod hooks;
 #[cfg(not(test))]

@@ -55,10 +55,17 @@ both! {
     fn has_peer_shut(&self) -> bool;
     fn begin_sleep(&self);
     fn want_room(&self);
-    fn retain(&self);
 }
 
 impl<'a> Link<'a> {
+    /// The socket is being passed to another process, which holds it, too.
+    pub(crate) fn pass_on(self) {
+        match self {
+            Self::Here(end) => end.pass_on(),
+            Self::There(far) => far.retain(),
+        }
+    }
+
     /// Takes part in what the peer wants, as [`End::advance`]; what one on another host wants, a
     /// thread does.
     #[inline]

@@ -5,17 +5,18 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
 
 use crate::datagram::Datagram;
 use crate::hooks::files;
+use crate::reason::Reason;
 use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
-use crate::{epoll, errno, extended, hooks, remote, settings};
+use crate::{confine, epoll, errno, extended, hooks, remote, settings};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -67,7 +68,10 @@ pub(crate) fn end_at_once() {
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::remove(fd).map(std::mem::ManuallyDrop::new) else { continue };
         match &**held {
-            Kind::Stream(stream) if held.descriptors() == 0 => stream.closing(fd),
+            Kind::Stream(stream) if held.descriptors() == 0 => {
+                stream.closing(fd);
+                stream.let_go();
+            }
             Kind::Datagram(datagram) if held.descriptors() == 0 => datagram.tell_at_last(fd),
             _ => {}
         }
@@ -75,9 +79,36 @@ pub(crate) fn end_at_once() {
     remote::finish();
 }
 
+/// Children have process numbers that say nothing here: `unshare(2)` and `setns(2)`.
+static CHILDREN_ELSEWHERE: AtomicBool = AtomicBool::new(false);
+
+/// The process's children will be in another PID namespace. Threads there have numbers that mean
+/// other threads here, or none, so that a holder of a lock could be taken for dead: connections
+/// go back to TCP before a child is born. Returns whether it was so before.
+pub(crate) fn begin_children_elsewhere() -> bool {
+    CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
+}
+
+/// The process's next children will be in its own namespace.
+pub(crate) fn end_children_elsewhere() {
+    CHILDREN_ELSEWHERE.store(false, Ordering::Relaxed);
+}
+
+/// Descriptors or memory are shared with a process in a way that is not counted: from here on
+/// everything is the kernel's.
+pub(crate) fn stay_on_tcp(why: Reason) {
+    let before = errno::get();
+    confine::leave_all(why);
+    settings::disable();
+    errno::set_raw(before);
+}
+
 pub(crate) extern "C" fn before_fork() {
     static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
+        confine::leave_all(Reason::Processes);
+    }
     promised::freeze();
     remote::finish(); // A child would hold their sockets open.
     for fd in table::within(0, u32::MAX) {
@@ -107,22 +138,37 @@ pub(crate) extern "C" fn in_parent() {
     unsafe { promised::thaw() };
 }
 
+/// There is no child after all.
+pub(crate) fn fork_failed() {
+    for_each_stream(|_, stream| stream.not_forked());
+}
+
 pub(crate) extern "C" fn in_child() {
     in_parent();
-    PID.store(std::process::id(), Ordering::Relaxed);
+    let parent = PID.swap(std::process::id(), Ordering::Relaxed);
     renew_proof();
     weft_sys::forget_thread();
     settings::enter();
+    for_each_stream(|_, stream| stream.forked(parent));
+    remote::forked();
+    epoll::forked();
+    promised::forked();
+    if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
+        // Bytes that have come into memory are still read from there.
+        weft_sys::hide_threads();
+        settings::disable();
+    }
+}
+
+/// Does something with each TCP socket, by each of its descriptors.
+pub(crate) fn for_each_stream(mut act: impl FnMut(RawFd, &Stream)) {
     for fd in table::within(0, u32::MAX) {
         if let Some(held) = table::find(fd)
             && let Kind::Stream(stream) = &*held
         {
-            stream.forked();
+            act(fd, stream);
         }
     }
-    remote::forked();
-    epoll::forked();
-    promised::forked();
 }
 
 /// What tells this process's memory from that of another one with its number.
@@ -200,7 +246,7 @@ fn inherit() {
     let names = entries.flatten().map(|entry| entry.file_name());
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
-        adopt(fd, false);
+        adopt(fd);
         if sockopt::socket_type(borrow(fd)) == Ok(SocketType::DGRAM)
             && is_internet(fd)
             && let Some(datagram) = Datagram::inherited(fd)
@@ -211,9 +257,9 @@ fn inherit() {
     files::replace_standard();
 }
 
-/// Goes on with the connection of a TCP socket that this process has got from another, which has
-/// counted it in for that (`is_counted`), or from the program that it was before.
-pub(crate) fn adopt(fd: RawFd, is_counted: bool) {
+/// Goes on with the connection of a TCP socket that this process has got from another one or from
+/// the program that it was before, if there is something of it in memory.
+pub(crate) fn adopt(fd: RawFd) {
     if sockopt::socket_type(borrow(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
         return;
     }
@@ -223,22 +269,23 @@ pub(crate) fn adopt(fd: RawFd, is_counted: bool) {
         // By another descriptor it is here already.
         if let Kind::Stream(stream) = &*held
             && let Some(end) = stream.end()
-            && is_counted
         {
-            end.release();
+            end.received_again();
         }
         return table::share(&held, fd);
     }
-    let find = |(own, peer)| End::inherited(settings::registry()?, own, peer, cookie);
+    let numbers = (weft_sys::network_namespace(borrow(fd)), cookie);
+    let find = |ends| End::inherited(settings::registry()?, ends, numbers, number());
     match stream::addresses(fd).and_then(find) {
-        Some(end) if is_counted && end.is_over() => drop(end.release()),
+        // All of it is the kernel's.
+        Some(end) if end.is_over() => drop(end.release(number())),
         Some(end) => table::install(fd, Kind::Stream(Stream::inherited(end))),
         None => {}
     }
 }
 
 /// Whether a socket is of IPv4 or IPv6.
-fn is_internet(fd: RawFd) -> bool {
+pub(crate) fn is_internet(fd: RawFd) -> bool {
     use rustix::net::AddressFamily;
     let domain = sockopt::socket_domain(borrow(fd));
     domain.is_ok_and(|domain| domain == AddressFamily::INET || domain == AddressFamily::INET6)

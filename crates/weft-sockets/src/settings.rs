@@ -44,6 +44,11 @@ pub(crate) fn confine() -> bool {
     ENABLED.swap(false, Ordering::Relaxed) && !CONFINED.swap(true, Ordering::Relaxed)
 }
 
+/// Nothing is carried any more but what is on its way.
+pub(crate) fn disable() {
+    ENABLED.store(false, Ordering::Relaxed);
+}
+
 /// Whether it has.
 #[inline]
 pub(crate) fn is_confined() -> bool {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{getpeername, getsockname, sockopt};
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Role, Tuple, is_local};
-use weft_sys::{Lock, Spin};
+use weft_sys::{Lock, Spin, network_namespace};
 
 use crate::extended::Extended;
 use crate::link::Link;
@@ -92,6 +92,8 @@ pub(crate) struct Stream {
     asked: AtomicU64,
     /// The last fork that it has been told of.
     fork: AtomicU32,
+    /// The number by which this process holds the end; 0: not, or not any more.
+    holder: AtomicU32,
     /// What it has in extended mode.
     extended: OnceLock<Box<Extended>>,
 }
@@ -158,6 +160,7 @@ impl Stream {
             files: AtomicU32::new(0),
             asked: AtomicU64::new(0),
             fork: AtomicU32::new(0),
+            holder: AtomicU32::new(0),
             extended: OnceLock::new(),
         }
     }
@@ -171,8 +174,14 @@ impl Stream {
     pub(crate) fn inherited(end: End) -> Self {
         let stream = Self::new(Phase::Connecting);
         end.revoke_of(process::number());
+        stream.holder.store(process::number(), Ordering::Relaxed);
         let _ = stream.end.set(end); // It is fresh.
         stream
+    }
+
+    /// A socket that is the kernel's for good.
+    pub(crate) fn kernels() -> Self {
+        Self::new(Phase::Tcp)
     }
 
     /// A socket that `accept` has returned.
@@ -194,7 +203,7 @@ impl Stream {
             reason::tell((own, peer), Reason::Rule);
             return None;
         }
-        stream.look_at(fd, Tuple::new(peer, own), &Before::default());
+        stream.look_at(fd, tuple(fd, peer, own), &Before::default());
         Some(stream)
     }
 
@@ -224,11 +233,6 @@ impl Stream {
         self.far.get().map(Arc::as_ref).filter(|far| !far.is_off())
     }
 
-    /// Whether the other end is on another host, and verbs carry it or may.
-    pub(crate) fn is_far(&self) -> bool {
-        self.end().is_none() && self.far().is_some()
-    }
-
     /// Looks for the peer on another host, in the background.
     fn seek_far(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
         match remote::seek(fd, role, ends) {
@@ -247,7 +251,20 @@ impl Stream {
             end.begin_sleep();
             self.armed_early.store(1, Ordering::Relaxed);
         }
-        let _ = self.end.set(end); // It has none: the callers have looked.
+        // By the same thread, or under the lock of `before`: it has none yet.
+        if self.end.set(end).is_ok() {
+            self.holder.store(process::number(), Ordering::Release);
+        }
+    }
+
+    /// This process does not hold the end any more. Once.
+    pub(crate) fn let_go(&self) {
+        let holder = self.holder.swap(0, Ordering::AcqRel);
+        if holder != 0
+            && let Some(end) = self.end()
+        {
+            end.release(holder);
+        }
     }
 
     /// Who watches it looks at the rings now.
@@ -295,7 +312,7 @@ impl Stream {
             let why = if registry.is_some() { Reason::Room } else { Reason::Registry };
             let me = process::me(fd);
             let offer =
-                |registry| End::offer(registry, &Tuple::new(own, peer), &me, settings::flow());
+                |registry| End::offer(registry, &tuple(fd, own, peer), &me, settings::flow());
             match registry.and_then(offer) {
                 Some(end) => self.begin(end),
                 None => self.fall_back(why),
@@ -305,9 +322,10 @@ impl Stream {
 
     /// `connect` has dissolved the connection (`AF_UNSPEC`); the socket may make another.
     pub(crate) fn dissolved(&self) {
-        if let Some(end) = self.end() {
-            end.release();
-        } else if let Some(far) = self.far() {
+        self.let_go();
+        if self.end().is_none()
+            && let Some(far) = self.far()
+        {
             far.close(false);
         }
     }
@@ -337,6 +355,49 @@ impl Stream {
         self.told.tell(fd, self.end(), true);
     }
 
+    /// The program that this process is about to become holds the end in its place.
+    pub(crate) fn hand_over(&self) {
+        let holder = self.holder.swap(0, Ordering::AcqRel);
+        if holder != 0
+            && let Some(end) = self.end()
+        {
+            end.hand_over(holder);
+        }
+    }
+
+    /// The process has not become another program, and holds the end again. `false` if there is no
+    /// connection any more that it could hold.
+    pub(crate) fn hold_again(&self) -> bool {
+        let Some(end) = self.end() else { return true };
+        let own = process::number();
+        if self.holder.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return true; // By another descriptor it does already.
+        }
+        let holds = end.hold_again(own);
+        if !holds {
+            self.holder.store(0, Ordering::Release);
+        }
+        holds
+    }
+
+    /// The socket is about to be closed because this process becomes another program.
+    pub(crate) fn closing_by_exec(&self, fd: RawFd) {
+        if self.holder.load(Ordering::Acquire) == 0 {
+            return; // It stays open by another descriptor, or has been dealt with.
+        }
+        if let Some(end) = self.end().filter(|end| end.is_sole_holder()) {
+            let unread = end.unread() > 0;
+            // Should the program not start, the connection goes on over TCP.
+            self.leave(fd, Reason::Started);
+            end.part();
+            end.hush(borrow(fd));
+            if unread {
+                let _ = sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
+            }
+        }
+        self.let_go();
+    }
+
     /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
     pub(crate) fn has_rest(&self) -> bool {
         match self.link() {
@@ -348,8 +409,8 @@ impl Stream {
 
     /// The socket goes to another program, which does not have the window of a connection between
     /// hosts.
-    pub(crate) fn hand_on(&self, fd: RawFd) {
-        self.leave(fd, Reason::PassedOn);
+    pub(crate) fn hand_on(&self, fd: RawFd, why: Reason) {
+        self.leave(fd, why);
         if let Some(far) = self.far() {
             far.hand_on(borrow(fd));
         }
@@ -379,7 +440,7 @@ impl Stream {
             self.wait_for_offer(fd);
         }
         match self.link() {
-            Some(Link::Here(end)) => end.retain(),
+            Some(Link::Here(end)) => end.expect_child(process::number()),
             Some(Link::There(far)) => {
                 // The queue pair stays the parent's.
                 far.leave(borrow(fd));
@@ -396,8 +457,24 @@ impl Stream {
         }
     }
 
-    /// This is a child just born: queue pairs are the parent's.
-    pub(crate) fn forked(&self) {
+    /// The child that was to be born has not been: several descriptors may stand for the socket.
+    pub(crate) fn not_forked(&self) {
+        if self.fork.swap(0, Ordering::Relaxed) != 0
+            && let Some(Link::Here(end)) = self.link()
+        {
+            end.expect_no_child(process::number());
+        }
+    }
+
+    /// This is a child just born of `parent`: queue pairs are the parent's.
+    pub(crate) fn forked(&self, parent: u32) {
+        let (was, now) = (parent, process::number());
+        let turned = self.holder.compare_exchange(was, now, Ordering::AcqRel, Ordering::Relaxed);
+        if turned.is_ok()
+            && let Some(end) = self.end()
+        {
+            end.child_born(parent, now);
+        }
         if let Some(far) = self.far.get() {
             far.disown();
         }
@@ -516,7 +593,7 @@ impl Stream {
             return;
         }
         match addresses(fd) {
-            Some((own, peer)) => self.look_at(fd, Tuple::new(peer, own), before),
+            Some((own, peer)) => self.look_at(fd, tuple(fd, peer, own), before),
             None => self.fall_back(Reason::Peer), // It has gone.
         }
     }
@@ -547,10 +624,12 @@ impl Stream {
         if end.part() {
             end.hush(borrow(fd)); // A relative that goes on may be asleep until its bell.
         }
-        if end.release() && unread {
+        if unread && end.is_sole_holder() {
             // As TCP does when the closing end has not read everything: a reset.
             let _ = sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
         }
+        // The slot is given back with the last reference: a call of another thread may be under
+        // way, as the kernel keeps the socket for it.
     }
 
     /// `shutdown(2)`, before the kernel is told.
@@ -576,6 +655,19 @@ impl Stream {
         );
         if same { Ok(()) } else { Err(Errno::BADF) }
     }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !settings::is_confined() {
+            self.let_go();
+        }
+    }
+}
+
+/// What names the connection of a socket, in its network namespace.
+fn tuple(fd: RawFd, connector: SocketAddr, acceptor: SocketAddr) -> Tuple {
+    Tuple::new(connector, acceptor).in_namespace(network_namespace(borrow(fd)))
 }
 
 /// Tells the peer what `shutdown(2)` tells the kernel.

@@ -21,10 +21,12 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use rustix::process::geteuid;
 use weft_sys::{SharedGuard, SharedLock};
 
 use crate::flow::{Flow, Queue};
 use crate::grants::Grants;
+use crate::holders::{Holder, Holders};
 use crate::layout::{entry, entry_at, side, totals};
 use crate::limits::WRITABLE_LEN;
 use crate::registry::Registry;
@@ -79,12 +81,12 @@ impl End {
         me: &Process,
         flow: Flow,
     ) -> Option<Self> {
-        let slot = registry.take(tuple)?;
+        let (slot, generation) = registry.take(tuple)?;
         // Credits stand for buffers, which have to be there.
         let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
         registry.word(entry_at(slot) + entry::FLOW).store(flow as u32, Ordering::Relaxed);
-        let end = Self::at(registry, slot, Role::Connector);
+        let end = Self::at(registry, slot, generation, Role::Connector);
         for (side, role) in [(end.own, Role::Connector), (end.peer, Role::Acceptor)] {
             if side.extended.load(Ordering::Relaxed) != 0 {
                 Grants::of(registry, slot, role).reset();
@@ -94,11 +96,14 @@ impl End {
         end.peer.reset();
         end.tx.words().reset();
         end.rx.words().reset();
+        end.holders().reset();
+        end.peer_holders().reset();
         end.introduce(me);
+        end.holders().add(Holder::Process(me.pid));
         // Whoever finds the offer has it from that moment on.
-        end.peer.refs.store(1, Ordering::Relaxed);
-        if !registry.publish(slot, tuple) {
-            registry.release(slot);
+        end.peer_holders().add(Holder::Acceptor);
+        if !registry.publish(slot, generation, tuple) {
+            registry.release(slot, generation);
             return None;
         }
         registry.total(totals::OFFERED).fetch_add(1, Ordering::Relaxed);
@@ -114,40 +119,47 @@ impl End {
         me: &Process,
         (tcp_sent, tcp_read): (u64, u64),
     ) -> Option<Self> {
-        let slot = registry.find(tuple)?;
-        let end = Self::at(registry, slot, Role::Acceptor);
+        let (slot, generation) = registry.find(tuple)?;
+        let end = Self::at(registry, slot, generation, Role::Acceptor);
         end.introduce(me);
+        end.holders().replace(Holder::Acceptor, Holder::Process(me.pid));
         end.tx.words().tcp_sent.store(tcp_sent, Ordering::Relaxed);
         end.rx.words().tcp_read.store(tcp_read, Ordering::Relaxed);
         Some(end)
     }
 
-    /// The end that a socket is, in a program that has got it from another: by its addresses, and
-    /// by the kernel's number for it.
+    /// The end that a socket is, in the process `pid`, which has got it from another: by its
+    /// addresses, and by the kernel's number for it. From here on that process holds it: in the
+    /// place of the receiver for whom it was passed on, or as one more.
     #[must_use]
     pub fn inherited(
         registry: &'static Registry,
-        own: SocketAddr,
-        peer: SocketAddr,
-        cookie: u64,
+        (own, peer): (SocketAddr, SocketAddr),
+        (namespace, cookie): (u64, u64),
+        pid: u32,
     ) -> Option<Self> {
         let ways =
             [(Role::Connector, Tuple::new(own, peer)), (Role::Acceptor, Tuple::new(peer, own))];
-        let mut ends = registry.live().filter_map(|slot| {
+        let mut ends = registry.live().filter_map(|(slot, generation)| {
             let tuple = registry.tuple_of(slot);
-            let (role, _) = ways.iter().find(|(_, way)| *way == tuple)?;
+            let is_way = |(_, way): &&(Role, Tuple)| way.in_namespace(namespace) == tuple;
+            let (role, _) = ways.iter().find(is_way)?;
             registry.open_slot(slot).ok()?;
-            Some(Self::at(registry, slot, *role))
+            Some(Self::at(registry, slot, generation, *role))
         });
-        ends.find(|end| end.own.cookie.load(Ordering::Relaxed) == cookie)
+        let end = ends.find(|end| end.own.cookie.load(Ordering::Relaxed) == cookie)?;
+        if !end.holders().replace(Holder::Receiver, Holder::Process(pid)) {
+            end.holders().add(Holder::Process(pid));
+        }
+        Some(end)
     }
 
-    fn at(registry: &'static Registry, slot: usize, role: Role) -> Self {
+    fn at(registry: &'static Registry, slot: usize, generation: u32, role: Role) -> Self {
         let flow = registry.flow(slot);
         Self {
             registry,
             slot,
-            generation: registry.generation(slot),
+            generation,
             role,
             own: Side::of(registry, slot, role),
             peer: Side::of(registry, slot, role.other()),
@@ -165,15 +177,91 @@ impl End {
             let part = part.try_into().unwrap_or([0; 8]);
             word.store(u64::from_ne_bytes(part), Ordering::Relaxed);
         }
-        self.own.refs.store(1, Ordering::Release);
     }
 
-    /// Another process of ours has the socket, too.
-    pub fn retain(&self) {
-        self.own.refs.fetch_add(1, Ordering::AcqRel);
+    fn holders(&self) -> Holders {
+        Holders::of(self.registry, self.slot, self.role)
+    }
+
+    fn peer_holders(&self) -> Holders {
+        Holders::of(self.registry, self.slot, self.role.other())
+    }
+
+    /// The process that receives the socket, which is being passed on, holds it, too.
+    pub fn pass_on(&self) {
+        self.add_holder(Holder::Receiver);
+    }
+
+    /// A process that has the end already has received its socket once more.
+    pub fn received_again(&self) {
+        self.holders().remove(Holder::Receiver);
+    }
+
+    /// The process `pid` becomes another program, which finds the end by [`End::inherited`].
+    pub fn hand_over(&self, pid: u32) {
+        self.holders().replace(Holder::Process(pid), Holder::Receiver);
+    }
+
+    /// The process `pid`, which has let go of the end or handed it over, holds it all the same.
+    /// `false` if the slot is another connection's by now.
+    #[must_use]
+    pub fn hold_again(&self, pid: u32) -> bool {
+        if self.is_current() && self.holders().replace(Holder::Receiver, Holder::Process(pid)) {
+            return true;
+        }
+        self.holders().add(Holder::Process(pid));
+        fence(Ordering::SeqCst);
+        let holds = self.registry.live_generation(self.slot) == Some(self.generation);
+        if !holds {
+            self.holders().remove(Holder::Process(pid)); // Whoever has it now never knew this one.
+        }
+        holds
+    }
+
+    /// Whether a new program of this process's user would find the connection.
+    #[must_use]
+    pub fn can_be_found(&self) -> bool {
+        self.registry.user() == geteuid().as_raw() && self.registry.is_own()
+    }
+
+    /// The process `parent` is about to have a child, which will hold the socket, too.
+    pub fn expect_child(&self, parent: u32) {
+        self.add_holder(Holder::ChildOf(parent));
+    }
+
+    /// The child has been born, and has this number.
+    pub fn child_born(&self, parent: u32, child: u32) {
+        self.holders().replace(Holder::ChildOf(parent), Holder::Process(child));
+    }
+
+    /// There is no child after all.
+    pub fn expect_no_child(&self, parent: u32) {
+        self.holders().remove(Holder::ChildOf(parent));
+    }
+
+    fn add_holder(&self, holder: Holder) {
+        self.holders().add(holder);
         // Of two that sleep, one that is woken says nothing of the other.
         fence(Ordering::SeqCst);
         self.own.waits().tag(None);
+    }
+
+    /// Whether the slot is still this connection's.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.registry.generation(self.slot) == self.generation
+    }
+
+    /// The kernel's number for the socket (`SO_COOKIE`).
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.own.cookie.load(Ordering::Relaxed)
+    }
+
+    /// Whether no other process holds the socket, as far as is known.
+    #[must_use]
+    pub fn is_sole_holder(&self) -> bool {
+        self.own.refs.load(Ordering::Acquire) <= 1
     }
 
     /// The socket is about to be closed: who waits asks the kernel. Returns whether nobody else of
@@ -188,50 +276,30 @@ impl End {
         is_last
     }
 
-    /// This process does not have the socket any more. Returns whether it was the last one, as far
-    /// as is known.
-    pub fn release(&self) -> bool {
-        if self.registry.generation(self.slot) != self.generation {
+    /// The process `pid` does not hold the socket any more. Returns whether it was the last one, as
+    /// far as is known.
+    pub fn release(&self, pid: u32) -> bool {
+        if !self.is_current() {
             return true; // The peer has found all of us gone.
         }
-        let mut refs = self.own.refs.load(Ordering::Acquire);
-        loop {
-            let Some(fewer) = refs.checked_sub(1) else { return true };
-            if fewer == 0 && self.own.extended.load(Ordering::Relaxed) != 0 {
-                self.own_grants().revoke_all();
-            }
-            let done =
-                self.own.refs.compare_exchange(refs, fewer, Ordering::AcqRel, Ordering::Acquire);
-            match done {
-                Ok(_) if fewer > 0 => return false,
-                Ok(_) => break,
-                Err(now) => refs = now,
-            }
+        if self.is_sole_holder() && self.own.extended.load(Ordering::Relaxed) != 0 {
+            self.own_grants().revoke_all();
+        }
+        if !self.holders().remove(Holder::Process(pid)) {
+            return false;
         }
         fence(Ordering::SeqCst); // Of two that go at once, one sees the other gone.
+        let own_offer = Some((self.slot, self.generation));
         let nobody_came =
-            self.role == Role::Connector && self.registry.find(&self.tuple()) == Some(self.slot);
+            self.role == Role::Connector && self.registry.find(&self.tuple()) == own_offer;
         // Where the kernel has told of the peer's end it may still have its own, and look into the
         // slot until it closes that. If it was killed, the slot is found by a sweep.
-        if nobody_came || self.peer.refs.load(Ordering::Acquire) == 0 {
-            self.give_back();
+        let is_held = |side: &Side| side.refs.load(Ordering::Acquire) > 0;
+        let holds = || is_held(&self.own) || (!nobody_came && is_held(&self.peer));
+        if !holds() {
+            self.registry.release_unless(self.slot, self.generation, holds);
         }
         true
-    }
-
-    /// Both sides may come here at once; one of them gives the slot back.
-    fn give_back(&self) {
-        const GIVEN: u32 = u32::MAX;
-        let first = self.registry_side().joined.swap(GIVEN, Ordering::AcqRel) != GIVEN;
-        if first {
-            self.registry.add_to_totals(self.slot);
-            self.registry.release(self.slot);
-        }
-    }
-
-    /// The side whose word decides who gives the slot back.
-    fn registry_side(&self) -> &Side {
-        if self.role == Role::Connector { &self.own } else { &self.peer }
     }
 
     /// The addresses of both ends.

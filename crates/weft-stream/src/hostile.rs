@@ -87,7 +87,7 @@ proptest! {
         registry().word64(neighbour()).store(7, Ordering::Relaxed);
         let (sockets, ends) = connection(if credit { Flow::Credit } else { Flow::Packed });
         let words = peers_words(CONNECTIONS_MAX - 1);
-        ends[at].retain();
+        ends[at].pass_on();
         for (which, value, what, len) in steps {
             let offset = words[which.index(words.len())];
             if offset.is_multiple_of(8) {
@@ -97,9 +97,9 @@ proptest! {
             }
             call(&ends[at], sockets[at].as_fd(), what, len);
         }
-        registry().add_to_totals(CONNECTIONS_MAX - 1);
         prop_assert_eq!(registry().word64(neighbour()).load(Ordering::Relaxed), 7);
-        registry().release(CONNECTIONS_MAX - 1);
+        let generation = registry().generation(CONNECTIONS_MAX - 1);
+        registry().release(CONNECTIONS_MAX - 1, generation);
     }
 }
 
@@ -114,6 +114,6 @@ fn a_source_without_bytes_is_refused() {
     registry().word64(direction_at(slot, 0) + direction::POSTED).store(1, Ordering::Relaxed);
     let mut bytes = [0; 8];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
-    assert_eq!(sources.pull(Buffers::of(slices), false, false, || true).bytes, 0);
+    assert_eq!(sources.pull(Buffers::of(slices), false, false, || true, |_| true).bytes, 0);
     assert!(sources.are_refused());
 }

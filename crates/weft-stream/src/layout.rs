@@ -4,7 +4,7 @@
 //! pairs of cache lines.
 
 use crate::limits::{
-    ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, SMALL_RING_LEN,
+    ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, HOLDERS_MAX, SMALL_RING_LEN,
 };
 use crate::reason::Reason;
 
@@ -53,10 +53,8 @@ pub(crate) const fn alarm_at(index: usize) -> usize {
 
 /// A slot's line in the directory.
 pub(crate) mod entry {
-    /// 0: free; 1: a connection's.
+    /// Whether a connection has the slot, and how many have had it: [`weft_sys::SlotState`].
     pub(crate) const STATE: usize = 0;
-    /// Counts the connections that have had the slot.
-    pub(crate) const GENERATION: usize = 4;
     /// Two addresses of 16 bytes: the connector's and the acceptor's.
     pub(crate) const ADDRESSES: usize = 8;
     /// The connector's port in the upper half, the acceptor's in the lower.
@@ -69,6 +67,8 @@ pub(crate) mod entry {
     pub(crate) const LEFT: usize = 64;
     /// What carries it: 0 memory, 1 verbs.
     pub(crate) const TRANSPORT: usize = 60;
+    /// The kernel's number for the network namespace of the connection (`SO_NETNS_COOKIE`).
+    pub(crate) const NAMESPACE: usize = 72;
 }
 
 /// A slot: a page of words, then four rings.
@@ -80,6 +80,7 @@ pub(crate) const FILE_LEN: usize = COMMON_LEN + CONNECTIONS_MAX * SLOT_LEN;
 /// The words of one side, at [`side_at`].
 pub(crate) mod side {
     pub(crate) const JOINED: usize = 0;
+    /// How many of [`HOLDERS`] there are, and one more if there are [`UNCOUNTED`] ones.
     pub(crate) const REFS: usize = 4;
     pub(crate) const PID: usize = 8;
     pub(crate) const SHUT_WRITE: usize = 12;
@@ -96,6 +97,8 @@ pub(crate) mod side {
     pub(crate) const DELAYS: usize = 52;
     /// The program wants one-sided operations: [`super::grant`].
     pub(crate) const EXTENDED: usize = 56;
+    /// Others than [`HOLDERS`] may hold the socket.
+    pub(crate) const UNCOUNTED: usize = 60;
     /// Threads that sleep in the kernel until something comes.
     pub(crate) const SLEEPERS: usize = 128;
     /// Which sleep that is ([`weft_sys::Tag`]).
@@ -108,6 +111,8 @@ pub(crate) mod side {
     pub(crate) const DOZE: usize = 140;
     /// Somebody sleeps until there is room: 1 by a futex, 2 in the kernel's poll.
     pub(crate) const SPACE_WANTED: usize = 136;
+    /// Who holds the socket: [`crate::holders`].
+    pub(crate) const HOLDERS: usize = 160;
     pub(crate) const LEN: usize = 256;
 }
 
@@ -227,6 +232,7 @@ const _: () = {
     assert!(BITMAP + CONNECTIONS_MAX / 8 <= PAGE, "the bitmap ends with the first page");
     assert!(Reason::ALL.len() <= totals::FALLBACKS_MAX);
     assert!(totals::FALLBACKS + totals::FALLBACKS_MAX * 8 <= BITMAP);
+    assert!(side::HOLDERS + 4 * HOLDERS_MAX <= side::LEN);
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
     assert!(2 * side::LEN + 2 * direction::LEN <= GRANTS);
     assert!(GRANTS + 2 * GRANTS_MAX * grant::LEN <= SOURCES);

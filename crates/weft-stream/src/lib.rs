@@ -13,6 +13,7 @@ pub mod datagram;
 mod end;
 mod flow;
 mod grants;
+mod holders;
 #[cfg(test)]
 mod hostile;
 mod how;
@@ -23,6 +24,7 @@ mod patience;
 #[doc(hidden)]
 pub mod places;
 mod plan;
+mod pullers;
 mod reason;
 mod registry;
 pub mod remote;
@@ -30,6 +32,7 @@ mod ring;
 pub mod rules;
 mod shown;
 mod snapshot;
+mod sock_diag;
 mod source;
 mod sweep;
 mod tuple;

@@ -2,9 +2,12 @@
 //! needs another [`VERSION`].
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
 pub const CONNECTIONS_MAX: usize = 4_096;
+/// Holders of one side of a connection that are known by their numbers; of those beyond it is only
+/// known that there are some.
+pub const HOLDERS_MAX: usize = 24;
 /// Alarms ([`weft_sys::Alarm`]) that epoll instances have at a time. Those beyond go without.
 pub const ALARMS_MAX: usize = 256;
 /// Bytes of a direction's first ring: enough for requests and replies.

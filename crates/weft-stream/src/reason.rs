@@ -39,11 +39,15 @@ pub enum Reason {
     Forked,
     /// The program gives up system calls that it does not make itself.
     Confined,
+    /// A program that Weft does not count has been started with it.
+    Started,
+    /// A process shares descriptors, memory or process numbers in a way that is not counted.
+    Processes,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -61,6 +65,8 @@ impl Reason {
         Self::PassedOn,
         Self::Forked,
         Self::Confined,
+        Self::Started,
+        Self::Processes,
     ];
 
     /// A word for it.
@@ -84,6 +90,8 @@ impl Reason {
             Self::PassedOn => "passed-on",
             Self::Forked => "forked",
             Self::Confined => "confined",
+            Self::Started => "started",
+            Self::Processes => "processes",
         }
     }
 
@@ -108,6 +116,8 @@ impl Reason {
             Self::PassedOn => "it was passed to another process",
             Self::Forked => "a child was born before the peer was known",
             Self::Confined => "the program gives up system calls",
+            Self::Started => "a program was started with it",
+            Self::Processes => "processes share it in a way that is not counted",
         }
     }
 }

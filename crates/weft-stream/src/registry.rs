@@ -9,11 +9,11 @@ use std::fs::{metadata, read_dir};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::{NamedMemory, OpenSlots, SharedMemory};
+use weft_sys::{NamedMemory, OpenSlots, SharedMemory, SlotState};
 
 use crate::bitmap::Bitmap;
 use crate::flow::Flow;
@@ -26,8 +26,6 @@ use crate::reason::Reason;
 use crate::sweep;
 use crate::tuple::{Tuple, from_halves, halves};
 
-const FREE: u32 = 0;
-const LIVE: u32 = 1;
 /// How the file's name begins.
 const NAME: &str = "weft-sockets";
 
@@ -40,6 +38,9 @@ pub struct Registry {
     opened: OpenSlots,
     /// The second in which the dead were looked for.
     swept: AtomicU64,
+    /// For each side of each slot: the process whose memory may be read as its sender's
+    /// ([`crate::pullers`]).
+    pub(crate) pullers: Vec<AtomicU64>,
 }
 
 /// Why a registry is not to be had.
@@ -109,6 +110,7 @@ impl Registry {
             user,
             opened: OpenSlots::new(count),
             swept: AtomicU64::new(0),
+            pullers: (0..2 * count).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
@@ -142,9 +144,9 @@ impl Registry {
         self.total(totals::USERS).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes a slot for a connection and prepares its directory entry. `None` if all are taken or
-    /// there is no memory.
-    pub(crate) fn take(&self, tuple: &Tuple) -> Option<usize> {
+    /// Takes a slot for a connection and prepares its directory entry. Returns it with its
+    /// generation. `None` if all are taken or there is no memory.
+    pub(crate) fn take(&self, tuple: &Tuple) -> Option<(usize, u32)> {
         let slot = self.bitmap().take().or_else(|| {
             self.sweep_now_and_then();
             self.bitmap().take()
@@ -153,23 +155,28 @@ impl Registry {
             self.bitmap().give(slot);
             return None;
         }
+        let generation = self.state(slot).prepare();
         let at = entry_at(slot);
         let words = halves(tuple.connector).into_iter().chain(halves(tuple.acceptor));
         for (index, half) in words.enumerate() {
             self.word64(at + entry::ADDRESSES + 8 * index).store(half, Ordering::Relaxed);
         }
         self.word(at + entry::PORTS).store(tuple.ports, Ordering::Relaxed);
+        self.word64(at + entry::NAMESPACE).store(tuple.namespace(), Ordering::Relaxed);
         self.word(at + entry::LEFT).store(0, Ordering::Relaxed);
         self.word(at + entry::TRANSPORT).store(0, Ordering::Relaxed);
-        self.word(at + entry::GENERATION).fetch_add(1, Ordering::Relaxed);
-        Some(slot)
+        Some((slot, generation))
+    }
+
+    fn state(&self, slot: usize) -> SlotState<'_> {
+        SlotState::on(self.word64(entry_at(slot) + entry::STATE))
     }
 
     /// Shows a prepared slot to those who look at connections, but not to those who look for one to
     /// join.
-    pub(crate) fn show(&self, slot: usize, transport: u32) {
+    pub(crate) fn show(&self, slot: usize, generation: u32, transport: u32) {
         self.word(entry_at(slot) + entry::TRANSPORT).store(transport, Ordering::Relaxed);
-        self.word(entry_at(slot) + entry::STATE).store(LIVE, Ordering::Release);
+        self.state(slot).publish(generation);
     }
 
     /// What carries a slot's connection.
@@ -188,45 +195,64 @@ impl Registry {
     }
 
     /// Shows a prepared slot to those who look for the tuple. `false` if the table has no room.
-    pub(crate) fn publish(&self, slot: usize, tuple: &Tuple) -> bool {
-        self.word(entry_at(slot) + entry::STATE).store(LIVE, Ordering::Release);
+    pub(crate) fn publish(&self, slot: usize, generation: u32, tuple: &Tuple) -> bool {
+        self.state(slot).publish(generation);
         let words = || self.bucket(tuple);
         for word in words() {
             // The system has one connection of these addresses: any other offer has died.
-            if let Some(stale) = found(word)
+            if let Some((stale, name)) = found(word)
                 && self.tuple_of(stale) == *tuple
             {
-                let _ = word.compare_exchange(name(stale), 0, Ordering::AcqRel, Ordering::Relaxed);
+                let _ = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
-        let mut words = words();
-        words.any(|word| {
-            word.compare_exchange(0, name(slot), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+        let (mut words, name) = (words(), name(slot, generation));
+        words
+            .any(|word| word.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed).is_ok())
     }
 
-    /// The slot in which a connection is offered. Taken from the table: one side accepts.
-    pub(crate) fn find(&self, tuple: &Tuple) -> Option<usize> {
+    /// The slot in which a connection is offered, and its generation. Taken from the table: one
+    /// side accepts. What is taken is the offer that was looked at: its name has the generation.
+    pub(crate) fn find(&self, tuple: &Tuple) -> Option<(usize, u32)> {
         let mut words = self.bucket(tuple);
-        let slot = words.find_map(|word| {
-            let slot = found(word)?;
-            let ours = self.is_live(slot) && self.tuple_of(slot) == *tuple;
+        let (slot, generation) = words.find_map(|word| {
+            let (slot, name_found) = found(word)?;
+            let generation = self.live_generation(slot)?;
+            let ours = name(slot, generation) == name_found && self.tuple_of(slot) == *tuple;
             let taken = || {
-                word.compare_exchange(name(slot), 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                word.compare_exchange(name_found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             };
-            (ours && taken()).then_some(slot)
+            (ours && taken()).then_some((slot, generation))
         })?;
         self.open_slot(slot).ok()?;
-        Some(slot)
+        Some((slot, generation))
     }
 
-    /// Gives a slot back; nobody uses it.
-    pub(crate) fn release(&self, slot: usize) {
+    /// Gives a slot back that nobody of this generation uses any more, and adds what the connection
+    /// has moved to the sums. Of several who come here at once, and of those who come too late, one
+    /// does it.
+    pub(crate) fn release(&self, slot: usize, generation: u32) {
+        self.release_unless(slot, generation, || false);
+    }
+
+    /// The same, unless somebody `holds` it: who comes to hold a slot says so first and then looks
+    /// whether it is live, so that one of the two sees the other.
+    pub(crate) fn release_unless(&self, slot: usize, generation: u32, holds: impl Fn() -> bool) {
+        if !self.state(slot).release(generation) {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        if holds() {
+            return self.state(slot).publish(generation);
+        }
+        if self.is_accessible(slot) {
+            self.add_to_totals(slot);
+        }
         let tuple = self.tuple_of(slot);
         for word in self.bucket(&tuple) {
-            let _ = word.compare_exchange(name(slot), 0, Ordering::AcqRel, Ordering::Relaxed);
+            let name = name(slot, generation);
+            let _ = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
-        let at = entry_at(slot);
         for direction in 0..2 {
             // The first piece stays for the next connection.
             let filled = self.filled(slot, direction);
@@ -237,7 +263,7 @@ impl Registry {
                 self.file.empty_range(big_ring_at(slot, direction) + FILL_LEN, rest);
             }
         }
-        self.word(at + entry::STATE).store(FREE, Ordering::Release);
+        self.state(slot).free(generation);
         self.bitmap().give(slot);
     }
 
@@ -295,9 +321,9 @@ impl Registry {
         self.opened.give_back(&self.file, slot_at(0), SLOT_LEN);
     }
 
-    /// The live slots.
-    pub(crate) fn live(&self) -> impl Iterator<Item = usize> {
-        self.bitmap().taken().filter(|&slot| self.is_live(slot))
+    /// The live slots, with their generations.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.bitmap().taken().filter_map(|slot| Some((slot, self.live_generation(slot)?)))
     }
 
     /// How many slots are in use.
@@ -312,11 +338,12 @@ impl Registry {
     }
 
     pub(crate) fn generation(&self, slot: usize) -> u32 {
-        self.word(entry_at(slot) + entry::GENERATION).load(Ordering::Relaxed)
+        self.state(slot).generation()
     }
 
-    pub(crate) fn is_live(&self, slot: usize) -> bool {
-        self.word(entry_at(slot) + entry::STATE).load(Ordering::Acquire) == LIVE
+    /// The generation of a slot in use.
+    pub(crate) fn live_generation(&self, slot: usize) -> Option<u32> {
+        self.state(slot).live()
     }
 
     pub(crate) fn tuple_of(&self, slot: usize) -> Tuple {
@@ -327,6 +354,7 @@ impl Registry {
             connector: from_halves([half(0), half(1)]),
             acceptor: from_halves([half(2), half(3)]),
             ports: self.word(at + entry::PORTS).load(Ordering::Relaxed),
+            namespace: self.word64(at + entry::NAMESPACE).load(Ordering::Relaxed),
         }
     }
 
@@ -357,15 +385,20 @@ impl Registry {
     }
 }
 
-/// How the table names a slot.
-fn name(slot: usize) -> u32 {
-    u32::try_from(slot + 1).unwrap_or(0)
+/// Bits of a name that hold the slot's number, plus one.
+const SLOT_BITS: u32 = 13;
+const _: () = assert!(CONNECTIONS_MAX < 1 << SLOT_BITS);
+
+/// How the table names a slot of a generation: another one's offer is not mistaken for it.
+fn name(slot: usize, generation: u32) -> u32 {
+    generation << SLOT_BITS | u32::try_from(slot + 1).unwrap_or(0)
 }
 
-/// The slot that a word of the table names.
-fn found(word: &AtomicU32) -> Option<usize> {
-    let slot = word.load(Ordering::Acquire).checked_sub(1)? as usize;
-    (slot < CONNECTIONS_MAX).then_some(slot)
+/// The slot that a word of the table names, and the name.
+fn found(word: &AtomicU32) -> Option<(usize, u32)> {
+    let name = word.load(Ordering::Acquire);
+    let slot = (name & ((1 << SLOT_BITS) - 1)).checked_sub(1)? as usize;
+    (slot < CONNECTIONS_MAX).then_some((slot, name))
 }
 
 /// The name of this process's file of a kind: by its user, and by the namespaces that it is in.
@@ -402,13 +435,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (Registry::open(dir.path()), Registry::open(dir.path()));
         let (ours, theirs) = (ours.expect("a registry"), theirs.expect("the same"));
-        let slot = ours.take(&tuple(1)).expect("room");
-        assert!(ours.publish(slot, &tuple(1)));
+        let (slot, generation) = ours.take(&tuple(1)).expect("room");
+        assert!(ours.publish(slot, generation, &tuple(1)));
         assert_eq!(theirs.find(&tuple(2)), None);
-        assert_eq!(theirs.find(&tuple(1)), Some(slot));
+        assert_eq!(theirs.find(&tuple(1).in_namespace(5)), None, "of another network");
+        assert_eq!(theirs.find(&tuple(1)), Some((slot, generation)));
         assert_eq!(theirs.find(&tuple(1)), None, "one side accepts");
-        assert_eq!(theirs.live().collect::<Vec<_>>(), [slot]);
-        theirs.release(slot);
+        assert_eq!(theirs.live().collect::<Vec<_>>(), [(slot, generation)]);
+        theirs.release(slot, generation);
         assert_eq!((ours.in_use(), ours.live().count()), (0, 0));
         ours.leave();
         assert!(ours.path().exists(), "somebody uses it");
@@ -421,12 +455,30 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let [dead, live] = [(); 2].map(|()| {
-            let slot = registry.take(&tuple(1)).expect("room");
-            assert!(registry.publish(slot, &tuple(1)));
-            slot
+            let (slot, generation) = registry.take(&tuple(1)).expect("room");
+            assert!(registry.publish(slot, generation, &tuple(1)));
+            (slot, generation)
         });
         assert_ne!(dead, live);
         assert_eq!(registry.find(&tuple(1)), Some(live));
+    }
+
+    #[test]
+    fn a_late_release_does_not_free_the_next_owner() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(dir.path()).expect("a registry");
+        let take = |port| {
+            let (slot, generation) = registry.take(&tuple(port)).expect("room");
+            assert!(registry.publish(slot, generation, &tuple(port)));
+            (slot, generation)
+        };
+        let (slot, first) = take(1);
+        registry.release(slot, first);
+        let (again, second) = take(2);
+        assert_eq!(again, slot);
+        registry.release(slot, first);
+        assert_eq!(registry.live_generation(slot), Some(second));
+        assert_eq!(registry.find(&tuple(2)), Some((slot, second)));
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Shown {
         role: Role,
         me: &Process,
     ) -> Option<Self> {
-        let slot = registry.take(tuple)?;
+        let (slot, generation) = registry.take(tuple)?;
         let [own, peer] = [role, role.other()].map(|role| Side::of(registry, slot, role));
         let [out, come] = [role, role.other()].map(|from| Direction::of(registry, slot, from));
         own.reset();
@@ -45,16 +45,9 @@ impl Shown {
         for (word, part) in own.program.iter().zip(me.program.as_chunks::<8>().0) {
             word.store(u64::from_ne_bytes(*part), Ordering::Relaxed);
         }
-        registry.show(slot, VERBS);
+        registry.show(slot, generation, VERBS);
         registry.total(totals::OFFERED).fetch_add(1, Ordering::Relaxed);
-        Some(Self {
-            registry,
-            slot,
-            generation: registry.generation(slot),
-            over: AtomicBool::new(false),
-            out,
-            come,
-        })
+        Some(Self { registry, slot, generation, over: AtomicBool::new(false), out, come })
     }
 
     /// Both ends have agreed.
@@ -84,13 +77,9 @@ impl Shown {
 
     /// Gives the slot back, once.
     fn end(&self) {
-        // When the kernel has forgotten the connection, others may have given it back.
-        if !self.over.swap(true, Ordering::AcqRel)
-            && self.registry.is_live(self.slot)
-            && self.registry.generation(self.slot) == self.generation
-        {
-            self.registry.add_to_totals(self.slot);
-            self.registry.release(self.slot);
+        if !self.over.swap(true, Ordering::AcqRel) {
+            // When the kernel has forgotten the connection, others may have given it back.
+            self.registry.release(self.slot, self.generation);
         }
     }
 

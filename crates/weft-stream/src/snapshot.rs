@@ -113,7 +113,7 @@ impl Registry {
             in_use: self.in_use(),
             fallbacks: Reason::ALL.map(|why| total(totals::FALLBACKS + 8 * why as usize)),
         };
-        for slot in self.live().filter(|&slot| self.is_accessible(slot)) {
+        for (slot, _) in self.live().filter(|&(slot, _)| self.is_accessible(slot)) {
             for way in [0, 1].map(|from| self.direction(slot, from)) {
                 sums.bytes = sums.bytes.wrapping_add(way.bytes);
                 sums.messages = sums.messages.wrapping_add(way.messages);
@@ -140,8 +140,8 @@ impl Registry {
     /// different moments.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionSnapshot> + '_ {
         let abandoned = sweep::abandoned(self);
-        let open = self.live().filter(|&slot| self.is_accessible(slot));
-        open.filter(move |slot| !abandoned.contains(slot)).map(|slot| self.connection(slot))
+        let open = self.live().filter(|&(slot, _)| self.is_accessible(slot));
+        open.filter(move |live| !abandoned.contains(live)).map(|(slot, _)| self.connection(slot))
     }
 
     fn connection(&self, slot: usize) -> ConnectionSnapshot {

@@ -230,13 +230,15 @@ impl Sources {
 
     /// Fills the buffers from the open sources; with `keep` they stay what they are, with `discard`
     /// the bytes are only counted. Looks before each whether the ring has nothing that comes
-    /// first. The reader's lock is held.
+    /// first, and whether the process that is named (`is_peer`) is the peer's: no other one's
+    /// memory is read. The reader's lock is held.
     pub(crate) fn pull(
         &self,
         buffers: Buffers<'_>,
         keep: bool,
         discard: bool,
         is_next: impl Fn() -> bool,
+        is_peer: impl Fn(u32) -> bool,
     ) -> Pulled {
         let mut pulled = Pulled::default();
         let mut wanted = buffers.len();
@@ -254,7 +256,7 @@ impl Sources {
             if !is_next() {
                 break;
             }
-            let unread = |place: &Place| state & COUNT_MASK < place.len;
+            let unread = |place: &Place| state & COUNT_MASK < place.len && is_peer(place.owner.pid);
             let Some(place) = self.place(next).filter(unread) else {
                 self.refuse();
                 return Pulled { over: true, ..pulled };
@@ -444,7 +446,7 @@ mod tests {
             let registry = Registry::open(dir.path()).expect("a registry");
             let registry: &'static Registry = Box::leak(Box::new(registry));
             let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-            let slot = registry.take(&Tuple::new(address(1), address(2))).expect("room");
+            let (slot, _) = registry.take(&Tuple::new(address(1), address(2))).expect("room");
             let sources = Sources::of(registry, slot, Role::Connector);
             sources.words.reset();
             Self { sources, proof: Box::new(AtomicU64::new(PROOF)) }
@@ -465,7 +467,7 @@ mod tests {
         fn pull_if(&self, len: usize, keep: bool, is_next: impl Fn() -> bool) -> (Vec<u8>, bool) {
             let mut bytes = vec![0_u8; len];
             let slices = &mut [IoSliceMut::new(&mut bytes)];
-            let pulled = self.sources.pull(Buffers::of(slices), keep, false, is_next);
+            let pulled = self.sources.pull(Buffers::of(slices), keep, false, is_next, |_| true);
             bytes.truncate(pulled.bytes);
             (bytes, pulled.over)
         }

@@ -1,103 +1,73 @@
 //! Finds slots that nobody uses any more: their processes were killed.
 
-use std::collections::HashSet;
-use std::fs::read_to_string;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::registry::Registry;
+use crate::sock_diag::holder_of;
 use crate::tuple::Tuple;
 
-/// Gives back the slots of connections of which neither end exists any more.
+/// Gives back the slots of connections of which no process has either end. Several processes may do
+/// so at once.
 pub(crate) fn sweep(registry: &Registry) {
-    for slot in abandoned(registry) {
-        registry.add_to_totals(slot);
-        registry.release(slot);
+    for (slot, generation) in abandoned(registry) {
+        registry.release(slot, generation);
     }
 }
 
-/// The slots of connections of which neither end exists any more. A connection may have been
-/// handed on to processes that we do not know of, so it is the kernel's list that decides; and
-/// since the list is not of one moment, it is asked twice.
-pub(crate) fn abandoned(registry: &Registry) -> Vec<usize> {
+/// The slots of connections of which no process has either end, and their generations. A connection
+/// may have been handed on to processes that nobody has counted, so the kernel decides; where it
+/// does not know, because the connection is of another network namespace or it has no `tcp_diag`,
+/// the slot is taken for one in use.
+pub(crate) fn abandoned(registry: &Registry) -> Vec<(usize, u32)> {
+    let Ok(namespace) = own_namespace() else { return Vec::new() };
     if !registry.is_own() {
         return Vec::new();
     }
-    let mut suspects: Vec<_> =
-        registry.live().filter(|&slot| registry.is_accessible(slot)).collect();
-    for _ in 0..2 {
-        if !suspects.is_empty() {
-            let ends = ends();
-            suspects.retain(|&slot| !ends.contains(&registry.tuple_of(slot)));
-        }
-    }
-    suspects
+    // First the generation, then the question: what is another's by then is not released.
+    let live = registry.live().filter(|&(slot, _)| registry.is_accessible(slot));
+    live.filter(|&(slot, _)| is_abandoned(&registry.tuple_of(slot), namespace)).collect()
 }
 
-/// Every connection in the kernel that has an owner, named both ways round.
-fn ends() -> HashSet<Tuple> {
-    let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    let texts = files.map(|file| read_to_string(file).unwrap_or_default());
-    let lines = texts.iter().flat_map(|text| text.lines().skip(1));
-    let pairs = lines.filter_map(parse);
-    pairs.flat_map(|(own, peer)| [Tuple::new(own, peer), Tuple::new(peer, own)]).collect()
+fn is_abandoned(tuple: &Tuple, namespace: u64) -> bool {
+    let (connector, acceptor) = tuple.addresses();
+    tuple.namespace() == namespace
+        && holder_of(connector, acceptor) == Ok(None)
+        && holder_of(acceptor, connector) == Ok(None)
 }
 
-/// A line of `/proc/net/tcp` (proc(5)): both addresses. `None` for a socket that no process has.
-fn parse(line: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let mut fields = line.split_whitespace().skip(1);
-    let (own, peer) = (address(fields.next()?)?, address(fields.next()?)?);
-    let inode = fields.nth(6)?;
-    (inode != "0").then_some((own, peer))
-}
-
-/// Hexadecimal words in the CPU's byte order, and a port.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| {
-        let word = u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?;
-        Some(word.to_ne_bytes())
-    };
-    if ip.len() == 8 {
-        return Some(SocketAddr::from((Ipv4Addr::from(word(0)?), port)));
-    }
-    let mut bytes = [0; 16];
-    for (index, part) in bytes.chunks_exact_mut(4).enumerate() {
-        part.copy_from_slice(&word(8 * index)?);
-    }
-    Some(SocketAddr::from((Ipv6Addr::from(bytes), port)))
+/// The kernel's number for the calling thread's network namespace; 0 where it tells none.
+fn own_namespace() -> Result<u64, Errno> {
+    let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    Ok(weft_sys::network_namespace(&probe))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::layout::{direction, direction_at};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::atomic::Ordering;
 
-    use crate::layout::{side, side_at};
+    use crate::holders::{Holder, Holders};
+    use crate::words::Role;
 
-    #[test]
-    fn the_kernels_list_is_read() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-        let (own, peer) = (client.local_addr(), client.peer_addr());
-        let (own, peer) = (own.expect("connected"), peer.expect("connected"));
-        assert!(ends().contains(&Tuple::new(own, peer)));
-        let other = Tuple::new("127.0.0.1:1".parse().expect("an address"), peer);
-        assert!(!ends().contains(&other));
+    fn here(tuple: Tuple) -> Tuple {
+        tuple.in_namespace(own_namespace().expect("a socket"))
+    }
+
+    fn tuple(port: u16) -> Tuple {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        here(Tuple::new(address(port), address(2)))
     }
 
     #[test]
     fn connections_without_ends_are_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
-        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let tuple = Tuple::new(address(1), address(2));
-        let slot = registry.take(&tuple).expect("room");
-        assert!(registry.publish(slot, &tuple));
+        let (slot, generation) = registry.take(&tuple(1)).expect("room");
+        assert!(registry.publish(slot, generation, &tuple(1)));
         for end in 0..2 {
-            registry.word(side_at(slot, end) + side::REFS).store(0, Ordering::Relaxed);
             let moved = registry.word64(direction_at(slot, end) + direction::HEAD);
             moved.store(7, Ordering::Relaxed);
         }
@@ -108,5 +78,37 @@ mod tests {
         sweep(&registry);
         assert_eq!(registry.in_use(), 0);
         assert_eq!(registry.totals().bytes, 14);
+    }
+
+    #[test]
+    fn what_a_process_has_open_is_not_swept_whoever_is_counted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry: &'static Registry =
+            Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let ends = client.local_addr().and_then(|own| Ok((own, client.peer_addr()?)));
+        let (own, peer) = ends.expect("connected");
+        let tuple = here(Tuple::new(own, peer));
+        let (slot, generation) = registry.take(&tuple).expect("room");
+        assert!(registry.publish(slot, generation, &tuple));
+        Holders::of(registry, slot, Role::Connector).add(Holder::Process(i32::MAX as u32));
+        sweep(registry);
+        assert_eq!(registry.live_generation(slot), Some(generation));
+        drop(client);
+        drop(listener);
+        sweep(registry);
+        assert_eq!(registry.live_generation(slot), None);
+    }
+
+    #[test]
+    fn connections_of_other_networks_are_not_swept() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry = Registry::open(dir.path()).expect("a registry");
+        let elsewhere = tuple(1).in_namespace(u64::MAX);
+        let (slot, generation) = registry.take(&elsewhere).expect("room");
+        assert!(registry.publish(slot, generation, &elsewhere));
+        sweep(&registry);
+        assert_eq!(registry.in_use(), 1);
     }
 }

@@ -3,12 +3,14 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The addresses of a TCP connection. An IPv4 address and the IPv6 address that stands for it are
-/// the same: a server may have one socket for both.
+/// the same: a server may have one socket for both. Addresses are of one network namespace, whose
+/// number is a part of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
     pub(crate) connector: Ipv6Addr,
     pub(crate) acceptor: Ipv6Addr,
     pub(crate) ports: u32,
+    pub(crate) namespace: u64,
 }
 
 impl Tuple {
@@ -19,7 +21,20 @@ impl Tuple {
             connector: mapped(connector.ip()),
             acceptor: mapped(acceptor.ip()),
             ports: u32::from(connector.port()) << 16 | u32::from(acceptor.port()),
+            namespace: 0,
         }
+    }
+
+    /// The same in the network namespace that the kernel has this number for (`SO_NETNS_COOKIE`; 0
+    /// where it tells none).
+    #[must_use]
+    pub fn in_namespace(self, namespace: u64) -> Self {
+        Self { namespace, ..self }
+    }
+
+    /// The network namespace's number.
+    pub(crate) fn namespace(&self) -> u64 {
+        self.namespace
     }
 
     /// Whose the two ends are: the connector's address and the acceptor's.
@@ -39,7 +54,7 @@ impl Tuple {
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(ODD).rotate_left(29);
         let [a, b] = halves(self.connector);
         let [c, d] = halves(self.acceptor);
-        [a, b, c, d, self.ports.into()].into_iter().fold(ODD, mix)
+        [a, b, c, d, self.ports.into(), self.namespace].into_iter().fold(ODD, mix)
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) mod joined {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
     pub(crate) joined: &'static AtomicU32,
-    /// Processes that have the socket open, as far as they say so.
+    /// How many hold the socket, as far as is known ([`crate::holders`]).
     pub(crate) refs: &'static AtomicU32,
     pub(crate) pid: &'static AtomicU32,
     pub(crate) shut_write: &'static AtomicU32,
@@ -104,7 +104,6 @@ impl Side {
     pub(crate) fn reset(&self) {
         let words = [
             self.joined,
-            self.refs,
             self.pid,
             self.shut_write,
             self.shut_read,

@@ -375,7 +375,7 @@ impl Pair {
             let in_memory = end.unread() > 0;
             end.part();
             end.hush(socket.as_fd());
-            if end.release() && in_memory {
+            if end.release(std::process::id()) && in_memory {
                 let _ = sockopt::set_socket_linger(socket.as_fd(), Some(Duration::ZERO));
             }
         }

@@ -26,6 +26,7 @@ mod scarcity;
 #[cfg(not(loom))]
 mod shared;
 mod shared_lock;
+mod slot;
 mod socket;
 mod spin;
 mod thread;
@@ -61,8 +62,9 @@ pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Sl
 pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
-pub use shared_lock::{SharedGuard, SharedLock, forget_thread};
-pub use socket::{peer_credentials, recv, send, tcp_maxseg};
+pub use shared_lock::{SharedGuard, SharedLock, forget_thread, hide_threads};
+pub use slot::SlotState;
+pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};

@@ -31,6 +31,19 @@ pub fn forget_thread() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Set in the numbers of threads that nobody else can look for. Linux's own are below 2^22.
+const HIDDEN: u32 = 1 << 30;
+
+/// Whether this process's threads have such numbers.
+static HIDES: AtomicU32 = AtomicU32::new(0);
+
+/// This process is in another PID namespace than those with which it shares locks: its threads are
+/// never taken for dead.
+pub fn hide_threads() {
+    HIDES.store(HIDDEN, Ordering::Relaxed);
+    forget_thread();
+}
+
 fn own() -> u32 {
     OWN.with(|own| {
         let (number, forks) = own.get();
@@ -38,7 +51,7 @@ fn own() -> u32 {
         if number != 0 && forks == now {
             return number;
         }
-        let number = gettid().as_raw_pid().unsigned_abs();
+        let number = gettid().as_raw_pid().unsigned_abs() | HIDES.load(Ordering::Relaxed);
         own.set((number, now));
         number
     })
@@ -111,6 +124,9 @@ impl<'a> SharedLock<'a> {
 
 /// Whether there is no thread of this number.
 fn is_dead(thread: u32) -> bool {
+    if thread & HIDDEN != 0 {
+        return false;
+    }
     let number = i32::try_from(thread).ok().and_then(Pid::from_raw);
     // kill(2) finds threads by their own numbers, too.
     number.is_none_or(|number| test_kill_process(number) == Err(Errno::SRCH))
@@ -157,6 +173,12 @@ mod tests {
         assert!(SharedLock::on(&word).lock().is_none());
         drop(held);
         assert!(SharedLock::on(&word).lock().is_some());
+    }
+
+    #[test]
+    fn a_hidden_thread_is_never_dead() {
+        assert!(is_dead(i32::MAX as u32 & !HIDDEN));
+        assert!(!is_dead(i32::MAX as u32));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Options that rustix lacks, or misreads, are read into local variables.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
@@ -74,4 +74,24 @@ pub fn tcp_maxseg(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
     usize::try_from(value).map_err(|_| Errno::IO)
+}
+
+/// The kernel's number for the network namespace of a socket (`SO_NETNS_COOKIE`); 0 before Linux
+/// 5.14, which tells none.
+#[must_use]
+pub fn network_namespace(socket: impl AsFd) -> u64 {
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let mut value = 0_u64;
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
+    // SAFETY: `value` and `len` are valid for writing, and `len` says how large `value` is.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if code == 0 { value } else { 0 }
 }

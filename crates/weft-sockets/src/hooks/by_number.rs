@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{c_int, c_long, c_uint, c_ulong};
 
+use super::born;
 use super::data::is_nowhere;
 use crate::next::next;
 use crate::{confine, process};
@@ -45,11 +46,9 @@ extern "C" fn clone(
     child: *mut c_int,
     tls: c_ulong,
 ) -> c_long {
-    // The shared files are of one PID and network namespace.
-    let leaves = flags & (libc::CLONE_NEWPID | libc::CLONE_NEWNET) as c_ulong != 0;
-    if leaves {
-        confine::leave_all();
-    }
+    born::check_sharing(flags as c_int);
+    let leaves = flags & libc::CLONE_NEWPID as c_ulong != 0;
+    let was_elsewhere = leaves && process::begin_children_elsewhere();
     process::before_fork();
     let number = libc::SYS_clone;
     let born: c_long = next!(syscall(
@@ -58,11 +57,11 @@ extern "C" fn clone(
     ) -> c_long);
     if born != 0 {
         process::in_parent();
+        if leaves && !was_elsewhere {
+            process::end_children_elsewhere();
+        }
     } else {
         process::in_child();
-        if leaves {
-            confine::confine();
-        }
     }
     born
 }

@@ -1,8 +1,7 @@
 //! Becoming another program, or starting one, with an environment of the program's choice.
 //!
-//! A program that gets a connection which the rings carry must know them: what it reads from the
-//! kernel's socket would be bells, and what it writes would be taken for such. One that gets a UDP
-//! socket for which something waits in memory would never find that. So it gets the variables that
+//! Connections that the program gets go back to TCP first ([`crate::handover`]). Where bytes of one
+//! wait in memory, or datagrams, only a program on Weft finds them. So it gets the variables that
 //! put Weft in front of it, also from one that leaves them out (`env -i`).
 //!
 //! # Safety
@@ -15,14 +14,14 @@ use std::ptr;
 
 use libc::{c_char, c_int, c_void};
 use smallvec::SmallVec;
-use weft_stream::{Carrier, End};
 
+use super::actions::Actions;
+use crate::handover::{self, Heir};
 use crate::next::next;
-use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
-use crate::{process, settings};
+use crate::{errno, process, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libweft-sockets.so";
@@ -45,31 +44,18 @@ fn shut_inboxes() {
     }
 }
 
-/// Whether a program that gets this process's descriptors gets connections that the rings carry, or
-/// sockets with datagrams in memory: those that stay open, or, if it may get copies of others, any.
-fn hands_on_memory(may_copy: bool) -> bool {
-    let by_rings = |end: &End| [end.carrier_in(), end.carrier_out()].contains(&Carrier::Memory);
+/// Whether a program gets sockets with datagrams that wait in memory: those that stay open, or, if
+/// it may get copies of others, any.
+fn hands_on_datagrams(may_copy: bool) -> bool {
     let stays_open = |fd| {
         rustix::io::fcntl_getfd(borrow(fd))
             .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
     };
-    table::within(0, u32::MAX).any(|fd| {
-        let held = table::find(fd);
-        let is_carried = held.is_some_and(|held| match &*held {
-            // A queue pair cannot be handed on.
-            Kind::Stream(stream) if stream.is_far() => {
-                if may_copy {
-                    stream.leave(fd, Reason::PassedOn);
-                } else if stays_open(fd) {
-                    stream.hand_on(fd);
-                }
-                false
-            }
-            Kind::Stream(stream) => stream.end().is_some_and(by_rings),
-            Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
-            Kind::Epoll(_) => false,
-        });
-        is_carried && (may_copy || stays_open(fd))
+    table::within(0, u32::MAX).any(|fd| match table::find(fd).as_deref() {
+        Some(Kind::Datagram(datagram)) => {
+            datagram.known_inbox().is_some_and(|it| !it.is_empty()) && (may_copy || stays_open(fd))
+        }
+        _ => false,
     })
 }
 
@@ -82,12 +68,14 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 ///
 /// # Safety
 /// NULL, or pointers to C strings, of which the last is NULL.
-unsafe fn completed(given: *const *const c_char, may_copy: bool) -> Option<Environment> {
+unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Environment> {
+    let may_copy = !matches!(heir, Heir::Self_);
     if !may_copy {
         reclaim_all(); // The memory that it was promised out of goes.
     }
     shut_inboxes();
-    if !hands_on_memory(may_copy || process::is_borrowed()) {
+    let rests = handover::prepare(heir);
+    if !rests && !hands_on_datagrams(may_copy) {
         return None;
     }
     let mut list = SmallVec::new();
@@ -134,56 +122,85 @@ fn own() -> *const *const c_char {
     unsafe { environ }
 }
 
-/// Runs `$call` with `$environment` standing for a complete one.
-macro_rules! with_complete {
-    ($environment:ident, $may_copy:expr, $call:expr) => {{
-        // SAFETY: the program's own environment.
-        let complete = unsafe { completed($environment, $may_copy) };
-        let $environment = complete.as_ref().map_or($environment, |ours| ours.list.as_ptr());
-        $call
-    }};
+pub(super) type List = *const *const c_char;
+
+/// Makes the calling process another program by `call`, which gets a complete environment and
+/// returns only if that fails.
+///
+/// # Safety
+/// The list is NULL, or pointers to C strings, of which the last is NULL.
+unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
+    let heir = if process::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
+    // SAFETY: the caller's promise.
+    let complete = unsafe { completed(list, heir) };
+    let failed = call(complete.as_ref().map_or(list, |ours| ours.list.as_ptr()));
+    if matches!(heir, Heir::Self_) {
+        let why = errno::get();
+        handover::take_back();
+        errno::set_raw(why);
+    }
+    failed
 }
 
-type List = *const *const c_char;
-
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, list: List) -> c_int {
-    with_complete!(
-        list,
-        false,
-        next!(execve(path: *const c_char, arguments: List, list: List) -> c_int)
-    )
+pub(super) unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    arguments: List,
+    list: List,
+) -> c_int {
+    let call =
+        |list: List| next!(execve(path: *const c_char, arguments: List, list: List) -> c_int);
+    // SAFETY: the program's own environment.
+    unsafe { become_program(list, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, list: List) -> c_int {
-    with_complete!(
-        list,
-        false,
-        next!(execvpe(file: *const c_char, arguments: List, list: List) -> c_int)
-    )
+    let call =
+        |list: List| next!(execvpe(file: *const c_char, arguments: List, list: List) -> c_int);
+    // SAFETY: the program's own environment.
+    unsafe { become_program(list, call) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, list: List) -> c_int {
-    with_complete!(list, false, next!(fexecve(fd: c_int, arguments: List, list: List) -> c_int))
+    let call = |list: List| next!(fexecve(fd: c_int, arguments: List, list: List) -> c_int);
+    // SAFETY: the program's own environment.
+    unsafe { become_program(list, call) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    arguments: List,
+    list: List,
+    flags: c_int,
+) -> c_int {
+    let call = |list: List| {
+        next!(execveat(
+            dir: c_int, path: *const c_char, arguments: List, list: List, flags: c_int
+        ) -> c_int)
+    };
+    // SAFETY: the program's own environment.
+    unsafe { become_program(list, call) }
 }
 
 // The program's own environment may have been cleared, too.
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
+pub(super) unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { execve(path, arguments, own()) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
+pub(super) unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { execvpe(file, arguments, own()) }
 }
 
-/// posix_spawn(3), whose child may get copies of any descriptor.
+/// posix_spawn(3).
 macro_rules! spawn {
     ($name:ident) => {
         #[unsafe(no_mangle)]
@@ -195,14 +212,15 @@ macro_rules! spawn {
             arguments: List,
             list: List,
         ) -> c_int {
-            with_complete!(
-                list,
-                true,
-                next!($name(
-                    pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void,
-                    attributes: *const c_void, arguments: List, list: List
-                ) -> c_int)
-            )
+            // SAFETY: NULL or the program's own.
+            let copies = unsafe { Actions::copied(actions) };
+            // SAFETY: the program's own environment.
+            let complete = unsafe { completed(list, Heir::Child(&copies)) };
+            let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
+            next!($name(
+                pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void,
+                attributes: *const c_void, arguments: List, list: List
+            ) -> c_int)
         }
     };
 }

@@ -1,10 +1,14 @@
 //! The hooked functions of the C library, by what they are for.
 
+mod actions;
+pub(crate) mod born;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
 mod data;
 mod descriptors;
 mod exec;
+#[cfg(target_arch = "x86_64")]
+mod exec_list;
 pub(crate) mod files;
 mod leaving;
 mod limits;
@@ -17,3 +21,5 @@ mod ready;
 mod rights;
 mod setup;
 mod transfer;
+#[cfg(target_arch = "x86_64")]
+mod variadic;

@@ -11,6 +11,7 @@ use std::arch::naked_asm;
 use libc::{c_char, c_int, c_void};
 
 use super::data::deliver;
+use super::variadic::variadic;
 use crate::next::next;
 use crate::table;
 
@@ -69,44 +70,6 @@ unsafe extern "C" fn __vdprintf_chk(
     next!(__vdprintf_chk(
         fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void
     ) -> c_int)
-}
-
-/// Makes a variadic function that hands a `va_list` to another: the registers that may hold
-/// arguments are saved as the list says, those named by the function counted as used.
-macro_rules! variadic {
-    ($used:literal, $list:literal, $target:path) => {
-        naked_asm!(
-            "sub rsp, 216",
-            "mov [rsp + 32], rdi",
-            "mov [rsp + 40], rsi",
-            "mov [rsp + 48], rdx",
-            "mov [rsp + 56], rcx",
-            "mov [rsp + 64], r8",
-            "mov [rsp + 72], r9",
-            "test al, al",
-            "je 2f",
-            "movaps [rsp + 80], xmm0",
-            "movaps [rsp + 96], xmm1",
-            "movaps [rsp + 112], xmm2",
-            "movaps [rsp + 128], xmm3",
-            "movaps [rsp + 144], xmm4",
-            "movaps [rsp + 160], xmm5",
-            "movaps [rsp + 176], xmm6",
-            "movaps [rsp + 192], xmm7",
-            "2:",
-            concat!("mov dword ptr [rsp], ", $used),
-            "mov dword ptr [rsp + 4], 48",
-            "lea rax, [rsp + 224]",
-            "mov [rsp + 8], rax",
-            "lea rax, [rsp + 32]",
-            "mov [rsp + 16], rax",
-            concat!("mov ", $list, ", rsp"),
-            "call {target}",
-            "add rsp, 216",
-            "ret",
-            target = sym $target,
-        )
-    };
 }
 
 #[unsafe(naked)]

@@ -8,6 +8,7 @@
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::datagram::Why;
+use crate::reason::Reason;
 use crate::table::{self, Kind};
 use crate::{process, settings, stream};
 
@@ -17,16 +18,16 @@ use crate::{process, settings, stream};
 /// # Safety
 /// The header is the program's.
 pub(super) unsafe fn hand_on(message: *const msghdr) {
-    if !settings::enabled() {
+    if settings::is_confined() {
         return;
     }
     let leave = |fd| {
         let Some(held) = table::find(fd) else { return };
         match &*held {
             Kind::Stream(stream) => {
-                stream.hand_on(fd);
+                stream.hand_on(fd, Reason::PassedOn);
                 if let Some(end) = stream.link() {
-                    end.retain(); // For the receiver.
+                    end.pass_on();
                     end.hush(stream::borrow(fd));
                 }
             }
@@ -44,7 +45,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
 /// # Safety
 /// The header is the program's, as the kernel has just filled it in.
 pub(super) unsafe fn take(message: *const msghdr) {
-    if !settings::enabled() {
+    if settings::is_confined() {
         return;
     }
     let take = |fd| {
@@ -52,7 +53,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
             return;
         }
         drop(table::remove(fd));
-        process::adopt(fd, true);
+        process::adopt(fd);
     };
     // SAFETY: the caller's promise.
     unsafe { for_each(message, take) };

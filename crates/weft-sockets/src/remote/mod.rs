@@ -18,11 +18,13 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use weft_engine::reactor::Reactor;
 use weft_stream::remote::{Farewell, Remote};
 use weft_stream::{Role, Shown, Tuple};
+use weft_sys::network_namespace;
 
 use self::broker::Wanted;
 use self::lingering::Lingering;
 pub(crate) use self::lingering::finish;
 use self::wire::Verbs;
+use crate::stream::borrow;
 use crate::{process, settings};
 
 /// Descriptors that programs do not expect are not among the lowest.
@@ -58,7 +60,7 @@ pub(crate) type Far = Remote<Verbs>;
 pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<Far>> {
     let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let far = Arc::new(Far::new().ok()?);
-    let tuple = Tuple::new(ends[0], ends[1]);
+    let tuple = Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(borrow(fd)));
     let me = process::me(fd);
     if let Some(shown) = settings::registry().and_then(|all| Shown::new(all, &tuple, role, &me)) {
         far.show(shown);

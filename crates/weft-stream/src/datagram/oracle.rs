@@ -4,31 +4,16 @@
 //! programs without us. The kernel chooses, and is asked (`udp_dump_one`, net/ipv4/udp_diag.c).
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+use rustix::net::{RecvFlags, recv};
+
+use crate::sock_diag::{
+    AF_INET, AF_INET6, HEADER_LEN, LOOPBACK_INDEX, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, Protocol,
+    ask, code, cookie, exact, message, request,
 };
 
-// linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 0x1;
-const NLM_F_DUMP: u16 = 0x300;
-const IPPROTO_UDP: u8 = 17;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
-const ALL_STATES: u32 = u32::MAX;
-/// `lo` is the first interface of every network namespace.
-const LOOPBACK_INDEX: u32 = 1;
-const NLMSG_HDR_LEN: usize = 16;
-/// `struct nlmsghdr` and `struct inet_diag_req_v2`.
-const REQUEST_LEN: usize = NLMSG_HDR_LEN + 56;
-/// Where `struct inet_diag_msg` has `id.idiag_cookie`.
-const COOKIE_AT: usize = NLMSG_HDR_LEN + 4 + 40;
 /// Room for answers, as much as the kernel sends at once.
 const ANSWER_LEN: usize = 32 << 10;
 
@@ -38,16 +23,9 @@ const ANSWER_LEN: usize = 32 << 10;
 /// # Errors
 /// The kernel cannot say: what `socket(2)` reports, or that it has no `udp_diag`.
 pub fn receiver_of(source: SocketAddr, target: SocketAddr) -> Result<Option<u64>, Errno> {
-    let socket = ask(&request(Some((source, target)), 0))?;
-    let mut answer = [0; 512];
-    let (len, _) = recv(&socket, &mut answer, RecvFlags::empty())?;
-    let answer = answer.get(..len).ok_or(Errno::PROTO)?;
-    match message(answer).ok_or(Errno::PROTO)? {
-        (NLMSG_ERROR, body, _) => match code(body) {
-            Some(Errno::NOENT) => Ok(None),
-            other => Err(other.unwrap_or(Errno::PROTO)),
-        },
-        _ => cookie(answer).map(Some).ok_or(Errno::PROTO),
+    match exact(Protocol::Udp, source, target, LOOPBACK_INDEX)? {
+        Some(answer) => cookie(&answer).map(Some).ok_or(Errno::PROTO),
+        None => Ok(None),
     }
 }
 
@@ -55,8 +33,8 @@ pub fn receiver_of(source: SocketAddr, target: SocketAddr) -> Result<Option<u64>
 pub(crate) fn all() -> Result<HashSet<u64>, Errno> {
     let mut found = HashSet::new();
     for family in [AF_INET, AF_INET6] {
-        let mut request = request(None, NLM_F_DUMP);
-        request[NLMSG_HDR_LEN] = family;
+        let mut request = request(Protocol::Udp, None, NLM_F_DUMP);
+        request[HEADER_LEN] = family;
         let socket = ask(&request)?;
         let mut answer = vec![0; ANSWER_LEN];
         'answers: loop {
@@ -73,60 +51,6 @@ pub(crate) fn all() -> Result<HashSet<u64>, Errno> {
         }
     }
     Ok(found)
-}
-
-fn ask(request: &[u8]) -> Result<OwnedFd, Errno> {
-    let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
-    let socket = socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::SOCK_DIAG))?;
-    send(&socket, request, SendFlags::empty())?;
-    Ok(socket)
-}
-
-fn request(ends: Option<(SocketAddr, SocketAddr)>, flags: u16) -> [u8; REQUEST_LEN] {
-    let mut bytes = [0; REQUEST_LEN];
-    let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
-    put(0, &u32::try_from(REQUEST_LEN).unwrap_or(0).to_ne_bytes());
-    put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    put(6, &(NLM_F_REQUEST | flags).to_ne_bytes());
-    put(17, &[IPPROTO_UDP]);
-    put(20, &ALL_STATES.to_ne_bytes());
-    if let Some((source, target)) = ends {
-        put(24, &source.port().to_be_bytes());
-        put(26, &target.port().to_be_bytes());
-        for (at, ip) in [(28, source.ip()), (44, target.ip())] {
-            match ip {
-                IpAddr::V4(ip) => put(at, &ip.octets()),
-                IpAddr::V6(ip) => put(at, &ip.octets()),
-            }
-        }
-        put(16, &[if target.is_ipv4() { AF_INET } else { AF_INET6 }]);
-        put(60, &LOOPBACK_INDEX.to_ne_bytes());
-        put(64, &[0xff; 8]); // INET_DIAG_NOCOOKIE: whichever it is.
-    }
-    bytes
-}
-
-/// The first message: its kind, its body, and what lies behind it.
-fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let len = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
-    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let body = bytes.get(NLMSG_HDR_LEN..len)?;
-    let behind = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, body, behind))
-}
-
-/// The reason in a message of an error.
-fn code(body: &[u8]) -> Option<Errno> {
-    let code = i32::from_ne_bytes(body.get(..4)?.try_into().ok()?);
-    (code < 0).then(|| Errno::from_raw_os_error(-code))
-}
-
-fn cookie(message: &[u8]) -> Option<u64> {
-    let half = |at: usize| {
-        let bytes = message.get(at..at + 4)?.try_into().ok()?;
-        Some(u64::from(u32::from_ne_bytes(bytes)))
-    };
-    Some(half(COOKIE_AT)? | half(COOKIE_AT + 4)? << 32)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl End {
     /// Whether a promise of the caller's still binds it: the peer is there, and has not pulled all.
     #[must_use]
     pub fn is_promised(&self, number: SourceNumber) -> bool {
-        self.registry.generation(self.slot) == self.generation
+        self.is_current()
             && !self.is_peer_gone()
             && !self.does_nobody_receive()
             && self.sources_out.progress(number).is_some()
@@ -87,8 +87,7 @@ impl End {
     /// The owner has copied all of what it has promised to another address. `false`: it is over.
     #[must_use]
     pub fn move_promise(&self, number: SourceNumber, copy: u64) -> bool {
-        self.registry.generation(self.slot) == self.generation
-            && self.sources_out.relocate(number, copy)
+        self.is_current() && self.sources_out.relocate(number, copy)
     }
 
     /// Puts what has been promised, all of it and in its order, into the ring. Afterwards nothing
@@ -101,7 +100,7 @@ impl End {
     ) -> bool {
         let words = self.tx.words();
         let Some(held) = SharedLock::on(words.lock).lock() else { return false };
-        if self.registry.generation(self.slot) != self.generation {
+        if !self.is_current() {
             return true; // Nobody is there to read it.
         }
         if words.back_at.load(Ordering::Relaxed) != NONE {

@@ -11,6 +11,7 @@ use weft_sys::{Buffers, SharedGuard, SharedLock};
 use super::bells::Heard;
 use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 use crate::how::How;
+use crate::pullers;
 use crate::ring::Broken;
 use crate::words::NONE;
 
@@ -85,7 +86,9 @@ impl End {
     ) -> Result<usize, Errno> {
         let kept = if how.keep { taken } else { 0 };
         let is_next = || self.rx.available() == Ok(kept);
-        let pulled = self.sources_in.pull(buffers.after(taken), how.keep, how.discard, is_next);
+        let is_peer = |pid| pullers::is_side(self.registry, self.slot, self.role.other(), pid);
+        let rest = buffers.after(taken);
+        let pulled = self.sources_in.pull(rest, how.keep, how.discard, is_next, is_peer);
         if pulled.over && self.peer.waits().is_room_wanted() {
             self.announce_room_to_waiter(socket);
         }

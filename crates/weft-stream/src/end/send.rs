@@ -108,16 +108,15 @@ impl End {
     /// How much of a source has been pulled so far. `None`: it is over, or will not go on.
     #[must_use]
     pub fn source_progress(&self, number: SourceNumber) -> Option<u64> {
-        let lost = self.registry.generation(self.slot) != self.generation
-            || self.sources_out.are_refused()
-            || self.is_the_kernels_to_send();
+        let lost =
+            !self.is_current() || self.sources_out.are_refused() || self.is_the_kernels_to_send();
         if lost { None } else { self.sources_out.progress(number) }
     }
 
     /// Ends a source of the caller's. Returns how many bytes of it the peer has pulled.
     #[must_use]
     pub fn withdraw_source(&self, number: SourceNumber) -> usize {
-        if self.registry.generation(self.slot) != self.generation {
+        if !self.is_current() {
             return 0; // Both ends have gone; the slot is another connection's.
         }
         self.sources_out.withdraw(number)

@@ -1,0 +1,105 @@
+//! The variadic `exec` functions, which the C library carries out by ways of its own: their
+//! arguments become lists, and the list functions do the rest.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of. Its arguments go
+//! on up to NULL, as its callers promise.
+#![allow(unsafe_code)]
+
+use std::arch::naked_asm;
+
+use libc::{c_char, c_int};
+use smallvec::SmallVec;
+
+use super::exec::{List, execv, execve, execvp};
+use super::variadic::variadic;
+
+/// A `va_list` of this processor's ABI, all of whose arguments are words.
+#[repr(C)]
+struct Arguments {
+    used: u32,
+    _used_by_vectors: u32,
+    on_stack: *const usize,
+    registers: *const u8,
+}
+
+/// Bytes of the general registers that may hold arguments.
+const REGISTERS_LEN: u32 = 48;
+
+impl Arguments {
+    /// The next one.
+    ///
+    /// # Safety
+    /// There is one.
+    unsafe fn next(&mut self) -> usize {
+        if self.used < REGISTERS_LEN {
+            // SAFETY: within the registers that the caller has saved.
+            let place = unsafe { self.registers.add(self.used as usize) };
+            self.used += 8;
+            // SAFETY: likewise, and aligned.
+            return unsafe { place.cast::<usize>().read() };
+        }
+        let place = self.on_stack;
+        // SAFETY: the caller's promise.
+        self.on_stack = unsafe { place.add(1) };
+        // SAFETY: likewise.
+        unsafe { place.read() }
+    }
+
+    /// All up to NULL, and that.
+    ///
+    /// # Safety
+    /// There is a NULL.
+    unsafe fn list(&mut self) -> SmallVec<[*const c_char; 64]> {
+        let mut list = SmallVec::new();
+        loop {
+            // SAFETY: the caller's promise.
+            let word = unsafe { self.next() };
+            list.push(word as *const c_char);
+            if word == 0 {
+                return list;
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn execl_list(path: *const c_char, arguments: *mut Arguments) -> c_int {
+    // SAFETY: the list of the variadic function's.
+    let list = unsafe { (*arguments).list() };
+    // SAFETY: the program's own arguments.
+    unsafe { execv(path, list.as_ptr()) }
+}
+
+unsafe extern "C" fn execlp_list(path: *const c_char, arguments: *mut Arguments) -> c_int {
+    // SAFETY: the list of the variadic function's.
+    let list = unsafe { (*arguments).list() };
+    // SAFETY: the program's own arguments.
+    unsafe { execvp(path, list.as_ptr()) }
+}
+
+unsafe extern "C" fn execle_list(path: *const c_char, arguments: *mut Arguments) -> c_int {
+    // SAFETY: the list of the variadic function's.
+    let list = unsafe { (*arguments).list() };
+    // SAFETY: the environment follows it.
+    let environment = unsafe { (*arguments).next() } as List;
+    // SAFETY: the program's own arguments.
+    unsafe { execve(path, list.as_ptr(), environment) }
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execl() {
+    variadic!("8", "rsi", execl_list)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execlp() {
+    variadic!("8", "rsi", execlp_list)
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execle() {
+    variadic!("8", "rsi", execle_list)
+}

@@ -1,0 +1,152 @@
+//! Who holds one side's socket: processes by their numbers.
+//!
+//! A process adds itself when it gets the socket and removes itself when it closes it, so nobody
+//! can remove another one: a program that was started with a socket, and was never added, changes
+//! nothing when it ends. What is counted here decides only *early* that a side has no holder any
+//! more; that a slot has been left behind, only the kernel says ([`crate::sweep`]).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::layout::{side, side_at};
+use crate::limits::HOLDERS_MAX;
+use crate::registry::Registry;
+use crate::words::Role;
+
+/// Beside a process's number: a child of that process, which is about to be born.
+const UNBORN: u32 = 1 << 31;
+/// Whoever receives the socket that was passed over a Unix socket.
+const RECEIVER: u32 = UNBORN - 1;
+/// Whoever finds the connector's offer.
+const ACCEPTOR: u32 = UNBORN - 2;
+
+/// A holder, as the table names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The process of this number.
+    Process(u32),
+    /// A child that this process is about to have.
+    ChildOf(u32),
+    /// The process that receives the socket.
+    Receiver,
+    /// The process that accepts the connection.
+    Acceptor,
+}
+
+impl Holder {
+    fn word(self) -> u32 {
+        match self {
+            Self::Process(pid) => pid,
+            Self::ChildOf(pid) => pid | UNBORN,
+            Self::Receiver => RECEIVER,
+            Self::Acceptor => ACCEPTOR,
+        }
+    }
+}
+
+/// The holders of one side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holders {
+    registry: &'static Registry,
+    at: usize,
+}
+
+impl Holders {
+    pub(crate) fn of(registry: &'static Registry, slot: usize, role: Role) -> Self {
+        Self { registry, at: side_at(slot, role as usize) }
+    }
+
+    /// Adds a holder, or notes that there are uncounted ones if the table is full.
+    pub(crate) fn add(&self, holder: Holder) {
+        self.refs().fetch_add(1, Ordering::AcqRel);
+        let added = self.words().any(|word| {
+            word.compare_exchange(0, holder.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        if !added {
+            self.refs().fetch_sub(1, Ordering::AcqRel);
+            self.add_uncounted();
+        }
+    }
+
+    /// Others than those of the table may hold the socket from here on, for good.
+    pub(crate) fn add_uncounted(&self) {
+        let word = self.registry.word(self.at + side::UNCOUNTED);
+        if word.swap(1, Ordering::AcqRel) == 0 {
+            self.refs().fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// One holder becomes another. `false` if it is not there.
+    pub(crate) fn replace(&self, from: Holder, to: Holder) -> bool {
+        self.words().any(|word| {
+            let (from, to) = (from.word(), to.word());
+            word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Removes a holder, once. Returns whether nobody is left, as far as is known.
+    pub(crate) fn remove(&self, holder: Holder) -> bool {
+        let removed = self.words().any(|word| {
+            let from = holder.word();
+            word.compare_exchange(from, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        if removed {
+            self.refs().fetch_sub(1, Ordering::AcqRel) == 1
+        } else {
+            self.refs().load(Ordering::Acquire) == 0
+        }
+    }
+
+    /// As at the start of a connection: nobody.
+    pub(crate) fn reset(&self) {
+        self.words().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.registry.word(self.at + side::UNCOUNTED).store(0, Ordering::Relaxed);
+        self.refs().store(0, Ordering::Relaxed);
+    }
+
+    fn refs(&self) -> &'static AtomicU32 {
+        self.registry.word(self.at + side::REFS)
+    }
+
+    fn words(&self) -> impl Iterator<Item = &'static AtomicU32> + use<> {
+        let (registry, at) = (self.registry, self.at + side::HOLDERS);
+        (0..HOLDERS_MAX).map(move |index| registry.word(at + 4 * index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holders() -> Holders {
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry: &'static Registry =
+            Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
+        registry.open_slot(0).expect("accessible");
+        registry.leave();
+        Holders::of(registry, 0, Role::Connector)
+    }
+
+    #[test]
+    fn only_who_was_added_is_removed() {
+        let holders = holders();
+        holders.add(Holder::Process(7));
+        assert!(!holders.remove(Holder::Process(8)), "never added");
+        holders.add(Holder::ChildOf(7));
+        assert!(holders.replace(Holder::ChildOf(7), Holder::Process(9)));
+        assert!(!holders.replace(Holder::ChildOf(7), Holder::Process(10)), "born once");
+        assert!(!holders.remove(Holder::Process(7)));
+        assert!(!holders.remove(Holder::Process(7)), "once");
+        assert!(holders.remove(Holder::Process(9)), "the last one");
+    }
+
+    #[test]
+    fn more_than_the_table_holds_are_never_nobody() {
+        let holders = holders();
+        let all = 1..HOLDERS_MAX as u32 + 3;
+        all.clone().for_each(|pid| holders.add(Holder::Process(pid)));
+        assert!(all.clone().all(|pid| !holders.remove(Holder::Process(pid))));
+        holders.reset();
+        holders.add(Holder::Process(1));
+        assert!(holders.remove(Holder::Process(1)));
+    }
+}
