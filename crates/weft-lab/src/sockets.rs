@@ -213,14 +213,14 @@ impl Sockets {
         }
     }
 
-    /// Checks that connections left shared memory because a program gave up system calls.
+    /// Checks that connections are on TCP for a reason, as `weft stat` names it.
     ///
     /// # Errors
     ///
-    /// If none did.
-    pub fn check_confined(&self) -> Result<()> {
+    /// If none is.
+    pub fn check_fallback(&self, reason: &str) -> Result<()> {
         let totals = self.totals()?;
-        ensure!(totals.fallbacks.contains_key("confined"), "nothing confined: {totals:?}");
+        ensure!(totals.fallbacks.contains_key(reason), "none is, for {reason}: {totals:?}");
         Ok(())
     }
 
