@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weft_stream::datagram::Datagrams;
 use weft_stream::rules::{Role, Rules};
 use weft_stream::{Flow, OpenError, Registry, directory};
-use weft_sys::{Lock, Spin};
+use weft_sys::{SignalLock, Spin};
 
 use crate::process;
 
@@ -136,10 +136,10 @@ const USERS_MAX: usize = 8;
 
 /// The shared files of each user that this process, or one of its threads, has been: `None` if they
 /// were not to be had. They stay mapped, because connections that were made as that user do.
-type Known<T> = Lock<[Option<(u32, Option<&'static T>)>; USERS_MAX]>;
+type Known<T> = SignalLock<[Option<(u32, Option<&'static T>)>; USERS_MAX]>;
 
-static REGISTRY: Known<Registry> = Lock::new([None; USERS_MAX]);
-static DATAGRAMS: Known<Datagrams> = Lock::new([None; USERS_MAX]);
+static REGISTRY: Known<Registry> = SignalLock::new([None; USERS_MAX]);
+static DATAGRAMS: Known<Datagrams> = SignalLock::new([None; USERS_MAX]);
 
 /// The registry of the user that this thread is now. `None` if there is none to be had.
 pub(crate) fn registry() -> Option<&'static Registry> {

@@ -26,6 +26,8 @@ mod scarcity;
 #[cfg(not(loom))]
 mod shared;
 mod shared_lock;
+#[cfg(not(loom))]
+mod signal_lock;
 mod socket;
 mod spin;
 mod thread;
@@ -62,6 +64,8 @@ pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread};
+#[cfg(not(loom))]
+pub use signal_lock::{SignalLock, SignalLockGuard, SignalsHeld};
 pub use socket::{peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
