@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weft_stream::datagram::Datagrams;
 use weft_stream::rules::{Role, Rules};
 use weft_stream::{Flow, OpenError, Registry, directory};
-use weft_sys::{Lock, Spin};
+use weft_sys::{SignalLock, Spin};
 
 use crate::process;
 
@@ -135,13 +135,18 @@ pub(crate) fn flow() -> Flow {
     })
 }
 
-/// A shared file as it was asked for last: of which user, and whether it was to be had.
-type Known<T> = Lock<Option<(u32, Option<&'static T>)>>;
+/// Of how many users a process has files at most: what more of them do stays with the kernel. The
+/// files of one take 17 GB of address space.
+const USERS_MAX: usize = 8;
 
-static REGISTRY: Known<Registry> = Lock::new(None);
-static DATAGRAMS: Known<Datagrams> = Lock::new(None);
+/// The shared files of each user that this process, or one of its threads, has been: `None` if they
+/// were not to be had. They stay mapped, because connections that were made as that user do.
+type Known<T> = SignalLock<[Option<(u32, Option<&'static T>)>; USERS_MAX]>;
 
-/// The registry of the user that this process is now. `None` if there is none to be had.
+static REGISTRY: Known<Registry> = SignalLock::new([None; USERS_MAX]);
+static DATAGRAMS: Known<Datagrams> = SignalLock::new([None; USERS_MAX]);
+
+/// The registry of the user that this thread is now. `None` if there is none to be had.
 pub(crate) fn registry() -> Option<&'static Registry> {
     shared(&REGISTRY, Registry::open)
 }
@@ -160,46 +165,46 @@ fn shared<T>(
     }
     let user = rustix::process::geteuid().as_raw();
     let mut known = known.lock();
-    match *known {
-        Some((whose, file)) if whose == user => file,
-        _ => {
-            // A process that has changed its user keeps nothing in common with the other's.
-            let opened = open(DIRECTORY.get_or_init(directory)).ok();
-            let file: Option<&'static T> = opened.map(|file| &*Box::leak(Box::new(file)));
-            *known = Some((user, file));
-            file
+    for place in &mut *known {
+        match *place {
+            Some((whose, file)) if whose == user => return file,
+            Some(_) => {}
+            None => {
+                // A process that has changed its user shares nothing with the other's.
+                let opened = open(DIRECTORY.get_or_init(directory)).ok();
+                let file: Option<&'static T> = opened.map(|file| &*Box::leak(Box::new(file)));
+                *place = Some((user, file));
+                return file;
+            }
         }
     }
+    None
+}
+
+/// The files that this process has.
+fn files<T>(known: &Known<T>) -> impl Iterator<Item = &'static T> + use<T> {
+    let known = *known.lock();
+    known.into_iter().flatten().filter_map(|(_, file)| file)
 }
 
 /// A relative has been born: it uses the files, too. It has no other threads yet.
 pub(crate) fn enter() {
-    if let Some((_, Some(registry))) = *REGISTRY.lock() {
-        registry.enter();
-    }
-    if let Some((_, Some(datagrams))) = *DATAGRAMS.lock() {
-        datagrams.enter();
-    }
+    files(&REGISTRY).for_each(Registry::enter);
+    files(&DATAGRAMS).for_each(Datagrams::enter);
 }
 
 /// Gives back what address space the files take and this process has not used.
 pub(crate) fn shrink() {
-    if let Some((_, Some(registry))) = *REGISTRY.lock() {
-        registry.shrink();
-    }
-    if let Some((_, Some(datagrams))) = *DATAGRAMS.lock() {
-        datagrams.shrink();
-    }
+    files(&REGISTRY).for_each(Registry::shrink);
+    files(&DATAGRAMS).for_each(Datagrams::shrink);
 }
 
 /// The process ends, or will not use them any more.
 pub(crate) fn leave() {
-    if let Some((_, Some(registry))) = REGISTRY.lock().take() {
-        registry.leave();
-    }
-    if let Some((_, Some(datagrams))) = DATAGRAMS.lock().take() {
-        datagrams.leave();
-    }
+    files(&REGISTRY).for_each(Registry::leave);
+    files(&DATAGRAMS).for_each(Datagrams::leave);
+    *REGISTRY.lock() = [None; USERS_MAX];
+    *DATAGRAMS.lock() = [None; USERS_MAX];
 }
 
 /// Before a fork: no other thread is in the middle of a change.

@@ -13,10 +13,11 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use weft_sys::Lock;
+use weft_sys::SignalLock;
 
 use crate::datagram::Datagram;
 use crate::epoll::Epoll;
+use crate::settings;
 use crate::stream::Stream;
 
 /// Descriptors from here on are never ours.
@@ -24,7 +25,9 @@ pub(crate) const FDS_MAX: usize = 1 << 20;
 
 static TABLE: [AtomicPtr<Entry>; FDS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX];
 /// Entries that no descriptor has.
-static SPARE: Lock<Vec<&'static Entry>> = Lock::new(Vec::new());
+static SPARE: SignalLock<Spare> = SignalLock::new(Spare { first: None, fresh: &[] });
+/// Entries that are made at once.
+const MADE_AT_ONCE: usize = 32;
 /// No descriptor from here on has ever been in the table.
 static END: AtomicU32 = AtomicU32::new(0);
 
@@ -51,6 +54,56 @@ pub(crate) struct Entry {
     /// spare entry; the last one of the content's holders is known by this.
     live: AtomicBool,
     kind: std::cell::UnsafeCell<Option<Kind>>,
+    /// The next spare one, of an entry that is spare.
+    next: AtomicPtr<Entry>,
+}
+
+/// Entries that no descriptor has: a list through themselves, and such as never had one. A handler
+/// that opens or closes a socket may have interrupted the program's allocator, so they are not the
+/// allocator's.
+struct Spare {
+    first: Option<&'static Entry>,
+    fresh: &'static [Entry],
+}
+
+impl Spare {
+    fn push(&mut self, entry: &'static Entry) {
+        let next = self.first.map_or(ptr::null_mut(), |first| ptr::from_ref(first).cast_mut());
+        entry.next.store(next, Ordering::Relaxed);
+        self.first = Some(entry);
+    }
+
+    /// `None` if there is no memory.
+    fn pop(&mut self) -> Option<&'static Entry> {
+        if let Some(entry) = self.first {
+            // SAFETY: NULL, or an entry, which is never freed.
+            self.first = unsafe { entry.next.load(Ordering::Relaxed).as_ref() };
+            return Some(entry);
+        }
+        if self.fresh.is_empty() {
+            self.fresh = Self::make()?;
+        }
+        let (entry, rest) = self.fresh.split_first()?;
+        self.fresh = rest;
+        Some(entry)
+    }
+
+    fn make() -> Option<&'static [Entry]> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let len = MADE_AT_ONCE * size_of::<Entry>();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
+        let start: *mut Entry = start.ok()?.cast();
+        for at in 0..MADE_AT_ONCE {
+            // SAFETY: within the mapping, whose pages are aligned for anything.
+            let place = unsafe { start.add(at) };
+            // SAFETY: likewise, and nobody else knows it.
+            unsafe { place.write(Entry::new()) };
+        }
+        // SAFETY: all are written, and the mapping stays for ever.
+        Some(unsafe { std::slice::from_raw_parts(start, MADE_AT_ONCE) })
+    }
 }
 
 // SAFETY: the content is written only by `install`, before anybody else can find the entry, and by
@@ -107,6 +160,16 @@ impl Held {
 }
 
 impl Entry {
+    fn new() -> Self {
+        Self {
+            refs: AtomicU32::new(0),
+            fds: AtomicU32::new(0),
+            live: AtomicBool::new(false),
+            kind: std::cell::UnsafeCell::new(None),
+            next: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
     #[cold]
     fn retire(&'static self) {
         if !self.live.swap(false, Ordering::AcqRel) {
@@ -116,7 +179,10 @@ impl Entry {
         // at the content but a look-up that will find that, and it does not look at the content.
         let content = unsafe { &mut *self.kind.get() };
         *content = None;
-        SPARE.lock().push(self);
+        // A confined process opens no socket any more, and may not be allowed to hold signals off.
+        if !settings::is_confined() {
+            SPARE.lock().push(self);
+        }
     }
 }
 
@@ -151,14 +217,7 @@ pub(crate) fn knows(fd: RawFd) -> bool {
 pub(crate) fn install(fd: RawFd, kind: Kind) {
     let Some(cell) = cell(fd) else { return };
     let spare = SPARE.lock().pop();
-    let entry = spare.unwrap_or_else(|| {
-        Box::leak(Box::new(Entry {
-            refs: AtomicU32::new(0),
-            fds: AtomicU32::new(0),
-            live: AtomicBool::new(false),
-            kind: std::cell::UnsafeCell::new(None),
-        }))
-    });
+    let Some(entry) = spare else { return drop(remove(fd)) };
     entry.refs.fetch_add(1, Ordering::AcqRel);
     // SAFETY: nobody looks at the content of a spare entry, or of the fresh one.
     let content = unsafe { &mut *entry.kind.get() };

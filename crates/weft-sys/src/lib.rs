@@ -26,6 +26,8 @@ mod scarcity;
 #[cfg(not(loom))]
 mod shared;
 mod shared_lock;
+#[cfg(not(loom))]
+mod signal_lock;
 mod slot;
 mod socket;
 mod spin;
@@ -63,6 +65,8 @@ pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread, hide_threads};
+#[cfg(not(loom))]
+pub use signal_lock::{SignalLock, SignalLockGuard, SignalsHeld};
 pub use slot::SlotState;
 pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;

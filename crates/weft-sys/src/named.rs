@@ -35,7 +35,8 @@ impl NamedMemory {
     pub fn open(path: &Path, len: usize, create: bool) -> Result<Self, Errno> {
         let making = if create { OFlags::CREATE } else { OFlags::empty() };
         let access = if create { OFlags::RDWR } else { OFlags::RDONLY };
-        let flags = access | making | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // Another user's file of that name may be a pipe or have a lease: `open` must not wait.
+        let flags = access | making | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR)?;
         let status = fstat(&fd)?;
         let others = Mode::from_raw_mode(status.st_mode) & (Mode::RWXG | Mode::RWXO);
@@ -173,6 +174,24 @@ mod tests {
         assert!(ours.is_at(&path));
         theirs.unlink(&path);
         assert!(!ours.is_at(&path));
+    }
+
+    /// `open` would wait for a writer for ever.
+    #[test]
+    fn a_pipe_of_that_name_is_refused_at_once() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let path = path("pipe");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        for create in [false, true] {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let place = path.clone();
+            std::thread::spawn(move || {
+                sender.send(NamedMemory::open(&place, 4_096, create).map(drop))
+            });
+            let opened = receiver.recv_timeout(std::time::Duration::from_secs(20));
+            assert_eq!(opened, Ok(Err(Errno::PERM)), "create: {create}");
+        }
+        std::fs::remove_file(&path).expect("still there");
     }
 
     #[test]

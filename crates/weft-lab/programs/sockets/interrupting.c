@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/select.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 #include <sys/syscall.h>
 
 #include "calls.h"
@@ -232,4 +234,82 @@ CASE(signal_handler_uses_socket)
 	send_signal(pair->b);
 	finish(pair->b);
 	ON(pair->a, do_recv, .size = 100);
+}
+
+/* A handler that makes connections and closes them, whatever it has interrupted. */
+static struct sockaddr_in own_listener;
+static int own_listener_fd;
+static volatile long connections_made;
+
+static void connect_and_close(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	int datagrams = socket(AF_INET, SOCK_DGRAM, 0);
+
+	check(fd, "socket");
+	connect(fd, (struct sockaddr *)&own_listener, sizeof own_listener);
+	int accepted = accept(own_listener_fd, NULL, NULL);
+
+	if (accepted >= 0) {
+		/* Which connection it is nobody knows; its peer may have closed it. */
+		send(accepted, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+		dup2(accepted, fd);
+		close(accepted);
+	}
+	close(fd);
+	close(datagrams);
+	connections_made++;
+}
+
+static void make_connections(int number __attribute__((unused)))
+{
+	int error = errno;
+
+	connect_and_close();
+	errno = error;
+}
+
+LONE_CASE(signal_handler_opens_and_closes)
+{
+	struct sigaction action = { .sa_handler = make_connections, .sa_flags = SA_RESTART };
+	struct itimerval often = { { 0, 500 }, { 0, 500 } }, never = { 0 };
+	socklen_t length = sizeof own_listener;
+	long handled = 0;
+
+	own_listener_fd = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
+	own_listener = (struct sockaddr_in){ .sin_family = AF_INET,
+					     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	check(bind(own_listener_fd, (struct sockaddr *)&own_listener, length), "bind");
+	check(listen(own_listener_fd, 1000), "listen");
+	check(getsockname(own_listener_fd, (struct sockaddr *)&own_listener, &length), "name");
+	check(sigaction(SIGALRM, &action, NULL), "sigaction");
+	/* SIGALRM does not end a case that hangs any more; its parent does. */
+	pid_t child = check(fork(), "fork");
+
+	if (child) {
+		int status = 0, waited = 0;
+
+		while (!waitpid(child, &status, WNOHANG) && waited++ < 5000)
+			sleep_ms(1);
+		if (waited >= 5000)
+			say("hangs");
+		else if (status)
+			say("status %d", status);
+		return;
+	}
+	check(setitimer(ITIMER_REAL, &often, NULL), "setitimer");
+	for (int i = 0; i < 1500; i++) {
+		/* The allocator's turn to be interrupted. */
+		void *memory[50];
+
+		for (int j = 0; j < 50; j++)
+			memory[j] = malloc(1 + i * j % 3000);
+		connect_and_close();
+		for (int j = 0; j < 50; j++)
+			free(memory[j]);
+		handled++;
+	}
+	check(setitimer(ITIMER_REAL, &never, NULL), "setitimer");
+	say("rounds %ld, in handlers too %d", handled, connections_made > handled);
+	_exit(0);
 }

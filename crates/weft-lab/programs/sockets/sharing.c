@@ -526,3 +526,85 @@ LONE_CASE(share_passed_fresh)
 		ON(client, do_close);
 	}
 }
+
+/* A child that executes a program gives up the sockets that are closed by that. */
+static void do_execute_without(struct end *end, const struct arguments *told)
+{
+	int ready[2];
+	char byte;
+
+	check(pipe2(ready, O_CLOEXEC), "pipe2");
+	check(fcntl(told->fd, F_SETFD, FD_CLOEXEC), "FD_CLOEXEC");
+	pid_t child = check(told->flags ? vfork() : fork(), "fork");
+	if (!child) {
+		char *const arguments[] = { "sleep", "4", NULL }, *const none[] = { NULL };
+
+		execve("/bin/sleep", arguments, told->value ? none : environ);
+		_exit(1);
+	}
+	end->number = child;
+	close(ready[1]);
+	/* The end of the pipe: the program has begun. */
+	while (read(ready[0], &byte, 1) < 0)
+		;
+	close(ready[0]);
+	note(end, "a child executes a program");
+}
+
+static void do_kill_child(struct end *end, const struct arguments *told __attribute__((unused)))
+{
+	kill((pid_t)end->number, SIGKILL);
+	waitpid((pid_t)end->number, NULL, 0);
+}
+
+static void do_send_much(struct end *end, const struct arguments *told)
+{
+	long sent = 0, now;
+
+	while ((now = send(told->fd, end->data, 100000, MSG_NOSIGNAL)) > 0)
+		sent += now;
+	note(end, "sending ends");
+	note_result(end, now);
+}
+
+static void closed_beside_a_program(struct pair *pair, bool vforked, bool without_environment)
+{
+	ON(pair->a, do_execute_without, .flags = vforked, .value = without_environment);
+	exchange(pair, 1);
+	ON(pair->a, do_send, .text = "last words");
+	ON(pair->a, do_close);
+	sleep_ms(SETTLE_MS);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->b, do_send, .text = "for nobody", .flags = MSG_NOSIGNAL);
+	sleep_ms(SETTLE_MS);
+	ON(pair->b, do_send, .text = "nobody is there", .flags = MSG_NOSIGNAL);
+	ON(pair->b, do_poll, .flags = POLLIN | POLLOUT);
+	ON(pair->a, do_kill_child);
+}
+
+CASE(share_fork_and_execute_with_close_on_exec)
+{
+	closed_beside_a_program(pair, false, false);
+}
+
+CASE(share_vfork_and_execute_with_close_on_exec)
+{
+	closed_beside_a_program(pair, true, false);
+}
+
+CASE(share_fork_and_execute_without_environment)
+{
+	closed_beside_a_program(pair, false, true);
+}
+
+/* The writer sleeps, as there is no room, when the reader closes the socket. */
+CASE(share_writer_beside_a_program)
+{
+	ON(pair->a, do_execute_without);
+	BEGIN(pair->b, do_send_much);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_close);
+	finish(pair->b);
+	ON(pair->a, do_kill_child);
+}

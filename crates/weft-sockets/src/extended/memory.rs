@@ -14,7 +14,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, fallocate, fstat, open, stat};
 use rustix::io::Errno;
 use weft_stream::Grant;
-use weft_sys::{Lock, SharedMemory};
+use weft_sys::{SharedMemory, SignalLock};
 
 const PAGE: usize = 4_096;
 
@@ -26,7 +26,7 @@ struct Segment {
     inode: u64,
 }
 
-static OWN: Lock<Vec<Segment>> = Lock::new(Vec::new());
+static OWN: SignalLock<Vec<Segment>> = SignalLock::new(Vec::new());
 
 /// Makes a segment of whole pages, and returns its address.
 pub(super) fn allocate(len: usize) -> Result<usize, Errno> {

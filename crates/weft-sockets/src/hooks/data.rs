@@ -241,6 +241,19 @@ pub(super) unsafe extern "C-unwind" fn write(
     ours.unwrap_or_else(|| next!(write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t))
 }
 
+/// Whether the buffers of `readv(2)` or `writev(2)` hold no byte: the kernel returns 0 for them
+/// without asking the socket, so such a call neither waits nor fails, and sends no datagram.
+///
+/// # Safety
+/// As for [`receive`].
+unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
+    if !table::knows(fd) || is_no_list(list, count) {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Buffers::new(list, count) }.is_some_and(|buffers| buffers.is_empty())
+}
+
 /// `readv(2)` of a UDP socket.
 ///
 /// # Safety
@@ -248,10 +261,6 @@ pub(super) unsafe extern "C-unwind" fn write(
 unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<ssize_t> {
     if !table::knows(fd) || is_no_list(list, count) {
         return None;
-    }
-    // SAFETY: the caller's promise.
-    if unsafe { Buffers::new(list, count) }?.is_empty() {
-        return None; // As for `read`.
     }
     // SAFETY: a structure of integers and pointers, for which zero is valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -268,9 +277,12 @@ unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<s
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX => unsafe { receive(fd, list, len, 0) }
-            // SAFETY: likewise.
-            .or_else(|| unsafe { read_datagram(fd, list, len) }),
+        Ok(len) if len <= PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
+            // SAFETY: the program's own list.
+            unsafe { receive(fd, list, len, 0) }
+                // SAFETY: likewise.
+                .or_else(|| unsafe { read_datagram(fd, list, len) })
+        }
         _ => None,
     };
     ours.unwrap_or_else(|| next!(readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t))
@@ -280,9 +292,12 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX => unsafe { deliver(fd, list, len, 0) }
-            // SAFETY: likewise.
-            .or_else(|| unsafe { deliver_datagram(fd, list, len, 0, NOBODY) }),
+        Ok(len) if len <= PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
+            // SAFETY: the program's own list.
+            unsafe { deliver(fd, list, len, 0) }
+                // SAFETY: likewise.
+                .or_else(|| unsafe { deliver_datagram(fd, list, len, 0, NOBODY) })
+        }
         _ => None,
     };
     ours.unwrap_or_else(|| next!(writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t))
@@ -318,6 +333,26 @@ unsafe extern "C-unwind" fn send(
     )
 }
 
+/// The room for a sender's name, which the kernel looks at when it has received.
+///
+/// # Safety
+/// The place is readable, unless it is nowhere.
+unsafe fn room_for_name(len: *const socklen_t) -> Result<socklen_t, Errno> {
+    if is_nowhere(len) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    let room = unsafe { len.read_unaligned() };
+    if room > c_int::MAX as socklen_t { Err(Errno::INVAL) } else { Ok(room) }
+}
+
+/// Whether the kernel refuses a receiver's name before it looks at the socket: the name has another
+/// length than an address can have, or lies where nobody has memory.
+fn is_bad_name(address: *const sockaddr, len: socklen_t) -> bool {
+    let is_too_long = len as usize > size_of::<libc::sockaddr_storage>();
+    !address.is_null() && (is_too_long || len > 0 && is_nowhere(address))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
@@ -338,22 +373,30 @@ unsafe extern "C-unwind" fn recvfrom(
     match taken {
         Some(Taken { from: Received::Kernel(received), .. }) => return received,
         Some(Taken { from: Received::Memory(arrival), is_v6 }) => {
-            if !address.is_null() && !address_len.is_null() {
-                // SAFETY: the program's own.
-                let room = unsafe { *address_len };
-                // SAFETY: likewise.
-                let len = unsafe { names::write(arrival.from, is_v6, address, room) };
-                // SAFETY: likewise.
-                unsafe { address_len.write(len) };
+            if address.is_null() {
+                return length(arrival, flags);
             }
+            // SAFETY: the program's own place.
+            let room = match unsafe { room_for_name(address_len) } {
+                Ok(room) => room,
+                Err(errno) => return errno::fail(errno) as ssize_t,
+            };
+            // SAFETY: likewise.
+            let len = unsafe { names::write(arrival.from, is_v6, address, room) };
+            // SAFETY: likewise.
+            unsafe { address_len.write(len) };
             return length(arrival, flags);
         }
         None => {}
     }
     // SAFETY: the program's own buffer.
     let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) };
-    if ours.is_some_and(|received| received >= 0) && !address_len.is_null() {
-        // SAFETY: the program's place. A TCP socket names nobody (tcp_recvmsg leaves it empty).
+    if ours.is_some_and(|received| received >= 0) && !address.is_null() {
+        // SAFETY: the program's own place.
+        if let Err(errno) = unsafe { room_for_name(address_len) } {
+            return errno::fail(errno) as ssize_t;
+        }
+        // SAFETY: likewise. A TCP socket names nobody (tcp_recvmsg leaves it empty).
         unsafe { address_len.write(0) };
     }
     ours.unwrap_or_else(|| kernel(flags))
@@ -368,12 +411,16 @@ unsafe extern "C-unwind" fn sendto(
     address: *const sockaddr,
     address_len: socklen_t,
 ) -> ssize_t {
-    // SAFETY: the program's own buffer. A connected TCP socket does not look at the address.
-    let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }.or_else(|| {
-        let to = (address, address_len);
-        // SAFETY: likewise, and the program's own address.
-        unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, to) }
-    });
+    let ours = if is_bad_name(address, address_len) {
+        None
+    } else {
+        // SAFETY: the program's own buffer. A connected TCP socket does not look at the address.
+        unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }.or_else(|| {
+            let to = (address, address_len);
+            // SAFETY: likewise, and the program's own address.
+            unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, to) }
+        })
+    };
     ours.unwrap_or_else(|| {
         next!(sendto(
             fd: c_int, from: *const c_void, len: size_t, flags: c_int, address: *const sockaddr,

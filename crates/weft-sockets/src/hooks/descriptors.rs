@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_int, c_uint, c_ulong, c_void};
 use weft_stream::Carrier;
 
+use super::data::is_nowhere;
+use crate::datagram::Why;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::stream::borrow;
@@ -19,6 +21,8 @@ use crate::{epoll, errno, process, settings};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
+/// Switches signals for input and output (asm-generic/ioctls.h).
+const FIOASYNC: c_ulong = 0x5452;
 
 /// A descriptor is about to be closed.
 pub(super) fn closing(fd: c_int) {
@@ -60,14 +64,22 @@ fn closing_watched(held: &table::Held, fd: c_int, watches: &AtomicU32) {
 }
 
 /// Signals for input and output (`O_ASYNC`) are the kernel's, and so is a socket that has them.
+fn becomes_signal_driven(fd: c_int) {
+    let Some(held) = table::find(fd) else { return };
+    match &*held {
+        Kind::Stream(stream) => {
+            stream.leave(fd, Reason::Signals);
+            stream.tell(fd);
+        }
+        Kind::Datagram(datagram) => datagram.leave(Why::Option),
+        Kind::Epoll(_) => {}
+    }
+}
+
+/// `fcntl(2)` is about to be called.
 fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
-    if command == libc::F_SETFL
-        && argument as usize & libc::O_ASYNC as usize != 0
-        && let Some(held) = table::find(fd)
-        && let Kind::Stream(stream) = &*held
-    {
-        stream.leave(fd, Reason::Signals);
-        stream.tell(fd);
+    if command == libc::F_SETFL && argument as usize & libc::O_ASYNC as usize != 0 {
+        becomes_signal_driven(fd);
     }
 }
 
@@ -117,11 +129,25 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     copy
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
-    if fd != copy && table::knows(copy) && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
+/// `dup2(2)` or `dup3(2)` is about to give the number `copy` to another file, which closes what it
+/// was. What the kernel would refuse changes nothing (do_dup2, ksys_dup3). It refuses a number that
+/// another thread is just opening, too, which none is that the table has.
+fn replacing(fd: c_int, copy: c_int, flags: c_int) {
+    if fd < 0 || fd == copy || !table::knows(copy) || flags & !libc::O_CLOEXEC != 0 {
+        return;
+    }
+    let before = errno::get();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let is_within = limit.is_none_or(|limit| u64::from(copy.unsigned_abs()) < limit);
+    if is_within && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
         closing(copy);
     }
+    errno::set_raw(before);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
+    replacing(fd, copy, 0);
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
     copied(fd, made);
     made
@@ -129,9 +155,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
-    if fd != copy && table::knows(copy) && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
-        closing(copy);
-    }
+    replacing(fd, copy, flags);
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
     copied(fd, made);
     made
@@ -185,6 +209,14 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
         // SAFETY: the program's place for the answer.
         unsafe { argument.cast::<c_int>().write_unaligned(amount) };
         return 0;
+    }
+    if request == FIOASYNC
+        && table::knows(fd)
+        && !is_nowhere(argument)
+        // SAFETY: the program's place for the switch.
+        && unsafe { argument.cast::<c_int>().read_unaligned() } != 0
+    {
+        becomes_signal_driven(fd);
     }
     next!(ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int)
 }

@@ -13,9 +13,24 @@ use crate::datagram::Received;
 use crate::next::next;
 use crate::table::{self, Kind};
 
+/// Whether the kernel refuses a message before it looks at the socket: its name has a negative
+/// length.
+///
+/// # Safety
+/// The header is readable.
+unsafe fn has_bad_name(message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    let header = unsafe { message.read() };
+    !header.msg_name.is_null() && c_int::try_from(header.msg_namelen).is_err()
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if !is_nowhere(message) && table::knows(fd) {
+    if !is_nowhere(message)
+        && table::knows(fd)
+        // SAFETY: the program's own header.
+        && !unsafe { has_bad_name(message) }
+    {
         // SAFETY: the program's own header.
         let header = unsafe { message.read() };
         // Ancillary data of a TCP socket is for the kernel (time stamps and the like).
@@ -40,7 +55,11 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    if !is_nowhere(message) && table::knows(fd) {
+    if !is_nowhere(message)
+        && table::knows(fd)
+        // SAFETY: the program's own header.
+        && !unsafe { has_bad_name(message) }
+    {
         // SAFETY: the program's own header.
         let header = unsafe { &mut *message };
         let (list, count) = (header.msg_iov, header.msg_iovlen);
@@ -68,7 +87,9 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
         let ours = unsafe { receive(fd, header.msg_iov, header.msg_iovlen, flags) };
         if let Some(received) = ours {
             if received >= 0 {
-                header.msg_namelen = 0;
+                if !header.msg_name.is_null() {
+                    header.msg_namelen = 0;
+                }
                 header.msg_controllen = 0;
                 header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
             }

@@ -92,7 +92,7 @@ unsafe extern "C-unwind" fn setsockopt(
         return result;
     }
     if let Some(option) = delay(level, name)
-        && len as usize >= size_of::<c_int>()
+        && c_int::try_from(len).is_ok_and(|len| len as usize >= size_of::<c_int>())
         && !value.is_null()
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held

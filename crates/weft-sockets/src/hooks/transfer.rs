@@ -4,14 +4,19 @@
 //! As for the other hooks; places for offsets are the program's.
 #![allow(unsafe_code)]
 
+use std::io::IoSliceMut;
+
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::FileType;
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
 use weft_sys::Buffers;
 
 use crate::errno;
 use crate::next::next;
-use crate::stream::{Stream, borrow, is_nonblocking};
+use crate::stream::{By, Stream, borrow, is_nonblocking};
 use crate::table::{self, Kind};
 
 /// Bytes that are copied at once.
@@ -19,10 +24,12 @@ const PIECE: usize = 64 << 10;
 
 /// Whether bytes to be sent on the socket go through the rings, or are to be counted.
 fn is_ours_out(stream: &Stream, fd: c_int) -> bool {
-    match stream.by(fd) {
-        crate::stream::By::Kernel => false,
-        crate::stream::By::Counted | crate::stream::By::End(_) | crate::stream::By::Far(_) => true,
-    }
+    !matches!(stream.by(fd), By::Kernel)
+}
+
+/// What `sendfile(2)` says of a file that has no places.
+fn seekable(errno: Errno) -> Errno {
+    if errno == Errno::BADF { errno } else { Errno::INVAL }
 }
 
 /// Sends up to `len` bytes of a file, from its own offset or from the one given.
@@ -33,9 +40,15 @@ fn send_file(
     offset: Option<&mut off_t>,
     len: size_t,
 ) -> Result<usize, Errno> {
+    if file < 0 {
+        return Err(Errno::BADF);
+    }
     let mut at = match &offset {
-        Some(offset) => u64::try_from(**offset).map_err(|_| Errno::INVAL)?,
-        None => rustix::fs::tell(borrow(file)).map_err(|_| Errno::INVAL)?,
+        Some(offset) => {
+            rustix::io::fcntl_getfd(borrow(file))?;
+            u64::try_from(**offset).map_err(|_| Errno::INVAL)?
+        }
+        None => rustix::fs::tell(borrow(file)).map_err(seekable)?,
     };
     let mut piece = vec![0_u8; PIECE.min(len)];
     let mut done = 0;
@@ -48,11 +61,7 @@ fn send_file(
             Err(Errno::SPIPE) => return Err(Errno::INVAL),
             Err(errno) => return Err(errno),
         };
-        let list = [libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: read }];
-        // SAFETY: the list and its buffer are ours.
-        let Some(buffers) = (unsafe { Buffers::new(list.as_ptr(), 1) }) else { break };
-        let sent =
-            stream.send_copy(out, buffers, 0).unwrap_or_else(|| buffers.send(borrow(out), 0));
+        let sent = send_some(stream, out, &mut piece[..read]);
         match sent {
             Ok(sent) => {
                 done += sent;
@@ -143,23 +152,24 @@ unsafe extern "C-unwind" fn splice(
 }
 
 /// From a socket of ours into a pipe or from a pipe into one. `None`: the kernel is to do it.
+///
+/// `SPLICE_F_NONBLOCK` is about the pipe; whether the socket waits is its own flag's to say
+/// (tcp_splice_read, splice_to_socket).
 fn splice_copy(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<Result<usize, Errno>> {
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
-    let dontwait = if nonblocking { libc::MSG_DONTWAIT } else { 0 };
     if let Some(held) = table::find(from)
         && let Kind::Stream(stream) = &*held
     {
-        let ours = matches!(stream.by(from), crate::stream::By::End(end)
-            if end.carrier_in() == Carrier::Memory);
-        let counted = !matches!(stream.by(from), crate::stream::By::Kernel);
+        let ours = matches!(stream.by(from), By::End(end) if end.carrier_in() == Carrier::Memory);
+        let counted = !matches!(stream.by(from), By::Kernel);
         if !ours && !counted {
             return None;
         }
-        return Some(splice_out(stream, from, to, len, dontwait, nonblocking));
+        return Some(splice_out(stream, from, to, len, nonblocking));
     }
     let held = table::find(to)?;
     let Kind::Stream(stream) = &*held else { return None };
-    is_ours_out(stream, to).then(|| splice_in(stream, from, to, len, dontwait, nonblocking))
+    is_ours_out(stream, to).then(|| splice_in(stream, from, to, len, nonblocking))
 }
 
 /// Takes no more from the socket than the pipe has room for.
@@ -168,86 +178,160 @@ fn splice_out(
     socket: c_int,
     pipe: c_int,
     len: size_t,
-    flags: c_int,
     nonblocking: bool,
 ) -> Result<usize, Errno> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    if !is_pipe(pipe) {
-        return Err(Errno::INVAL);
-    }
-    let mut set = [PollFd::from_borrowed_fd(borrow(pipe), PollFlags::OUT)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    check_pipe(pipe)?;
     let at_once = nonblocking || is_nonblocking(pipe, 0);
-    if poll(&mut set, at_once.then_some(&now))? == 0 {
-        return Err(Errno::AGAIN);
-    }
-    // A pipe that can be written to has room for a page at least, whatever its size.
-    let mut piece = [0_u8; 4_096];
-    let wanted = len.min(piece.len());
-    let list = [libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: wanted }];
-    // SAFETY: the list and its buffer are ours.
-    let buffers = unsafe { Buffers::new(list.as_ptr(), 1) }.ok_or(Errno::INVAL)?;
-    let received = stream
-        .recv(socket, buffers, flags)
-        .unwrap_or_else(|| buffers.recv(borrow(socket), flags))?;
-    let mut written = 0;
-    while written < received {
-        match rustix::io::write(borrow(pipe), &piece[written..received]) {
-            Ok(more) => written += more,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => drop(poll(&mut set, None)),
-            Err(errno) => return Err(errno),
+    let mut piece = vec![0_u8; len.min(PIECE)];
+    let mut done = 0;
+    let mut flags = 0;
+    while done < len {
+        // What has come is handed on before anything is waited for.
+        match wait_for_pipe(pipe, PollFlags::OUT, at_once || done > 0) {
+            Err(_) if done > 0 => break,
+            waited => waited?,
         }
+        let wanted = piece.len().min(len - done).min(room_in(pipe));
+        let mut slices = [IoSliceMut::new(&mut piece[..wanted])];
+        let buffers = Buffers::of(&mut slices);
+        let received = stream
+            .recv(socket, buffers, flags)
+            .unwrap_or_else(|| buffers.recv(borrow(socket), flags));
+        let received = match received {
+            Ok(0) => break,
+            Err(_) if done > 0 => break,
+            received => received?,
+        };
+        let mut written = 0;
+        while written < received {
+            match rustix::io::write(borrow(pipe), &piece[written..received]) {
+                Ok(more) => written += more,
+                Err(Errno::INTR) => {}
+                // Another writer has taken the room.
+                Err(Errno::AGAIN) => drop(wait_for_pipe(pipe, PollFlags::OUT, false)),
+                Err(errno) => return Err(errno),
+            }
+        }
+        done += received;
+        flags = libc::MSG_DONTWAIT;
     }
-    Ok(received)
+    Ok(done)
 }
 
-/// Takes from the pipe only what the socket takes: `tee(2)` has no bytes to give back.
+/// Bytes that a pipe which can be written to takes without waiting: all of an empty one, and a page
+/// at least of any other, whatever its size.
+fn room_in(pipe: c_int) -> usize {
+    const PAGE: usize = 4_096;
+    match (rustix::io::ioctl_fionread(borrow(pipe)), rustix::pipe::fcntl_getpipe_size(borrow(pipe)))
+    {
+        (Ok(0), Ok(size)) => size.max(PAGE),
+        _ => PAGE,
+    }
+}
+
+/// Takes from the pipe what the socket takes, and leaves the rest in the pipe.
 fn splice_in(
     stream: &Stream,
     pipe: c_int,
     socket: c_int,
     len: size_t,
-    flags: c_int,
     nonblocking: bool,
 ) -> Result<usize, Errno> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    if !is_pipe(pipe) {
-        return Err(Errno::INVAL);
-    }
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    let mut ready = [PollFd::from_borrowed_fd(borrow(pipe), PollFlags::IN)];
+    check_pipe(pipe)?;
     let at_once = nonblocking || is_nonblocking(pipe, 0);
-    if poll(&mut ready, at_once.then_some(&now))? == 0 {
-        return Err(Errno::AGAIN);
-    }
-    if let crate::stream::By::End(end) = stream.by(socket)
-        && end.carrier_out() == Carrier::Memory
-        && end.room() == 0
-        && (nonblocking || is_nonblocking(socket, flags))
-    {
-        return Err(Errno::AGAIN);
-    }
-    let mut piece = vec![0_u8; len.min(PIECE)];
-    let read = rustix::io::read(borrow(pipe), &mut piece)?;
-    let list = [libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: read }];
-    // SAFETY: the list and its buffer are ours.
-    let buffers = unsafe { Buffers::new(list.as_ptr(), 1) }.ok_or(Errno::INVAL)?;
     let mut done = 0;
-    while done < read {
-        let rest = buffers.after(done);
-        let sent =
-            stream.send_copy(socket, rest, 0).unwrap_or_else(|| rest.send(borrow(socket), 0));
-        match sent {
-            Ok(sent) => done += sent,
-            Err(Errno::AGAIN) => std::thread::yield_now(), // Taken out of the pipe, it must go on.
+    while done < len {
+        let moved = wait_for_pipe(pipe, PollFlags::IN, at_once || done > 0)
+            .and_then(|()| splice_piece(stream, pipe, socket, PIECE.min(len - done)));
+        match moved {
+            Ok(Some(0)) => break,
+            Ok(moved) => done += moved.unwrap_or(0),
+            Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }
     }
     Ok(done)
 }
 
-fn is_pipe(fd: c_int) -> bool {
-    let kind = rustix::fs::fstat(borrow(fd)).map(|status| status.st_mode);
-    kind.is_ok_and(|mode| rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Fifo)
+/// Moves bytes from a pipe that has some. `None`: there was no room, but there is now.
+fn splice_piece(
+    stream: &Stream,
+    pipe: c_int,
+    socket: c_int,
+    len: usize,
+) -> Result<Option<usize>, Errno> {
+    // A socket that takes nothing more must not cost the pipe anything.
+    send_some(stream, socket, &mut [])?;
+    let room = match stream.by(socket) {
+        By::End(end) if end.carrier_out() == Carrier::Memory => end.room(),
+        // What the kernel's socket takes is not known before it has taken it.
+        _ => return splice_peeked(stream, pipe, socket, len).map(Some),
+    };
+    if room == 0 {
+        if is_nonblocking(socket, 0) {
+            return Err(Errno::AGAIN);
+        }
+        return stream.wait_for_room(socket).map(|()| None);
+    }
+    let mut piece = vec![0_u8; len.min(room)];
+    let read = rustix::io::read(borrow(pipe), &mut piece)?;
+    let mut sent = 0;
+    while sent < read {
+        match send_some(stream, socket, &mut piece[sent..read]) {
+            Ok(more) => sent += more,
+            // Another thread has taken the room. What is out of the pipe waits for more.
+            Err(Errno::AGAIN | Errno::INTR) => drop(stream.wait_for_room(socket)),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(Some(sent))
+}
+
+/// Sends bytes that are the caller's.
+fn send_some(stream: &Stream, socket: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let mut slices = [IoSliceMut::new(bytes)];
+    let buffers = Buffers::of(&mut slices);
+    stream.send_copy(socket, buffers, 0).unwrap_or_else(|| buffers.send(borrow(socket), 0))
+}
+
+/// Sends what a pipe holds from a copy of the pipe (`tee(2)`), so that what the socket does not
+/// take is still in the pipe.
+fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Result<usize, Errno> {
+    let copy = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+    let (from, to) = copy.map_err(|_| Errno::NOMEM)?;
+    let copied = rustix::pipe::tee(borrow(pipe), &to, len, SpliceFlags::NONBLOCK)?;
+    let mut piece = vec![0_u8; copied];
+    if copied == 0 {
+        return Ok(0); // The end: nobody writes to the pipe any more.
+    }
+    let read = rustix::io::read(&from, &mut piece)?;
+    let sent = send_some(stream, socket, &mut piece[..read])?;
+    let mut gone = 0;
+    while gone < sent {
+        match rustix::io::read(borrow(pipe), &mut piece[gone..sent]) {
+            Ok(0) => break, // Another reader was quicker.
+            Ok(more) => gone += more,
+            Err(Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    Ok(sent)
+}
+
+/// Waits until a pipe is ready, or looks whether it is.
+fn wait_for_pipe(pipe: c_int, events: PollFlags, at_once: bool) -> Result<(), Errno> {
+    let mut set = [PollFd::from_borrowed_fd(borrow(pipe), events)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = poll(&mut set, at_once.then_some(&now))?;
+    if ready == 0 { Err(Errno::AGAIN) } else { Ok(()) }
+}
+
+/// What `splice(2)` says of a descriptor that is not a pipe's.
+fn check_pipe(fd: c_int) -> Result<(), Errno> {
+    if fd < 0 {
+        return Err(Errno::BADF);
+    }
+    let mode = rustix::fs::fstat(borrow(fd))?.st_mode;
+    let is_pipe = FileType::from_raw_mode(mode) == FileType::Fifo;
+    if is_pipe { Ok(()) } else { Err(Errno::INVAL) }
 }

@@ -16,7 +16,7 @@ use weft_engine::cm::{Channel, Event, EventKind, Id, PortSpace};
 use weft_engine::pd::Pd;
 use weft_engine::{Context, Errno, device};
 use weft_stream::Role;
-use weft_sys::{Forkable, Lock, spawn_quiet};
+use weft_sys::{Forkable, SignalLock, spawn_quiet};
 
 use super::Far;
 use super::hello::Hello;
@@ -55,7 +55,7 @@ enum Command {
 
 #[derive(Debug)]
 struct Broker {
-    commands: Lock<Vec<Command>>,
+    commands: SignalLock<Vec<Command>>,
     wake: OwnedFd,
 }
 
@@ -103,7 +103,7 @@ fn give_up(wanted: &Wanted) {
 impl Broker {
     fn start() -> Result<Arc<Self>, Errno> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let broker = Arc::new(Self { commands: Lock::new(Vec::new()), wake });
+        let broker = Arc::new(Self { commands: SignalLock::new(Vec::new()), wake });
         let channel = Channel::new()?;
         fcntl_setfl(&channel, fcntl_getfl(&channel)? | OFlags::NONBLOCK)?;
         let worker = Worker {

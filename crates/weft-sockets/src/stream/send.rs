@@ -145,8 +145,12 @@ impl Stream {
         Ok(sent)
     }
 
+    /// Waits until there is room, or the connection has ended.
+    ///
+    /// # Errors
+    /// `EINTR`, `EAGAIN` after `SO_SNDTIMEO`, and `EBADF` if another thread has closed it.
     #[cold]
-    fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
+    pub(crate) fn wait_for_room(&self, fd: RawFd) -> Result<(), Errno> {
         let deadline = deadline(fd, sockopt::Timeout::Send);
         let wait = Wait::begin(&self.spin_out);
         loop {
