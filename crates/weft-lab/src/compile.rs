@@ -22,6 +22,15 @@ pub fn compile(name: &str) -> Result<PathBuf> {
     build(name, &[source(&format!("programs/{name}.c"))], &["-lrdmacm", "-libverbs"])
 }
 
+/// Compiles `programs/<name>.c`, a program without RDMA, and returns the executable.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the program does not compile.
+pub fn compile_plain(name: &str) -> Result<PathBuf> {
+    build(name, &[source(&format!("programs/{name}.c"))], &[])
+}
+
 /// Compiles the files of `programs/<name>/` to one executable, a program without RDMA. They may
 /// include `weft_socket.h`.
 ///

@@ -26,6 +26,7 @@ mod venv;
 
 pub use compile::{
     compile, compile_cargo, compile_cpp, compile_erlang, compile_folder, compile_go, compile_java,
+    compile_plain,
 };
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
