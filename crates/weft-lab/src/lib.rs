@@ -18,6 +18,7 @@ mod paths;
 pub mod ports;
 mod program;
 pub mod resources;
+pub mod servers;
 mod skip;
 pub mod sockets;
 mod stage;

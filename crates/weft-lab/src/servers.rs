@@ -1,0 +1,57 @@
+//! Servers that the tests and the benchmark start alike: what they are told, and in which files.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::endpoint::Port;
+use crate::program::{Program, Running};
+
+/// Where Debian has Apache's modules.
+const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
+
+/// Starts `program`, which is Apache, with its event MPM: it serves the files of `directory`, and
+/// keeps its own beside them. `settings` are added. It refuses to serve as root, so that as root
+/// they must name another user.
+///
+/// # Errors
+///
+/// If it does not come up.
+pub fn apache(program: Program, directory: &Path, port: u16, settings: &str) -> Result<Running> {
+    let at = directory.display();
+    let modules = ["mpm_event", "authz_core"]
+        .map(|name| format!("LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so\n"));
+    let configuration = format!(
+        "{}ServerRoot {at}\nServerName localhost\nListen 127.0.0.1:{port}\nDocumentRoot {at}\n\
+         PidFile {at}/apache-{port}.pid\nDefaultRuntimeDir {at}\nErrorLog {at}/apache-{port}.log\n\
+         KeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 60\nStartServers 2\n\
+         ThreadsPerChild 25\nServerLimit 4\nMaxRequestWorkers 100\n{settings}\n",
+        modules.concat()
+    );
+    let file = directory.join(format!("apache-{port}.conf"));
+    fs::write(&file, configuration)?;
+    program.line("-D FOREGROUND -f").arg(file).start()?.listening(Port::Tcp(port))
+}
+
+/// Starts `program`, which is HAProxy, in front of the server at port `back`. `settings` are added
+/// to those of both sides.
+///
+/// # Errors
+///
+/// If it does not come up.
+pub fn haproxy(
+    program: Program,
+    directory: &Path,
+    [front, back]: [u16; 2],
+    settings: &str,
+) -> Result<Running> {
+    let configuration = format!(
+        "global\n nbthread 2\ndefaults\n timeout connect 60s\n timeout client 60s\n\
+         timeout server 60s\n {settings}\nfrontend front\n bind 127.0.0.1:{front}\n\
+         default_backend back\nbackend back\n server back 127.0.0.1:{back}\n"
+    );
+    let file = directory.join(format!("haproxy-{front}.conf"));
+    fs::write(&file, configuration)?;
+    program.line("-db -f").arg(file).start()?.listening(Port::Tcp(front))
+}
