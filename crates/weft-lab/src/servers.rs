@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::endpoint::Port;
 use crate::program::{Program, Running};
 
+/// How long a server's preparations may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Where Debian has Apache's modules.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
@@ -54,4 +57,39 @@ pub fn haproxy(
     let file = directory.join(format!("haproxy-{front}.conf"));
     fs::write(&file, configuration)?;
     program.line("-db -f").arg(file).start()?.listening(Port::Tcp(front))
+}
+
+/// Makes a database in `directory/data`, and starts `server`, which is MariaDB, for it; `tool` runs
+/// the programs that make it. The only user is `root`, without a password.
+///
+/// # Errors
+///
+/// If it cannot be made, or the server does not come up.
+pub fn mariadb(
+    server: Program,
+    tool: impl Fn(&str) -> Program,
+    directory: &Path,
+    port: u16,
+    options: &str,
+) -> Result<Running> {
+    let data = directory.join("data");
+    // It refuses to be root's without being told so.
+    let user = if rustix::process::geteuid().is_root() { "--user=root" } else { "" };
+    let data = format!("--datadir={}", data.display());
+    let install = tool("mariadb-install-db").line("--no-defaults --skip-test-db").line(user);
+    let install = install.line("--auth-root-authentication-method=normal").arg(&data);
+    install.run(TIMEOUT)?.success()?;
+    let server = server.line("--no-defaults --bind-address=127.0.0.1 --skip-name-resolve");
+    let server = server.line("--innodb-flush-log-at-trx-commit=0 --innodb-buffer-pool-size=64M");
+    let server = server.line(user).arg(data).line(options);
+    let server = server.arg(format!("--socket={}", directory.join("mariadb").display()));
+    server.arg(format!("--port={port}")).start()?.listening(Port::Tcp(port))
+}
+
+/// `program`, which is sysbench, for that database, complete but for the test and its command.
+#[must_use]
+pub fn sysbench(program: Program, port: u16) -> Program {
+    let program = program.line("--db-driver=mysql --mysql-host=127.0.0.1 --mysql-user=root");
+    let program = program.line("--mysql-db=mysql --tables=1 --table-size=2000");
+    program.arg(format!("--mysql-port={port}"))
 }
