@@ -93,3 +93,20 @@ pub fn sysbench(program: Program, port: u16) -> Program {
     let program = program.line("--mysql-db=mysql --tables=1 --table-size=2000");
     program.arg(format!("--mysql-port={port}"))
 }
+
+/// Starts `program`, which is mosquitto. It notes what it does on standard error.
+///
+/// # Errors
+///
+/// If it does not come up.
+pub fn mosquitto(program: Program, directory: &Path, port: u16) -> Result<Running> {
+    // Root's stays root's: memory is shared between processes of one user.
+    let user = if rustix::process::geteuid().is_root() { "user root\n" } else { "" };
+    let configuration = format!(
+        "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{user}\
+         log_dest stderr\nlog_type all\nmax_queued_messages 0\nmax_inflight_messages 0\n"
+    );
+    let file = directory.join(format!("mosquitto-{port}.conf"));
+    fs::write(&file, configuration)?;
+    program.arg("-c").arg(file).start()?.listening(Port::Tcp(port))
+}
