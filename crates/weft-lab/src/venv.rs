@@ -14,10 +14,9 @@ use crate::skip::note_skip;
 /// Installing from a package index, by way of the network.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Programs and libraries that bring event loops of their own.
-const PACKAGES: [&str; 4] =
-    ["uvloop==0.23.0", "grpcio==1.85.1", "gunicorn==27.0.1", "pyzmq==27.3.0"];
+const PACKAGES: [&str; 3] = ["uvloop==0.23.0", "grpcio==1.85.1", "pyzmq==27.3.0"];
 
-/// A Python environment with uvloop, gRPC, gunicorn and ZeroMQ.
+/// A Python environment with uvloop, gRPC and ZeroMQ.
 #[derive(Debug)]
 pub struct Venv {
     bin: PathBuf,

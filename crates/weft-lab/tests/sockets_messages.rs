@@ -103,7 +103,7 @@ fn beanstalkd() -> Result<()> {
         let ended = client.and_then(Finished::success);
         let ended = ended.map_err(|error| error.context(server.account()));
         ended.with_context(|| format!("weft: {ends:?}"))?.said(&format!("done {JOBS}"))?;
-        sockets.check(JOBS * 2 * 20_000)?;
+        sockets.check(JOBS * 10_000)?;
     }
     Ok(())
 }
