@@ -11,7 +11,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, Program, Running, compile_plain, locate, ports, source};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS: u32 = 4;
 const LINES: u32 = 100;
 /// A shell's program that answers each line with the same line.

@@ -9,7 +9,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets, same};
 use weft_lab::{Finished, Program, Venv, ports, servers, source};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The lines that a publisher sends, all of which begin with its name.
 fn lines_of(publisher: &str, count: usize) -> String {

@@ -7,7 +7,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, compile_plain, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn what_came_first_is_reported_first() -> Result<()> {

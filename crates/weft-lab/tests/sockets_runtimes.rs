@@ -13,7 +13,7 @@ use weft_lab::{
     ports, source,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 3_000_000;
 const CLIENTS: u64 = 2;
 

@@ -10,7 +10,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, Program, Running, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMES: usize = 200;
 
 /// git without the settings of whoever runs the test.

@@ -10,7 +10,7 @@ use weft_lab::servers::{apache, haproxy};
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, Program, Running, ports, source};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const REQUESTS: u64 = 3000;
 /// The lengths of the files that are served.
 const LENGTHS: [usize; 2] = [1_000, 300_000];
