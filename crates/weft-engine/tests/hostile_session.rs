@@ -512,7 +512,13 @@ fn nothing_is_left_behind() {
     round();
     let before = settled();
     (0..5).for_each(|_| round());
-    let after = settled();
+    // On a busy machine what is on its way out takes longer.
+    let mut after = settled();
+    for _ in 0..5 {
+        if after.0 > before.0 || after.1 > before.1 {
+            after = settled();
+        }
+    }
     for (what, before, after) in
         [("descriptors", before.0, after.0), ("mappings", before.1, after.1)]
     {

@@ -22,6 +22,15 @@ pub fn compile(name: &str) -> Result<PathBuf> {
     build(name, &[source(&format!("programs/{name}.c"))], &["-lrdmacm", "-libverbs"])
 }
 
+/// Compiles `programs/<name>.c`, a program without RDMA, and returns the executable.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the program does not compile.
+pub fn compile_plain(name: &str) -> Result<PathBuf> {
+    build(name, &[source(&format!("programs/{name}.c"))], &[])
+}
+
 /// Compiles the files of `programs/<name>/` to one executable, a program without RDMA. They may
 /// include `weft_socket.h`.
 ///
@@ -86,4 +95,81 @@ pub fn compile_go(name: &str) -> Result<PathBuf> {
     }
     fs::rename(&unfinished, &executable)?;
     Ok(executable)
+}
+
+/// Compiles `programs/<name>.cc` against Boost's headers, and returns the executable.
+///
+/// # Errors
+///
+/// If the compiler or the headers are missing, or the program does not compile.
+pub fn compile_cpp(name: &str) -> Result<PathBuf> {
+    require("/usr/include/boost/asio.hpp")?;
+    let executable = scratch("programs")?.join(format!("{name}-cpp"));
+    let file = source(&format!("programs/{name}.cc"));
+    // Boost's headers take their time.
+    if is_newer(&executable, &file) {
+        return Ok(executable);
+    }
+    let unfinished = unfinished(&executable);
+    let mut compiler = Command::new(locate("g++")?);
+    compiler.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&unfinished);
+    compiler.arg(file).arg("-lpthread");
+    finish(compiler, name)?;
+    fs::rename(&unfinished, &executable)?;
+    Ok(executable)
+}
+
+/// Compiles `programs/<name>.java`, and returns the directory of its classes.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the program does not compile.
+pub fn compile_java(name: &str) -> Result<PathBuf> {
+    let classes = scratch("programs/java")?;
+    let mut compiler = Command::new(locate("javac")?);
+    compiler.arg("-d").arg(&classes).arg(source(&format!("programs/{name}.java")));
+    finish(compiler, name)?;
+    Ok(classes)
+}
+
+/// Compiles `programs/<name>.erl`, and returns the directory of its module.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the program does not compile.
+pub fn compile_erlang(name: &str) -> Result<PathBuf> {
+    let modules = scratch("programs/erlang")?;
+    let mut compiler = Command::new(locate("erlc")?);
+    compiler.arg("-o").arg(&modules).arg(source(&format!("programs/{name}.erl")));
+    finish(compiler, name)?;
+    Ok(modules)
+}
+
+/// Builds the crate `programs/<name>/`, which is outside the workspace, and returns the executable.
+///
+/// # Errors
+///
+/// If the crate does not build; its dependencies come from the registry.
+pub fn compile_cargo(name: &str) -> Result<PathBuf> {
+    let target = kept(name)?;
+    let manifest = source(&format!("programs/{name}/Cargo.toml"));
+    let mut cargo = Command::new(locate("cargo")?);
+    cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
+    cargo.arg("--target-dir").arg(&target);
+    finish(cargo, name)?;
+    Ok(target.join("release").join(name))
+}
+
+/// Whether `executable` is there and was made after the last change of its source.
+fn is_newer(executable: &Path, source: &Path) -> bool {
+    let time = |file: &Path| fs::metadata(file).and_then(|file| file.modified()).ok();
+    time(executable) > time(source)
+}
+
+fn finish(mut compiler: Command, name: &str) -> Result<()> {
+    let output = compiler.output().with_context(|| format!("cannot run {compiler:?}"))?;
+    if !output.status.success() {
+        bail!("programs/{name} does not compile:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
 }

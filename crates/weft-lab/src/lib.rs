@@ -18,15 +18,21 @@ mod paths;
 pub mod ports;
 mod program;
 pub mod resources;
+pub mod servers;
 mod skip;
 pub mod sockets;
 mod stage;
 pub mod usage;
+mod venv;
 
-pub use compile::{compile, compile_folder, compile_go};
+pub use compile::{
+    compile, compile_cargo, compile_cpp, compile_erlang, compile_folder, compile_go, compile_java,
+    compile_plain,
+};
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
 pub use paths::{kept, scratch, source, weft};
 pub use program::{Finished, Program, Running, forced_transport};
 pub use skip::note_skip;
 pub use stage::Stage;
+pub use venv::Venv;

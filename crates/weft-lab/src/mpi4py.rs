@@ -12,9 +12,8 @@ use crate::packages::require;
 use crate::paths::{kept, scratch, source};
 use crate::program::{Finished, Program};
 use crate::skip::note_skip;
+use crate::venv::{self, INSTALL_TIMEOUT};
 
-/// Installing from a package index, by way of the network.
-const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// What the package index is asked for.
 const PACKAGES: [&str; 2] = ["mpich==5.0.2", "mpi4py==4.1.2"];
 const TESTS_RELEASE: &str = "mpi4py-4.1.2";
@@ -50,8 +49,8 @@ impl Mpi4py {
         static OUTCOME: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
         let directory = kept("python")?;
         let (bin, sources) = (directory.join("bin"), directory.join("src"));
-        let outcome = OUTCOME
-            .get_or_init(|| install(&directory, &bin, &sources).map_err(|e| format!("{e:#}")));
+        let outcome =
+            OUTCOME.get_or_init(|| install(&directory, &sources).map_err(|e| format!("{e:#}")));
         match outcome {
             Ok(None) => {
                 Ok(Some(Self { bin, tests: sources.join(TESTS_RELEASE).join("test/main.py") }))
@@ -137,27 +136,22 @@ fn debians_mpich() -> Result<PathBuf> {
 }
 
 /// Returns why the package index does not give what is wanted, if it does not.
-fn install(directory: &Path, bin: &Path, sources: &Path) -> Result<Option<String>> {
+fn install(directory: &Path, sources: &Path) -> Result<Option<String>> {
     let complete = directory.join(format!("complete {}", PACKAGES.join(" ")));
     if complete.exists() {
         return Ok(None);
     }
-    let run = |program: Program| program.run(INSTALL_TIMEOUT)?.success().map(drop);
-    // Debian's own, whatever else PATH offers: python3-venv belongs to it.
-    run(Program::plain("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(directory))
-        .context("sudo apt-get install -y python3-venv")?;
-    let pip = Program::plain(bin.join("python")).line("-m pip --disable-pip-version-check");
+    let pip = venv::create(directory)?;
     let [_, mpi4py] = PACKAGES;
     let no_binary = pip.clone().line("download --quiet --no-deps --no-binary mpi4py -d");
     for step in [pip.line("install --quiet").args(PACKAGES), no_binary.arg(sources).arg(mpi4py)] {
-        let ended = step.run(INSTALL_TIMEOUT)?;
-        if !ended.status.success() {
-            let last = ended.stderr.lines().rfind(|line| line.starts_with("ERROR"));
-            return Ok(Some(format!("pip: {}", last.unwrap_or("no reason given"))));
+        if let Some(refused) = venv::ask_index(&step)? {
+            return Ok(Some(refused));
         }
     }
     let archive = sources.join(format!("{TESTS_RELEASE}.tar.gz"));
-    run(Program::plain("tar").arg("xzf").arg(archive).arg("-C").arg(sources))?;
+    let unpack = Program::plain("tar").arg("xzf").arg(archive).arg("-C").arg(sources);
+    unpack.run(INSTALL_TIMEOUT)?.success()?;
     fs::write(complete, "")?;
     Ok(None)
 }

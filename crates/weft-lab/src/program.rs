@@ -23,7 +23,7 @@ use crate::paths::{scratch, weft};
 /// How often a waiting loop looks again.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a server may take to come up.
-const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much of a failed program's output an error quotes.
 const LINES_QUOTED: usize = 12;
 

@@ -23,9 +23,9 @@ use crate::skip::note_skip;
 const NOBODY: u32 = 65_534;
 
 /// How long the counters may lag behind what the programs have done.
-const COUNTED_WITHIN: Duration = Duration::from_secs(5);
+const COUNTED_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const STAT_TIMEOUT: Duration = Duration::from_secs(10);
+const STAT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which ends of the connections are programs under `weft run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

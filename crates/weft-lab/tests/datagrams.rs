@@ -9,7 +9,7 @@ use weft_lab::{Finished, Program, Stage, ports, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a server or a group takes to be ready.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// The port of udaddy, which has no option for it.
 const UDADDY: u16 = 7174;
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::{Program, Stage, ports, skip_without_namespaces};
 
-const TIMEOUT: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ITERATIONS: &str = "50";
 /// The sizes that it goes through by itself, as it prints them.
 const SIZES: [&str; 6] = ["64", "256", "1k", "4k", "64k", "1m"];

@@ -11,7 +11,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Program, Stage, namespaces_denied, note_skip, ports, weft};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that the program moves when it is to be looked at.
 const LENGTH: u64 = 5_000_003;
 

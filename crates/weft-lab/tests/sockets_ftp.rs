@@ -11,7 +11,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, Program, Running, note_skip, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: usize = 3_000_000;
 /// A server of one directory, to which anyone may upload.
 struct Server {

@@ -137,3 +137,22 @@ fn a_query_is_cancelled() -> Result<()> {
     ensure!(cluster.ask("select 6 * 7")? == "42", "the server is not as it was");
     cluster.finish(1)
 }
+
+/// The backend starts a shell beside its connection, and goes on with it.
+#[test]
+fn a_program_is_copied_from() -> Result<()> {
+    const COPIES: usize = 20;
+    let Some(cluster) = Cluster::new("a_program_is_copied_from")? else { return Ok(()) };
+    let mut script = "create table t (number int);\n".to_owned();
+    for number in 0..COPIES {
+        script += &format!("copy t from program 'echo {number}';\nselect sum(number) from t;\n");
+        script += "copy t to program 'cat >/dev/null';\nselect 7 * 6;\n";
+    }
+    std::fs::write(cluster.sockets.path("script"), script)?;
+    let psql = cluster.client("psql").line("-X -q -A -t -v ON_ERROR_STOP=1 -f");
+    let said = psql.arg(cluster.sockets.path("script")).run(TIMEOUT)?.success()?.stdout;
+    let expected = (0..COPIES).map(|number| format!("{}\n42\n", number * (number + 1) / 2));
+    same(said.as_bytes(), expected.collect::<String>().as_bytes())?;
+    ensure!(cluster.ask("select count(*) from t")? == COPIES.to_string(), "rows are missing");
+    cluster.finish(0)
+}

@@ -10,7 +10,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets, same};
 use weft_lab::{Program, Running, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A server, and those who talk to it.

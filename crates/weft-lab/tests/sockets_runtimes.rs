@@ -1,15 +1,19 @@
 //! Language runtimes that use sockets in ways of their own: Go makes its system calls itself and
-//! stays on TCP; Node waits in epoll. Each talks to each, and to Python.
+//! stays on TCP; Node waits in epoll; tokio, Boost.Asio, gRPC and Erlang have several threads for
+//! one epoll instance; uvloop changes its epoll instance through io_uring where it may.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Finished, compile_go, locate, ports, source};
+use weft_lab::{
+    Finished, Venv, compile_cargo, compile_cpp, compile_erlang, compile_go, compile_java, locate,
+    ports, source,
+};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 3_000_000;
 const CLIENTS: u64 = 2;
 
@@ -19,39 +23,75 @@ enum Runtime {
     Go,
     Node,
     Python,
+    Tokio,
+    Asio,
+    Java,
+    Erlang,
+    Uvloop,
+    Grpc,
 }
 
 impl Runtime {
-    /// The command line's beginning.
-    fn words(self) -> Result<Vec<PathBuf>> {
-        Ok(match self {
-            Self::Go => vec![compile_go("echo")?],
-            Self::Node => vec![locate("node")?, source("programs/echo.js")],
-            Self::Python => vec![locate("python3")?, source("programs/echo.py")],
-        })
+    /// The command line's beginning. `None`, with a note, if the package index does not give it.
+    fn words(self) -> Result<Option<Vec<OsString>>> {
+        let python = |program: &str| -> Result<Option<Vec<OsString>>> {
+            let venv = Venv::for_test(program)?;
+            Ok(venv.map(|venv| vec![venv.program("python").into(), source(program).into()]))
+        };
+        Ok(Some(match self {
+            Self::Go => vec![compile_go("echo")?.into()],
+            Self::Node => vec![locate("node")?.into(), source("programs/echo.js").into()],
+            Self::Python => vec![locate("python3")?.into(), source("programs/echo.py").into()],
+            Self::Tokio => vec![compile_cargo("tokio-echo")?.into()],
+            Self::Asio => vec![compile_cpp("echo")?.into()],
+            Self::Java => {
+                let classes = compile_java("Echo")?.into();
+                vec![locate("java")?.into(), "-cp".into(), classes, "Echo".into()]
+            }
+            Self::Erlang => {
+                let modules = compile_erlang("echo")?.into();
+                let mut words = vec![locate("erl")?.into(), "-noshell".into(), "-pa".into()];
+                words.push(modules);
+                words.extend(["-run", "echo", "main"].map(OsString::from));
+                words
+            }
+            Self::Uvloop => return python("programs/echo_uvloop.py"),
+            Self::Grpc => return python("programs/echo_grpc.py"),
+        }))
+    }
+
+    /// Whether its connections are to be in shared memory; `None`: both are right.
+    fn shares(self) -> Option<bool> {
+        match self {
+            Self::Go => Some(false),
+            Self::Uvloop => None,
+            _ => Some(true),
+        }
     }
 }
 
-/// Has clients get all that they send back from a server; both run under `weft run`.
-fn echo(server: Runtime, client: Runtime) -> Result<()> {
-    let sockets = Sockets::new(Ends::Both)?;
+/// Has clients get all that they send back from a server.
+fn echo(ends: Ends, server: Runtime, client: Runtime) -> Result<()> {
+    let sockets = Sockets::new(ends)?;
     let port = ports::next().to_string();
-    let [serve, connect] = [server, client].map(Runtime::words);
-    let (serve, connect) = (serve?, connect?);
+    let (Some(serve), Some(connect)) = (server.words()?, client.words()?) else { return Ok(()) };
     let serve = sockets.server(&serve[0]).args(&serve[1..]).args(["serve", &port]);
-    let serve = serve.arg(CLIENTS.to_string()).start()?.listening(Port::Tcp(port.parse()?))?;
+    let serve = serve.arg(CLIENTS.to_string()).start()?.listening(Port::Tcp(port.parse()?));
+    let mut serve = serve?;
     let connect = sockets.client(&connect[0]).args(&connect[1..]).args(["connect", &port]);
     let connect = connect.arg(BYTES.to_string());
     let clients: Vec<_> = (0..CLIENTS).map(|_| connect.start()).collect::<Result<_>>()?;
     for client in clients {
-        client.wait(TIMEOUT).and_then(Finished::success)?.said(&format!("echoed {BYTES}"))?;
+        let ended = client.wait(TIMEOUT).and_then(Finished::success);
+        // What became of the server may explain more.
+        ended.map_err(|error| error.context(serve.account()))?.said(&format!("echoed {BYTES}"))?;
     }
     serve.wait(TIMEOUT)?.success()?;
-    if [server, client].contains(&Runtime::Go) {
-        sockets.check_none()
-    } else {
+    match [server.shares(), client.shares()] {
+        [Some(false), _] | [_, Some(false)] => sockets.check_none(),
         // Both ways, but for what went over TCP before both ends had agreed.
-        sockets.check(CLIENTS * BYTES / 2)
+        [Some(true), Some(true)] => sockets.check(CLIENTS * BYTES / 2),
+        _ => sockets.check(0),
     }
 }
 
@@ -60,9 +100,51 @@ fn each_talks_to_each() -> Result<()> {
     const ALL: [Runtime; 3] = [Runtime::Go, Runtime::Node, Runtime::Python];
     for server in ALL {
         for client in ALL {
-            echo(server, client)
+            echo(Ends::Both, server, client)
                 .with_context(|| format!("{server:?} serves, {client:?} connects"))?;
         }
     }
     Ok(())
+}
+
+/// With itself, however Weft is placed, and with another that waits in its calls.
+fn echoes(runtime: Runtime) -> Result<()> {
+    for ends in Ends::ALL {
+        echo(ends, runtime, runtime).with_context(|| format!("weft: {ends:?}"))?;
+    }
+    if runtime != Runtime::Grpc {
+        echo(Ends::Both, runtime, Runtime::Python).context("serves Python")?;
+        echo(Ends::Both, Runtime::Python, runtime).context("connects to Python")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn tokio() -> Result<()> {
+    echoes(Runtime::Tokio)
+}
+
+#[test]
+fn boost_asio_with_threads() -> Result<()> {
+    echoes(Runtime::Asio)
+}
+
+#[test]
+fn java_nio() -> Result<()> {
+    echoes(Runtime::Java)
+}
+
+#[test]
+fn erlang_gen_tcp() -> Result<()> {
+    echoes(Runtime::Erlang)
+}
+
+#[test]
+fn uvloop() -> Result<()> {
+    echoes(Runtime::Uvloop)
+}
+
+#[test]
+fn grpc() -> Result<()> {
+    echoes(Runtime::Grpc)
 }

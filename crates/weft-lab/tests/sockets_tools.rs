@@ -12,7 +12,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{Finished, Program, Running, ports, weft};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A server and a client that asks it something twenty times a second, until they are dropped.
@@ -125,14 +125,18 @@ fn stat_watches() -> Result<()> {
     let pair = Pair::start(&sockets)?;
     shared(&sockets, pair.client.pid())?;
     let watching = sockets.plain(weft()?).args(["stat", "--json", "--watch", "0.3"]).start()?;
-    let lines = until("two documents", || {
+    // On a busy machine the client may not have run since the document before.
+    until("a document with the client's rate", || {
         let (stdout, _) = watching.output();
-        Ok((stdout.matches('\n').count() >= 2).then_some(stdout))
-    })?;
-    let second: Value = serde_json::from_str(lines.lines().nth(1).context("no second line")?)?;
-    let rate = second["connections"][0]["rates"]["messages"]["to_server"].as_f64();
-    ensure!(rate.is_some_and(|rate| rate > 1.0 && rate < 40.0), "{second}");
-    Ok(())
+        for line in stdout.split_inclusive('\n').skip(1).filter(|line| line.ends_with('\n')) {
+            let document: Value = serde_json::from_str(line)?;
+            let rate = document["connections"][0]["rates"]["messages"]["to_server"].as_f64();
+            if rate.is_some_and(|rate| rate > 1.0 && rate < 40.0) {
+                return Ok(Some(()));
+            }
+        }
+        Ok(None)
+    })
 }
 
 /// A terminal of tmux's in which a shell runs `weft top`, and then shows how it ended and how the

@@ -13,7 +13,7 @@ use weft_sys::Buffers;
 
 const ROUNDS: u32 = 4_000;
 /// Longer than this nobody sleeps who is woken.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: How = How { keep: false, discard: false, look: true };
 
 struct Side {

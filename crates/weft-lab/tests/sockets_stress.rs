@@ -1,0 +1,77 @@
+//! stress-ng's socket classes, which verify what they receive: each does all of its operations.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Finished, ports};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// A class, with its options, and how many operations its workers do together.
+const CLASSES: [(&str, &str, u64); 20] = [
+    ("sock", "--sock-opts send", 200),
+    ("sock", "--sock-opts sendmsg", 200),
+    ("sock", "--sock-opts sendmmsg", 200),
+    ("sock", "--sock-opts random", 200),
+    ("sock", "--sock-nodelay", 200),
+    ("sock", "--sock-zerocopy", 200),
+    ("sock", "--sock-domain ipv6", 200),
+    ("sockabuse", "", 200),
+    ("sockdiag", "", 500),
+    ("sockfd", "", 2000),
+    ("sockpair", "", 30),
+    ("sockmany", "", 2000),
+    ("epoll", "--epoll-domain ipv4", 200),
+    ("epoll", "--epoll-domain ipv6", 200),
+    ("epoll", "--epoll-domain unix", 200),
+    ("poll", "", 1000),
+    ("udp", "", 1000),
+    ("udp", "--udp-domain ipv6", 1000),
+    ("udp-flood", "", 1000),
+    ("sendfile", "", 500),
+];
+/// Classes with an option for the first of their ports.
+const WITH_PORTS: [&str; 6] = ["sock", "sockabuse", "sockfd", "sockmany", "epoll", "udp"];
+/// How many ports a class may take.
+const PORTS: usize = 8;
+
+/// The first of some free ports in a row.
+fn free_ports() -> u16 {
+    let mut row = vec![ports::next()];
+    while row.len() < PORTS {
+        let next = ports::next();
+        if row.last().is_some_and(|last| last + 1 != next) {
+            row.clear();
+        }
+        row.push(next);
+    }
+    row[0]
+}
+
+#[test]
+fn all_operations_are_done() -> Result<()> {
+    for (class, options, operations) in CLASSES {
+        let sockets = Sockets::new(Ends::Both)?;
+        // Should an operation hang, the class ends in time, short of its operations.
+        let program = sockets.server("stress-ng").line("--verify --metrics-brief --timeout 30");
+        let program = program.arg("--temp-path").arg(sockets.path(""));
+        let program = program.arg(format!("--{class}")).arg("2").line(options);
+        let mut program = program.arg(format!("--{class}-ops")).arg(operations.to_string());
+        if WITH_PORTS.contains(&class) {
+            program = program.arg(format!("--{class}-port")).arg(free_ports().to_string());
+        }
+        let name = format!("{class} {options}");
+        let ended = program.run(TIMEOUT).and_then(Finished::success).context(name.clone())?;
+        let text = format!("{}{}", ended.stdout, ended.stderr);
+        // "stress-ng: metrc: [PID] CLASS OPERATIONS ..."
+        let done = text.lines().filter(|line| line.contains(" metrc: ")).find_map(|line| {
+            let mut words = line.split("] ").nth(1)?.split_whitespace();
+            words.next().filter(|word| *word == class)?;
+            words.next()?.parse::<u64>().ok()
+        });
+        let done = done.unwrap_or(0);
+        ensure!(done >= operations, ended.complaint(format!("{name}: {done} operations")));
+        ensure!(!text.contains("fail:"), ended.complaint(name));
+    }
+    Ok(())
+}
