@@ -9,9 +9,11 @@
 enum {
 	EARLY_US = 1000,
 	CHECK_US = 60,
-	QUIET_CHECKS = 4,
+	QUIET_CHECKS = 3,
 	SETTLE_MAX_MS = 3000,
 	SLOW_MS = 2500,
+	/* A child that reads may sleep for good. */
+	READ_MS = 150,
 };
 
 /* Of each step: behind which it ended on the kernel. -1: never. */
@@ -45,17 +47,24 @@ static bool is_pending(const struct actor *actor)
 }
 
 /* The state of a thread as /proc has it: 'S', 'R', 'Z', ..., or 0 if it is gone. */
-static char state_of(int pid, int tid)
+static char state_of(int number)
 {
+	static struct {
+		int tid, fd;
+	} open_files[ACTORS];
+	const struct actor *actor = &world->actors[number];
 	char path[64], text[256] = "", *end;
-	int fd;
 
-	snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
-	fd = (int)raw(SYS_openat, AT_FDCWD, (long)path, O_RDONLY | O_CLOEXEC, 0, 0, 0);
-	if (fd < 0)
+	if (open_files[number].tid != actor->tid) {
+		if (open_files[number].tid && open_files[number].fd >= 0)
+			raw(SYS_close, open_files[number].fd, 0, 0, 0, 0, 0);
+		snprintf(path, sizeof path, "/proc/%d/task/%d/stat", actor->pid, actor->tid);
+		open_files[number].tid = actor->tid;
+		open_files[number].fd = (int)raw(SYS_openat, AT_FDCWD, (long)path,
+						 O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	}
+	if (raw(SYS_pread64, open_files[number].fd, (long)text, sizeof text - 1, 0, 0, 0) <= 0)
 		return 0;
-	raw(SYS_read, fd, (long)text, sizeof text - 1, 0, 0, 0);
-	raw(SYS_close, fd, 0, 0, 0, 0, 0);
 	end = strrchr(text, ')');
 	return end && end[1] ? end[2] : 0;
 }
@@ -138,7 +147,7 @@ static int collect(struct ended *ended, int count)
 		}
 		if (turn != GIVEN)
 			continue;
-		state = state_of(actor->pid, actor->tid);
+		state = state_of(i);
 		if (state && state != 'Z' && state != 'X')
 			continue;
 		if (atomic_load(&actor->turn) == DONE)
@@ -168,7 +177,7 @@ static bool all_asleep(void)
 		if (atomic_load(&actor->turn) != GIVEN)
 			continue;
 		if (now - begun[i] < patience[i] * 1000LL ||
-		    state_of(actor->pid, actor->tid) != 'S')
+		    state_of(i) != 'S')
 			return false;
 	}
 	return true;
@@ -272,18 +281,19 @@ static int choose_actor(const char *word)
 	return first < 0 ? 0 : first;
 }
 
+/* How long a step may sleep, in milliseconds, before it counts as blocked. */
 static int patience_of(const struct step *step)
 {
-	static const char *const slow[] = { "child", "fork",  "thread", "spawn", "exec", "churn",
-					    "crowd", "pause", "exit",   "reap",  "close_race" };
+	static const char *const blocking[] = { "recv", "send",	  "wait",   "poll", "scan", "print",
+						"move", "accept", "sendto", "warm", "supply" };
 	long timeout = number_of(step, "timeout", 0);
 
-	for (size_t i = 0; i < sizeof slow / sizeof *slow; i++)
-		if (!strcmp(step->words[1], slow[i]))
-			return SLOW_MS;
 	if (is(step, "way", "aio"))
 		return 30;
-	return timeout > 0 ? (int)timeout + 30 : 0;
+	for (size_t i = 0; i < sizeof blocking / sizeof *blocking; i++)
+		if (!strcmp(step->words[1], blocking[i]))
+			return timeout > 0 ? (int)timeout + 30 : 0;
+	return is(step, "what", "read") ? READ_MS : SLOW_MS;
 }
 
 /* Steps of the conductor's own: `- signal N NAME` and `- pause MS`. */
@@ -403,6 +413,8 @@ int conduct(const char *program, const char *expected)
 	snprintf(path, sizeof path, "%s/world", world->folder);
 	unlink(path);
 	for (int i = 0; i < VARS; i++) {
+		if (!world->files[i])
+			continue;
 		snprintf(path, sizeof path, "%s/file%d", world->folder, i);
 		unlink(path);
 	}

@@ -250,6 +250,7 @@ static void do_file(const struct step *step)
 		note_result(-1);
 		return;
 	}
+	world->files[index_at(step, 0)] = true;
 	conn = new_conn(false);
 	be_stream(var_at(step, 0), fd, PLAIN_FILE, conn, 0);
 	var_at(step, 0)->in_way = 0;

@@ -83,6 +83,7 @@ struct world {
 	struct var vars[VARS];
 	struct conn conns[CONNS];
 	int conns_used;
+	bool files[VARS];
 	char folder[200];
 	char self[200];
 	char program[PROGRAM];

@@ -291,6 +291,7 @@ pub(super) fn epoll_two_waiters(scene: &mut Scene) -> Option<()> {
     let (first, second) = (scene.new_actor(process)?, scene.new_actor(process)?);
     for thread in [first, second] {
         scene.step(actor, format!("thread {thread}"));
+        scene.actors[thread].busy = true;
     }
     let events = scene.pick(&["in,once", "in,et", "in,et,once", "in,et"]);
     for (var, number) in [(b, 21), (d, 22)] {
@@ -314,12 +315,14 @@ pub(super) fn epoll_two_waiters(scene: &mut Scene) -> Option<()> {
             scene.steps.push(format!("{first}|{second} wait v{epoll} max=1 timeout=-1"));
         }
         for (from, to) in [(a, b), (c, d)] {
-            let sender = scene.holder(from).filter(|&sender| sender < first)?;
+            let sender = scene.holder(from)?;
             send_some(scene, from, sender, MESSAGE);
-            let receiver = scene.holder(to).filter(|&receiver| receiver < first)?;
+            let receiver = scene.holder(to)?;
             receive_all(scene, to, receiver);
         }
     }
+    scene.actors[first].busy = false;
+    scene.actors[second].busy = false;
     Some(())
 }
 
