@@ -6,6 +6,7 @@
 
 mod compile;
 mod crowd;
+pub mod differ;
 pub mod endpoint;
 mod loss;
 pub mod machine;

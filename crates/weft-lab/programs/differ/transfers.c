@@ -1,0 +1,326 @@
+/* Sending and receiving, by every call that can. */
+#include "world.h"
+
+#include <netinet/ip.h>
+
+static _Thread_local char buffer[BYTES_MAX];
+
+static int flags_of(const struct step *step)
+{
+	static const struct {
+		const char *name;
+		int flag;
+	} names[] = {
+		{ "PEEK", MSG_PEEK },	  { "WAITALL", MSG_WAITALL },	{ "DONTWAIT", MSG_DONTWAIT },
+		{ "TRUNC", MSG_TRUNC },	  { "OOB", MSG_OOB },		{ "NOSIGNAL", MSG_NOSIGNAL },
+		{ "MORE", MSG_MORE },	  { "ERRQUEUE", MSG_ERRQUEUE }, { "EOR", MSG_EOR },
+		{ "BAD", 0x08000000 },
+	};
+	const char *text = text_of(step, "flags", "");
+	int flags = 0;
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (strstr(text, names[i].name))
+			flags |= names[i].flag;
+	return flags;
+}
+
+static long clamp(long length)
+{
+	return length < 0 ? 0 : length > BYTES_MAX ? BYTES_MAX : length;
+}
+
+/* Splits a buffer into `pieces`, the first of which is empty if there are more than two. */
+static int split(struct iovec *vector, char *bytes, size_t length, int pieces)
+{
+	size_t done = 0, part;
+
+	if (pieces < 1)
+		return 0;
+	if (pieces > 4)
+		pieces = 4;
+	for (int i = 0; i < pieces; i++) {
+		part = i + 1 == pieces ? length - done : pieces > 2 && i == 0 ? 0 : length / pieces;
+		vector[i] = (struct iovec){ bytes + done, part };
+		done += part;
+	}
+	return pieces;
+}
+
+/* Ancillary data that TCP ignores. */
+static void add_control(struct msghdr *message, char *control)
+{
+	struct cmsghdr *header = (struct cmsghdr *)control;
+	int ttl = 64;
+
+	memset(control, 0, CMSG_SPACE(sizeof ttl));
+	header->cmsg_len = CMSG_LEN(sizeof ttl);
+	header->cmsg_level = SOL_IP;
+	header->cmsg_type = IP_TTL;
+	memcpy(CMSG_DATA(header), &ttl, sizeof ttl);
+	message->msg_control = control;
+	message->msg_controllen = CMSG_SPACE(sizeof ttl);
+}
+
+static long send_by(const struct step *step, int fd, char *bytes, size_t length, int flags)
+{
+	_Alignas(8) char control[CMSG_SPACE(sizeof(int))];
+	enum way way = way_of(step);
+	const char *call = text_of(step, "call", "send");
+	struct iovec vector[4];
+	int pieces = split(vector, bytes, length, (int)number_of(step, "pieces", 2));
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = vector, .msg_iovlen = pieces } };
+	long result;
+
+	if (number_of(step, "control", 0))
+		add_control(&message.msg_hdr, control);
+	if (way == URING &&
+	    uring_do(*call == 'w' ? 23 : 26, fd, bytes, (unsigned)length,
+		     *call == 'w' ? (uint64_t)-1 : 0, *call == 'w' ? 0 : flags, &result))
+		return result;
+	if (way == AIO)
+		return aio_transfer(true, fd, bytes, length);
+	if (!strcmp(call, "write"))
+		return BY(way, write(fd, bytes, length), SYS_write, fd, bytes, length);
+	if (!strcmp(call, "writev"))
+		return BY(way, writev(fd, vector, pieces), SYS_writev, fd, vector, pieces);
+	if (!strcmp(call, "pwritev2"))
+		return BY(way, pwritev2(fd, vector, pieces, -1, 0), SYS_pwritev2, fd, vector,
+			  (long)pieces, -1L, -1L, 0L);
+	if (!strcmp(call, "pwrite"))
+		return BY(way, pwrite(fd, bytes, length, 0), SYS_pwrite64, fd, bytes, length, 0L);
+	if (!strcmp(call, "sendto"))
+		return BY(way, sendto(fd, bytes, length, flags, NULL, 0), SYS_sendto, fd, bytes,
+			  length, (long)flags, NULL, 0L);
+	if (!strcmp(call, "sendmsg"))
+		return BY(way, sendmsg(fd, &message.msg_hdr, flags), SYS_sendmsg, fd,
+			  &message.msg_hdr, (long)flags);
+	if (!strcmp(call, "sendmmsg")) {
+		result = BY(way, sendmmsg(fd, &message, 1, flags), SYS_sendmmsg, fd, &message, 1L,
+			    (long)flags);
+		return result > 0 ? message.msg_len : result;
+	}
+	return BY(way, send(fd, bytes, length, flags), SYS_sendto, fd, bytes, length, (long)flags,
+		  NULL, 0L);
+}
+
+static void do_send(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	int flags = flags_of(step);
+	long length = clamp(number_of(step, "n", 1)), result;
+
+	if (flags & MSG_OOB) {
+		/* Urgent data is beside the stream. */
+		note_result(BY(way_of(step), send(var->fd, "!", 1, flags), SYS_sendto, var->fd, "!",
+			       1L, (long)flags, NULL, 0L));
+		return;
+	}
+	begin_send(var, buffer, length);
+	errno = 0;
+	result = send_by(step, var->fd, buffer, length, flags);
+	note_result(result);
+	end_send(var, result);
+}
+
+static long receive_by(const struct step *step, int fd, char *bytes, size_t length, int flags)
+{
+	enum way way = way_of(step);
+	const char *call = text_of(step, "call", "recv");
+	struct sockaddr_storage from = { 0 };
+	socklen_t size = (socklen_t)number_of(step, "size", sizeof from);
+	struct iovec vector[4];
+	int pieces = split(vector, bytes, length, (int)number_of(step, "pieces", 2));
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = vector, .msg_iovlen = pieces } };
+	long result;
+
+	if (way == URING && !strcmp(call, "read") &&
+	    uring_do(22, fd, bytes, (unsigned)length, (uint64_t)-1, 0, &result))
+		return result;
+	if (way == URING && strcmp(call, "read") &&
+	    uring_do(27, fd, bytes, (unsigned)length, 0, flags, &result))
+		return result;
+	if (way == AIO)
+		return aio_transfer(false, fd, bytes, length);
+	if (!strcmp(call, "read"))
+		return BY(way, read(fd, bytes, length), SYS_read, fd, bytes, length);
+	if (!strcmp(call, "readv"))
+		return BY(way, readv(fd, vector, pieces), SYS_readv, fd, vector, (long)pieces);
+	if (!strcmp(call, "preadv2"))
+		return BY(way, preadv2(fd, vector, pieces, -1, 0), SYS_preadv2, fd, vector,
+			  (long)pieces, -1L, -1L, 0L);
+	if (!strcmp(call, "pread"))
+		return BY(way, pread(fd, bytes, length, 0), SYS_pread64, fd, bytes, length, 0L);
+	if (!strcmp(call, "recvfrom")) {
+		result = BY(way, recvfrom(fd, bytes, length, flags, (struct sockaddr *)&from, &size),
+			    SYS_recvfrom, fd, bytes, length, (long)flags, &from, &size);
+		if (result >= 0)
+			note(" from %d %d", from.ss_family, (int)size);
+		return result;
+	}
+	if (!strcmp(call, "recvmsg")) {
+		message.msg_hdr.msg_flags = -1;
+		result = BY(way, recvmsg(fd, &message.msg_hdr, flags), SYS_recvmsg, fd,
+			    &message.msg_hdr, (long)flags);
+		if (result >= 0)
+			note(" flags %x", message.msg_hdr.msg_flags & ~MSG_CMSG_CLOEXEC);
+		return result;
+	}
+	if (!strcmp(call, "recvmmsg")) {
+		result = BY(way, recvmmsg(fd, &message, 1, flags, NULL), SYS_recvmmsg, fd, &message,
+			    1L, (long)flags, NULL);
+		return result > 0 ? message.msg_len : result;
+	}
+	return BY(way, recv(fd, bytes, length, flags), SYS_recvfrom, fd, bytes, length, (long)flags,
+		  NULL, NULL);
+}
+
+static void do_recv(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	int flags = flags_of(step), error;
+	long length = clamp(number_of(step, "n", 100)), result;
+
+	if (way_of(step) == AIO || is(step, "call", "read") || is(step, "call", "readv") ||
+	    is(step, "call", "preadv2"))
+		flags = 0;
+	memset(buffer, '~', length);
+	errno = 0;
+	result = receive_by(step, var->fd, buffer, length, flags);
+	error = errno;
+	if (flags & MSG_OOB) {
+		note(" urgent %c", result > 0 ? buffer[0] : ' ');
+	} else if (flags & MSG_ERRQUEUE) {
+		note(" errors");
+	} else if (result > 0 && flags & MSG_TRUNC && var->kind == TCP) {
+		/* The bytes are gone without a trace. */
+		if (!(flags & MSG_PEEK))
+			world->conns[var->in].way[var->in_way].received += (uint64_t)result;
+	} else {
+		check_received(var, buffer, result > length ? length : result, flags & MSG_PEEK);
+	}
+	errno = error;
+	note_result(result);
+}
+
+/* Receives until there is no more, or `n` bytes. */
+static void do_drain(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long most = number_of(step, "n", 1L << 40), total = 0, got;
+
+	do {
+		long length = clamp(most - total);
+
+		got = recv(var->fd, buffer, length, MSG_DONTWAIT);
+		if (got <= 0 || !check_received(var, buffer, got, false))
+			break;
+		total += got;
+	} while (total < most);
+	note(" %s", total == 0 ? "nothing" : "bytes");
+	if (var->in >= 0) {
+		const struct direction *way = &world->conns[var->in].way[var->in_way];
+
+		note(", %ld missing", (long)(way->sent - way->received));
+	}
+	if (total >= most)
+		note(" = enough");
+	else
+		note_result(got);
+}
+
+/* Sends until there is no more room, or `n` bytes. */
+static void do_fill(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long most = number_of(step, "n", 64L << 20), total = 0, sent;
+
+	do {
+		long length = clamp(most - total > 65536 ? 65536 : most - total);
+
+		begin_send(var, buffer, length);
+		sent = send(var->fd, buffer, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+		end_send(var, sent);
+		total += sent > 0 ? sent : 0;
+	} while (sent > 0 && total < most);
+	if (sent > 0)
+		note(" = enough");
+	else
+		note_result(sent);
+}
+
+/* A datagram to another socket: `sendto FROM TO n=`. */
+static void do_sendto(const struct step *step)
+{
+	struct var *var = var_at(step, 0), *to = var_at(step, 1);
+	struct var target = *var;
+	long length = clamp(number_of(step, "n", 1)), result;
+	int flags = flags_of(step);
+
+	target.out = to->in;
+	target.out_way = to->in_way;
+	begin_send(&target, buffer, length);
+	result = BY(way_of(step),
+		    sendto(var->fd, buffer, length, flags, (struct sockaddr *)&to->address,
+			   to->address_length),
+		    SYS_sendto, var->fd, buffer, length, (long)flags, &to->address,
+		    (long)to->address_length);
+	note_result(result);
+	end_send(&target, result);
+}
+
+/* C's streams: on standard input or output, which become the descriptor, or by fdopen. */
+static void do_print(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long length = clamp(number_of(step, "n", 1)), result;
+	FILE *file = stdout;
+
+	if (is(step, "how", "fdopen"))
+		file = fdopen(dup(var->fd), "w");
+	else if (dup2(var->fd, 1) < 0)
+		file = NULL;
+	if (!file) {
+		note_result(-1);
+		return;
+	}
+	begin_send(var, buffer, length);
+	result = fprintf(file, "%.*s", (int)length, buffer);
+	note(" printed %ld", result);
+	result = file == stdout ? fflush(file) : fclose(file);
+	note_result(result);
+	end_send(var, result ? 0 : length);
+	if (file == stdout)
+		clearerr(stdout);
+}
+
+static void do_scan(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long length = clamp(number_of(step, "n", 1));
+	size_t got;
+	FILE *file = stdin;
+
+	if (is(step, "how", "fdopen"))
+		file = fdopen(dup(var->fd), "r");
+	else if (dup2(var->fd, 0) < 0)
+		file = NULL;
+	if (!file) {
+		note_result(-1);
+		return;
+	}
+	/* It must not take what later steps are to receive. */
+	setvbuf(file, NULL, _IONBF, 0);
+	got = fread(buffer, 1, length, file);
+	check_received(var, buffer, (long)got, false);
+	note(" = %zu%s%s", got, feof(file) ? " end" : "", ferror(file) ? " error" : "");
+	if (file == stdin)
+		clearerr(stdin);
+	else
+		fclose(file);
+}
+
+const struct named transfers[] = {
+	{ "send", do_send },	 { "recv", do_recv },	{ "drain", do_drain }, { "fill", do_fill },
+	{ "sendto", do_sendto }, { "print", do_print }, { "scan", do_scan },   { NULL, NULL },
+};

@@ -1,0 +1,90 @@
+/* io_uring without its library, and POSIX asynchronous input and output. */
+#include "world.h"
+
+#include <aio.h>
+#include <linux/io_uring.h>
+#include <sys/mman.h>
+
+enum { ENTRIES = 2 };
+
+/* One operation in a ring of its own. False where rings are refused: the caller makes the plain
+ * call then. */
+bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t offset,
+	      unsigned flags, long *result)
+{
+	struct io_uring_params parameters = { 0 };
+	struct io_uring_sqe *entry;
+	struct io_uring_cqe *completion;
+	char *queue = MAP_FAILED, *entries = MAP_FAILED;
+	size_t queue_bytes, entries_bytes;
+	int ring = (int)syscall(SYS_io_uring_setup, ENTRIES, &parameters);
+	unsigned *tail;
+	long entered;
+	bool done = false;
+
+	if (ring < 0)
+		return false;
+	queue_bytes = parameters.cq_off.cqes + parameters.cq_entries * sizeof *completion;
+	if (queue_bytes < parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned))
+		queue_bytes = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
+	entries_bytes = parameters.sq_entries * sizeof *entry;
+	queue = mmap(NULL, queue_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+		     IORING_OFF_SQ_RING);
+	entries = mmap(NULL, entries_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+		       IORING_OFF_SQES);
+	if (queue == MAP_FAILED || entries == MAP_FAILED)
+		goto out;
+	entry = (struct io_uring_sqe *)entries;
+	*entry = (struct io_uring_sqe){ .opcode = (uint8_t)opcode,
+					.fd = fd,
+					.addr = (uint64_t)address,
+					.len = length,
+					.off = offset,
+					.msg_flags = flags };
+	((unsigned *)(queue + parameters.sq_off.array))[0] = 0;
+	tail = (unsigned *)(queue + parameters.sq_off.tail);
+	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+	entered = syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+	if (entered < 0 && errno != EINTR)
+		goto out;
+	done = true;
+	if (entered == 1 &&
+	    __atomic_load_n((unsigned *)(queue + parameters.cq_off.tail), __ATOMIC_ACQUIRE) == 0) {
+		/* Submitted, and interrupted before it completed. */
+		syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+	}
+	if (__atomic_load_n((unsigned *)(queue + parameters.cq_off.tail), __ATOMIC_ACQUIRE)) {
+		completion = (struct io_uring_cqe *)(queue + parameters.cq_off.cqes);
+		*result = completion->res;
+	} else {
+		*result = -EINTR;
+	}
+	if (*result < 0) {
+		errno = (int)-*result;
+		*result = -1;
+	}
+out:
+	if (queue != MAP_FAILED)
+		munmap(queue, queue_bytes);
+	if (entries != MAP_FAILED)
+		munmap(entries, entries_bytes);
+	raw(SYS_close, ring, 0, 0, 0, 0, 0);
+	return done;
+}
+
+long aio_transfer(bool write, int fd, void *bytes, size_t length)
+{
+	struct aiocb request = { .aio_fildes = fd, .aio_buf = bytes, .aio_nbytes = length };
+	const struct aiocb *list[] = { &request };
+	int error;
+
+	if (write ? aio_write(&request) : aio_read(&request))
+		return -1;
+	while ((error = aio_error(&request)) == EINPROGRESS)
+		aio_suspend(list, 1, NULL);
+	if (error) {
+		errno = error;
+		return -1;
+	}
+	return aio_return(&request);
+}

@@ -1,0 +1,164 @@
+/* What the processes and threads of one program share. Everything here is written by one thread at
+ * a time: the conductor hands out turns. */
+#pragma once
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	ACTORS = 16,
+	VARS = 64,
+	CONNS = 128,
+	STEPS = 512,
+	WORDS = 20,
+	TEXT = 1024,
+	PROGRAM = 64 * 1024,
+	DATAGRAMS = 64,
+	BYTES_MAX = 1 << 20,
+};
+
+/* One direction of a connection, counted in bytes. A send that is under way has `offered` more
+ * than `sent`. */
+struct direction {
+	uint64_t sent, offered, received;
+};
+
+struct conn {
+	struct direction way[2];
+	in_port_t port;
+	/* Lengths of datagrams that have been sent and not yet received. */
+	bool packets;
+	uint32_t lengths[DATAGRAMS];
+	uint32_t first, last;
+	/* Variables whose descriptors are under way. */
+	uint8_t passed[2][16];
+	uint32_t passed_first[2], passed_last[2];
+};
+
+enum kind { NOTHING, TCP, LISTENER, UDP, STRANGER, PIPE, EPOLL, PLAIN_FILE };
+
+/* A descriptor's number, and what it is. `out` and `in` are connections, or -1. */
+struct var {
+	int fd;
+	enum kind kind;
+	int16_t out, in;
+	uint8_t out_way, in_way;
+	bool packets;
+	struct sockaddr_storage address;
+	socklen_t address_length;
+};
+
+enum turn { ABSENT, IDLE, GIVEN, DONE, GONE };
+
+struct actor {
+	_Atomic uint32_t turn;
+	/* As the conductor's PID namespace has them. */
+	int pid, tid;
+	int step;
+	int notes;
+	char text[TEXT];
+	_Atomic uint32_t signals[65];
+};
+
+struct world {
+	_Atomic uint32_t events;
+	struct actor actors[ACTORS];
+	struct var vars[VARS];
+	struct conn conns[CONNS];
+	int conns_used;
+	bool files[VARS];
+	char folder[200];
+	char self[200];
+	char program[PROGRAM];
+	int lines[STEPS];
+	int steps;
+};
+
+/* A line of the program: `ACTOR OP WORD...`, where a word is a variable (`v3`) or `NAME=VALUE`. */
+struct step {
+	int count;
+	char *words[WORDS];
+	char line[400];
+};
+
+extern struct world *world;
+/* The calling thread's actor. */
+extern _Thread_local int own;
+
+/* Calls by hand: what the executor needs for itself must not depend on what it tests. */
+long raw(long number, long a, long b, long c, long d, long e, long f);
+/* The same with errno, for the program's own calls. */
+long by_hand(long number, ...);
+
+enum way { PLAIN, SYSCALL, BY_HAND, URING, AIO };
+enum way way_of(const struct step *step);
+
+#define BY(way, plain, number, ...)                                                                \
+	((way) == SYSCALL   ? syscall(number, __VA_ARGS__)                                         \
+	 : (way) == BY_HAND ? by_hand(number, __VA_ARGS__)                                         \
+			    : (plain))
+
+void open_world(const char *path);
+bool make_world(const char *program);
+void read_step(struct step *step, int index);
+
+struct var *var_at(const struct step *step, int position);
+int index_at(const struct step *step, int position);
+long number_of(const struct step *step, const char *name, long otherwise);
+const char *text_of(const struct step *step, const char *name, const char *otherwise);
+bool is(const struct step *step, const char *name, const char *value);
+
+void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void note_result(long result);
+
+/* bytes.c */
+int new_conn(bool packets);
+void be_file(struct var *var, int fd, enum kind kind);
+void be_stream(struct var *var, int fd, enum kind kind, int conn, int end);
+char pattern(int conn, int way, uint64_t position);
+void begin_send(struct var *var, char *bytes, size_t length);
+void end_send(struct var *var, long sent);
+bool check_received(struct var *var, const char *bytes, long got, bool peeked);
+
+/* actor.c */
+void act(int number) __attribute__((noreturn));
+void register_actor(int number);
+void catch_signals(void);
+
+/* processes.c */
+int child_mode(char **arguments);
+void wait_for_actor(int number);
+
+/* uring.c: false where the kernel or Weft refuses. */
+bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t offset,
+	      unsigned flags, long *result);
+long aio_transfer(bool write, int fd, void *bytes, size_t length);
+
+/* conductor.c */
+int conduct(const char *program, const char *expected);
+
+typedef void operation(const struct step *step);
+
+struct named {
+	const char *name;
+	operation *run;
+};
+
+extern const struct named transfers[], descriptors[], waits[], processes[], openings[], bulk[];

@@ -1,0 +1,106 @@
+//! Differential fuzzing of sockets: `cargo run --release -p weft-lab --bin differ -- --help`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use weft_lab::differ::{Campaign, Executor, Judge, Verdict, generate};
+
+/// Run random programs on the kernel and on Weft, and compare what they observe
+#[derive(Parser)]
+struct Arguments {
+    /// Seconds to run for
+    #[arg(long, default_value_t = 3600)]
+    seconds: u64,
+    /// Programs to run at most
+    #[arg(long)]
+    count: Option<u64>,
+    /// The first program's seed; random by default
+    #[arg(long)]
+    first: Option<u64>,
+    /// Run the program of this seed alone
+    #[arg(long, conflicts_with_all = ["program", "first"])]
+    seed: Option<u64>,
+    /// Run the program in this file alone
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// Programs at a time
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Different failures after which to stop
+    #[arg(long, default_value_t = 1)]
+    failures: usize,
+    /// Preload this library instead of what `weft run` does
+    #[arg(long)]
+    library: Option<PathBuf>,
+    /// Directory for the shrunk programs of failures
+    #[arg(long)]
+    save: Option<PathBuf>,
+    /// Leave failing programs as they are
+    #[arg(long)]
+    keep_long: bool,
+    /// Print the program of the seed and run nothing
+    #[arg(long, requires = "seed")]
+    print: bool,
+}
+
+/// A step that takes longer on Weft, and none on the kernel, is a hang.
+const LATE: Duration = Duration::from_millis(1500);
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.seed.filter(|_| arguments.print) {
+        println!("{}", generate(seed).join("\n"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let executor = Executor::new(arguments.library.as_deref())?;
+    if let Some(path) = &arguments.program {
+        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let steps = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(str::to_owned)
+            .collect::<Vec<_>>();
+        return one(&executor, &steps);
+    }
+    let campaign = Campaign {
+        first: arguments.seed.or(arguments.first).unwrap_or_else(|| fastrand::u64(..1 << 48)),
+        count: arguments.seed.map_or(arguments.count, |_| Some(1)),
+        limit: Duration::from_secs(arguments.seconds),
+        jobs: arguments
+            .jobs
+            .unwrap_or_else(|| thread::available_parallelism().map_or(2, usize::from)),
+        failures_max: arguments.failures,
+        shrinks: !arguments.keep_long,
+        save: arguments.save,
+        late: LATE,
+    };
+    let summary = campaign.run(&executor)?;
+    println!("{summary}");
+    Ok(if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn one(executor: &Executor, steps: &[String]) -> Result<ExitCode> {
+    let verdict = Judge::new(executor, LATE).judge(steps)?;
+    Ok(match verdict {
+        Verdict::Same => {
+            println!("the same on the kernel and on Weft");
+            ExitCode::SUCCESS
+        }
+        Verdict::Nondeterministic => {
+            println!("not deterministic");
+            ExitCode::SUCCESS
+        }
+        Verdict::Different(failure) => {
+            for (number, step) in steps.iter().enumerate() {
+                println!("{number:4}  {step}");
+            }
+            print!("{failure}");
+            ExitCode::FAILURE
+        }
+    })
+}

@@ -1,0 +1,214 @@
+//! Runs programs on the kernel and on Weft.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::Read as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::compile_folder;
+use crate::paths::weft;
+
+/// Longer than any program runs, waits for late steps included.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// Bytes of output that are read at a time.
+const CHUNK: usize = 4096;
+/// What the executor prints last.
+const LAST_LINE: &str = "end";
+
+/// What a program observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// One line for each step that ended, was skipped or is late.
+    pub lines: Vec<String>,
+}
+
+impl Observed {
+    /// Whether a line says so.
+    pub fn contains(&self, what: &str) -> bool {
+        self.lines.iter().any(|line| line.contains(what))
+    }
+}
+
+/// The compiled executor, and how to start it on Weft.
+#[derive(Debug)]
+pub struct Executor {
+    program: PathBuf,
+    weft: Vec<(OsString, OsString)>,
+}
+
+impl Executor {
+    /// Compiles the executor. Its programs run on the sockets library at `library`, or on what
+    /// `weft run` of `dist/` preloads.
+    ///
+    /// # Errors
+    ///
+    /// If the compiler or Weft is missing.
+    pub fn new(library: Option<&Path>) -> Result<Self> {
+        let weft = match library {
+            Some(library) => {
+                let library = library.canonicalize().context("cannot find the library")?;
+                vec![("LD_PRELOAD".into(), library.into_os_string())]
+            }
+            None => environment_of_weft_run()?,
+        };
+        Ok(Self { program: compile_folder("differ")?, weft })
+    }
+
+    /// Runs a program on the kernel.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn run_on_kernel(&self, steps: &[String]) -> Result<Observed> {
+        self.run(steps, None, Duration::ZERO)
+    }
+
+    /// Runs a program on Weft. A step that ended on the kernel may take as long as `late`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn run_on_weft(
+        &self,
+        steps: &[String],
+        kernel: &Observed,
+        late: Duration,
+    ) -> Result<Observed> {
+        self.run(steps, Some(kernel), late)
+    }
+
+    fn run(
+        &self,
+        steps: &[String],
+        expected: Option<&Observed>,
+        late: Duration,
+    ) -> Result<Observed> {
+        let folder = Folder::new()?;
+        let program = folder.path.join("program");
+        fs::write(&program, steps.join("\n") + "\n")?;
+        let mut command = Command::new(&self.program);
+        command.arg(&program);
+        if let Some(expected) = expected {
+            let path = folder.path.join("expected");
+            fs::write(&path, expected.lines.join("\n") + "\n")?;
+            DirBuilder::new().mode(0o700).create(folder.path.join("weft"))?;
+            command
+                .arg(path)
+                .envs(self.weft.iter().map(|(name, value)| (name, value)))
+                .env("WEFT_SHM_DIR", folder.path.join("weft"))
+                .env("DIFFER_LATE_MS", late.as_millis().to_string());
+        }
+        // Its children have its process group, so that nothing is left of it.
+        let child = command
+            .env("DIFFER_DIR", &folder.path)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start the executor")?;
+        let mut running = Running { child };
+        let text = running.read_output()?;
+        drop(running);
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        if lines.last().is_some_and(|line| line == LAST_LINE) {
+            lines.pop();
+        } else {
+            lines.push("the executor ended or hung: DIED".to_owned());
+        }
+        Ok(Observed { lines })
+    }
+}
+
+/// The variables that `weft run` sets, so that it need not run for each program.
+fn environment_of_weft_run() -> Result<Vec<(OsString, OsString)>> {
+    let output = Command::new(weft()?)
+        .args(["run", "--no-verbs", "--", "env", "--null"])
+        .output()
+        .context("cannot run weft")?;
+    ensure!(output.status.success(), "weft run: {}", String::from_utf8_lossy(&output.stderr));
+    let mut variables = Vec::new();
+    for entry in output.stdout.split(|&byte| byte == 0) {
+        let Some(at) = entry.iter().position(|&byte| byte == b'=') else { continue };
+        let (name, value) = (&entry[..at], &entry[at + 1..]);
+        if name.starts_with(b"LD_") || name.starts_with(b"WEFT_") {
+            variables.push((
+                OsString::from_vec(name.to_vec()),
+                OsString::from_vec(value.to_vec()),
+            ));
+        }
+    }
+    Ok(variables)
+}
+
+/// A program under way, which ends when this is dropped.
+struct Running {
+    child: Child,
+}
+
+impl Running {
+    /// Reads what it prints, up to the last line, the end or the time limit.
+    fn read_output(&mut self) -> Result<String> {
+        let mut output = self.child.stdout.take().context("no output")?;
+        let deadline = Instant::now() + TIME_LIMIT;
+        let mut text = Vec::new();
+        let last = format!("{LAST_LINE}\n");
+        let mut chunk = [0; CHUNK];
+        while !text.ends_with(last.as_bytes()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limit = Timespec::try_from(left).context("a time limit")?;
+            if poll(&mut [PollFd::new(&output, PollFlags::IN)], Some(&limit))? == 0 {
+                break;
+            }
+            let count = output.read(&mut chunk)?;
+            if count == 0 {
+                break;
+            }
+            text.extend_from_slice(&chunk[..count]);
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let pid = Pid::from_child(&self.child);
+        // Nobody may be left in the group.
+        let _ = kill_process_group(pid, Signal::KILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// A directory for the files of one run.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Result<Self> {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let path = PathBuf::from(format!("/dev/shm/weft-differ-{}-{serial}", process::id()));
+        fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        // Programs change their user.
+        fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed does no harm.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}

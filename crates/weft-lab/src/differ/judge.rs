@@ -1,0 +1,179 @@
+//! Decides whether a program differs on Weft, or is not deterministic on the kernel either.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::executor::{Executor, Observed};
+
+/// How often a difference is looked at again, on the kernel and on Weft.
+const REPEATS: usize = 3;
+/// Lines that are shown before the first that differs, and from there on.
+const LINES_BEFORE: usize = 3;
+const LINES_AFTER: usize = 6;
+
+/// What kind of difference it is, the worst last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Another result.
+    Result,
+    /// A step that ends on the kernel does not on Weft.
+    Hang,
+    /// A process ended.
+    Crash,
+    /// Bytes that belong elsewhere, or come twice, or out of order.
+    Foreign,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Result => "another result",
+            Self::Hang => "a hang",
+            Self::Crash => "a crash",
+            Self::Foreign => "foreign bytes",
+        })
+    }
+}
+
+/// A program that differs.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// What kind of difference it is.
+    pub class: Class,
+    /// In how many of the runs on Weft.
+    pub times: usize,
+    /// How many these were.
+    pub runs: usize,
+    /// What was observed on the kernel.
+    pub kernel: Observed,
+    /// What was observed on Weft.
+    pub weft: Observed,
+}
+
+/// What became of a program.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// The same on both.
+    Same,
+    /// Different, but it is on the kernel, too, from run to run, or only now and then on Weft.
+    Nondeterministic,
+    /// A defect.
+    Different(Box<Failure>),
+}
+
+/// Runs programs both ways and compares.
+#[derive(Debug)]
+pub struct Judge<'executor> {
+    executor: &'executor Executor,
+    late: Duration,
+}
+
+impl<'executor> Judge<'executor> {
+    /// A judge to whom a step is a hang that takes longer than `late`.
+    pub fn new(executor: &'executor Executor, late: Duration) -> Self {
+        Self { executor, late }
+    }
+
+    /// Runs a program, several times if it differs.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn judge(&self, steps: &[String]) -> Result<Verdict> {
+        self.judge_repeatedly(steps, REPEATS)
+    }
+
+    /// The same with another number of further runs.
+    ///
+    /// # Errors
+    ///
+    /// If the program cannot be started.
+    pub fn judge_repeatedly(&self, steps: &[String], repeats: usize) -> Result<Verdict> {
+        let kernel = self.executor.run_on_kernel(steps)?;
+        let first = self.executor.run_on_weft(steps, &kernel, self.late)?;
+        if first == kernel {
+            return Ok(Verdict::Same);
+        }
+        let mut worst = (classify(&kernel, &first), first);
+        let (mut times, mut severe) = (1, usize::from(worst.0 > Class::Result));
+        for _ in 0..repeats {
+            if self.executor.run_on_kernel(steps)? != kernel {
+                return Ok(Verdict::Nondeterministic);
+            }
+            let again = self.executor.run_on_weft(steps, &kernel, self.late)?;
+            if again == kernel {
+                continue;
+            }
+            times += 1;
+            let class = classify(&kernel, &again);
+            severe += usize::from(class > Class::Result);
+            if class > worst.0 {
+                worst = (class, again);
+            }
+        }
+        if times <= repeats && severe == 0 {
+            return Ok(Verdict::Nondeterministic);
+        }
+        let (class, weft) = worst;
+        let failure = Failure { class, times, runs: repeats + 1, kernel, weft };
+        Ok(Verdict::Different(Box::new(failure)))
+    }
+}
+
+fn classify(kernel: &Observed, weft: &Observed) -> Class {
+    let only_here = |what| weft.contains(what) && !kernel.contains(what);
+    if only_here("FOREIGN") {
+        Class::Foreign
+    } else if only_here("DIED") {
+        Class::Crash
+    } else if only_here("LATE") {
+        Class::Hang
+    } else {
+        Class::Result
+    }
+}
+
+impl Failure {
+    fn first_difference(&self) -> usize {
+        let pairs = self.kernel.lines.iter().zip(&self.weft.lines);
+        pairs.take_while(|(kernel, weft)| kernel == weft).count()
+    }
+
+    /// The step at which the first difference was seen.
+    pub fn step(&self) -> Option<usize> {
+        let at = self.first_difference();
+        let line = self.kernel.lines.get(at).or_else(|| self.weft.lines.get(at))?;
+        let mut numbers = line.trim_start_matches('@').split_whitespace();
+        let end = numbers.next()?.parse().ok();
+        numbers.next().and_then(|step| step.parse().ok()).or(end)
+    }
+
+    /// What tells this failure from others: its class, and the operation that differed.
+    pub fn signature(&self, steps: &[String]) -> String {
+        let line = self.step().and_then(|step| steps.get(step)).map_or("", String::as_str);
+        let words = line.split_whitespace().skip(1);
+        let kept: Vec<&str> = words
+            .filter(|word| !word.starts_with('v') && !word.starts_with("n="))
+            .collect();
+        format!("{}: {}", self.class, kept.join(" "))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{} in {} of {} runs", self.class, self.times, self.runs)?;
+        let at = self.first_difference();
+        for line in &self.kernel.lines[at.saturating_sub(LINES_BEFORE)..at] {
+            writeln!(formatter, "   {line}")?;
+        }
+        for line in self.kernel.lines.iter().skip(at).take(LINES_AFTER) {
+            writeln!(formatter, "kernel {line}")?;
+        }
+        for line in self.weft.lines.iter().skip(at).take(LINES_AFTER) {
+            writeln!(formatter, "weft   {line}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! Differential fuzzing of sockets: random programs run on the kernel and on Weft, and everything
+//! that they observe must be the same.
+//!
+//! [`generate`] makes a program from a seed, `programs/differ/` executes it, [`Judge`] runs it
+//! both ways and compares, and [`shrink`] makes a failing one short.
+
+mod campaign;
+mod executor;
+mod generate;
+mod judge;
+mod scene;
+mod shrink;
+mod templates;
+
+pub use campaign::{Campaign, Summary};
+pub use executor::{Executor, Observed};
+pub use generate::generate;
+pub use judge::{Class, Failure, Judge, Verdict};
+pub use shrink::shrink;

@@ -1,0 +1,110 @@
+//! Makes a failing program short.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::executor::Executor;
+use super::judge::{Class, Failure, Judge, Verdict};
+
+/// A step that is late while programs shrink; many of them wait for one.
+const LATE: Duration = Duration::from_millis(300);
+/// Attempts at a failure that does not show in each run.
+const ATTEMPTS_RARE: usize = 8;
+
+/// Removes steps, and then words of steps, as long as the program fails in the same way, for at
+/// most `limit`. Returns what is left.
+///
+/// # Errors
+///
+/// If a program cannot be started.
+pub fn shrink(
+    executor: &Executor,
+    steps: &[String],
+    failure: &Failure,
+    limit: Duration,
+) -> Result<Vec<String>> {
+    let mut shrinker = Shrinker {
+        judge: Judge::new(executor, LATE),
+        class: failure.class,
+        attempts: if failure.times == failure.runs { 1 } else { ATTEMPTS_RARE },
+        deadline: Instant::now() + limit,
+        steps: steps.to_vec(),
+    };
+    shrinker.remove_steps()?;
+    shrinker.remove_words()?;
+    shrinker.remove_steps()?;
+    Ok(shrinker.steps)
+}
+
+struct Shrinker<'executor> {
+    judge: Judge<'executor>,
+    class: Class,
+    attempts: usize,
+    deadline: Instant,
+    steps: Vec<String>,
+}
+
+impl Shrinker<'_> {
+    /// Keeps `candidate` if it still fails.
+    fn offer(&mut self, candidate: Vec<String>) -> Result<bool> {
+        for _ in 0..self.attempts {
+            if Instant::now() > self.deadline {
+                return Ok(false);
+            }
+            let repeats = usize::from(self.attempts == 1);
+            if let Verdict::Different(failure) = self.judge.judge_repeatedly(&candidate, repeats)?
+                && failure.class == self.class
+            {
+                self.steps = candidate;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Halves first, single steps last.
+    fn remove_steps(&mut self) -> Result<()> {
+        let mut size = self.steps.len().div_ceil(2);
+        loop {
+            let mut removed = false;
+            // From the end: what comes later depends on what comes before.
+            let mut end = self.steps.len();
+            while end > 0 {
+                let start = end.saturating_sub(size);
+                let mut candidate = self.steps.clone();
+                candidate.drain(start..end);
+                if !candidate.is_empty() && self.offer(candidate)? {
+                    removed = true;
+                }
+                end = start.min(self.steps.len());
+            }
+            if size == 1 && !removed {
+                return Ok(());
+            }
+            if !removed || size > self.steps.len() {
+                size = size.div_ceil(2);
+            }
+            if Instant::now() > self.deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    fn remove_words(&mut self) -> Result<()> {
+        for index in 0..self.steps.len() {
+            let words: Vec<String> =
+                self.steps[index].split_whitespace().map(str::to_owned).collect();
+            for word in words.iter().filter(|word| word.contains('=')) {
+                let left: Vec<&str> = self.steps[index]
+                    .split_whitespace()
+                    .filter(|other| other != word)
+                    .collect();
+                let mut candidate = self.steps.clone();
+                candidate[index] = left.join(" ");
+                self.offer(candidate)?;
+            }
+        }
+        Ok(())
+    }
+}
