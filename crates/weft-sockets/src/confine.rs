@@ -14,8 +14,13 @@ use crate::{epoll, errno, remote, settings};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
+    confine_for(Reason::Confined);
+}
+
+/// The same for another reason.
+pub(crate) fn confine_for(why: Reason) {
     let before = errno::get();
-    leave_all(); // While the reason can still be counted.
+    leave_all_for(why); // While the reason can still be counted.
     if settings::confine() {
         epoll::surrender();
         table::within(0, u32::MAX).for_each(surrender);
@@ -27,13 +32,17 @@ pub(crate) fn confine() {
 
 /// Has every connection go on over TCP.
 pub(crate) fn leave_all() {
+    leave_all_for(Reason::Confined);
+}
+
+fn leave_all_for(why: Reason) {
     if !settings::enabled() {
         return;
     }
     for fd in table::within(0, u32::MAX) {
         match table::find(fd).as_deref() {
             Some(Kind::Stream(stream)) => {
-                stream.leave(fd, Reason::Confined);
+                stream.leave(fd, why);
                 if let Some(end) = stream.end() {
                     end.hush(borrow(fd));
                 }

@@ -15,7 +15,7 @@ use crate::hooks::files;
 use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
-use crate::{epoll, errno, extended, hooks, remote, settings};
+use crate::{epoll, errno, extended, hooks, remote, settings, ways};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -200,6 +200,7 @@ fn inherit() {
     let names = entries.flatten().map(|entry| entry.file_name());
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
+        ways::process::check_ring(fd);
         adopt(fd, false);
         if sockopt::socket_type(borrow(fd)) == Ok(SocketType::DGRAM)
             && is_internet(fd)

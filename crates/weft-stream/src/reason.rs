@@ -39,11 +39,15 @@ pub enum Reason {
     Forked,
     /// The program gives up system calls that it does not make itself.
     Confined,
+    /// The C library reads or writes it by ways of its own (a `FILE` has its number).
+    Stdio,
+    /// The program uses something that reaches connections unseen.
+    ByHand,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -61,6 +65,8 @@ impl Reason {
         Self::PassedOn,
         Self::Forked,
         Self::Confined,
+        Self::Stdio,
+        Self::ByHand,
     ];
 
     /// A word for it.
@@ -84,6 +90,8 @@ impl Reason {
             Self::PassedOn => "passed-on",
             Self::Forked => "forked",
             Self::Confined => "confined",
+            Self::Stdio => "stdio",
+            Self::ByHand => "by-hand",
         }
     }
 
@@ -108,6 +116,8 @@ impl Reason {
             Self::PassedOn => "it was passed to another process",
             Self::Forked => "a child was born before the peer was known",
             Self::Confined => "the program gives up system calls",
+            Self::Stdio => "a stream of the C library has its number",
+            Self::ByHand => "the program reaches it by ways that are not seen",
         }
     }
 }

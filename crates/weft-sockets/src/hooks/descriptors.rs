@@ -106,8 +106,9 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
     table::within(first.max(0).unsigned_abs(), c_uint::MAX).for_each(closing);
+    let numbers = [first.max(0) as usize, c_uint::MAX as usize, 0, 0, 0, 0];
     // SAFETY: the program's own argument.
-    let _ = unsafe { libc::syscall(libc::SYS_close_range, first.max(0), c_uint::MAX, 0) };
+    let _ = unsafe { weft_sys::system_call(libc::SYS_close_range, numbers) };
 }
 
 #[unsafe(no_mangle)]

@@ -17,3 +17,6 @@ mod ready;
 mod rights;
 mod setup;
 mod transfer;
+mod ways;
+
+pub(crate) use data::is_nowhere;

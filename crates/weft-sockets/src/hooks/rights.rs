@@ -9,7 +9,7 @@ use libc::{c_int, cmsghdr, msghdr};
 
 use crate::datagram::Why;
 use crate::table::{self, Kind};
-use crate::{process, settings, stream};
+use crate::{process, settings, stream, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -52,6 +52,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
             return;
         }
         drop(table::remove(fd));
+        ways::process::check_ring(fd);
         process::adopt(fd, true);
     };
     // SAFETY: the caller's promise.
