@@ -59,6 +59,29 @@ pub(super) unsafe fn take(message: *const msghdr) {
     unsafe { for_each(message, take) };
 }
 
+/// Whether all of a message's control data is sound, and as `test` says.
+///
+/// # Safety
+/// The header and its control data are readable.
+pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool) -> bool {
+    // SAFETY: the caller's promise.
+    let len = unsafe { message.read() }.msg_controllen;
+    // SAFETY: likewise.
+    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
+    let first = control as usize;
+    while !control.is_null() {
+        // SAFETY: within the control data, as the macro has found it.
+        let header = unsafe { control.read_unaligned() };
+        let room = len - (control as usize - first);
+        if !(size_of::<cmsghdr>()..=room).contains(&header.cmsg_len) || !test(&header) {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+    true
+}
+
 /// # Safety
 /// The header and its control data are readable.
 unsafe fn for_each(message: *const msghdr, act: impl Fn(c_int)) {
