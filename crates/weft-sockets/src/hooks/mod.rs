@@ -1,5 +1,7 @@
 //! The hooked functions of the C library, by what they are for.
 
+#[cfg(target_pointer_width = "64")]
+mod aio;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
 mod data;
