@@ -15,6 +15,7 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
+use crate::ways::stdio;
 use crate::{epoll, errno, process, settings};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
@@ -82,7 +83,10 @@ fn copied(fd: c_int, copy: c_int) {
         return;
     }
     match table::find(fd) {
-        Some(held) => table::share(&held, copy),
+        Some(held) => {
+            table::share(&held, copy);
+            stdio::check(copy);
+        }
         None if table::knows(copy) => drop(table::remove(copy)),
         None => {}
     }
@@ -123,6 +127,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
     if fd != copy && table::knows(copy) && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
         closing(copy);
     }
+    stdio::copying(fd, copy);
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
     copied(fd, made);
     made
@@ -133,6 +138,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
     if fd != copy && table::knows(copy) && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
         closing(copy);
     }
+    stdio::copying(fd, copy);
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
     copied(fd, made);
     made

@@ -54,6 +54,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
         drop(table::remove(fd));
         ways::process::check_ring(fd);
         process::adopt(fd, true);
+        ways::stdio::check(fd);
     };
     // SAFETY: the caller's promise.
     unsafe { for_each(message, take) };

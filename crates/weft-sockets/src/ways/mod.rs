@@ -4,6 +4,7 @@
 //! * `table`: all of them, as data;
 //! * `dispatch`: a system call by its number goes to the hook of the same meaning;
 //! * `leave`: connections go to TCP before a call that only the kernel can do;
+//! * `stdio`: numbers that streams of the C library have;
 //! * `process`: calls about the whole process: forks, rings of io_uring, namespaces.
 
 #[cfg(not(test))]
@@ -12,6 +13,8 @@ pub(crate) mod dispatch;
 pub(crate) mod leave;
 #[cfg(not(test))]
 pub(crate) mod process;
+#[cfg(not(test))]
+pub(crate) mod stdio;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
