@@ -14,8 +14,13 @@ use crate::{epoll, errno, remote, settings};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
+    confine_for(Reason::Confined);
+}
+
+/// The same for another reason.
+pub(crate) fn confine_for(why: Reason) {
     let before = errno::get();
-    leave_all(Reason::Confined); // While the reason can still be counted.
+    leave_all(why); // While the reason can still be counted.
     if settings::confine() {
         epoll::surrender();
         table::within(0, u32::MAX).for_each(surrender);

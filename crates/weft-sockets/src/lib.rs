@@ -15,6 +15,7 @@
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `process`: start, fork and end of the process; `handover`: programs that get its sockets;
 //! * `confine`: what becomes of all that when a process gives up system calls;
+//! * `ways`: what does not come by a hook of its own: calls by number, and which there are;
 //! * `hooks`: the C functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
@@ -59,5 +60,6 @@ mod stream;
 mod table;
 #[cfg(not(test))]
 mod wait;
+mod ways;
 #[cfg(not(test))]
 mod zcopy;

@@ -7,6 +7,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use libc::{c_int, c_long};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
 
@@ -16,7 +17,7 @@ use crate::reason::Reason;
 use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
-use crate::{confine, epoll, errno, extended, hooks, remote, settings};
+use crate::{confine, epoll, errno, extended, hooks, remote, settings, ways};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -89,20 +90,6 @@ pub(crate) fn begin_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
 }
 
-/// The process's next children will be in its own namespace.
-pub(crate) fn end_children_elsewhere() {
-    CHILDREN_ELSEWHERE.store(false, Ordering::Relaxed);
-}
-
-/// Descriptors or memory are shared with a process in a way that is not counted: from here on
-/// everything is the kernel's.
-pub(crate) fn stay_on_tcp(why: Reason) {
-    let before = errno::get();
-    confine::leave_all(why);
-    settings::disable();
-    errno::set_raw(before);
-}
-
 pub(crate) extern "C" fn before_fork() {
     static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
@@ -136,6 +123,49 @@ pub(crate) extern "C" fn in_parent() {
     unsafe { epoll::thaw() };
     // SAFETY: likewise.
     unsafe { promised::thaw() };
+}
+
+/// A fork that runs no handlers, or has flags of `clone(2)`.
+#[derive(Debug)]
+pub(crate) struct Forking {
+    /// The child alone is in another PID namespace.
+    leaves: bool,
+}
+
+impl Forking {
+    /// Before it.
+    pub(crate) fn begin(flags: c_int) -> Self {
+        if flags & libc::CLONE_FILES != 0 {
+            ways::process::keep_on_tcp("a child shares the descriptors");
+        }
+        let leaves = flags & libc::CLONE_NEWPID != 0 && !begin_children_elsewhere();
+        before_fork();
+        Self { leaves }
+    }
+
+    /// After it, in the parent and in the child: what the call has returned.
+    pub(crate) fn end(self, born: c_long) {
+        if born == 0 {
+            let before = errno::get();
+            in_child();
+            errno::set_raw(before);
+        } else {
+            self.end_in_parent(born);
+        }
+    }
+
+    /// After it, in the parent.
+    pub(crate) fn end_in_parent(self, born: c_long) {
+        let before = errno::get();
+        in_parent();
+        if self.leaves {
+            CHILDREN_ELSEWHERE.store(false, Ordering::Relaxed);
+        }
+        if born < 0 {
+            fork_failed();
+        }
+        errno::set_raw(before);
+    }
 }
 
 /// There is no child after all.
@@ -246,6 +276,7 @@ fn inherit() {
     let names = entries.flatten().map(|entry| entry.file_name());
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
+        ways::process::check_ring(fd);
         adopt(fd);
         if sockopt::socket_type(borrow(fd)) == Ok(SocketType::DGRAM)
             && is_internet(fd)

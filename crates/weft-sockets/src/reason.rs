@@ -124,7 +124,10 @@ pub(crate) fn tell_unprotected(why: Errno) {
 }
 
 /// A line of this process, of what is written into it; what is longer than a line is cut.
-fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::Result<()>) {
+pub(crate) fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::Result<()>) {
+    if !wanted() {
+        return;
+    }
     let before = errno::get();
     let mut line = [0_u8; LINE_MAX];
     let mut cursor = Cursor::new(&mut line[..LINE_MAX - 1]);

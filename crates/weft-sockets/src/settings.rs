@@ -31,6 +31,7 @@ pub(crate) fn read() {
     variables();
     crate::reason::wanted();
     between_hosts();
+    ring();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
@@ -90,6 +91,24 @@ pub(crate) fn zero_copy() -> ZeroCopy {
         Ok("sync") => ZeroCopy::Sync,
         Ok("async") => ZeroCopy::Async,
         _ => ZeroCopy::Auto,
+    })
+}
+
+/// What becomes of io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ring {
+    /// Programs are told that they may have none, and do without: the default.
+    Refused,
+    /// They may, and the process stays on TCP from then on.
+    Tcp,
+}
+
+/// What `WEFT_SOCKETS_IO_URING` says of io_uring: `refuse` or `tcp`.
+pub(crate) fn ring() -> Ring {
+    static RING: OnceLock<Ring> = OnceLock::new();
+    *RING.get_or_init(|| match std::env::var("WEFT_SOCKETS_IO_URING").as_deref() {
+        Ok("tcp") => Ring::Tcp,
+        _ => Ring::Refused,
     })
 }
 

@@ -43,11 +43,15 @@ pub enum Reason {
     Started,
     /// A process shares descriptors, memory or process numbers in a way that is not counted.
     Processes,
+    /// The C library reads or writes it by ways of its own (a `FILE` has its number).
+    Stdio,
+    /// The program uses something that reaches connections unseen.
+    ByHand,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -67,6 +71,8 @@ impl Reason {
         Self::Confined,
         Self::Started,
         Self::Processes,
+        Self::Stdio,
+        Self::ByHand,
     ];
 
     /// A word for it.
@@ -92,6 +98,8 @@ impl Reason {
             Self::Confined => "confined",
             Self::Started => "started",
             Self::Processes => "processes",
+            Self::Stdio => "stdio",
+            Self::ByHand => "by-hand",
         }
     }
 
@@ -118,6 +126,8 @@ impl Reason {
             Self::Confined => "the program gives up system calls",
             Self::Started => "a program was started with it",
             Self::Processes => "processes share it in a way that is not counted",
+            Self::Stdio => "a stream of the C library has its number",
+            Self::ByHand => "the program reaches it by ways that are not seen",
         }
     }
 }

@@ -11,10 +11,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
+use crate::by_hand::system_call;
 use crate::region::Region;
 
 /// How many buffers one system call of ours names. Who has more makes several.
 const AT_ONCE: usize = 16;
+
+/// The arguments of `sendmsg(2)` and `recvmsg(2)`.
+fn arguments(socket: BorrowedFd<'_>, message: *mut libc::msghdr, flags: libc::c_int) -> [usize; 6] {
+    [socket.as_raw_fd() as usize, message as usize, flags as usize, 0, 0, 0]
+}
 
 /// A list of buffers, of which the first bytes may have been dealt with already.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +114,7 @@ impl<'a> Buffers<'a> {
     ) -> Result<usize, Errno> {
         self.with_message(most, |message| {
             // SAFETY: the message names buffers that `new`'s caller vouches for.
-            unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), message, flags) }
+            unsafe { system_call(libc::SYS_recvmsg, arguments(socket, message, flags)) }
         })
     }
 
@@ -119,7 +125,7 @@ impl<'a> Buffers<'a> {
     pub fn send(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
         self.with_message(usize::MAX, |message| {
             // SAFETY: as in `recv_most`; they are only read.
-            unsafe { libc::syscall(libc::SYS_sendmsg, socket.as_raw_fd(), message, flags) }
+            unsafe { system_call(libc::SYS_sendmsg, arguments(socket, message, flags)) }
         })
     }
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munmap};
 use rustix::process::{Resource, geteuid, getrlimit};
 
+use crate::by_hand::system_call;
 use crate::shared::SharedMemory;
 
 /// A mapping of a file that has `len` bytes, none of them accessible yet.
@@ -98,10 +99,11 @@ impl NamedMemory {
     /// # Panics
     /// As [`NamedMemory::open_range`].
     pub fn empty_range(&self, offset: usize, len: usize) {
-        const MADV_REMOVE: libc::c_int = 9;
+        const MADV_REMOVE: usize = 9;
         let start = self.memory.range(offset, len);
         // SAFETY: a part of our own mapping, whose users expect any bytes.
-        let _ = unsafe { libc::syscall(libc::SYS_madvise, start, len, MADV_REMOVE) };
+        let _ =
+            unsafe { system_call(libc::SYS_madvise, [start as usize, len, MADV_REMOVE, 0, 0, 0]) };
     }
 
     /// Gives the address space of `len` bytes from `offset`, whole pages, back to the process.

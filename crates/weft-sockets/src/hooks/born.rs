@@ -1,4 +1,4 @@
-//! Children that are born by other ways than `fork`, and namespaces.
+//! Children that are born by other ways than `fork`.
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
@@ -10,8 +10,8 @@ use libc::{c_char, c_int, c_void, pid_t};
 
 use crate::handover::{self, Heir};
 use crate::next::{Next, next};
-use crate::reason::Reason;
-use crate::{confine, errno, process, settings};
+use crate::ways::process::cloning;
+use crate::{errno, process, settings};
 
 /// A shell is about to be started, which gets what stays open.
 fn start_shell() {
@@ -61,24 +61,10 @@ unsafe extern "C-unwind" fn fork() -> pid_t {
 /// The same without the handlers of forks, which ours are.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    process::before_fork();
+    let fork = process::Forking::begin(0);
     let born = next!(_Fork() -> pid_t);
-    after_fork(born);
+    fork.end(born.into());
     born
-}
-
-/// What follows [`process::before_fork`] in the parent and in the child.
-fn after_fork(born: pid_t) {
-    let before = errno::get();
-    match born {
-        0 => process::in_child(),
-        1.. => process::in_parent(),
-        _ => {
-            process::in_parent();
-            process::fork_failed();
-        }
-    }
-    errno::set_raw(before);
 }
 
 type Main = extern "C" fn(*mut c_void) -> c_int;
@@ -94,26 +80,6 @@ extern "C" fn begin_child(child: *mut c_void) -> c_int {
     let Child { main, argument } = unsafe { child.cast::<Child>().read() };
     process::in_child();
     main(argument)
-}
-
-/// How a child shares what connections depend on.
-fn is_fork_like(flags: c_int) -> bool {
-    flags & libc::CLONE_VM == 0
-}
-
-/// What a child has in common with this process that nobody counts: from here on everything is the
-/// kernel's.
-pub(crate) fn check_sharing(flags: c_int) {
-    let is_thread = flags & libc::CLONE_THREAD != 0;
-    // A child that borrows the memory until it becomes a program is known by its own number.
-    let borrows = flags & libc::CLONE_VM != 0 && flags & libc::CLONE_VFORK != 0;
-    let shares_files = flags & libc::CLONE_FILES != 0;
-    if settings::enabled() && !is_thread && (shares_files || !(is_fork_like(flags) || borrows)) {
-        process::stay_on_tcp(Reason::Processes);
-    }
-    if settings::enabled() && flags & (libc::CLONE_NEWPID | libc::CLONE_NEWNET) != 0 {
-        confine::leave_all(Reason::Processes);
-    }
 }
 
 type Clone =
@@ -133,44 +99,18 @@ unsafe extern "C-unwind" fn clone(
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Clone>>(NEXT.address()) };
     let Some(next) = next else { return errno::fail(rustix::io::Errno::NOSYS) };
-    check_sharing(flags);
-    if !is_fork_like(flags) {
+    if flags & libc::CLONE_VM != 0 {
+        if flags & libc::CLONE_THREAD == 0 {
+            cloning(flags as usize);
+        }
         // SAFETY: the program's own arguments.
         return unsafe { next(main, stack, flags, argument, parent, tls, child) };
     }
-    let leaves = flags & libc::CLONE_NEWPID != 0;
-    let was_elsewhere = leaves && process::begin_children_elsewhere();
-    process::before_fork();
+    let fork = process::Forking::begin(flags);
     let mut begun = Child { main, argument };
     let place: *mut c_void = (&raw mut begun).cast();
     // SAFETY: the program's own arguments; the child has a copy of the variable.
     let born = unsafe { next(begin_child, stack, flags, place, parent, tls, child) };
-    if leaves && !was_elsewhere {
-        process::end_children_elsewhere();
-    }
-    after_fork(if born == 0 { 1 } else { born });
+    fork.end_in_parent(born.into());
     born
-}
-
-/// The calling process, or its children, will not share what connections depend on.
-fn leaving(flags: c_int) {
-    if flags & libc::CLONE_NEWPID != 0 {
-        process::begin_children_elsewhere();
-    }
-    if flags & libc::CLONE_FILES != 0 && settings::enabled() {
-        process::stay_on_tcp(Reason::Processes);
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
-    leaving(flags);
-    next!(unshare(flags: c_int) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
-    // 0 stands for whatever the descriptor is.
-    leaving(if kind == 0 { libc::CLONE_NEWPID } else { kind });
-    next!(setns(fd: c_int, kind: c_int) -> c_int)
 }

@@ -1,10 +1,11 @@
-//! `syscall(2)`: libseccomp asks for its filters by it, and some servers fork by it, into
-//! namespaces of the child's own.
+//! `syscall(2)`, by which libuv closes, libseccomp asks for its filters, and some servers fork; and
+//! `clone(2)`.
 //!
 //! # Safety
-//! The function jumps to the next one with all registers and the stack as they were, so that it may
-//! be any system call, but for two: `seccomp`, before which registers are saved, and a `clone` that
-//! is a fork, whose child has a stack of its own behind it as any child of `fork` has.
+//! Each function jumps to the next one with all registers and the stack as they were, so that it
+//! may be any system call, or to one that takes its arguments as `syscall` does: the number first,
+//! the last of six on the stack. What is asked before such a jump is called with the registers
+//! saved.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -12,86 +13,85 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{c_int, c_long, c_uint, c_ulong};
+use libc::c_long;
 
-use super::born;
-use super::data::is_nowhere;
 use crate::next::next;
-use crate::{confine, process};
+use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
+use crate::ways::{dispatch, process};
 
-/// The next one, once it is known.
-static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// The next ones, once they are known.
+static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static CLONE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Before the first call, and before one of `seccomp(2)`.
-extern "C" fn prepare(number: c_long, operation: c_uint, _flags: c_uint, filter: *const c_void) {
-    // SAFETY: the name is a C string; every C library has the function.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
-    NEXT.store(next, Ordering::Release);
-    let confines = match operation {
-        libc::SECCOMP_SET_MODE_STRICT => true,
-        // Without a filter it is a question whether there could be one.
-        libc::SECCOMP_SET_MODE_FILTER => !is_nowhere(filter),
-        _ => false,
-    };
-    if number == libc::SYS_seccomp && confines {
-        confine::confine();
+/// What is to be done with a number, for the code below.
+const PASS: u8 = 0;
+const DISPATCH: u8 = 1;
+const ASK: u8 = 2;
+
+static WHAT: [u8; NUMBERS_MAX] = {
+    let mut what = [PASS; NUMBERS_MAX];
+    let mut number = 0;
+    while number < NUMBERS_MAX {
+        if !matches!(REACH[number], Reach::Stays) {
+            what[number] = DISPATCH;
+        }
+        number += 1;
     }
+    // A thread begins with registers and a stack that only a jump leaves as they are.
+    what[libc::SYS_clone as usize] = ASK;
+    what[libc::SYS_clone3 as usize] = ASK;
+    what[libc::SYS_vfork as usize] = ASK;
+    what
+};
+
+/// Before the first call that is passed on, and before one of [`ASK`]: whether to dispatch it.
+extern "C" fn prepare(number: c_long, a: usize, b: usize) -> bool {
+    if SYSCALL.load(Ordering::Relaxed).is_null() {
+        // SAFETY: the name is a C string; every C library has the function.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
+        SYSCALL.store(next, Ordering::Release);
+    }
+    // SAFETY: the program's own arguments.
+    unsafe { dispatch::is_fork(number, [a, b, 0, 0, 0, 0]) }
 }
 
-/// `clone(2)` that is a fork: neither memory nor stack are others than a fork's.
-extern "C" fn clone(
-    flags: c_ulong,
-    stack: *mut c_void,
-    parent: *mut c_int,
-    child: *mut c_int,
-    tls: c_ulong,
+/// A system call that may reach something of ours.
+unsafe extern "C" fn by_number(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
 ) -> c_long {
-    born::check_sharing(flags as c_int);
-    let leaves = flags & libc::CLONE_NEWPID as c_ulong != 0;
-    let was_elsewhere = leaves && process::begin_children_elsewhere();
-    process::before_fork();
-    let number = libc::SYS_clone;
-    let born: c_long = next!(syscall(
-        number: c_long, flags: c_ulong, stack: *mut c_void, parent: *mut c_int,
-        child: *mut c_int, tls: c_ulong
-    ) -> c_long);
-    if born != 0 {
-        process::in_parent();
-        if leaves && !was_elsewhere {
-            process::end_children_elsewhere();
-        }
-    } else {
-        process::in_child();
-    }
-    born
+    // SAFETY: the program's own arguments.
+    let done = unsafe { dispatch::call(number, [a, b, c, d, e, f]) };
+    done.unwrap_or_else(|| {
+        next!(syscall(
+            number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
+        ) -> c_long)
+    })
 }
 
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall() {
     naked_asm!(
-        "cmp rdi, {number_of_clone}",
+        "cmp rdi, {numbers}",
+        "jae 2f",
+        "lea rax, [rip + {what}]",
+        "movzx eax, byte ptr [rax + rdi]",
+        "cmp al, {dispatch}",
+        "je {by_number}",
+        "cmp al, {ask}",
         "je 3f",
-        "cmp rdi, {number_of_seccomp}",
-        "je 4f",
         "2:",
         "mov rax, [rip + {next}]",
         "test rax, rax",
-        "je 4f",
+        "je 3f",
         "jmp rax",
-        // Is it a fork?
         "3:",
-        "test esi, {shared_memory}",
-        "jne 2b",
-        "test rdx, rdx",
-        "jne 2b",
-        "mov rdi, rsi",
-        "mov rsi, rdx",
-        "mov rdx, rcx",
-        "mov rcx, r8",
-        "mov r8, r9",
-        "jmp {clone}",
-        "4:",
         "push rdi",
         "push rsi",
         "push rdx",
@@ -107,13 +107,52 @@ unsafe extern "C" fn syscall() {
         "pop rdx",
         "pop rsi",
         "pop rdi",
+        "test al, al",
+        "jne {by_number}",
         "mov rax, [rip + {next}]",
         "jmp rax",
-        number_of_clone = const libc::SYS_clone,
-        number_of_seccomp = const libc::SYS_seccomp,
-        shared_memory = const libc::CLONE_VM,
-        next = sym NEXT,
-        clone = sym clone,
+        numbers = const NUMBERS_MAX,
+        what = sym WHAT,
+        dispatch = const DISPATCH,
+        ask = const ASK,
+        by_number = sym by_number,
+        next = sym SYSCALL,
         prepare = sym prepare,
+    )
+}
+
+/// Before a `clone(2)` of the C library's, whose child calls a function on a stack of its own.
+extern "C" fn before_clone(_start: usize, _stack: usize, flags: u32) {
+    if CLONE.load(Ordering::Relaxed).is_null() {
+        // SAFETY: the name is a C string; every C library has the function.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr()) };
+        CLONE.store(next, Ordering::Release);
+    }
+    process::cloning(flags as usize);
+}
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clone() {
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "mov rax, [rip + {next}]",
+        "jmp rax",
+        before = sym before_clone,
+        next = sym CLONE,
     )
 }

@@ -27,7 +27,7 @@ fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
 
 /// Whether nobody can have memory there: beyond the processor's addresses, or among the first
 /// (`vm.mmap_min_addr`). Other addresses are believed: who gives a wrong one meets a SIGSEGV.
-pub(super) fn is_nowhere<T>(place: *const T) -> bool {
+pub(crate) fn is_nowhere<T>(place: *const T) -> bool {
     const LOWEST: usize = 1 << 16;
     const HIGHEST: usize = 1 << 56;
     !(LOWEST..HIGHEST).contains(&(place as usize))

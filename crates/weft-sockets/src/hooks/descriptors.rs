@@ -17,6 +17,7 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
+use crate::ways::stdio;
 use crate::{epoll, errno, process, settings};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
@@ -94,7 +95,10 @@ fn copied(fd: c_int, copy: c_int) {
         return;
     }
     match table::find(fd) {
-        Some(held) => table::share(&held, copy),
+        Some(held) => {
+            table::share(&held, copy);
+            stdio::check(copy);
+        }
         None if table::knows(copy) => drop(table::remove(copy)),
         None => {}
     }
@@ -118,8 +122,9 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
     table::within(first.max(0).unsigned_abs(), c_uint::MAX).for_each(closing);
+    let numbers = [first.max(0) as usize, c_uint::MAX as usize, 0, 0, 0, 0];
     // SAFETY: the program's own argument.
-    let _ = unsafe { libc::syscall(libc::SYS_close_range, first.max(0), c_uint::MAX, 0) };
+    let _ = unsafe { weft_sys::system_call(libc::SYS_close_range, numbers) };
 }
 
 #[unsafe(no_mangle)]
@@ -148,6 +153,7 @@ fn replacing(fd: c_int, copy: c_int, flags: c_int) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
     replacing(fd, copy, 0);
+    stdio::copying(fd, copy);
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
     copied(fd, made);
     made
@@ -156,6 +162,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
     replacing(fd, copy, flags);
+    stdio::copying(fd, copy);
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
     copied(fd, made);
     made

@@ -122,7 +122,7 @@ fn own() -> *const *const c_char {
     unsafe { environ }
 }
 
-pub(super) type List = *const *const c_char;
+pub(crate) type List = *const *const c_char;
 
 /// Makes the calling process another program by `call`, which gets a complete environment and
 /// returns only if that fails.
@@ -170,7 +170,7 @@ unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, list: List) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execveat(
+pub(crate) unsafe extern "C-unwind" fn execveat(
     dir: c_int,
     path: *const c_char,
     arguments: List,

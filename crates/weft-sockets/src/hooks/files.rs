@@ -9,22 +9,27 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
-use rustix::io::Errno;
 
 use super::data::{read, write};
 use super::descriptors::{close, closing};
 use crate::datagram::Why;
-use crate::errno;
 use crate::next::next;
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Kind};
+use crate::ways::stdio;
 
 /// Where a stream keeps its descriptor, for fileno(3): the C library's headers show programs its
 /// fields up to this one and beyond (`struct _IO_FILE`), so that they stay where they are.
 const FILENO_AT: usize = 112;
+
+/// Where a stream has the table of its functions: behind all the fields of `struct _IO_FILE`.
+const WAYS_AT: usize = 216;
+
+/// That table, of streams that `fopencookie` has made.
+static WAYS: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether there has been a stream by our ways.
 static EVER: AtomicBool = AtomicBool::new(false);
@@ -34,12 +39,13 @@ static EVER: AtomicBool = AtomicBool::new(false);
 struct Ways {
     read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
     write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
-    seek: extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
     close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, ways: Ways) -> *mut FILE;
+    fn __fpurge(file: *mut FILE);
 }
 
 /// The descriptor that a stream's cookie is.
@@ -71,8 +77,16 @@ unsafe extern "C" fn write_cookie(
     done.cast_signed()
 }
 
-extern "C" fn seek_cookie(_cookie: *mut c_void, _place: *mut off64_t, _whence: c_int) -> c_int {
-    errno::fail(Errno::SPIPE)
+/// The number may be a file's by now, where the stream is a standard one.
+unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off64_t, whence: c_int) -> c_int {
+    // SAFETY: the C library's place.
+    let at = unsafe { libc::lseek64(descriptor(cookie), *place, whence) };
+    if at < 0 {
+        return -1;
+    }
+    // SAFETY: likewise.
+    unsafe { place.write(at) };
+    0
 }
 
 unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
@@ -113,21 +127,30 @@ pub(crate) fn replace_standard() {
         (libc::STDERR_FILENO, &raw mut stderr, c"w"),
     ];
     for (fd, place, mode) in streams {
-        if with_stream(fd, |_| ()).is_none() {
-            continue;
+        if with_stream(fd, |_| ()).is_some() {
+            replace(fd, place, mode);
         }
-        // SAFETY: a mode that there is.
-        let file = unsafe { fdopen(fd, mode.as_ptr()) };
-        if file.is_null() {
-            continue; // No memory: the program will not get far.
-        }
-        if fd == libc::STDERR_FILENO {
-            // SAFETY: a stream that nobody has used.
-            unsafe { libc::setvbuf(file, std::ptr::null_mut(), libc::_IONBF, 0) };
-        }
-        // SAFETY: the C library lets programs set these (stdin(3)), and nobody reads them yet.
-        unsafe { place.write(file) };
     }
+}
+
+/// `stdin`, which nothing has been read from, has become a connection that others have used.
+pub(crate) fn replace_input() {
+    replace(libc::STDIN_FILENO, &raw mut stdin, c"r");
+}
+
+fn replace(fd: c_int, place: *mut *mut FILE, mode: &CStr) {
+    // SAFETY: a mode that there is.
+    let file = unsafe { fdopen(fd, mode.as_ptr()) };
+    if file.is_null() {
+        return; // No memory: the program will not get far.
+    }
+    if fd == libc::STDERR_FILENO {
+        // SAFETY: a stream that nobody has used.
+        unsafe { libc::setvbuf(file, std::ptr::null_mut(), libc::_IONBF, 0) };
+    }
+    // SAFETY: the C library lets programs set these (stdin(3)), and nobody reads them meanwhile: at
+    // the start, or in the program's own call that makes the number another descriptor.
+    unsafe { place.write(file) };
 }
 
 #[unsafe(no_mangle)]
@@ -147,6 +170,11 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
             let place = unsafe { file.byte_add(FILENO_AT) };
             // SAFETY: likewise: its descriptor.
             unsafe { place.cast::<c_int>().write(fd) };
+            // SAFETY: within the stream.
+            let place = unsafe { file.byte_add(WAYS_AT) };
+            // SAFETY: likewise: where its functions are.
+            WAYS.store(unsafe { place.cast::<*mut c_void>().read() }, Ordering::Relaxed);
+            stdio::note(fd, false);
         }
         return file;
     }
@@ -160,7 +188,11 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
     // SAFETY: the program's own arguments.
-    next.map_or(std::ptr::null_mut(), |next| unsafe { next(fd, mode) })
+    let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next(fd, mode) });
+    if !file.is_null() {
+        stdio::note(fd, true);
+    }
+    file
 }
 
 /// Closes by a way of the C library's own, unless the stream has ours.
@@ -173,6 +205,140 @@ unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
         if is_by_us != Some(true) {
             closing(fd);
         }
+        stdio::note(fd, false);
     }
     next!(fclose(file: *mut FILE) -> c_int)
 }
+
+/// Opens a stream by the next library's function of a name.
+macro_rules! open {
+    ($name:ident, $c_name:literal, ($($argument:ident: $type:ty),*)) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut FILE {
+            type Hooked = unsafe extern "C-unwind" fn($($type),*) -> *mut FILE;
+            static NEXT: crate::next::Next = crate::next::Next::new($c_name);
+            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+            // SAFETY: the program's own arguments.
+            let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next($($argument),*) });
+            if !file.is_null() {
+                // SAFETY: a stream just opened.
+                stdio::note(unsafe { libc::fileno(file) }, true);
+            }
+            file
+        }
+    };
+}
+open!(fopen, c"fopen", (path: *const c_char, mode: *const c_char));
+open!(fopen64, c"fopen64", (path: *const c_char, mode: *const c_char));
+open!(tmpfile, c"tmpfile", ());
+open!(tmpfile64, c"tmpfile64", ());
+
+/// Whether a stream with a descriptor is one by our ways: those that the program itself makes by
+/// `fopencookie` have none.
+///
+/// # Safety
+/// The stream is the program's.
+unsafe fn leads_to_us(file: *mut FILE) -> bool {
+    let known = WAYS.load(Ordering::Relaxed);
+    // SAFETY: within every stream.
+    let place = unsafe { file.byte_add(WAYS_AT) };
+    // SAFETY: likewise.
+    !known.is_null() && unsafe { place.cast::<*mut c_void>().read() } == known
+}
+
+/// Opens another file in the place of a stream's descriptor. The C library's own way crashes with
+/// streams that `fopencookie` has made.
+///
+/// # Safety
+/// The arguments are the program's; the stream is by our ways and has the descriptor.
+unsafe fn reopen_by_us(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+    fd: c_int,
+) -> *mut FILE {
+    const NO_READS: u32 = 4;
+    const NO_WRITES: u32 = 8;
+    // SAFETY: the program's own stream.
+    unsafe { libc::fflush(file) };
+    // SAFETY: likewise.
+    unsafe { __fpurge(file) };
+    // SAFETY: likewise.
+    unsafe { libc::clearerr(file) };
+    // SAFETY: the program's own string.
+    let wanted = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    let has = |letter| wanted.contains(&letter);
+    let (mut flags, refused) = match (wanted.first(), has(b'+')) {
+        (_, true) => (libc::O_RDWR, 0),
+        (Some(b'r'), false) => (libc::O_RDONLY, NO_WRITES),
+        _ => (libc::O_WRONLY, NO_READS),
+    };
+    match wanted.first() {
+        Some(b'w') => flags |= libc::O_CREAT | libc::O_TRUNC,
+        Some(b'a') => flags |= libc::O_CREAT | libc::O_APPEND,
+        _ => {}
+    }
+    let cloexec = if has(b'e') { libc::O_CLOEXEC } else { 0 };
+    let exclusive = if has(b'x') { libc::O_EXCL } else { 0 };
+    if path.is_null() {
+        return file; // The same file; its mode is not changed.
+    }
+    // SAFETY: the program's own string.
+    let opened = unsafe { libc::open(path, flags | cloexec | exclusive, 0o666) };
+    if opened < 0 {
+        // SAFETY: the stream's own descriptor, which is closed in any case.
+        unsafe { close(fd) };
+        return std::ptr::null_mut();
+    }
+    if opened != fd {
+        with_stream(fd, |stream| stream.files().fetch_sub(1, Ordering::Relaxed));
+        // SAFETY: a descriptor just opened, and the stream's own.
+        unsafe { libc::dup3(opened, fd, cloexec) };
+        // SAFETY: a descriptor just opened.
+        unsafe { close(opened) };
+    }
+    // SAFETY: a stream begins with its flags.
+    let place = unsafe { &mut *file.cast::<u32>() };
+    *place = *place & !(NO_READS | NO_WRITES) | refused;
+    file
+}
+
+/// Opens another file by a stream, whose descriptor is closed, or replaced, inside.
+macro_rules! reopen {
+    ($name:ident, $c_name:literal) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            mode: *const c_char,
+            file: *mut FILE,
+        ) -> *mut FILE {
+            if !file.is_null() {
+                // SAFETY: the program's own stream.
+                let fd = unsafe { libc::fileno(file) };
+                // SAFETY: likewise.
+                if fd >= 0 && unsafe { leads_to_us(file) } {
+                    // SAFETY: likewise.
+                    return unsafe { reopen_by_us(path, mode, file, fd) };
+                }
+                closing(fd);
+                stdio::note(fd, false);
+            }
+            type Hooked =
+                unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+            static NEXT: crate::next::Next = crate::next::Next::new($c_name);
+            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            let next =
+                unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+            // SAFETY: the program's own arguments.
+            let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next(path, mode, file) });
+            if !file.is_null() {
+                // SAFETY: a stream just opened.
+                stdio::note(unsafe { libc::fileno(file) }, true);
+            }
+            file
+        }
+    };
+}
+reopen!(freopen, c"freopen");
+reopen!(freopen64, c"freopen64");

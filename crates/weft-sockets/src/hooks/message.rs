@@ -11,7 +11,37 @@ use super::rights;
 use crate::address;
 use crate::datagram::Received;
 use crate::next::next;
+use crate::reason::Reason;
 use crate::table::{self, Kind};
+use crate::ways::leave;
+
+/// Whether what a message carries beside its bytes is nothing to a TCP socket. If it is something,
+/// such as a time stamp to be made, or is malformed, only the kernel can do that: the connection
+/// goes to TCP first.
+///
+/// # Safety
+/// The header is the program's.
+unsafe fn is_carried(fd: c_int, message: *const msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    let header = unsafe { message.read() };
+    if header.msg_controllen == 0 {
+        return true;
+    }
+    let Some(held) = table::find(fd) else { return false };
+    let Kind::Stream(stream) = &*held else { return false };
+    // SAFETY: the caller's promise.
+    let is_ignored = !is_nowhere(header.msg_control) && unsafe { rights::all(message, is_ignored) };
+    if !is_ignored {
+        leave::stream(stream, fd, Reason::Option);
+    }
+    is_ignored
+}
+
+/// Whether TCP takes a piece of ancillary data, and does nothing with it (`__sock_cmsg_send`).
+fn is_ignored(header: &libc::cmsghdr) -> bool {
+    header.cmsg_level != libc::SOL_SOCKET
+        || matches!(header.cmsg_type, libc::SCM_RIGHTS | libc::SCM_CREDENTIALS)
+}
 
 /// Whether the kernel refuses a message before it looks at the socket: its name has a negative
 /// length.
@@ -33,8 +63,8 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
     {
         // SAFETY: the program's own header.
         let header = unsafe { message.read() };
-        // Ancillary data of a TCP socket is for the kernel (time stamps and the like).
-        if header.msg_controllen == 0 {
+        // SAFETY: likewise.
+        if unsafe { is_carried(fd, message) } {
             // SAFETY: the program's own list.
             let ours = unsafe { deliver(fd, header.msg_iov, header.msg_iovlen, flags) };
             let ours = ours.or_else(|| {

@@ -1,12 +1,14 @@
 //! The hooked functions of the C library, by what they are for.
 
 mod actions;
+#[cfg(target_pointer_width = "64")]
+mod aio;
 pub(crate) mod born;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
 mod data;
 mod descriptors;
-mod exec;
+pub(crate) mod exec;
 #[cfg(target_arch = "x86_64")]
 mod exec_list;
 pub(crate) mod files;
@@ -19,7 +21,11 @@ mod options;
 mod print;
 mod ready;
 mod rights;
+mod sessions;
 mod setup;
 mod transfer;
 #[cfg(target_arch = "x86_64")]
 mod variadic;
+mod ways;
+
+pub(crate) use data::is_nowhere;

@@ -10,7 +10,7 @@ use libc::{c_int, cmsghdr, msghdr};
 use crate::datagram::Why;
 use crate::reason::Reason;
 use crate::table::{self, Kind};
-use crate::{process, settings, stream};
+use crate::{process, settings, stream, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -53,10 +53,35 @@ pub(super) unsafe fn take(message: *const msghdr) {
             return;
         }
         drop(table::remove(fd));
+        ways::process::check_ring(fd);
         process::adopt(fd);
+        ways::stdio::check(fd);
     };
     // SAFETY: the caller's promise.
     unsafe { for_each(message, take) };
+}
+
+/// Whether all of a message's control data is sound, and as `test` says.
+///
+/// # Safety
+/// The header and its control data are readable.
+pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool) -> bool {
+    // SAFETY: the caller's promise.
+    let len = unsafe { message.read() }.msg_controllen;
+    // SAFETY: likewise.
+    let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
+    let first = control as usize;
+    while !control.is_null() {
+        // SAFETY: within the control data, as the macro has found it.
+        let header = unsafe { control.read_unaligned() };
+        let room = len - (control as usize - first);
+        if !(size_of::<cmsghdr>()..=room).contains(&header.cmsg_len) || !test(&header) {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+    true
 }
 
 /// # Safety

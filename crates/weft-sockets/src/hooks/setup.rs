@@ -13,6 +13,7 @@ use crate::errno;
 use crate::next::next;
 use crate::stream::Stream;
 use crate::table::{self, Kind};
+use crate::ways::stdio;
 use crate::{process, settings};
 
 #[unsafe(no_mangle)]
@@ -34,6 +35,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         && !process::is_borrowed()
     {
         table::install(fd, ours);
+        stdio::check(fd);
     } else if fd >= 0 && table::knows(fd) && !process::is_borrowed() {
         drop(table::remove(fd)); // Closed behind our back.
     }
@@ -69,6 +71,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         if result == 0 && i32::from(unsafe { (*address).sa_family }) == libc::AF_UNSPEC {
             stream.dissolved();
             table::install(fd, Kind::Stream(Stream::fresh()));
+            stdio::check(fd);
         } else {
             stream.connected(fd);
         }
@@ -118,7 +121,10 @@ fn take(fd: c_int) -> c_int {
     }
     let before = errno::get();
     match Stream::accepted(fd) {
-        Some(stream) => table::install(fd, Kind::Stream(stream)),
+        Some(stream) => {
+            table::install(fd, Kind::Stream(stream));
+            stdio::check(fd);
+        }
         None => drop(table::remove(fd)), // Closed behind our back, if it was ours.
     }
     errno::set_raw(before);

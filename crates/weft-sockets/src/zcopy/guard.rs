@@ -150,8 +150,9 @@ fn close_all_but(fd: RawFd) {
     let fd = fd.unsigned_abs();
     for (first, last) in [(0, fd.checked_sub(1)), (fd + 1, Some(u32::MAX))] {
         if let Some(last) = last {
+            let numbers = [first as usize, last as usize, 0, 0, 0, 0];
             // SAFETY: numbers of this thread's own list.
-            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            unsafe { weft_sys::system_call(libc::SYS_close_range, numbers) };
         }
     }
 }

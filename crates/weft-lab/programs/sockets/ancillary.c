@@ -1,0 +1,88 @@
+/* Sending and receiving with flags and ancillary data that TCP ignores or refuses. */
+#include <linux/net_tstamp.h>
+#include <sys/uio.h>
+
+#include "calls.h"
+
+static void do_preadv2(struct end *end, const struct arguments *told)
+{
+	char bytes[100];
+	struct iovec part = { bytes, sizeof bytes };
+	ssize_t got = preadv2(told->fd, &part, 1, told->value, told->flags);
+
+	note(end, "preadv2 at %ld %x", told->value, told->flags);
+	note_result(end, got);
+	note_data(end, bytes, got);
+}
+
+static void do_pwritev2(struct end *end, const struct arguments *told)
+{
+	struct iovec part = { (char *)told->text, strlen(told->text) };
+
+	note(end, "pwritev2 at %ld %x", told->value, told->flags);
+	note_result(end, pwritev2(told->fd, &part, 1, told->value, told->flags));
+}
+
+CASE(ancillary_offsets)
+{
+	ON(pair->a, do_pwritev2, .text = "one", .value = -1);
+	ON(pair->b, do_preadv2, .value = -1);
+	BEGIN(pair->b, do_preadv2, .value = -1, .flags = RWF_HIPRI);
+	ON(pair->a, do_pwritev2, .text = "two", .value = -1, .flags = RWF_NOWAIT);
+	finish(pair->b);
+	ON(pair->b, do_preadv2, .value = -1, .flags = RWF_NOWAIT);
+	ON(pair->a, do_pwritev2, .text = "three", .value = 0);
+	ON(pair->b, do_preadv2, .value = 5);
+	ON(pair->b, do_preadv2, .value = -2);
+	exchange(pair, 2);
+	ON(pair->a, do_pwritev2, .text = "unknown", .value = -1, .flags = 1 << 20);
+	exchange(pair, 2);
+}
+
+/* A message with one piece of ancillary data: `level`, `name`, an int; `size` as its length. */
+static void do_sendmsg_with(struct end *end, const struct arguments *told)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr header;
+	} control = { 0 };
+	struct iovec part = { (char *)told->text, strlen(told->text) };
+	struct msghdr message = { .msg_iov = &part,
+				  .msg_iovlen = 1,
+				  .msg_control = &control,
+				  .msg_controllen = sizeof control };
+
+	control.header.cmsg_level = told->level;
+	control.header.cmsg_type = told->name;
+	control.header.cmsg_len = told->size ? (size_t)told->size : CMSG_LEN(sizeof(int));
+	*(int *)CMSG_DATA(&control.header) = told->value;
+	note(end, "sendmsg with %d.%d", told->level, told->name);
+	note_result(end, sendmsg(told->fd, &message, MSG_NOSIGNAL));
+}
+
+CASE(ancillary_ignored)
+{
+	ON(pair->a, do_sendmsg_with, .text = "rights", .level = SOL_SOCKET, .name = SCM_RIGHTS);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->a, do_sendmsg_with, .text = "of IP", .level = IPPROTO_IP, .name = IP_TTL,
+	   .value = 3);
+	ON(pair->b, do_recv, .size = 100);
+	exchange(pair, 2);
+}
+
+CASE(ancillary_refused)
+{
+	ON(pair->a, do_sendmsg_with, .text = "unknown", .level = SOL_SOCKET, .name = 12345);
+	exchange(pair, 2);
+	ON(pair->a, do_sendmsg_with, .text = "malformed", .level = IPPROTO_IP, .size = 3);
+	exchange(pair, 2);
+}
+
+CASE(ancillary_time_stamps)
+{
+	ON(pair->a, do_send, .text = "before ");
+	ON(pair->a, do_sendmsg_with, .text = "stamped", .level = SOL_SOCKET,
+	   .name = SO_TIMESTAMPING, .value = SOF_TIMESTAMPING_TX_SOFTWARE);
+	ON(pair->b, do_recv, .size = 14, .flags = MSG_WAITALL);
+	exchange(pair, 2);
+}

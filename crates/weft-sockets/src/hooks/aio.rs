@@ -1,0 +1,212 @@
+//! Asynchronous input and output of the C library's (aio(7)): its threads read and write by ways of
+//! its own, so that a connection goes to TCP first. What has come into memory by then, and has not
+//! been read, completes a read at once.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of. Control blocks
+//! are the program's, as its calls promise; their fields lie where the C library has them
+//! (`struct aiocb` of x86-64 and all other targets of 64 bits).
+#![allow(unsafe_code)]
+
+use libc::{aiocb, c_int, c_void, iovec, sigevent};
+use smallvec::SmallVec;
+
+use super::data::{is_nowhere, receive};
+use crate::next::next;
+use crate::reason::Reason;
+use crate::ways::leave;
+use crate::{errno, table};
+
+/// What is behind the fields that every program may use.
+#[repr(C)]
+struct Block {
+    fd: c_int,
+    operation: c_int,
+    priority: c_int,
+    place: *mut c_void,
+    len: usize,
+    notice: sigevent,
+    next: *mut Block,
+    absolute: c_int,
+    policy: c_int,
+    /// What `aio_error` returns.
+    error: c_int,
+    /// What `aio_return` returns.
+    result: isize,
+}
+
+const _: () = assert!(size_of::<Block>() <= size_of::<aiocb>());
+
+/// Reads at once what is in memory, if there is something. Whether it did.
+///
+/// # Safety
+/// The control block is the program's.
+unsafe fn read_at_once(block: *mut Block) -> bool {
+    if is_nowhere(block) {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let block = unsafe { &mut *block };
+    if !leave::one(block.fd, Reason::ByHand) || block.len == 0 {
+        return false;
+    }
+    let list = iovec { iov_base: block.place, iov_len: block.len };
+    let before = errno::get();
+    // SAFETY: the program's own buffer.
+    let received = unsafe { receive(block.fd, &raw const list, 1, libc::MSG_DONTWAIT) };
+    errno::set_raw(before);
+    match received {
+        Some(received) if received > 0 => block.result = received,
+        _ => return false,
+    }
+    block.error = 0;
+    true
+}
+
+type Function = extern "C" fn(libc::sigval);
+
+/// Tells the program that an operation is complete, as it wants to be told.
+fn tell(notice: &sigevent) {
+    match notice.sigev_notify {
+        libc::SIGEV_SIGNAL => send_signal(notice.sigev_signo, notice.sigev_value),
+        libc::SIGEV_THREAD => {
+            // SAFETY: behind the fields of every kind are the function and its thread's attributes.
+            let place =
+                unsafe { (&raw const notice.sigev_notify_thread_id).cast::<usize>().read() };
+            // SAFETY: NULL is `None`, and the program's function has this signature.
+            let function = unsafe { std::mem::transmute::<usize, Option<Function>>(place) };
+            let value = notice.sigev_value.sival_ptr as usize;
+            if let Some(function) = function {
+                let run = move || function(libc::sigval { sival_ptr: value as *mut c_void });
+                // Without a thread there is no notice, as in the C library.
+                drop(std::thread::Builder::new().spawn(run));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The head of `siginfo_t`, as the kernel has it for a queued signal.
+#[repr(C)]
+struct SignalInfo {
+    signal: c_int,
+    error: c_int,
+    code: c_int,
+    padding: c_int,
+    pid: c_int,
+    user: u32,
+    value: usize,
+    rest: [u64; 12],
+}
+
+fn send_signal(signal: c_int, value: libc::sigval) {
+    const SI_ASYNCIO: c_int = -4;
+    let info = SignalInfo {
+        signal,
+        error: 0,
+        code: SI_ASYNCIO,
+        padding: 0,
+        pid: std::process::id().cast_signed(),
+        user: rustix::process::getuid().as_raw(),
+        value: value.sival_ptr as usize,
+        rest: [0; 12],
+    };
+    let (pid, place) = (std::process::id() as usize, (&raw const info) as usize);
+    let arguments = [pid, signal as usize, place, 0, 0, 0];
+    // SAFETY: a complete description of the signal, which the kernel copies.
+    let _ = unsafe { weft_sys::system_call(libc::SYS_rt_sigqueueinfo, arguments) };
+}
+
+macro_rules! read {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(block: *mut Block) -> c_int {
+            // SAFETY: the program's own control block.
+            if unsafe { read_at_once(block) } {
+                // SAFETY: likewise.
+                tell(unsafe { &(*block).notice });
+                return 0;
+            }
+            next!($name(block: *mut Block) -> c_int)
+        }
+    };
+}
+read!(aio_read);
+read!(aio_read64);
+
+macro_rules! write {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(block: *mut Block) -> c_int {
+            if !is_nowhere(block) {
+                // SAFETY: the program's own control block.
+                leave::one(unsafe { (*block).fd }, Reason::ByHand);
+            }
+            next!($name(block: *mut Block) -> c_int)
+        }
+    };
+}
+write!(aio_write);
+write!(aio_write64);
+
+/// Lists that the C library takes are as long as its programs please; longer ones are refused.
+const LIST_MAX: usize = 1 << 16;
+
+/// What is left of a list for the C library to do: NULL stands for what has been done. `None`:
+/// everything.
+///
+/// # Safety
+/// The list is the program's.
+unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[*mut Block; 16]>> {
+    if is_nowhere(list) || count > LIST_MAX {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let given = unsafe { std::slice::from_raw_parts(list, count) };
+    let is_ours = |block: &*mut Block| {
+        // SAFETY: the program's own control block.
+        !is_nowhere(*block) && table::knows(unsafe { (**block).fd })
+    };
+    if !given.iter().any(is_ours) {
+        return None;
+    }
+    let mut left: SmallVec<[*mut Block; 16]> = given.into();
+    for block in left.iter_mut().filter(|block| is_ours(block)) {
+        // SAFETY: likewise.
+        let operation = unsafe { (**block).operation };
+        if operation == libc::LIO_READ {
+            // SAFETY: likewise.
+            if unsafe { read_at_once(*block) } {
+                // SAFETY: likewise.
+                tell(unsafe { &(**block).notice });
+                *block = std::ptr::null_mut();
+            }
+        } else {
+            // SAFETY: likewise.
+            leave::one(unsafe { (**block).fd }, Reason::ByHand);
+        }
+    }
+    Some(left)
+}
+
+macro_rules! list {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            mode: c_int,
+            list: *const *mut Block,
+            count: c_int,
+            notice: *mut sigevent,
+        ) -> c_int {
+            let len = usize::try_from(count).unwrap_or(0);
+            // SAFETY: the program's own list.
+            let left = unsafe { begin_list(list, len) };
+            let list = left.as_ref().map_or(list, |left| left.as_ptr());
+            next!($name(
+                mode: c_int, list: *const *mut Block, count: c_int, notice: *mut sigevent
+            ) -> c_int)
+        }
+    };
+}
+list!(lio_listio);
+list!(lio_listio64);

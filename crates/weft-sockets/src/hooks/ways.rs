@@ -1,0 +1,68 @@
+//! Functions of the C library that the other hooks do not look at: namespaces, and reading and
+//! writing with flags.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of, and hands its
+//! arguments on as they are.
+#![allow(unsafe_code)]
+
+use libc::{c_int, iovec, off_t, ssize_t};
+
+use crate::next::next;
+use crate::reason::Reason;
+use crate::table;
+use crate::ways::{leave, process};
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    process::unsharing(flags);
+    next!(unshare(flags: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
+    process::entering(kind);
+    next!(setns(fd: c_int, kind: c_int) -> c_int)
+}
+
+/// `preadv2(2)` and `pwritev2(2)` without a place in the file are `readv(2)` and `writev(2)`. With
+/// one they fail on a socket, as the kernel says.
+macro_rules! at_offset {
+    ($name:ident, $plain:path, $at_once:path) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            fd: c_int,
+            list: *const iovec,
+            count: c_int,
+            offset: off_t,
+            flags: c_int,
+        ) -> ssize_t {
+            if offset == -1 && table::knows(fd) {
+                match (flags & !RWF_IGNORED, usize::try_from(count)) {
+                    // SAFETY: the program's own list.
+                    (0, _) => return unsafe { $plain(fd, list, count) },
+                    (libc::RWF_NOWAIT, Ok(count)) => {
+                        // SAFETY: a structure of integers and pointers, for which zero is valid.
+                        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+                        header.msg_iov = list.cast_mut();
+                        header.msg_iovlen = count;
+                        // SAFETY: the program's own list.
+                        return unsafe { $at_once(fd, &raw mut header, libc::MSG_DONTWAIT) };
+                    }
+                    _ => drop(leave::one(fd, Reason::ByHand)),
+                }
+            }
+            next!($name(
+                fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int
+            ) -> ssize_t)
+        }
+    };
+}
+
+/// Flags that mean nothing to a socket.
+const RWF_IGNORED: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
+
+at_offset!(preadv2, libc::readv, libc::recvmsg);
+at_offset!(preadv64v2, libc::readv, libc::recvmsg);
+at_offset!(pwritev2, libc::writev, libc::sendmsg);
+at_offset!(pwritev64v2, libc::writev, libc::sendmsg);

@@ -1,0 +1,373 @@
+//! A system call by its number, done by the hook of the same meaning if it reaches something of
+//! ours. `syscall()` comes here, and so do calls that are made by hand, where the kernel reports
+//! them.
+//!
+//! # Safety
+//! The arguments are the program's, and mean what the system call of that number says. Each is
+//! handed on to the hook as the C library's function of the same meaning has it. `libc::NAME` is
+//! the hook, because the hooks stand before the C library.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_long, c_uint, c_void};
+use weft_sys::system_call;
+
+use super::{leave, process as whole};
+use crate::hooks::exec::execveat;
+use crate::{process, settings, table};
+
+/// The arguments of a system call.
+pub(crate) type Arguments = [usize; 6];
+
+/// Does a system call of a number that [`super::table::REACH`] names, as the C library has results:
+/// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long> {
+    if !settings::enabled() && !settings::is_confined() {
+        return None; // Not on Weft.
+    }
+    let fd = int(arguments[0]);
+    let reaches = match number {
+        // Descriptors come into the table by these, and sockets go to others.
+        libc::SYS_socket | libc::SYS_accept | libc::SYS_accept4 => true,
+        libc::SYS_sendmsg | libc::SYS_recvmsg | libc::SYS_sendmmsg | libc::SYS_recvmmsg => true,
+        libc::SYS_dup2 | libc::SYS_dup3 => table::knows(fd) || table::knows(int(arguments[1])),
+        libc::SYS_splice => table::knows(fd) || table::knows(int(arguments[2])),
+        libc::SYS_epoll_ctl => table::knows(fd) || table::knows(int(arguments[2])),
+        _ => table::knows(fd),
+    };
+    let done = match number {
+        _ if !reaches => None,
+        // SAFETY: the program's own arguments.
+        _ => unsafe { on_descriptor(number, fd, arguments) },
+    };
+    // SAFETY: likewise.
+    done.or_else(|| unsafe { others(number, arguments) })
+}
+
+fn int(argument: usize) -> c_int {
+    argument as u32 as c_int // The kernel looks at 32 bits.
+}
+
+fn uint(argument: usize) -> c_uint {
+    argument as c_uint
+}
+
+/// No thread is cancelled in a call of ours that is no cancellation point of its own.
+struct Uncancelled(c_int);
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn epoll_create(size: c_int) -> c_int;
+    fn epoll_pwait2(
+        epoll: c_int,
+        events: *mut libc::epoll_event,
+        count: c_int,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t,
+    ) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+impl Uncancelled {
+    fn begin() -> Self {
+        let mut before = 0;
+        // SAFETY: the place for the old state is a local variable.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state of before; nobody wants the old one.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// Calls the hook with arguments of the types that it has.
+macro_rules! hook {
+    ($name:path, $($argument:expr),*) => {{
+        let _uncancelled = Uncancelled::begin();
+        // SAFETY: the program's own arguments, as the system call has them.
+        let result = unsafe { $name($($argument),*) };
+        Some(result as c_long)
+    }};
+}
+
+/// Before a `clone` or `vfork`: whether it is a fork, which [`call`] does. For others everything is
+/// done that is to be done before the jump.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(crate) unsafe fn is_fork(number: c_long, arguments: Arguments) -> bool {
+    if !settings::enabled() {
+        return false;
+    }
+    match number {
+        // SAFETY: the caller's promise.
+        libc::SYS_clone | libc::SYS_clone3 => unsafe { whole::is_fork(number, arguments) },
+        // Nobody can use it by `syscall`, which returns to a stack that the child has changed.
+        libc::SYS_vfork => {
+            leave::all();
+            false
+        }
+        _ => false,
+    }
+}
+
+/// A call on descriptors of which at least one may be ours.
+///
+/// # Safety
+/// As for [`call`].
+#[allow(clippy::too_many_lines)] // One line a call.
+unsafe fn on_descriptor(number: c_long, fd: c_int, a: Arguments) -> Option<c_long> {
+    /// An argument that is an address.
+    macro_rules! place {
+        ($at:literal) => {
+            a[$at] as *mut c_void
+        };
+    }
+    match number {
+        libc::SYS_read => hook!(libc::read, fd, place!(1), a[2]),
+        libc::SYS_write => hook!(libc::write, fd, place!(1), a[2]),
+        libc::SYS_readv => hook!(libc::readv, fd, place!(1).cast(), int(a[2])),
+        libc::SYS_writev => hook!(libc::writev, fd, place!(1).cast(), int(a[2])),
+        libc::SYS_preadv2 => {
+            let offset = a[3].cast_signed() as libc::off_t;
+            hook!(libc::preadv2, fd, place!(1).cast(), int(a[2]), offset, int(a[5]))
+        }
+        libc::SYS_pwritev2 => {
+            let offset = a[3].cast_signed() as libc::off_t;
+            hook!(libc::pwritev2, fd, place!(1).cast(), int(a[2]), offset, int(a[5]))
+        }
+        libc::SYS_recvfrom => {
+            let (address, len) = (place!(4).cast(), place!(5).cast());
+            hook!(libc::recvfrom, fd, place!(1), a[2], int(a[3]), address, len)
+        }
+        libc::SYS_sendto => {
+            let (address, len) = (place!(4).cast(), uint(a[5]));
+            hook!(libc::sendto, fd, place!(1), a[2], int(a[3]), address, len)
+        }
+        libc::SYS_recvmsg => hook!(libc::recvmsg, fd, place!(1).cast(), int(a[2])),
+        libc::SYS_sendmsg => hook!(libc::sendmsg, fd, place!(1).cast(), int(a[2])),
+        libc::SYS_recvmmsg => {
+            let timeout = place!(4).cast();
+            hook!(libc::recvmmsg, fd, place!(1).cast(), uint(a[2]), int(a[3]), timeout)
+        }
+        libc::SYS_sendmmsg => {
+            hook!(libc::sendmmsg, fd, place!(1).cast(), uint(a[2]), int(a[3]))
+        }
+        libc::SYS_sendfile => hook!(libc::sendfile, fd, int(a[1]), place!(2).cast(), a[3]),
+        libc::SYS_splice => {
+            let (to, to_offset) = (int(a[2]), place!(3).cast());
+            hook!(libc::splice, fd, place!(1).cast(), to, to_offset, a[4], uint(a[5]))
+        }
+        libc::SYS_socket => hook!(libc::socket, fd, int(a[1]), int(a[2])),
+        libc::SYS_connect => hook!(libc::connect, fd, place!(1).cast(), uint(a[2])),
+        libc::SYS_bind => hook!(libc::bind, fd, place!(1).cast(), uint(a[2])),
+        libc::SYS_accept => hook!(libc::accept, fd, place!(1).cast(), place!(2).cast()),
+        libc::SYS_accept4 => {
+            hook!(libc::accept4, fd, place!(1).cast(), place!(2).cast(), int(a[3]))
+        }
+        libc::SYS_shutdown => hook!(libc::shutdown, fd, int(a[1])),
+        libc::SYS_getsockopt => {
+            hook!(libc::getsockopt, fd, int(a[1]), int(a[2]), place!(3), place!(4).cast())
+        }
+        libc::SYS_setsockopt => {
+            hook!(libc::setsockopt, fd, int(a[1]), int(a[2]), place!(3), uint(a[4]))
+        }
+        libc::SYS_dup => hook!(libc::dup, fd),
+        libc::SYS_dup2 => hook!(libc::dup2, fd, int(a[1])),
+        libc::SYS_dup3 => hook!(libc::dup3, fd, int(a[1]), int(a[2])),
+        libc::SYS_close => hook!(libc::close, fd),
+        // The C library's own has other results for other commands.
+        libc::SYS_fcntl => match int(a[1]) {
+            command @ (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC | libc::F_SETFL) => {
+                hook!(libc::fcntl, fd, command, a[2])
+            }
+            _ => None,
+        },
+        libc::SYS_ioctl => hook!(libc::ioctl, fd, a[1] as libc::c_ulong, a[2]),
+        libc::SYS_epoll_ctl => {
+            hook!(libc::epoll_ctl, fd, int(a[1]), int(a[2]), place!(3).cast())
+        }
+        libc::SYS_epoll_wait => {
+            hook!(libc::epoll_wait, fd, place!(1).cast(), int(a[2]), int(a[3]))
+        }
+        libc::SYS_epoll_pwait if is_set(a[4], a[5]) => {
+            let mask = place!(4).cast();
+            hook!(libc::epoll_pwait, fd, place!(1).cast(), int(a[2]), int(a[3]), mask)
+        }
+        EPOLL_PWAIT2 if is_set(a[4], a[5]) => {
+            let (timeout, mask) = (place!(3).cast(), place!(4).cast());
+            hook!(epoll_pwait2, fd, place!(1).cast(), int(a[2]), timeout, mask)
+        }
+        _ => None,
+    }
+}
+
+/// `epoll_pwait2(2)`, whose number the `libc` crate does not have for each target.
+const EPOLL_PWAIT2: c_long = 441;
+/// Bytes of a set of signals, as the kernel has it. Hooks hand on the address alone.
+const SET_BYTES: usize = 8;
+
+fn is_set(mask: usize, len: usize) -> bool {
+    mask == 0 || len == SET_BYTES
+}
+
+/// Calls whose first argument is no descriptor, or one of any kind.
+///
+/// # Safety
+/// As for [`call`].
+unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
+    let place = |at: usize| a[at] as *mut c_void;
+    match number {
+        libc::SYS_close_range => {
+            hook!(libc::close_range, uint(a[0]), uint(a[1]), int(a[2]))
+        }
+        libc::SYS_poll => hook!(libc::poll, place(0).cast(), a[1] as libc::nfds_t, int(a[2])),
+        libc::SYS_ppoll if is_set(a[3], a[4]) => {
+            let (timeout, mask) = (place(2).cast(), place(3).cast());
+            let limit = Limit::begin(timeout);
+            let count = a[1] as libc::nfds_t;
+            let ready = hook!(libc::ppoll, place(0).cast(), count, timeout, mask);
+            limit.end();
+            ready
+        }
+        libc::SYS_select => {
+            let (writes, others) = (place(2).cast(), place(3).cast());
+            hook!(libc::select, int(a[0]), place(1).cast(), writes, others, place(4).cast())
+        }
+        libc::SYS_pselect6 => {
+            // SAFETY: the program's own arguments.
+            unsafe { pselect(a) }
+        }
+        libc::SYS_epoll_create => hook!(epoll_create, int(a[0])),
+        libc::SYS_epoll_create1 => hook!(libc::epoll_create1, int(a[0])),
+        libc::SYS_mmap => {
+            let offset = a[5].cast_signed() as libc::off_t;
+            let mapped = hook!(libc::mmap, place(0), a[1], int(a[2]), int(a[3]), int(a[4]), offset);
+            mapped
+        }
+        libc::SYS_mprotect => hook!(libc::mprotect, place(0), a[1], int(a[2])),
+        libc::SYS_munmap => hook!(libc::munmap, place(0), a[1]),
+        libc::SYS_mremap => hook!(libc::mremap, place(0), a[1], a[2], int(a[3]), place(4)),
+        libc::SYS_madvise => hook!(libc::madvise, place(0), a[1], int(a[2])),
+        libc::SYS_io_uring_setup => whole::refuse_ring(),
+        libc::SYS_io_submit => {
+            // SAFETY: the program's own list.
+            unsafe { leave::submitted(a[1].cast_signed(), place(2).cast()) };
+            None
+        }
+        libc::SYS_bpf => {
+            leave::all();
+            None
+        }
+        libc::SYS_pidfd_getfd => {
+            // SAFETY: the program's own arguments.
+            let got = unsafe { system_call(number, a) };
+            leave::taken(int(got as usize));
+            Some(got)
+        }
+        libc::SYS_execve => {
+            let (arguments, list) = (place(1).cast(), place(2).cast());
+            hook!(libc::execve, place(0).cast(), arguments, list)
+        }
+        libc::SYS_execveat => {
+            let (arguments, list) = (place(2).cast_const().cast(), place(3).cast_const().cast());
+            let (from, path) = (int(a[0]), place(1).cast_const().cast());
+            hook!(execveat, from, path, arguments, list, int(a[4]))
+        }
+        libc::SYS_exit_group => {
+            process::end_at_once();
+            None
+        }
+        libc::SYS_prctl => {
+            // What `prctl` looks at, without the C library's way of handing on.
+            hook!(libc::prctl, int(a[0]), a[1], a[2], a[3], a[4])
+        }
+        libc::SYS_seccomp => {
+            whole::seccomp(uint(a[0]), place(2));
+            None
+        }
+        libc::SYS_setrlimit => {
+            hook!(libc::setrlimit, uint(a[0]), place(1).cast_const().cast())
+        }
+        libc::SYS_prlimit64 => {
+            let (pid, limit) = (int(a[0]), place(2).cast_const().cast());
+            hook!(libc::prlimit, pid, uint(a[1]), limit, place(3).cast())
+        }
+        libc::SYS_unshare => {
+            whole::unsharing(int(a[0]));
+            None
+        }
+        libc::SYS_setns => {
+            whole::entering(int(a[1]));
+            None
+        }
+        // SAFETY: the program's own arguments; the child has a memory of its own.
+        libc::SYS_fork => Some(unsafe { whole::fork(number, a, 0) }),
+        libc::SYS_clone | libc::SYS_clone3 => {
+            // SAFETY: likewise; one that is not a fork does not come here.
+            let flags = unsafe { whole::flags(number, a) };
+            // SAFETY: likewise.
+            Some(unsafe { whole::fork(number, a, flags) })
+        }
+        _ => None,
+    }
+}
+
+/// The kernel writes what is left of a limit to where the program has it; the C library does not.
+struct Limit {
+    place: *mut libc::timespec,
+    until: Option<u64>,
+}
+
+impl Limit {
+    fn begin(place: *mut libc::timespec) -> Self {
+        // SAFETY: NULL or the program's own.
+        let limit = unsafe { place.as_ref() };
+        let until = limit.map(|&limit| crate::wait::now().saturating_add(nanoseconds(limit)));
+        Self { place, until }
+    }
+
+    fn end(self) {
+        if let Some(until) = self.until {
+            let left = crate::wait::timespec(until.saturating_sub(crate::wait::now()));
+            let left = libc::timespec { tv_sec: left.tv_sec, tv_nsec: left.tv_nsec };
+            // SAFETY: the program's own; it has been read.
+            unsafe { self.place.write(left) };
+        }
+    }
+}
+
+fn nanoseconds(time: libc::timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+/// `pselect6(2)`, whose last argument leads to the mask and its length.
+///
+/// # Safety
+/// As for [`call`].
+unsafe fn pselect(a: Arguments) -> Option<c_long> {
+    let mut mask = [0_usize, SET_BYTES];
+    if a[5] != 0 {
+        // SAFETY: the program's own pair of words.
+        mask = unsafe { (a[5] as *const [usize; 2]).read_unaligned() };
+    }
+    if !is_set(mask[0], mask[1]) {
+        return None;
+    }
+    let timeout: *mut libc::timespec = a[4] as *mut libc::timespec;
+    let set = |at: usize| a[at] as *mut libc::fd_set;
+    let limit = Limit::begin(timeout);
+    let mask = mask[0] as *const libc::sigset_t;
+    let ready = hook!(libc::pselect, int(a[0]), set(1), set(2), set(3), timeout, mask);
+    limit.end();
+    ready
+}

@@ -1,0 +1,92 @@
+//! Connections go to TCP before a call that only the kernel can do.
+//!
+//! # Safety
+//! Lists are the program's, as its calls promise.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use crate::datagram::Why;
+use crate::hooks::is_nowhere;
+use crate::reason::Reason;
+use crate::stream::{Stream, borrow};
+use crate::table::{self, Kind};
+use crate::{errno, process, settings};
+
+/// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
+/// bytes that have come into memory are still unread there.
+pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
+    stream.leave(fd, why);
+    if let Some(end) = stream.link() {
+        end.hush(borrow(fd));
+    }
+    stream.tell(fd);
+    stream.link().is_some_and(|end| end.unread() > 0)
+}
+
+/// The same for what a descriptor stands for, if it is ours.
+pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
+    let Some(held) = table::find(fd) else { return false };
+    let before = errno::get();
+    let is_unread = match &*held {
+        Kind::Stream(it) => stream(it, fd, why),
+        Kind::Datagram(datagram) => {
+            datagram.leave(Why::Option);
+            false
+        }
+        Kind::Epoll(_) => false,
+    };
+    errno::set_raw(before);
+    is_unread
+}
+
+/// The same for all that this process has.
+pub(crate) fn all() {
+    if !settings::enabled() || process::is_borrowed() {
+        return;
+    }
+    for fd in table::within(0, u32::MAX) {
+        one(fd, Reason::ByHand);
+    }
+}
+
+/// A socket has come from another process by a way that the other one does not see.
+pub(super) fn taken(fd: RawFd) {
+    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+        return;
+    }
+    let before = errno::get();
+    drop(table::remove(fd)); // Closed behind our back.
+    super::process::check_ring(fd);
+    process::adopt(fd);
+    one(fd, Reason::PassedOn);
+    errno::set_raw(before);
+}
+
+/// Where a control block of `io_submit(2)` has its descriptor (linux/aio_abi.h).
+const FILDES_AT: usize = 20;
+/// Control blocks that are looked at: more than a context takes by default.
+const BLOCKS_MAX: usize = 1 << 16;
+
+/// `io_submit(2)` is about to be made with these control blocks.
+///
+/// # Safety
+/// The list is the program's.
+pub(super) unsafe fn submitted(count: isize, blocks: *const *const u8) {
+    if is_nowhere(blocks) {
+        return;
+    }
+    for at in 0..usize::try_from(count).unwrap_or(0).min(BLOCKS_MAX) {
+        // SAFETY: the caller's promise.
+        let place = unsafe { blocks.add(at) };
+        // SAFETY: likewise.
+        let block = unsafe { place.read() };
+        if is_nowhere(block) {
+            return;
+        }
+        // SAFETY: within the program's control block.
+        let place = unsafe { block.add(FILDES_AT) };
+        // SAFETY: likewise.
+        one(unsafe { place.cast::<i32>().read_unaligned() }, Reason::ByHand);
+    }
+}

@@ -1,0 +1,160 @@
+//! System calls about the whole process: forks by number, io_uring, namespaces; and the end of
+//! moving connections where something is used that Weft does not see.
+//!
+//! # Safety
+//! Arguments are the program's, as its calls promise. A fork is made while all locks are frozen.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io::Write as _;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{c_int, c_long, c_uint, c_void};
+use rustix::io::Errno;
+
+use super::dispatch::Arguments;
+use super::leave;
+use crate::hooks::is_nowhere;
+use crate::reason::{self, Reason};
+use crate::settings::Ring;
+use crate::{confine, errno, process, settings};
+
+/// From here on all connections of this process are the kernel's: something is used that can reach
+/// them unseen. With `WEFT_LOG=info` one line says why.
+#[cold]
+pub(crate) fn keep_on_tcp(why: &str) {
+    if !settings::enabled() || process::is_borrowed() {
+        return;
+    }
+    reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
+    confine::confine_for(Reason::ByHand);
+}
+
+/// `io_uring_setup(2)`: nobody sees what is done by a ring, so that there is none, as where the
+/// system's administrator does not want any. Programs have another way.
+pub(super) fn refuse_ring() -> Option<c_long> {
+    if !settings::enabled() {
+        return None;
+    }
+    if settings::ring() == Ring::Tcp {
+        keep_on_tcp("io_uring is used");
+        return None;
+    }
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        reason::write_with(|line| {
+            write!(line, "io_uring is refused; WEFT_SOCKETS_IO_URING=tcp lets it through")
+        });
+    }
+    errno::set(Errno::PERM);
+    Some(-1)
+}
+
+/// Keeps the process on TCP if the descriptor, which comes from another process or program, is a
+/// ring of io_uring.
+pub(crate) fn check_ring(fd: RawFd) {
+    let mut path = [0_u8; 32];
+    let _ = write!(&mut path[..31], "/proc/self/fd/{fd}");
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return };
+    let mut target = [std::mem::MaybeUninit::uninit(); 32];
+    let known = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target);
+    if known.is_ok_and(|(target, _)| target == b"anon_inode:[io_uring]") {
+        keep_on_tcp("a ring of io_uring was inherited or received");
+    }
+}
+
+/// Where `struct clone_args` has its stack.
+const STACK_AT: usize = 40;
+
+/// The flags of a `clone(2)` or `clone3(2)`.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(super) unsafe fn flags(number: c_long, a: Arguments) -> usize {
+    if number != libc::SYS_clone3 {
+        return a[0];
+    }
+    if is_nowhere(a[0] as *const c_void) {
+        return 0; // The kernel refuses it.
+    }
+    // SAFETY: the program's own structure, which begins with them.
+    unsafe { (a[0] as *const usize).read_unaligned() }
+}
+
+/// Before a `clone(2)` or `clone3(2)`: whether it is a fork, whose child goes on behind the call
+/// with a copy of the stack. For others everything is done that is to be done before.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(super) unsafe fn is_fork(number: c_long, a: Arguments) -> bool {
+    // SAFETY: the caller's promise.
+    let flags = unsafe { flags(number, a) };
+    let mut stack = a[1];
+    if number == libc::SYS_clone3 {
+        if is_nowhere(a[0] as *const c_void) {
+            return false;
+        }
+        // SAFETY: within the program's own structure.
+        stack = unsafe { ((a[0] + STACK_AT) as *const usize).read_unaligned() };
+    }
+    let shares = flags & libc::CLONE_VM as usize != 0;
+    if !shares && stack == 0 {
+        return true;
+    }
+    cloning(flags);
+    false
+}
+
+/// A child is about to be born that is neither a fork nor a thread of the C library's.
+pub(crate) fn cloning(flags: usize) {
+    let has = |flag: c_int| flags & flag as usize != 0;
+    if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
+        keep_on_tcp("a thread was made by clone(2)");
+    } else {
+        leave::all();
+    }
+}
+
+/// Makes a system call that is a fork.
+///
+/// # Safety
+/// The arguments are the program's; the child gets a memory and a stack of its own.
+pub(super) unsafe fn fork(number: c_long, a: Arguments, flags: usize) -> c_long {
+    let fork = process::Forking::begin(flags as c_int);
+    // SAFETY: the caller's promise.
+    let born = unsafe { weft_sys::system_call(number, a) };
+    fork.end(born);
+    born
+}
+
+/// Before a `seccomp(2)`.
+pub(crate) fn seccomp(operation: c_uint, filter: *const c_void) {
+    let confines = match operation {
+        libc::SECCOMP_SET_MODE_STRICT => true,
+        // Without a filter it is a question whether there could be one.
+        libc::SECCOMP_SET_MODE_FILTER => !is_nowhere(filter),
+        _ => false,
+    };
+    if confines {
+        confine::confine();
+    }
+}
+
+/// Before an `unshare(2)`. Threads have numbers of one PID namespace, and what is known of
+/// descriptors is of one table. (Addresses of a network namespace are named with its number.)
+pub(crate) fn unsharing(flags: c_int) {
+    if flags & libc::CLONE_NEWPID != 0 {
+        process::begin_children_elsewhere();
+    }
+    if flags & libc::CLONE_FILES != 0 {
+        keep_on_tcp("unshare(2) of the descriptors");
+    }
+}
+
+/// Before a `setns(2)`; 0 stands for whatever the descriptor is.
+pub(crate) fn entering(kind: c_int) {
+    if kind == 0 || kind & libc::CLONE_NEWPID != 0 {
+        process::begin_children_elsewhere();
+    }
+}
