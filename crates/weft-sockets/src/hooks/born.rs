@@ -100,9 +100,7 @@ unsafe extern "C-unwind" fn clone(
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Clone>>(NEXT.address()) };
     let Some(next) = next else { return errno::fail(rustix::io::Errno::NOSYS) };
     if flags & libc::CLONE_VM != 0 {
-        if flags & libc::CLONE_THREAD == 0 {
-            cloning(flags as usize);
-        }
+        cloning(flags as usize);
         // SAFETY: the program's own arguments.
         return unsafe { next(main, stack, flags, argument, parent, tls, child) };
     }

@@ -17,11 +17,10 @@ use libc::c_long;
 
 use crate::next::next;
 use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
-use crate::ways::{dispatch, process};
+use crate::ways::dispatch;
 
 /// The next ones, once they are known.
 static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-static CLONE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// What is to be done with a number, for the code below.
 const PASS: u8 = 0;
@@ -118,41 +117,5 @@ unsafe extern "C" fn syscall() {
         by_number = sym by_number,
         next = sym SYSCALL,
         prepare = sym prepare,
-    )
-}
-
-/// Before a `clone(2)` of the C library's, whose child calls a function on a stack of its own.
-extern "C" fn before_clone(_start: usize, _stack: usize, flags: u32) {
-    if CLONE.load(Ordering::Relaxed).is_null() {
-        // SAFETY: the name is a C string; every C library has the function.
-        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"clone".as_ptr()) };
-        CLONE.store(next, Ordering::Release);
-    }
-    process::cloning(flags as usize);
-}
-
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn clone() {
-    naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "sub rsp, 8",
-        "call {before}",
-        "add rsp, 8",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "mov rax, [rip + {next}]",
-        "jmp rax",
-        before = sym before_clone,
-        next = sym CLONE,
     )
 }
