@@ -182,7 +182,7 @@ fn shared<T>(
     if is_confined() {
         return None;
     }
-    let user = rustix::process::geteuid().as_raw();
+    let user = only_user()?;
     let mut known = known.lock();
     for place in &mut *known {
         match *place {
@@ -198,6 +198,16 @@ fn shared<T>(
         }
     }
     None
+}
+
+/// The user that this thread is, if it is one alone. Who may be another one again (`seteuid(2)`) has
+/// more rights than this one's processes, and shares nothing with them that they could write to
+/// have it act in their name.
+fn only_user() -> Option<u32> {
+    let (mut real, mut effective, mut saved) = (0, 0, 0);
+    // SAFETY: the places for the answer are local variables.
+    let known = unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) };
+    (known == 0 && real == effective && effective == saved).then_some(effective)
 }
 
 /// The files that this process has.
