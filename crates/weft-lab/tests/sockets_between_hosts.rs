@@ -9,11 +9,33 @@ use rustix::process::Signal;
 use serde_json::Value;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Program, Stage, namespaces_denied, note_skip, ports, weft};
+use weft_lab::{Program, Stage, compile, namespaces_denied, note_skip, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that the program moves when it is to be looked at.
 const LENGTH: u64 = 5_000_003;
+
+/// A server that echoes, and a client that asks when it is told to, from a port of its own choice.
+const ECHO: &str = "
+import signal, socket, sys
+role, address, port, own, own_port = sys.argv[1:]
+if role == 'server':
+    stream, _ = socket.create_server((address, int(port))).accept()
+    while text := stream.recv(1000):
+        stream.sendall(text)
+else:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    stream = socket.create_connection((address, int(port)), source_address=(own, int(own_port)))
+    print('connected', flush=True)
+    signal.sigwait({signal.SIGUSR1})
+    for number in range(300):
+        text = b'question %d, of nobody else' % number
+        stream.sendall(text)
+        assert stream.recv(len(text), socket.MSG_WAITALL) == text, number
+        if number in (3, 299):
+            print('asked', number, flush=True)
+            signal.sigwait({signal.SIGUSR1})
+";
 
 /// Two namespaces and a directory of their own, or nothing, with a note.
 struct Hosts {
@@ -57,6 +79,25 @@ impl Hosts {
             server.success().with_context(|| format!("{task}, {options:?}"))?;
         }
         Ok(())
+    }
+
+    /// An end of a stream that [`ECHO`] uses, and both ends' addresses: the server's, the client's.
+    fn echo(&self, role: &str, ports: [u16; 2], option: &str) -> Result<(Program, [String; 2])> {
+        let pair = self.stage.pair.as_ref().context("no namespaces")?;
+        let addresses = [&pair.left, &pair.right].map(|side| side.ipv4.to_string());
+        let program = match role {
+            "server" => self.sockets.server("python3"),
+            _ => self.sockets.client("python3"),
+        };
+        let [port, own] = ports.map(|port| port.to_string());
+        let program = program.args(["-c", ECHO, role, &addresses[0], &port, &addresses[1], &own]);
+        Ok((program.weft_option(format!("--between-hosts={option}")), addresses))
+    }
+
+    /// Another user of the client's or server's host, who speaks in the name of a stream.
+    fn stranger(&self, arguments: &[&str]) -> Result<Program> {
+        let program = Program::weft(compile("stranger")?).args(arguments);
+        Ok(program.env("WEFT_TRANSPORT", "tcp"))
     }
 
     /// What carries a connection that has moved all, and how many bytes have moved that way.
@@ -175,5 +216,55 @@ fn who_survives_gets_a_prefix_and_the_end() -> Result<()> {
         hosts.run("sender_dies", ["verbs"; 2])?;
         hosts.run("receiver_dies", ["verbs"; 2])?;
     }
+    Ok(())
+}
+
+/// The connector's host has a user who is quicker to listen where the acceptor dials.
+#[test]
+fn another_user_cannot_answer_for_a_stream() -> Result<()> {
+    let Some(hosts) = Hosts::new("another_user_cannot_answer_for_a_stream")? else { return Ok(()) };
+    let ports = [ports::next(), ports::next()];
+    let (server, _) = hosts.echo("server", ports, "verbs")?;
+    let (client, [_, own]) = hosts.echo("client", ports, "tcp")?;
+    let server = hosts.stage.server(server).start()?.listening(Port::Tcp(ports[0]))?;
+    let mut client = hosts.stage.client(client).start()?;
+    client.printed("connected", TIMEOUT)?;
+    let stranger = hosts.stranger(&["listen", &own, &ports[1].to_string()])?;
+    let mut stranger = hosts.stage.client(stranger).start()?;
+    stranger.printed("listens", TIMEOUT)?;
+    client.signal(Signal::USR1)?;
+    stranger.printed("RDMA_CM_EVENT_CONNECT_REQUEST", TIMEOUT)?;
+    stranger.printed("RDMA_CM_EVENT_DISCONNECTED", TIMEOUT)?;
+    client.signal(Signal::USR1)?;
+    client.printed("asked 299", TIMEOUT)?;
+    client.signal(Signal::USR1)?;
+    client.wait(TIMEOUT)?.success()?;
+    server.wait(TIMEOUT)?.success()?;
+    ensure!(hosts.sockets.totals()?.bytes == 0, "bytes of the stream went over verbs");
+    Ok(())
+}
+
+/// The acceptor's host has a user who dials the connector.
+#[test]
+fn another_user_cannot_dial_for_a_stream() -> Result<()> {
+    let Some(hosts) = Hosts::new("another_user_cannot_dial_for_a_stream")? else { return Ok(()) };
+    let ports = [ports::next(), ports::next()];
+    let (server, _) = hosts.echo("server", ports, "tcp")?;
+    let (client, [to, own]) = hosts.echo("client", ports, "verbs")?;
+    let server = hosts.stage.server(server).start()?.listening(Port::Tcp(ports[0]))?;
+    let mut client = hosts.stage.client(client).start()?;
+    client.printed("connected", TIMEOUT)?;
+    client.signal(Signal::USR1)?;
+    client.printed("asked 3", TIMEOUT)?;
+    let [port, own_port] = ports.map(|port| port.to_string());
+    let stranger = hosts.stranger(&["dial", &own, &own_port, &to, &port])?;
+    let outcome = hosts.stage.server(stranger).run(TIMEOUT)?.success()?;
+    ensure!(outcome.stdout.contains("it was refused"), outcome.complaint("it was not refused"));
+    client.signal(Signal::USR1)?;
+    client.printed("asked 299", TIMEOUT)?;
+    client.signal(Signal::USR1)?;
+    client.wait(TIMEOUT)?.success()?;
+    server.wait(TIMEOUT)?.success()?;
+    ensure!(hosts.sockets.totals()?.bytes == 0, "bytes of the stream went over verbs");
     Ok(())
 }

@@ -77,7 +77,7 @@ enum Over {
 }
 
 /// What differs over verbs: names of cases, or how they begin.
-const OVER_VERBS: [&str; 11] = [
+const OVER_VERBS: [&str; 12] = [
     // They look at once for what was sent a moment ago, or for the end: it is on its way.
     "end_close",
     "epoll_registered_before_connect",
@@ -87,6 +87,8 @@ const OVER_VERBS: [&str; 11] = [
     "poll_states",
     "poll_two_connections",
     "transfer_",
+    // A connection between hosts takes memory, which the handler has interrupted the giving of.
+    "signal_handler_opens_and_closes",
     // They use a number again that a thread of ours may have taken.
     "descriptor_closed_twice",
     // Bytes that wait in a window do not go to another program: see README.

@@ -55,7 +55,7 @@ pub(crate) struct Entry {
     live: AtomicBool,
     kind: std::cell::UnsafeCell<Option<Kind>>,
     /// The next spare one, of an entry that is spare.
-    next: AtomicPtr<Entry>,
+    next: AtomicPtr<Self>,
 }
 
 /// Entries that no descriptor has: a list through themselves, and such as never had one. A handler

@@ -67,10 +67,12 @@ static void do_sendto_lengths(struct end *end, const struct arguments *told)
 CASE(refused_name_lengths)
 {
 	ON(pair->a, do_send, .text = "abcdefghijklmnopqrstuvwxyz");
+	sleep_ms(SETTLE_MS);
 	ON(pair->b, do_recvfrom_lengths);
 	ON(pair->b, do_recv, .size = 100, .flags = MSG_DONTWAIT);
 	ON(pair->a, do_sendto_lengths);
-	ON(pair->b, do_recv, .size = 100, .flags = MSG_DONTWAIT);
+	ON(pair->a, do_send, .text = "the end");
+	ON(pair->b, do_recv, .size = 20, .flags = MSG_WAITALL);
 	exchange(pair, 1);
 }
 

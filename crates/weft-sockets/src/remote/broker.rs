@@ -3,6 +3,9 @@
 //! Who has connected by TCP from port P listens on RDMA port P; who has accepted dials there. So
 //! the process that dials is the one that uses the accepted socket, whichever of several preforked
 //! ones that is, and who is not on Weft refuses. A peer that has refused is left alone for a while.
+//!
+//! Any user of either host may listen and dial there. So the acceptor dials when it can prove to
+//! have the stream (see [`super::hello`]), and each end believes the other only if that proves it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use weft_engine::cm::{Channel, Event, EventKind, Id, PortSpace};
+use weft_engine::cm::{Channel, Event, EventKind, Id, PortSpace, reject};
 use weft_engine::pd::Pd;
 use weft_engine::{Context, Errno, device};
 use weft_stream::Role;
+use weft_stream::remote::BYTES_MIN;
 use weft_sys::{Forkable, SignalLock, spawn_quiet};
 
 use super::Far;
@@ -30,6 +34,8 @@ const DIAL: Duration = Duration::from_secs(2);
 /// The pauses before dialling again: the connector may not listen yet.
 const PAUSES: [Duration; 3] =
     [Duration::from_millis(2), Duration::from_millis(20), Duration::from_millis(200)];
+/// How often it is looked whether so much has gone over the stream that its end can be proved.
+const TOO_EARLY: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(50)];
 /// How long a host that has not answered is not asked again.
 const SPURNED: Duration = Duration::from_secs(30);
 
@@ -111,6 +117,7 @@ impl Broker {
             channel,
             attempts: HashMap::new(),
             again: Vec::new(),
+            early: Vec::new(),
             spurned: HashMap::new(),
             domains: Vec::new(),
             lingering: Vec::new(),
@@ -130,9 +137,9 @@ impl Broker {
 enum State {
     /// Waits for the acceptor.
     Listens,
-    /// Under way; the peer has introduced itself if it began. The window is there until the queue
-    /// pair has gone: fields are dropped in this order.
-    Joins(Made, Option<Hello>, Arc<Far>),
+    /// Under way, with what the peer has said and proved if it began, or else with what this end
+    /// has. The window is there until the queue pair has gone: fields are dropped in this order.
+    Joins(Made, Hello, Arc<Far>),
     /// The connection's end has the queue pair.
     Joined,
 }
@@ -146,12 +153,23 @@ struct Attempt {
     due: Option<Instant>,
 }
 
+/// An acceptor that cannot prove yet that it has the stream.
+struct Early {
+    wanted: Wanted,
+    due: Instant,
+    pause: Duration,
+    end: Instant,
+}
+
 struct Worker {
     broker: Arc<Broker>,
     channel: Arc<Channel>,
     attempts: HashMap<usize, Attempt>,
     /// To be dialled again: when, what, and how often that has been tried.
     again: Vec<(Instant, Wanted, usize)>,
+    /// Acceptors over whose streams too little has gone: when to look again, after which pause, and
+    /// when to give up.
+    early: Vec<Early>,
     /// Hosts that have not answered, and until when they are not asked.
     spurned: HashMap<IpAddr, Instant>,
     domains: Vec<Arc<Pd>>,
@@ -165,7 +183,12 @@ impl Worker {
             let commands = std::mem::take(&mut *self.broker.commands.lock());
             for command in commands {
                 match command {
-                    Command::Connect(wanted) => self.begin(wanted, 0),
+                    Command::Connect(wanted) => {
+                        let now = Instant::now();
+                        let [pause, _] = TOO_EARLY;
+                        let early = Early { wanted, due: now, pause, end: now + LISTEN };
+                        self.begin_in_time(early);
+                    }
                     Command::Forget(id) => drop(self.attempts.remove(&name(&id))),
                     Command::Linger(lingering) => self.lingering.push(lingering),
                     Command::Answer(far) => {
@@ -186,6 +209,7 @@ impl Worker {
 
     fn sleep(&self) {
         let dues = self.attempts.values().filter_map(|attempt| attempt.due);
+        let dues = dues.chain(self.early.iter().map(|early| early.due));
         let next = dues.chain(self.again.iter().map(|(due, ..)| *due)).min();
         let left = next.map(|due| due.saturating_duration_since(Instant::now()));
         let nap = (!self.lingering.is_empty()).then_some(LINGER_NAP);
@@ -197,6 +221,23 @@ impl Worker {
         ];
         let _ = poll(&mut set, left.as_ref());
         let _ = rustix::io::read(&self.broker.wake, &mut [0; 8]);
+    }
+
+    /// A connector listens at once; an acceptor dials when it has what to prove itself by.
+    fn begin_in_time(&mut self, early: Early) {
+        let Some(far) = early.wanted.far.upgrade() else { return };
+        let is_early = early.wanted.role == Role::Acceptor
+            && far.moved(Role::Acceptor).is_some_and(|moved| moved[0] + moved[1] < BYTES_MIN);
+        drop(far);
+        let now = Instant::now();
+        if !is_early {
+            self.begin(early.wanted, 0);
+        } else if now >= early.end {
+            give_up(&early.wanted);
+        } else {
+            let pause = (2 * early.pause).min(TOO_EARLY[1]);
+            self.early.push(Early { due: now + early.pause, pause, ..early });
+        }
     }
 
     fn begin(&mut self, wanted: Wanted, tries: usize) {
@@ -232,9 +273,12 @@ impl Worker {
             id.resolve_address(Some(source), connector).and_then(|()| id.resolve_route());
         resolved.inspect_err(|_| id.destroy())?;
         let made = Made::new(&id, &domain, &far).inspect_err(|_| id.destroy())?;
-        let hello = made.hello(wanted.ends, far.window());
+        let moved = far.moved(Role::Acceptor).unwrap_or([0, 0]);
+        let hello = made.hello(wanted.ends, far.window(), moved);
+        let hello = hello.proved(&far, Role::Acceptor, None).ok_or(Errno::ACCESS);
+        let hello = hello.inspect_err(|_| id.destroy())?;
         made.connect(&hello)?;
-        Ok((id, State::Joins(made, None, far)))
+        Ok((id, State::Joins(made, hello, far)))
     }
 
     /// The protection domain of the device that has an address of this host.
@@ -256,7 +300,8 @@ impl Worker {
             EventKind::Established => self.established(&event),
             EventKind::Disconnected => self.disconnected(&event),
             EventKind::Rejected | EventKind::Unreachable | EventKind::ConnectError => {
-                self.failed(name(&event.id));
+                let is_refused = event.status == reject::CONSUMER_DEFINED;
+                self.failed(name(&event.id), is_refused);
             }
             _ => {}
         }
@@ -279,13 +324,17 @@ impl Worker {
             return None;
         }
         let far = wanted.far.upgrade()?;
+        if !hello.is_proved(&far, Role::Acceptor, None) {
+            return None; // Or this end's program has not read as much: the acceptor dials again.
+        }
         let domain = self.domain(event.id.local()?.ip()).ok()?;
         let made = Made::new(&event.id, &domain, &far).ok()?;
-        made.accept(&made.hello(wanted.ends, far.window())).ok()?;
+        let answer = made.hello(wanted.ends, far.window(), hello.moved);
+        made.accept(&answer.proved(&far, Role::Connector, Some(&hello))?).ok()?;
         let attempt = Attempt {
             id: Arc::clone(&event.id),
             wanted,
-            state: State::Joins(made, Some(hello), far),
+            state: State::Joins(made, hello, far),
             tries: PAUSES.len(),
             due: Some(Instant::now() + DIAL),
         };
@@ -305,7 +354,12 @@ impl Worker {
             return;
         };
         attempt.due = None;
-        let told = known.or_else(|| Hello::parse(&event.param.private_data));
+        let told = match attempt.wanted.role {
+            Role::Connector => Some(known), // Proved before it was answered.
+            Role::Acceptor => Hello::parse(&event.param.private_data).filter(|answer| {
+                answer.moved == known.moved && answer.is_proved(&far, Role::Connector, Some(&known))
+            }),
+        };
         let peer = told.filter(|hello| hello.is_of(&attempt.wanted.ends));
         let is_wanted = Arc::strong_count(&far) > 1; // Or the program has closed it meanwhile.
         match peer.filter(|_| is_wanted) {
@@ -326,13 +380,17 @@ impl Worker {
         }
     }
 
-    fn failed(&mut self, name: usize) {
+    /// An attempt has come to nothing; `is_refused`: the peer has not believed it. That may be
+    /// because the peer's program has not read as much of the stream as the proof is of, and does
+    /// not speak against the host.
+    fn failed(&mut self, name: usize, is_refused: bool) {
         let Some(attempt) = self.attempts.remove(&name) else { return };
         match (attempt.wanted.role, PAUSES.get(attempt.tries)) {
             (Role::Acceptor, Some(&pause)) if matches!(attempt.state, State::Joins(..)) => {
                 self.again.push((Instant::now() + pause, attempt.wanted, attempt.tries + 1));
             }
-            (Role::Acceptor, _) => self.spurn(&attempt.wanted),
+            (Role::Acceptor, _) if !is_refused => self.spurn(&attempt.wanted),
+            (Role::Acceptor, _) => give_up(&attempt.wanted),
             (Role::Connector, _) => give_up(&attempt.wanted),
         }
     }
@@ -359,6 +417,8 @@ impl Worker {
                 give_up(&attempt.wanted);
             }
         }
+        let early: Vec<_> = self.early.extract_if(.., |early| early.due <= now).collect();
+        early.into_iter().for_each(|early| self.begin_in_time(early));
         let (due, later) = self.again.drain(..).partition(|(due, ..)| *due <= now);
         self.again = later;
         let due: Vec<_> = due;

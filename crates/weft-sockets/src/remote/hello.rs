@@ -3,19 +3,25 @@
 //!
 //! ```text
 //! | magic, 8 | version, 4 | ring's length, 4 | connector, 16+2 | acceptor, 16+2 |
-//! | heard, 8+4 | ring, 8+4 |
+//! | heard, 8+4 | ring, 8+4 | moved, 2+2 | proof, 32 |
 //! ```
 //!
 //! All fields are big-endian; an IPv4 address has its IPv6 form. `heard` and `ring`
-//! are an address and a key each.
+//! are an address and a key each. `proof` is a keyed hash over all that stands before it, and, in
+//! an answer, over the proof that it answers; the key is so many bytes of the stream as `moved`
+//! says, to the acceptor and to the connector ([`weft_stream::remote`]).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use weft_stream::Role;
 use weft_stream::remote::window::RING_LEN;
+use weft_stream::remote::{Moved, PROOF_LEN, Proof};
+
+use super::Far;
 
 const MAGIC: [u8; 8] = *b"\xf7WeftSt\x1a";
-const VERSION: u32 = 1;
-const LEN: usize = 8 + 4 + 4 + 2 * 18 + 2 * 12;
+const VERSION: u32 = 2;
+const LEN: usize = 8 + 4 + 4 + 2 * 18 + 2 * 12 + 2 * 2 + PROOF_LEN;
 
 /// A place at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +39,37 @@ pub(super) struct Hello {
     pub(super) heard: Place,
     /// Where the other may put bytes.
     pub(super) ring: Place,
+    /// How much of the stream the proof is of.
+    pub(super) moved: Moved,
+    pub(super) proof: [u8; PROOF_LEN],
 }
 
 impl Hello {
+    /// The same with the proof of `role`, which is this end. `asked`: what it answers. `None` if
+    /// this end does not know enough of the stream.
+    pub(super) fn proved(self, far: &Far, role: Role, asked: Option<&Self>) -> Option<Self> {
+        let proof = far.proof(role, role, self.moved, &self.said(asked))?.bytes();
+        Some(Self { proof, ..self })
+    }
+
+    /// Whether `prover`, the other end, has the stream.
+    pub(super) fn is_proved(&self, far: &Far, prover: Role, asked: Option<&Self>) -> bool {
+        let own = match prover {
+            Role::Connector => Role::Acceptor,
+            Role::Acceptor => Role::Connector,
+        };
+        let known = far.proof(own, prover, self.moved, &self.said(asked));
+        known.is_some_and(|known: Proof| known.is(&self.proof))
+    }
+
+    /// What a proof is over.
+    fn said(&self, asked: Option<&Self>) -> Vec<u8> {
+        let mut said = self.emit();
+        said.truncate(LEN - PROOF_LEN);
+        said.extend(asked.map(|asked| asked.proof).into_iter().flatten());
+        said
+    }
+
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LEN);
         bytes.extend(MAGIC);
@@ -49,6 +83,11 @@ impl Hello {
             bytes.extend(place.addr.to_be_bytes());
             bytes.extend(place.key.to_be_bytes());
         }
+        for len in self.moved {
+            // A proof is of much less than that.
+            bytes.extend(u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes());
+        }
+        bytes.extend(self.proof);
         bytes
     }
 
@@ -76,7 +115,11 @@ impl Hello {
             let addr = u64::from_be_bytes(take(8).try_into().ok()?);
             Some(Place { addr, key: u32::from_be_bytes(take(4).try_into().ok()?) })
         };
-        Some(Self { ends, heard: place()?, ring: place()? })
+        let (heard, ring) = (place()?, place()?);
+        let mut len = || Some(usize::from(u16::from_be_bytes(take(2).try_into().ok()?)));
+        let moved = [len()?, len()?];
+        let proof = take(PROOF_LEN).try_into().ok()?;
+        Some(Self { ends, heard, ring, moved, proof })
     }
 
     /// Whether it is about the connection between these ends.

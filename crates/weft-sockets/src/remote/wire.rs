@@ -19,7 +19,7 @@ use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
 use weft_stream::remote::window::{self, Said, Window};
-use weft_stream::remote::{Doorbell, Ticket, Wire};
+use weft_stream::remote::{Doorbell, Moved, PROOF_LEN, Ticket, Wire};
 use weft_sys::Region;
 
 use super::hello::{Hello, Place};
@@ -106,13 +106,20 @@ impl Made {
         })
     }
 
-    /// What it tells the peer.
-    pub(super) fn hello(&self, ends: [std::net::SocketAddr; 2], window: &Window) -> Hello {
+    /// What it tells the peer, not proved yet.
+    pub(super) fn hello(
+        &self,
+        ends: [std::net::SocketAddr; 2],
+        window: &Window,
+        moved: Moved,
+    ) -> Hello {
         let place = |at: usize, mr: &Mr| Place { addr: (window.addr() + at) as u64, key: mr.key() };
         Hello {
             ends,
             heard: place(window::HEARD, &self.heard),
             ring: place(window::RING, &self.ring),
+            moved,
+            proof: [0; PROOF_LEN],
         }
     }
 

@@ -27,6 +27,7 @@
 mod clock;
 mod doorbell;
 mod leave;
+mod proof;
 mod recv;
 mod send;
 #[cfg(test)]
@@ -44,12 +45,15 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
 pub use self::doorbell::Doorbell;
+pub use self::proof::{BYTES_MIN, Moved, PROOF_LEN, Proof};
 pub use self::send::{Closing, Farewell};
 pub use self::window::{Said, Window};
 pub use self::wire::{Ticket, Wire};
 
 use self::clock::now;
+use self::proof::Starts;
 use self::window::{RING_LEN, Small, Wide, reset, state};
+use crate::Role;
 use crate::end::Carrier;
 use crate::shown::Shown;
 
@@ -77,6 +81,7 @@ pub struct Remote<W> {
     disowned: AtomicU32,
     shown: OnceLock<Shown>,
     doorbell: Arc<Doorbell>,
+    starts: Starts,
 }
 
 impl<W: Wire> Remote<W> {
@@ -92,7 +97,22 @@ impl<W: Wire> Remote<W> {
             disowned: AtomicU32::new(0),
             shown: OnceLock::new(),
             doorbell: Arc::new(Doorbell::new()?),
+            starts: Starts::new(),
         })
+    }
+
+    /// How many of the stream's first bytes this end, which is `own`, can prove to know. `None` if
+    /// it can prove nothing.
+    #[must_use]
+    pub fn moved(&self, own: Role) -> Option<Moved> {
+        self.starts.moved(own)
+    }
+
+    /// The proof that the end that is `prover` knows so many of the stream's first bytes, made by
+    /// the end that is `own`. `None` if this end does not know as many, or if they are too few.
+    #[must_use]
+    pub fn proof(&self, own: Role, prover: Role, moved: Moved, said: &[u8]) -> Option<Proof> {
+        self.starts.proof(own, prover, moved, said)
     }
 
     /// The memory that the wire is to be made for.

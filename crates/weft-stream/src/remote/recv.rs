@@ -142,6 +142,11 @@ impl<W: Wire> Remote<W> {
         if !how.keep {
             let read = before + received as u64;
             self.window.wide(Wide::TcpRead).store(read, Ordering::Relaxed);
+            if self.is_pending() && how.discard {
+                self.starts.skipped();
+            } else if self.is_pending() {
+                self.starts.received(buffers, received);
+            }
             if self.switch_in() == Some(read)
                 && self.small(Small::Sleepers).load(Ordering::Relaxed) > 0
             {

@@ -39,6 +39,9 @@ impl<W: Wire> Remote<W> {
         if !self.is_ring_ready() {
             let sent = buffers.send(socket, flags | DONTWAIT)?;
             self.window.wide(Wide::TcpSent).fetch_add(sent as u64, Ordering::Relaxed);
+            if self.is_pending() {
+                self.starts.sent(buffers, sent);
+            }
             return Ok(sent);
         }
         let leave = || self.leave_held(&held).map_err(|Broken| self.abort(socket));
