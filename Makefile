@@ -15,7 +15,7 @@ measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
 # Those that `make bench` needs besides.
 benched := sockperf wrk nginx-light memcached libmemcached-tools
 
-.PHONY: help build demo test bench install clean
+.PHONY: help build demo test differ bench install clean
 
 help: ## Show this text
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -30,6 +30,11 @@ demo: ## Run RDMA programs between two network namespaces, and redis on one host
 
 test: ## Run every check and every test, real programs included
 	scripts/test
+
+differ: ## Compare random programs on the kernel and on Weft, for an hour (DIFFER="--seconds 600")
+	scripts/setup build-essential
+	$(MAKE) build
+	$(CARGO) run --quiet --release --package weft-lab --bin differ -- $(DIFFER)
 
 bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory)
 	scripts/setup $(measured) $(benched)

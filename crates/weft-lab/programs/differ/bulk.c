@@ -2,6 +2,7 @@
 #include "world.h"
 
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 struct two {
@@ -110,8 +111,133 @@ static void do_crowd(const struct step *step)
 	note(" = %s", child > 0 && waitpid(child, &status, 0) == child ? "ok" : "bad");
 }
 
+enum { RECORD_MIN = 16, RECORD_MAX = 1 << 15 };
+
+static long record_size(const struct step *step)
+{
+	long size = number_of(step, "size", 64);
+
+	return size < RECORD_MIN ? RECORD_MIN : size > RECORD_MAX ? RECORD_MAX : size;
+}
+
+/* A record of one writer: whoever reads it sees whether all of it is there. */
+static void make_record(char *record, long size, int writer, long number)
+{
+	record[0] = (char)('A' + writer);
+	memcpy(record + 1, &number, sizeof number);
+	for (long i = 1 + (long)sizeof number; i < size; i++)
+		record[i] = pattern(writer, 1, (uint64_t)(number * size + i));
+}
+
+/* pour V count=: records of this actor, while others may send theirs over the same end. */
+static void do_pour(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long count = number_of(step, "count", 100), sent = 0;
+	long size = record_size(step);
+	char record[RECORD_MAX];
+
+	for (long i = 0; i < count; i++) {
+		make_record(record, size, own, i);
+		sent = BY(way_of(step), send(var->fd, record, size, MSG_NOSIGNAL), SYS_sendto,
+			  var->fd, record, size, (long)MSG_NOSIGNAL, NULL, 0L);
+		if (sent != size)
+			break;
+	}
+	note_result(sent);
+}
+
+/* collect V count=: so many records, of each writer in order. */
+static void do_collect(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long count = number_of(step, "count", 100), next[ACTORS] = { 0 }, got = 0;
+	long size = record_size(step);
+	char record[RECORD_MAX], right[RECORD_MAX];
+
+	for (long i = 0; i < count; i++) {
+		int writer;
+
+		got = recv(var->fd, record, size, MSG_WAITALL);
+		if (got != size)
+			break;
+		writer = (unsigned char)record[0] - 'A';
+		if (writer < 0 || writer >= ACTORS) {
+			note(" FOREIGN: no record, after %ld", i);
+			break;
+		}
+		make_record(right, size, writer, next[writer]++);
+		if (memcmp(record, right, size)) {
+			note(" FOREIGN: not record %ld of actor %d", next[writer] - 1, writer);
+			break;
+		}
+	}
+	note_result(got);
+}
+
+enum { RECYCLED = 300 };
+
+/* recycle V n=: makes and closes copies under one number, which another thread pokes at. */
+static void do_recycle(const struct step *step)
+{
+	struct var *var = var_at(step, 0);
+	long count = number_of(step, "n", 1000);
+
+	for (long i = 0; i < count; i++) {
+		if (dup2(var->fd, RECYCLED) < 0)
+			break;
+		close(RECYCLED);
+	}
+	note(" = ok");
+}
+
+/* poke n=: calls on that number, each of which may find it open or not. */
+static void do_poke(const struct step *step)
+{
+	long count = number_of(step, "n", 1000);
+	char byte;
+
+	for (long i = 0; i < count; i++) {
+		struct pollfd polled = { RECYCLED, POLLIN, 0 };
+		int unread;
+
+		switch (i % 4) {
+		case 0:
+			recv(RECYCLED, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+			break;
+		case 1:
+			ioctl(RECYCLED, FIONREAD, &unread);
+			break;
+		case 2:
+			poll(&polled, 1, 0);
+			break;
+		default:
+			send(RECYCLED, &byte, 0, MSG_DONTWAIT | MSG_NOSIGNAL);
+		}
+	}
+	note(" = ok");
+}
+
+/* mapped: whether this process maps much more than it did the first time. */
+static void do_mapped(const struct step *step)
+{
+	static unsigned long first;
+	unsigned long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	(void)step;
+	if (file) {
+		if (fscanf(file, "%lu", &pages) != 1)
+			pages = 0;
+		fclose(file);
+	}
+	if (!first)
+		first = pages;
+	note(" = %s", pages > first + (30UL << 30) / 4096 ? "more" : "ok");
+}
+
 const struct named bulk[] = {
-	{ "churn", do_churn },
-	{ "crowd", do_crowd },
-	{ NULL, NULL },
+	{ "churn", do_churn },	   { "crowd", do_crowd }, { "pour", do_pour },
+	{ "collect", do_collect }, { "poke", do_poke },	  { "recycle", do_recycle },
+	{ "mapped", do_mapped },   { NULL, NULL },
 };

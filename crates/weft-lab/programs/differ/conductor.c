@@ -10,7 +10,7 @@ enum {
 	EARLY_US = 1000,
 	CHECK_US = 60,
 	QUIET_CHECKS = 3,
-	SETTLE_MAX_MS = 3000,
+	SETTLE_MAX_MS = 15000,
 	SLOW_MS = 2500,
 	/* A child that reads may sleep for good. */
 	READ_MS = 150,
@@ -208,6 +208,18 @@ static int settle(struct ended *ended)
 	return collect(ended, count);
 }
 
+/* Whether a step, or one that goes on beside it, takes long on any machine. */
+static bool does_much(int at)
+{
+	static const char *const names[] = { "crowd", "churn", "pour", "collect", "recycle", "poke" };
+
+	for (int i = at; i >= 0 && i > at - 3; i--)
+		for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+			if (line_is(i, names[k]))
+				return true;
+	return false;
+}
+
 /* On Weft: until all has ended that ended there on the kernel. */
 static int settle_as_expected(struct ended *ended, int at, bool blocks)
 {
@@ -227,7 +239,7 @@ static int settle_as_expected(struct ended *ended, int at, bool blocks)
 			}
 		if (!missing && !(blocks && now_us() - start < EARLY_US))
 			return count;
-		if (missing && now_us() - start > late_ms * 1000LL) {
+		if (missing && now_us() - start > late_ms * 1000LL * (does_much(at) ? 10 : 1)) {
 			stopped = true;
 			return count;
 		}
@@ -285,7 +297,8 @@ static int choose_actor(const char *word)
 static int patience_of(const struct step *step)
 {
 	static const char *const blocking[] = { "recv", "send",	  "wait",   "poll", "scan", "print",
-						"move", "accept", "sendto", "warm", "supply" };
+						"move", "accept", "sendto", "warm",  "supply", "collect",
+						"pour" };
 	long timeout = number_of(step, "timeout", 0);
 
 	if (is(step, "way", "aio"))
@@ -293,7 +306,7 @@ static int patience_of(const struct step *step)
 	for (size_t i = 0; i < sizeof blocking / sizeof *blocking; i++)
 		if (!strcmp(step->words[1], blocking[i]))
 			return timeout > 0 ? (int)timeout + 30 : 0;
-	return is(step, "what", "read") ? READ_MS : SLOW_MS;
+	return is(step, "what", "read") ? READ_MS : !strcmp(step->words[1], "crowd") ? 15000 : SLOW_MS;
 }
 
 /* Steps of the conductor's own: `- signal N NAME` and `- pause MS`. */

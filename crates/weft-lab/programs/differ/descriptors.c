@@ -236,7 +236,11 @@ static void do_move(const struct step *step)
 		result = BY(way, splice(from->fd, NULL, to->fd, NULL, length, flags), SYS_splice,
 			    from->fd, NULL, to->fd, NULL, length, (long)flags);
 	moved = result > 0 ? result : 0;
-	note_result(result);
+	/* How much fits is not the program's to know. */
+	if (number_of(step, "loose", 0))
+		note(" = returned");
+	else
+		note_result(result);
 	if (to->out >= 0) {
 		world->conns[to->out].way[to->out_way].sent += (uint64_t)moved;
 		world->conns[to->out].way[to->out_way].offered += (uint64_t)moved;

@@ -217,11 +217,12 @@ static void do_drain(const struct step *step)
 			break;
 		total += got;
 	} while (total < most);
-	note(" %s", total == 0 ? "nothing" : "bytes");
-	if (var->in >= 0) {
+	if (!number_of(step, "loose", 0))
+		note(" %s", total == 0 ? "nothing" : "bytes");
+	if (var->in >= 0 && total < most) {
 		const struct direction *way = &world->conns[var->in].way[var->in_way];
 
-		note(", %ld missing", (long)(way->sent - way->received));
+		note(" %ld missing", (long)(way->sent - way->received));
 	}
 	if (total >= most)
 		note(" = enough");

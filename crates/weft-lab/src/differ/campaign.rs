@@ -168,7 +168,8 @@ impl Campaign {
         for (number, step) in steps.iter().enumerate() {
             report += &format!("{number:4}  {step}\n");
         }
-        report += &format!("again: cargo run --release -p weft-lab --bin differ -- --seed {seed}\n");
+        report +=
+            &format!("again: cargo run --release -p weft-lab --bin differ -- --seed {seed}\n");
         if let Some(folder) = &self.save {
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
             let mut name: String = failure

@@ -1,10 +1,10 @@
 //! Runs programs on the kernel and on Weft.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io::Read as _;
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -24,6 +24,17 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 const CHUNK: usize = 4096;
 /// What the executor prints last.
 const LAST_LINE: &str = "end";
+
+/// Reads a program from a file, which may have comments.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn read_program(path: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let steps = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(steps.map(str::to_owned).collect())
+}
 
 /// What a program observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +112,9 @@ impl Executor {
         if let Some(expected) = expected {
             let path = folder.path.join("expected");
             fs::write(&path, expected.lines.join("\n") + "\n")?;
-            DirBuilder::new().mode(0o700).create(folder.path.join("weft"))?;
+            let shared = folder.path.join("weft");
+            fs::create_dir(&shared)?;
+            fs::set_permissions(shared, Permissions::from_mode(0o1777))?;
             command
                 .arg(path)
                 .envs(self.weft.iter().map(|(name, value)| (name, value)))
@@ -142,10 +155,7 @@ fn environment_of_weft_run() -> Result<Vec<(OsString, OsString)>> {
         let Some(at) = entry.iter().position(|&byte| byte == b'=') else { continue };
         let (name, value) = (&entry[..at], &entry[at + 1..]);
         if name.starts_with(b"LD_") || name.starts_with(b"WEFT_") {
-            variables.push((
-                OsString::from_vec(name.to_vec()),
-                OsString::from_vec(value.to_vec()),
-            ));
+            variables.push((OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec())));
         }
     }
     Ok(variables)

@@ -52,6 +52,8 @@ const MOVES: &[(u32, Move)] = &[
     (2, templates::pass),
     (2, templates::datagrams),
     (1, templates::race),
+    (1, templates::writers),
+    (1, templates::recycled),
     (1, templates::full),
     (1, templates::urgent),
     (1, templates::interrupted),
@@ -105,7 +107,7 @@ fn finish(scene: &mut Scene) {
         }
         if let Some(actor) = scene.holder(var) {
             let step = if kind == Kind::File { "content" } else { "drain" };
-            scene.step(actor, format!("{step} v{var}"));
+            scene.step(actor, format!("{step} v{var} loose=1"));
         }
     }
 }

@@ -154,9 +154,8 @@ impl Failure {
     pub fn signature(&self, steps: &[String]) -> String {
         let line = self.step().and_then(|step| steps.get(step)).map_or("", String::as_str);
         let words = line.split_whitespace().skip(1);
-        let kept: Vec<&str> = words
-            .filter(|word| !word.starts_with('v') && !word.starts_with("n="))
-            .collect();
+        let kept: Vec<&str> =
+            words.filter(|word| !word.starts_with('v') && !word.starts_with("n=")).collect();
         format!("{}: {}", self.class, kept.join(" "))
     }
 }

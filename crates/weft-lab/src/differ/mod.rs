@@ -13,7 +13,7 @@ mod shrink;
 mod templates;
 
 pub use campaign::{Campaign, Summary};
-pub use executor::{Executor, Observed};
+pub use executor::{Executor, Observed, read_program};
 pub use generate::generate;
 pub use judge::{Class, Failure, Judge, Verdict};
 pub use shrink::shrink;

@@ -96,10 +96,8 @@ impl Shrinker<'_> {
             let words: Vec<String> =
                 self.steps[index].split_whitespace().map(str::to_owned).collect();
             for word in words.iter().filter(|word| word.contains('=')) {
-                let left: Vec<&str> = self.steps[index]
-                    .split_whitespace()
-                    .filter(|other| other != word)
-                    .collect();
+                let left: Vec<&str> =
+                    self.steps[index].split_whitespace().filter(|other| other != word).collect();
                 let mut candidate = self.steps.clone();
                 candidate[index] = left.join(" ");
                 self.offer(candidate)?;

@@ -95,8 +95,18 @@ pub(super) fn child_beside(scene: &mut Scene) -> Option<()> {
 
 fn child(scene: &mut Scene, actor: usize, a: usize, b: usize) {
     let how = scene.pick(&[
-        "system", "popen", "posix_spawn", "posix_spawnp", "vfork", "exec", "fork", "syscall",
-        "asm", "clone", "clone3", "_Fork",
+        "system",
+        "popen",
+        "posix_spawn",
+        "posix_spawnp",
+        "vfork",
+        "exec",
+        "fork",
+        "syscall",
+        "asm",
+        "clone",
+        "clone3",
+        "_Fork",
     ]);
     let environment = scene.pick(&["keep", "keep", "plain", "none"]);
     let (var, what) = match scene.rng.u32(0..8) {
@@ -107,10 +117,7 @@ fn child(scene: &mut Scene, actor: usize, a: usize, b: usize) {
         _ => (a, "nothing"),
     };
     let count = if what == "read" { scene.unread(var).min(4_000) } else { 50 };
-    scene.step(
-        actor,
-        format!("child v{var} how={how} what={what} n={count} env={environment}"),
-    );
+    scene.step(actor, format!("child v{var} how={how} what={what} n={count} env={environment}"));
     match what {
         "write" => scene.sent(var, count),
         "read" => scene.received(var, count),
@@ -238,8 +245,11 @@ pub(super) fn epoll_by_a_copy(scene: &mut Scene) -> Option<()> {
 pub(super) fn epoll_change_while_waiting(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, changer) = instance(scene, b)?;
-    let waiter =
-        if scene.chance(3) { scene.fork(changer, "fork")? } else { scene.thread_beside(changer)? };
+    let waiter = if scene.chance(3) {
+        scene.fork(changer, "fork")?
+    } else {
+        scene.thread_beside(changer)?
+    };
     let sender = scene.holder(a)?;
     if sender == waiter {
         return None;
@@ -306,8 +316,7 @@ pub(super) fn epoll_two_waiters(scene: &mut Scene) -> Option<()> {
     for round in 0..scene.rng.u32(1..4) {
         if events.contains("once") {
             for (var, number) in [(b, 21 + round * 2), (d, 22 + round * 2)] {
-                let text =
-                    format!("ctl v{epoll} v{var} op=mod events={events} data={number}");
+                let text = format!("ctl v{epoll} v{var} op=mod events={events} data={number}");
                 scene.step(actor, text);
             }
         }
@@ -424,6 +433,10 @@ pub(super) fn number_again(scene: &mut Scene) -> Option<()> {
         scene.step(actor, format!("close v{a}{way}"));
         scene.close(a, actor);
         if scene.chance(2) {
+            // The first one takes the number of the listener, which is lower.
+            let spare = scene.new_var(Kind::File, usize::MAX, 0, actor);
+            scene.vars[spare].holders.clear();
+            scene.step(actor, format!("file v{spare}"));
             scene.step(actor, format!("file v{file}"));
         } else {
             scene.close(file, actor);
@@ -477,10 +490,14 @@ pub(super) fn other_user(scene: &mut Scene) -> Option<()> {
         send_some(scene, a, sender, MESSAGE);
     }
     let how = scene.pick(&["setuid", "seteuid", "setresuid"]);
+    scene.step(child, "mapped");
     scene.step(child, format!("user how={how}"));
     if how == "seteuid" && scene.chance(2) {
         scene.step(child, "user how=seteuid id=0");
+        scene.step(child, "user how=seteuid");
+        scene.step(child, "user how=seteuid id=0");
     }
+    scene.step(child, "mapped");
     if scene.chance(2) && !scene.actors.iter().any(|actor| actor.busy) {
         let environment = scene.pick(&["keep", "plain", "none"]);
         scene.step(child, format!("exec env={environment}"));
@@ -513,13 +530,57 @@ pub(super) fn other_namespace(scene: &mut Scene) -> Option<()> {
         receive_all(scene, a, sender);
     }
     if scene.chance(2) {
-        // Both use one direction in turns, and at once.
-        scene.step(parent, format!("send v{b} n=300"));
-        scene.step(child, format!("send v{b} n=300"));
-        scene.sent(b, 600);
-        receive_all(scene, a, sender);
+        write_at_once(scene, [parent, child], b, a, sender);
     }
     Some(())
+}
+
+/// Two actors write records over one end, while a third reads them.
+fn write_at_once(scene: &mut Scene, writers: [usize; 2], from: usize, to: usize, reader: usize) {
+    let size = scene.rng.u32(16..8_000);
+    // Less than what fits: a sender that waits for room may be overtaken in the middle.
+    let count = (400_000 / size).min(600);
+    scene.step(reader, format!("drain v{to}"));
+    scene.received(to, usize::MAX);
+    for var in [from, to] {
+        let actor = if var == to { reader } else { writers[0] };
+        scene.step(actor, format!("set v{var} what=nonblock on=0"));
+    }
+    for writer in writers {
+        scene.steps.push(format!("+{writer} pour v{from} count={count} size={size}"));
+    }
+    scene.step(reader, format!("collect v{to} count={} size={size}", 2 * count));
+}
+
+/// Threads or processes write over one end at once.
+pub(super) fn writers(scene: &mut Scene) -> Option<()> {
+    let (a, b) = scene.some_pair()?;
+    let first = scene.holder(a)?;
+    let second =
+        if scene.chance(2) { scene.fork(first, "fork")? } else { scene.thread_beside(first)? };
+    let reader = match scene.rng.u32(0..2) {
+        0 => scene.fork(first, "fork")?,
+        _ => scene.holder(b)?,
+    };
+    if reader == first
+        || reader == second
+        || !scene.vars[b].holders.contains(&scene.actors[reader].process)
+    {
+        return None;
+    }
+    write_at_once(scene, [first, second], a, b, reader);
+    Some(())
+}
+
+/// One thread makes and closes copies of a connection, another uses their number.
+pub(super) fn recycled(scene: &mut Scene) -> Option<()> {
+    let (a, b) = scene.some_pair()?;
+    let actor = scene.holder(a)?;
+    let other = scene.thread_beside(actor)?;
+    let count = scene.rng.u32(100..3_000);
+    scene.steps.push(format!("+{actor} recycle v{a} n={count}"));
+    scene.step(other, format!("poke n={count}"));
+    exchange(scene, a, b)
 }
 
 /// Splices into a connection that has no room, without waiting.
@@ -536,9 +597,13 @@ pub(super) fn splice_to_full(scene: &mut Scene) -> Option<()> {
     scene.step(actor, format!("set v{a} what=nonblock on=1"));
     scene.step(actor, format!("fill v{a}"));
     scene.step(actor, format!("supply v{writing} v{a} n=5000"));
-    scene.step(actor, format!("move v{reading} v{a} how=splice n=5000 flags=2"));
+    if scene.chance(2) {
+        let count = scene.rng.u32(1..60_000);
+        scene.step(actor, format!("drain v{b} n={count}"));
+    }
+    scene.step(actor, format!("move v{reading} v{a} how=splice n=5000 flags=2 loose=1"));
     scene.step(actor, format!("drain v{b}"));
-    scene.step(actor, format!("move v{reading} v{a} how=splice n=5000 flags=2"));
+    scene.step(actor, format!("move v{reading} v{a} how=splice n=5000 flags=2 loose=1"));
     scene.step(actor, format!("drain v{b}"));
     Some(())
 }

@@ -1,14 +1,13 @@
 //! Differential fuzzing of sockets: `cargo run --release -p weft-lab --bin differ -- --help`.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Parser;
-use weft_lab::differ::{Campaign, Executor, Judge, Verdict, generate};
+use weft_lab::differ::{Campaign, Executor, Judge, Verdict, generate, read_program};
 
 /// Run random programs on the kernel and on Weft, and compare what they observe
 #[derive(Parser)]
@@ -59,12 +58,7 @@ fn main() -> Result<ExitCode> {
     }
     let executor = Executor::new(arguments.library.as_deref())?;
     if let Some(path) = &arguments.program {
-        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let steps = text
-            .lines()
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-            .map(str::to_owned)
-            .collect::<Vec<_>>();
+        let steps = read_program(path)?;
         return one(&executor, &steps);
     }
     let campaign = Campaign {
