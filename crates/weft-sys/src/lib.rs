@@ -26,9 +26,11 @@ mod scarcity;
 #[cfg(not(loom))]
 mod shared;
 mod shared_lock;
+mod slot;
 mod socket;
 mod spin;
 mod thread;
+mod time_stamp;
 mod udp;
 mod userfault;
 mod wait;
@@ -62,9 +64,11 @@ pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread};
+pub use slot::Slot;
 pub use socket::{peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
+pub use time_stamp::time_stamp;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use userfault::UserFault;
 pub use wait::wait_readable;

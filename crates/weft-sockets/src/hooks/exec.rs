@@ -22,7 +22,7 @@ use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
-use crate::{process, settings};
+use crate::{epoll, process, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libweft-sockets.so";
@@ -87,6 +87,7 @@ unsafe fn completed(given: *const *const c_char, may_copy: bool) -> Option<Envir
         reclaim_all(); // The memory that it was promised out of goes.
     }
     shut_inboxes();
+    epoll::hand_on_all(false);
     if !hands_on_memory(may_copy || process::is_borrowed()) {
         return None;
     }
