@@ -109,6 +109,16 @@ impl<'a> Link<'a> {
         }
     }
 
+    /// When the oldest of the bytes to be read came, as [`weft_sys::time_stamp`]; of a peer on
+    /// another host that is not known.
+    #[inline]
+    pub(crate) fn arrived_at(self) -> u64 {
+        match self {
+            Self::Here(end) => end.arrived_at(),
+            Self::There(_) => 0,
+        }
+    }
+
     /// One whose peer is on another host.
     #[inline]
     pub(crate) fn far(self) -> Option<&'a Far> {

@@ -111,7 +111,7 @@ fn find(set: &[pollfd]) -> Sockets {
                 return receives.then_some(Ours { index, socket });
             }
             Kind::Epoll(instance) => {
-                instance.nest(asked.fd);
+                instance.nest();
                 return None;
             }
         };
@@ -417,9 +417,9 @@ pub(crate) unsafe fn select(
         [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
     // What the kernel's select takes for each (fs/select.c).
     const MEANT: [c_short; 3] = [
-        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
-        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
-        libc::POLLPRI,
+        libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL,
+        libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR | libc::POLLNVAL,
+        libc::POLLPRI | libc::POLLNVAL,
     ];
     let fds = 0..usize::try_from(count).ok()?.min(table::FDS_MAX);
     // SAFETY: the caller's promise, for a descriptor below `count`.
@@ -436,11 +436,20 @@ pub(crate) unsafe fn select(
         .filter(|&fd| asked(fd) != 0)
         .map(|fd| pollfd { fd: c_int::try_from(fd).unwrap_or(-1), events: asked(fd), revents: 0 })
         .collect();
-    let found = poll(&mut list, timeout_ns, sleep)?;
+    // One that is closed meanwhile counts as ready; one that was not open is an error.
+    let are_wrong = |list: &[pollfd]| list.iter().any(|it| it.revents & libc::POLLNVAL != 0);
+    let were_wrong = std::cell::Cell::new(None);
+    let found = poll(&mut list, timeout_ns, &mut |list, timeout| {
+        let found = sleep(list, timeout);
+        if were_wrong.get().is_none() {
+            were_wrong.set(Some(timeout == Some(0) && are_wrong(list)));
+        }
+        found
+    })?;
     if found < 0 {
         return Some(found);
     }
-    if list.iter().any(|place| place.revents & libc::POLLNVAL != 0) {
+    if are_wrong(&list) && were_wrong.get() == Some(true) {
         return Some(errno::fail(Errno::BADF));
     }
     let mut total = 0;

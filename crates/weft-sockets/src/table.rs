@@ -4,16 +4,16 @@
 //! Entries are leaked and used again and again, so that a reference to one is valid for ever. An
 //! entry's content belongs to one open socket from [`install`] until the last reference is given
 //! back; who holds a reference (a descriptor's, or that of a call under way) finds the same socket
-//! in it. A look-up takes its reference and then looks whether the table still names the entry, so
-//! that it never keeps one that was given to another socket in between.
+//! in it. A look-up takes its reference and then looks whether the table still names the entry: see
+//! [`Slot`], whose model tries this beside closes and opens.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use weft_sys::SignalLock;
+use weft_sys::{SignalLock, Slot};
 
 use crate::datagram::Datagram;
 use crate::epoll::Epoll;
@@ -46,14 +46,10 @@ pub(crate) enum Kind {
 /// What is known of an open file; descriptors that `dup(2)` made share it.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Descriptors and calls that have it.
-    refs: AtomicU32,
+    /// Held by each descriptor and each call that has it.
+    kind: Slot<Kind>,
     /// Descriptors that have it.
     fds: AtomicU32,
-    /// Whether it has a content. A look-up that comes too late may count itself in and out of a
-    /// spare entry; the last one of the content's holders is known by this.
-    live: AtomicBool,
-    kind: std::cell::UnsafeCell<Option<Kind>>,
     /// The next spare one, of an entry that is spare.
     next: AtomicPtr<Self>,
 }
@@ -106,12 +102,6 @@ impl Spare {
     }
 }
 
-// SAFETY: the content is written only by `install`, before anybody else can find the entry, and by
-// the last holder; in between it is shared by `&Kind`, which is `Sync`.
-unsafe impl Sync for Entry {}
-// SAFETY: the content may be made by one thread and dropped by another.
-unsafe impl Send for Entry {}
-
 const _: () = {
     const fn shared<T: Send + Sync>() {}
     shared::<Kind>();
@@ -125,9 +115,9 @@ impl Deref for Held {
     type Target = Kind;
     #[inline]
     fn deref(&self) -> &Kind {
-        // SAFETY: a reference is held, so the content stays.
-        let kind = unsafe { &*self.0.kind.get() };
-        let Some(kind) = kind else { unreachable!("an entry in the table has a content") };
+        // SAFETY: held, until this is dropped.
+        let kind = unsafe { self.0.kind.get() };
+        let Some(kind) = kind else { unreachable!("an entry that is held has a content") };
         kind
     }
 }
@@ -135,8 +125,9 @@ impl Deref for Held {
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        if self.0.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.retire();
+        // SAFETY: the hold that this stands for.
+        if let Some(kind) = unsafe { self.0.kind.release() } {
+            retire(self.0, kind);
         }
     }
 }
@@ -149,7 +140,8 @@ impl Held {
 
     /// The same for another holder.
     pub(crate) fn again(&self) -> Self {
-        self.0.refs.fetch_add(1, Ordering::AcqRel);
+        // SAFETY: held by this.
+        unsafe { self.0.kind.hold_again() };
         Self(self.0)
     }
 
@@ -162,28 +154,20 @@ impl Held {
 impl Entry {
     fn new() -> Self {
         Self {
-            refs: AtomicU32::new(0),
+            kind: Slot::default(),
             fds: AtomicU32::new(0),
-            live: AtomicBool::new(false),
-            kind: std::cell::UnsafeCell::new(None),
             next: AtomicPtr::new(ptr::null_mut()),
         }
     }
+}
 
-    #[cold]
-    fn retire(&'static self) {
-        if !self.live.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        // SAFETY: the last reference has gone, and the table does not name the entry: nobody looks
-        // at the content but a look-up that will find that, and it does not look at the content.
-        let content = unsafe { &mut *self.kind.get() };
-        *content = None;
-        // A confined process opens no socket any more, and may not be allowed to hold signals off.
-        if !settings::is_confined() {
-            SPARE.lock().push(self);
-        }
+#[cold]
+fn retire(entry: &'static Entry, kind: Kind) {
+    // A confined process opens no socket any more, and may not be allowed to hold signals off.
+    if !settings::is_confined() {
+        SPARE.lock().push(entry);
     }
+    drop(kind);
 }
 
 fn cell(fd: RawFd) -> Option<&'static AtomicPtr<Entry>> {
@@ -198,12 +182,14 @@ pub(crate) fn find(fd: RawFd) -> Option<Held> {
         let entry = cell.load(Ordering::Acquire);
         // SAFETY: NULL, or an entry, which is never freed.
         let entry = unsafe { entry.as_ref() }?;
-        entry.refs.fetch_add(1, Ordering::AcqRel);
-        if ptr::eq(cell.load(Ordering::Acquire), entry) {
-            return Some(Held(entry));
+        if !entry.kind.hold() {
+            continue; // It was closed in between, and the table names it no more.
         }
-        // It was closed in between; what the entry is now is not ours to end, unless we are last.
-        drop(Held(entry));
+        let held = Held(entry);
+        if ptr::eq(cell.load(Ordering::Acquire), entry) {
+            return Some(held);
+        }
+        // It was closed in between. What the entry is now goes with this if it is the last to go.
     }
 }
 
@@ -218,12 +204,9 @@ pub(crate) fn install(fd: RawFd, kind: Kind) {
     let Some(cell) = cell(fd) else { return };
     let spare = SPARE.lock().pop();
     let Some(entry) = spare else { return drop(remove(fd)) };
-    entry.refs.fetch_add(1, Ordering::AcqRel);
-    // SAFETY: nobody looks at the content of a spare entry, or of the fresh one.
-    let content = unsafe { &mut *entry.kind.get() };
-    *content = Some(kind);
-    entry.fds.store(1, Ordering::Release);
-    entry.live.store(true, Ordering::Release);
+    entry.fds.store(1, Ordering::Relaxed);
+    // SAFETY: fresh, or spare, which it is since its last content was taken out.
+    unsafe { entry.kind.fill(kind) };
     note_end(fd);
     let old = cell.swap(ptr::from_ref(entry).cast_mut(), Ordering::AcqRel);
     abandon(old);
@@ -232,7 +215,7 @@ pub(crate) fn install(fd: RawFd, kind: Kind) {
 /// `copy` stands for the same open file as `held` from now on.
 pub(crate) fn share(held: &Held, copy: RawFd) {
     let Some(cell) = cell(copy) else { return };
-    held.0.refs.fetch_add(1, Ordering::AcqRel);
+    std::mem::forget(held.again()); // The descriptor's.
     held.0.fds.fetch_add(1, Ordering::AcqRel);
     note_end(copy);
     let old = cell.swap(ptr::from_ref(held.0).cast_mut(), Ordering::AcqRel);

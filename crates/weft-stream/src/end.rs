@@ -430,6 +430,13 @@ impl End {
         (come.wrapping_add(named), self.tx.returned())
     }
 
+    /// When the oldest of the unread bytes came, as [`weft_sys::time_stamp`].
+    #[inline]
+    #[must_use]
+    pub fn arrived_at(&self) -> u64 {
+        self.rx.words().arrived_at.load(Ordering::Relaxed)
+    }
+
     /// Whether the program is told that it may write.
     #[inline]
     #[must_use]

@@ -128,6 +128,8 @@ pub(crate) mod direction {
     pub(crate) const LOCK: usize = 48;
     pub(crate) const MESSAGES: usize = 56;
     pub(crate) const STALLS: usize = 64;
+    /// When the oldest of the unread bytes were put ([`weft_sys::time_stamp`]).
+    pub(crate) const ARRIVED_AT: usize = 72;
     /// Under flow control by credits: buffers filled so far.
     pub(crate) const FILLED: usize = 80;
     /// Summed over all stalls: bytes unread then, and bytes that there is memory for.

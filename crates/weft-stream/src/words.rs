@@ -140,6 +140,8 @@ pub(crate) struct Direction {
     pub(crate) lock: &'static AtomicU32,
     pub(crate) messages: &'static AtomicU64,
     pub(crate) stalls: &'static AtomicU64,
+    /// When the oldest of the unread bytes were put.
+    pub(crate) arrived_at: &'static AtomicU64,
     /// Under flow control by credits: buffers filled so far.
     pub(crate) filled: &'static AtomicU64,
     pub(crate) stalled_used: &'static AtomicU64,
@@ -178,6 +180,7 @@ impl Direction {
             lock: word(direction::LOCK),
             messages: word64(direction::MESSAGES),
             stalls: word64(direction::STALLS),
+            arrived_at: word64(direction::ARRIVED_AT),
             filled: word64(direction::FILLED),
             stalled_used: word64(direction::STALLED_USED),
             stalled_allotted: word64(direction::STALLED_ALLOTTED),
@@ -207,6 +210,7 @@ impl Direction {
             self.bells,
             self.messages,
             self.stalls,
+            self.arrived_at,
             self.posted,
             self.sources_taken,
             self.pulled,

@@ -30,9 +30,11 @@ mod shared_lock;
 #[cfg(not(loom))]
 mod signal_lock;
 mod slot;
+mod slot_state;
 mod socket;
 mod spin;
 mod thread;
+mod time_stamp;
 mod udp;
 mod userfault;
 mod wait;
@@ -69,10 +71,12 @@ pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread, hide_threads};
 #[cfg(not(loom))]
 pub use signal_lock::{SignalLock, SignalLockGuard, SignalsHeld};
-pub use slot::SlotState;
+pub use slot::Slot;
+pub use slot_state::SlotState;
 pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
+pub use time_stamp::time_stamp;
 pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use userfault::UserFault;
 pub use wait::wait_readable;

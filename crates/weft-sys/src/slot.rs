@@ -1,83 +1,129 @@
-//! The state of a slot in shared memory, with the generation of what has it.
+//! A place for a value that threads look up while others take it away and put in the next one.
 //!
-//! Several processes may decide at once that a slot has no owner any more: the two ends of a
-//! connection, and whoever looks for what killed processes left behind. Every transition is one
-//! compare-and-swap on a word that holds state *and* generation, so one of them frees the slot, and
-//! nobody frees what has been given to another owner in the meantime.
+//! The places live for ever, and are used again and again. A table names the place of a value; a
+//! thread that looks it up counts itself in ([`Slot::hold`]) and then looks whether the table still
+//! names the place. In between the value may have gone, and another may be there. So a count of
+//! zero never rises but by [`Slot::fill`]: whoever comes late holds nothing, or holds the next
+//! value, which stays until that thread finds that it is not what it looked for.
+//!
+//! # Safety
+//! The value is written by [`Slot::fill`], before the count is more than zero, and taken by whoever
+//! makes it zero; in between it is shared by those who hold it.
+#![allow(unsafe_code)]
 
-use crate::atomic::{AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::cell::UnsafeCell;
+#[cfg(not(loom))]
+use std::cell::UnsafeCell;
 
-/// Nobody has the slot.
-const FREE: u64 = 0;
-/// Its owner fills it in; nobody else knows it.
-const PREPARED: u64 = 1;
-/// It is in use.
-const LIVE: u64 = 2;
-/// One process cleans it up.
-const RELEASING: u64 = 3;
+use crate::atomic::{AtomicU32, Ordering, fence};
 
-const GENERATION_SHIFT: u32 = 32;
+/// A place for a value, empty at first.
+#[derive(Debug)]
+pub struct Slot<T> {
+    /// Those who hold the value; 0: there is none.
+    holders: AtomicU32,
+    value: UnsafeCell<Option<T>>,
+}
 
-/// The word of a slot. It may have any value: other processes write it.
-#[derive(Clone, Copy, Debug)]
-pub struct SlotState<'a>(&'a AtomicU64);
+// SAFETY: threads that hold the value share it, and any of them may be the one that takes it out.
+unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
-impl<'a> SlotState<'a> {
-    /// The state that `word` holds. Zero is a free slot.
-    #[must_use]
-    pub fn on(word: &'a AtomicU64) -> Self {
-        Self(word)
-    }
-
-    /// Begins the next generation and returns it. Only for whoever has reserved the slot (by its
-    /// bit in a bitmap).
-    #[must_use]
-    pub fn prepare(self) -> u32 {
-        let next = self.generation().wrapping_add(1);
-        self.0.store(word(PREPARED, next), Ordering::Release);
-        next
-    }
-
-    /// Puts a prepared slot into use: from here on others may find and free it.
-    pub fn publish(self, generation: u32) {
-        self.0.store(word(LIVE, generation), Ordering::Release);
-    }
-
-    /// The generation of a slot in use.
-    #[must_use]
-    pub fn live(self) -> Option<u32> {
-        let word = self.0.load(Ordering::Acquire);
-        (word & STATE_MASK == LIVE).then_some((word >> GENERATION_SHIFT) as u32)
-    }
-
-    /// How many owners the slot has had.
-    #[inline]
-    #[must_use]
-    pub fn generation(self) -> u32 {
-        (self.0.load(Ordering::Acquire) >> GENERATION_SHIFT) as u32
-    }
-
-    /// Begins to free the slot if it is still of this generation. Returns `true` to one caller, who
-    /// cleans it up and then calls [`SlotState::free`].
-    #[must_use]
-    pub fn release(self, generation: u32) -> bool {
-        let to = word(RELEASING, generation);
-        [LIVE, PREPARED].into_iter().any(|state| {
-            let from = word(state, generation);
-            self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
-    }
-
-    /// Ends what [`SlotState::release`] began, before the slot's bit is given back.
-    pub fn free(self, generation: u32) {
-        self.0.store(word(FREE, generation), Ordering::Release);
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self { holders: AtomicU32::new(0), value: UnsafeCell::new(None) }
     }
 }
 
-const STATE_MASK: u64 = (1 << GENERATION_SHIFT) - 1;
+impl<T> Slot<T> {
+    /// Puts a value in, which the caller holds.
+    ///
+    /// # Safety
+    /// The caller alone fills the place: it is fresh, or has been empty since [`Slot::release`] has
+    /// given the last value to the caller, or to somebody who has left the place to it.
+    pub unsafe fn fill(&self, value: T) {
+        // SAFETY: the caller's promise; nobody holds what is in an empty place.
+        self.write(|place| unsafe { *place = Some(value) });
+        self.holders.store(1, Ordering::Release);
+    }
 
-fn word(state: u64, generation: u32) -> u64 {
-    u64::from(generation) << GENERATION_SHIFT | state
+    /// Holds the value that is there, whichever that is. `false`: there is none.
+    #[inline]
+    #[must_use]
+    pub fn hold(&self) -> bool {
+        let mut holders = self.holders.load(Ordering::Relaxed);
+        while holders != 0 {
+            let more = holders + 1;
+            let tried = self.holders.compare_exchange_weak(
+                holders,
+                more,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            match tried {
+                Ok(_) => return true,
+                Err(now) => holders = now,
+            }
+        }
+        false
+    }
+
+    /// Holds it once more.
+    ///
+    /// # Safety
+    /// The caller holds it.
+    #[inline]
+    pub unsafe fn hold_again(&self) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends a hold. Returns the value if it was the last one: the place is the caller's to fill.
+    ///
+    /// # Safety
+    /// The caller holds it, and does not any more.
+    #[inline]
+    #[must_use]
+    pub unsafe fn release(&self) -> Option<T> {
+        if self.holders.fetch_sub(1, Ordering::Release) != 1 {
+            return None;
+        }
+        fence(Ordering::Acquire);
+        // SAFETY: nobody else holds it, and nobody can from here on.
+        self.write(|place| unsafe { (*place).take() })
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// The caller holds it, for as long as it uses the reference.
+    #[inline]
+    pub unsafe fn get(&self) -> Option<&T> {
+        // SAFETY: the caller's promise; it is not written while somebody holds it.
+        self.read(|place| unsafe { (*place).as_ref() })
+    }
+
+    #[cfg(not(loom))]
+    fn write<R>(&self, act: impl FnOnce(*mut Option<T>) -> R) -> R {
+        act(self.value.get())
+    }
+
+    #[cfg(not(loom))]
+    fn read<'a, R>(&'a self, act: impl FnOnce(*const Option<T>) -> R) -> R
+    where
+        T: 'a,
+    {
+        act(self.value.get())
+    }
+
+    #[cfg(loom)]
+    fn write<R>(&self, act: impl FnOnce(*mut Option<T>) -> R) -> R {
+        self.value.with_mut(act)
+    }
+
+    #[cfg(loom)]
+    fn read<R>(&self, act: impl FnOnce(*const Option<T>) -> R) -> R {
+        self.value.with(act)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -85,91 +131,125 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_freed_once_for_each_generation() {
-        let word = AtomicU64::new(0);
-        let slot = SlotState::on(&word);
-        assert_eq!((slot.live(), slot.generation()), (None, 0));
-        assert!(!slot.release(0), "a free slot");
-        let first = slot.prepare();
-        assert_eq!(slot.live(), None, "nobody else knows it yet");
-        slot.publish(first);
-        assert_eq!(slot.live(), Some(first));
-        assert!(slot.release(first) && !slot.release(first));
-        slot.free(first);
-        let second = slot.prepare();
-        slot.publish(second);
-        assert!(!slot.release(first), "an owner of before");
-        assert_eq!(slot.live(), Some(second));
-    }
-
-    #[test]
-    fn an_unpublished_slot_can_be_given_back() {
-        let word = AtomicU64::new(0);
-        let slot = SlotState::on(&word);
-        let generation = slot.prepare();
-        assert!(slot.release(generation));
+    fn an_empty_slot_is_not_held() {
+        let slot = Slot::default();
+        assert!(!slot.hold());
+        // SAFETY: fresh.
+        unsafe { slot.fill(7) };
+        assert!(slot.hold());
+        // SAFETY: held twice.
+        assert_eq!(unsafe { slot.get() }, Some(&7));
+        // SAFETY: likewise.
+        assert_eq!(unsafe { slot.release() }, None);
+        // SAFETY: held once.
+        assert_eq!(unsafe { slot.release() }, Some(7));
+        assert!(!slot.hold());
     }
 }
 
+/// Every order in which look-ups, closes and opens can meet: `make test` runs it with `--cfg loom`.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use loom::sync::Arc;
+    use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    /// A slot, the bit that reserves it, and a count of those who believe that it is theirs.
-    struct Shared {
-        state: AtomicU64,
-        bit: AtomicU64,
-        owners: AtomicU64,
+    /// A descriptor table of two numbers: each names one more than the index of a slot, whose value
+    /// is the number; 0: closed.
+    struct Table {
+        numbers: [AtomicU32; 2],
+        slots: [Slot<u32>; 2],
+        spare: Mutex<Vec<u32>>,
     }
 
-    fn take(shared: &Shared) -> Option<u32> {
-        let taken = shared.bit.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
-        taken.ok()?;
-        assert_eq!(shared.owners.fetch_add(1, Ordering::AcqRel), 0, "one owner at a time");
-        let slot = SlotState::on(&shared.state);
-        let generation = slot.prepare();
-        slot.publish(generation);
-        Some(generation)
-    }
+    impl Table {
+        fn new() -> Self {
+            let table = Self {
+                numbers: [AtomicU32::new(0), AtomicU32::new(0)],
+                slots: [Slot::default(), Slot::default()],
+                spare: Mutex::new(vec![1, 0]),
+            };
+            table.open(0);
+            table
+        }
 
-    fn free(shared: &Shared, generation: u32) {
-        let slot = SlotState::on(&shared.state);
-        if slot.release(generation) {
-            shared.owners.fetch_sub(1, Ordering::AcqRel);
-            slot.free(generation);
-            shared.bit.store(0, Ordering::Release);
+        fn open(&self, number: u32) {
+            let index = self.spare.lock().expect("no panic").pop().expect("few are open");
+            let slot = &self.slots[index as usize];
+            // SAFETY: it was spare.
+            unsafe { slot.fill(number) };
+            self.numbers[number as usize].store(index + 1, Ordering::Release);
+        }
+
+        fn close(&self, number: u32) {
+            let index = self.numbers[number as usize].swap(0, Ordering::AcqRel);
+            if index != 0 {
+                self.release(index - 1);
+            }
+        }
+
+        fn release(&self, index: u32) {
+            // SAFETY: held by the table, or by `find`.
+            if unsafe { self.slots[index as usize].release() }.is_some() {
+                let mut spare = self.spare.lock().expect("no panic");
+                assert!(!spare.contains(&index), "given back once");
+                spare.push(index);
+            }
+        }
+
+        /// Looks a number up, and what it is.
+        fn find(&self, number: u32) -> Option<u32> {
+            let cell = &self.numbers[number as usize];
+            loop {
+                let index = cell.load(Ordering::Acquire).checked_sub(1)?;
+                if !self.slots[index as usize].hold() {
+                    if cell.load(Ordering::Acquire) == index + 1 {
+                        thread::yield_now();
+                    }
+                    continue;
+                }
+                if cell.load(Ordering::Acquire) == index + 1 {
+                    // SAFETY: held.
+                    let value = unsafe { self.slots[index as usize].get() }.copied();
+                    self.release(index);
+                    return Some(value.expect("a value is held"));
+                }
+                self.release(index);
+            }
         }
     }
 
-    /// Two sweepers free what the dead left behind, while a third process takes the slot as soon as
-    /// it is free: its slot stays its own.
+    /// A look-up finds what the number is, or nothing, whatever is closed and opened meanwhile.
     #[test]
-    fn sweepers_never_free_a_later_owner() {
+    fn a_lookup_beside_close_and_open_finds_its_own() {
         loom::model(|| {
-            let shared = Arc::new(Shared {
-                state: AtomicU64::new(0),
-                bit: AtomicU64::new(0),
-                owners: AtomicU64::new(0),
+            let table = Arc::new(Table::new());
+            let other = Arc::clone(&table);
+            let closer = thread::spawn(move || {
+                other.close(0);
+                other.open(1);
+                other.close(1);
             });
-            let dead = take(&shared).expect("a free slot");
-            let sweepers: Vec<_> = (0..2)
-                .map(|_| {
-                    let shared = Arc::clone(&shared);
-                    thread::spawn(move || free(&shared, dead))
-                })
-                .collect();
-            let taken = take(&shared);
-            sweepers.into_iter().for_each(|sweeper| sweeper.join().expect("no panic"));
-            let owners = shared.owners.load(Ordering::Acquire);
-            match taken {
-                Some(generation) => {
-                    assert_eq!(SlotState::on(&shared.state).live(), Some(generation));
-                    assert_eq!((owners, shared.bit.load(Ordering::Acquire)), (1, 1));
-                }
-                None => assert_eq!((owners, shared.bit.load(Ordering::Acquire)), (0, 0)),
-            }
+            assert!(table.find(0).is_none_or(|value| value == 0));
+            closer.join().expect("no panic");
+            assert_eq!(table.find(1), None);
+            assert_eq!(table.spare.lock().expect("no panic").len(), 2, "all are spare");
+        });
+    }
+
+    /// The same where the number is opened again.
+    #[test]
+    fn a_lookup_beside_reuse_of_its_number_finds_its_own() {
+        loom::model(|| {
+            let table = Arc::new(Table::new());
+            let other = Arc::clone(&table);
+            let closer = thread::spawn(move || {
+                other.close(0);
+                other.open(0);
+            });
+            assert!(table.find(0).is_none_or(|value| value == 0));
+            closer.join().expect("no panic");
+            assert_eq!(table.find(0), Some(0));
         });
     }
 }

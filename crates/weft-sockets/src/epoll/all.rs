@@ -1,4 +1,4 @@
-//! All instances: what a close or a fork means for them.
+//! All instances: their birth, and what a close or a fork means for them.
 //!
 //! # Safety
 //! Locks that are frozen before a fork are looked into, and thawed, by the thread that forks.
@@ -7,79 +7,169 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use super::{ALL, Epoll, Watches};
-use crate::table;
-use crate::table::{Held, Kind};
+use weft_sys::{Lock, LockGuard};
+
+use super::{Epoll, Reach, Registered, leave, sharing, wakeup};
+use crate::table::{self, Held, Kind};
+use crate::{errno, process, settings};
+
+/// Every instance that is known.
+static ALL: Lock<Vec<Held>> = Lock::new(Vec::new());
+
+/// The program has made an instance, if the call has succeeded. An instance is known from here on,
+/// before anybody can copy it.
+pub(crate) fn created(fd: RawFd) {
+    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+        return;
+    }
+    let before = errno::get();
+    table::install(fd, Kind::Epoll(Epoll::new(fd)));
+    if let Some(held) = table::find(fd) {
+        let mut all = ALL.lock();
+        // Some may have been closed behind our back.
+        let gone: Vec<Held> = all.extract_if(.., |held| held.descriptors() == 0).collect();
+        all.push(held);
+        drop(all);
+        drop(gone);
+    }
+    wakeup::follow_note();
+    errno::set_raw(before);
+}
+
+/// An instance that others have made is known from here on, and stays the kernel's.
+pub(super) fn adopt(fd: RawFd) -> Option<Held> {
+    created(fd);
+    table::find(fd)
+}
+
+pub(super) fn try_lock() -> Option<LockGuard<'static, Vec<Held>>> {
+    ALL.try_lock()
+}
 
 /// The last descriptor of a socket that is watched is about to be closed.
 pub(crate) fn forget(socket: &Held) {
-    for_each(|_, watches| {
+    for_each(|instance| {
+        let mut watches = instance.lock();
         while let Some(place) = watches.place_of(socket) {
+            let name = watches.places[place].as_ref().map(|watch| (watch.fd, watch.is_orphan));
             watches.remove(place);
+            if let Some((fd, false)) = name {
+                watches.names.remove(fd);
+            }
         }
     });
 }
 
-/// A descriptor of a socket that is watched is about to be closed; another one stays open.
+/// A descriptor of a socket that is watched is about to be closed; another one stays open, and so
+/// the kernel goes on to watch it, but will change nothing any more.
 pub(crate) fn go_by(socket: &Held, closed: RawFd, other: RawFd) {
-    for_each(|_, watches| {
-        let all = watches.places.iter_mut().flatten();
-        all.filter(|watch| watch.via == closed && watch.socket.is(socket))
-            .for_each(|watch| watch.via = other);
+    for_each(|instance| {
+        let mut watches = instance.lock();
+        let Some(place) = watches.find(socket, closed) else { return };
+        let epoll = instance.fd();
+        if watches.is_detached(place) {
+            return watches.delete_detached(epoll, place);
+        }
+        if let Some(watch) = watches.places[place].as_mut() {
+            leave(&watch.socket, closed);
+            watch.is_kernels = true;
+            if watch.is_woken || watch.registered != Registered::Whole {
+                watch.is_woken = false;
+                watch.register(epoll, Registered::Whole);
+            }
+            watch.is_orphan = true;
+            watch.fd = other;
+        }
+        watches.by_fd.remove(&closed);
+        watches.by_fd.insert(other, place);
+        watches.pass_on_orphan(epoll, place);
+        watches.forget_if_over(place);
     });
 }
 
-/// The last descriptor of an instance is about to be closed.
-pub(crate) fn closing(epoll: RawFd, instance: &Epoll) {
-    ALL.lock().retain(|&other| other != epoll);
-    let mut watches = instance.watches.lock();
-    for place in 0..watches.places.len() {
-        watches.remove(place);
+/// A descriptor of an instance is about to be closed.
+pub(crate) fn closing(held: &Held, instance: &Epoll, fd: RawFd) {
+    if held.descriptors() > 0 {
+        if instance.fd() == fd {
+            let is_copy = |other: &RawFd| table::find(*other).is_some_and(|it| it.is(held));
+            let other = table::within(0, u32::MAX).find(is_copy);
+            instance.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
+        }
+        return;
     }
-    watches.drop_alarm();
+    {
+        let mut watches = instance.lock();
+        if watches.sleep.is_anyone_asleep() {
+            // They sleep on, and the kernel alone can wake them.
+            instance.kernels.store(true, Ordering::Relaxed);
+            watches.fall_back(fd, Reach::Nested);
+        }
+        for place in 0..watches.places.len() {
+            watches.remove(place);
+        }
+        watches.drop_alarm();
+        instance.fd.store(-1, Ordering::Relaxed);
+    }
+    let mut all = ALL.lock();
+    let gone: Vec<Held> = all.extract_if(.., |other| other.is(held)).collect();
+    drop(all);
+    drop(gone);
+    wakeup::follow_note();
 }
 
 /// The process is confined: all that is watched is the kernel's to tell.
 pub(crate) fn surrender() {
-    for_each(|epoll, watches| watches.surrender(epoll));
+    for_each(|instance| instance.lock().surrender(instance.fd()));
     let is_over = |fd: &RawFd| match table::find(*fd).as_deref() {
-        Some(Kind::Epoll(instance)) => instance.watches.lock().is_empty(),
+        Some(Kind::Epoll(instance)) => instance.lock().is_empty(),
         _ => false,
     };
     table::within(0, u32::MAX).filter(is_over).for_each(|fd| drop(table::remove(fd)));
-    ALL.lock().retain(|&epoll| table::knows(epoll));
 }
 
 /// This is a child just born: what the parent has armed is the parent's.
 pub(crate) fn forked() {
-    for_each(|_, watches| {
+    sharing::forked();
+    wakeup::forked();
+    for_each(|instance| {
+        instance.sharing.inherit();
+        let mut watches = instance.lock();
         for watch in watches.places.iter_mut().flatten() {
-            (watch.armed, watch.tagged) = (false, false);
+            (watch.is_armed, watch.is_tagged) = (false, false);
             if let Kind::Stream(stream) = &*watch.socket {
                 stream.armed().store(0, Ordering::Relaxed);
             }
         }
         watches.forget_alarm();
-        watches.heat_all();
+        watches.start_polling_all();
     });
 }
 
-pub(super) fn for_each(mut act: impl FnMut(RawFd, &mut Watches)) {
+pub(super) fn for_each(mut act: impl FnMut(&Epoll)) {
     let all = ALL.lock();
-    for &epoll in all.iter() {
-        if let Some(held) = table::find(epoll)
-            && let Kind::Epoll(instance) = &*held
-        {
-            act(epoll, &mut instance.watches.lock());
+    for held in all.iter() {
+        if let Kind::Epoll(instance) = &**held {
+            act(instance);
         }
     }
+    drop(all);
+    wakeup::follow_note();
 }
 
-/// Before a fork: no other thread is in the middle of a change.
+/// Before a fork: no other thread is in the middle of a change. A child may use what there is.
 pub(crate) fn freeze() {
+    for_each(|instance| {
+        let mut watches = instance.lock();
+        watches.is_exposed = true;
+        if !instance.sharing.can_be_told() && !instance.is_kernels() {
+            instance.kernels.store(true, Ordering::Relaxed);
+            watches.fall_back(instance.fd(), Reach::Shared);
+        }
+    });
+    sharing::freeze();
     ALL.freeze();
     // SAFETY: frozen just now, and not thawed.
-    for_each_instance(unsafe { ALL.peek() }, |instance| instance.watches.freeze());
+    for_each_of(unsafe { ALL.peek() }, |instance| instance.watches.freeze());
 }
 
 /// After it, in the parent and in the child.
@@ -90,14 +180,16 @@ pub(crate) unsafe fn thaw() {
     // SAFETY: still frozen.
     let all = unsafe { ALL.peek() };
     // SAFETY: the caller's promise; instances are added and removed under the frozen lock only.
-    for_each_instance(all, |instance| unsafe { instance.watches.thaw() });
+    for_each_of(all, |instance| unsafe { instance.watches.thaw() });
     // SAFETY: likewise.
     unsafe { ALL.thaw() };
+    // SAFETY: likewise.
+    unsafe { sharing::thaw() };
 }
 
-fn for_each_instance(all: &[RawFd], act: impl Fn(&Epoll)) {
-    for held in all.iter().filter_map(|&epoll| table::find(epoll)) {
-        if let Kind::Epoll(instance) = &*held {
+fn for_each_of(all: &[Held], act: impl Fn(&Epoll)) {
+    for held in all {
+        if let Kind::Epoll(instance) = &**held {
             act(instance);
         }
     }

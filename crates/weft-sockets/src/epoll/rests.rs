@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use libc::{c_int, epoll_event};
 
-use super::{EDGE, EXCLUSIVE, IN, ONESHOT, Watch, Watches, kernel_control};
+use super::{EDGE, IN, ONESHOT, Registered, Watch, Watches};
 use crate::stream::Stream;
 use crate::table::{Held, Kind};
 
@@ -19,18 +19,14 @@ impl Watches {
     /// Gives the kernel what the program has asked for. What has a rest stays.
     pub(super) fn surrender(&mut self, epoll: RawFd) {
         for place in 0..self.places.len() {
-            let Some(watch) = &self.places[place] else { continue };
-            let events = if watch.spent { ONESHOT } else { watch.events };
-            let theirs = Some(epoll_event { events, u64: watch.data });
-            if watch.dormant || watch.events & EXCLUSIVE != 0 {
-                kernel_control(epoll, libc::EPOLL_CTL_DEL, watch.via, None);
+            let Some(watch) = &mut self.places[place] else { continue };
+            if watch.is_detached {
+                self.delete_detached(epoll, place);
+                continue;
             }
-            if watch.events & EXCLUSIVE != 0 && !watch.dormant {
-                kernel_control(epoll, libc::EPOLL_CTL_ADD, watch.via, theirs);
-            } else if !watch.dormant {
-                kernel_control(epoll, libc::EPOLL_CTL_MOD, watch.via, theirs);
-            }
-            if watch.dormant || !watch.has_rest() {
+            watch.is_woken = false;
+            watch.register(epoll, Registered::Whole);
+            if !watch.has_rest() {
                 self.remove(place);
             }
         }
@@ -50,11 +46,12 @@ impl Watches {
     /// What there is to read from memory. `None`: nothing; the kernel is to be asked.
     pub(super) fn tell_rests(&mut self, events: &mut [epoll_event]) -> Option<c_int> {
         let wanted =
-            |watch: &&mut Watch| watch.events & IN != 0 && !watch.spent && watch.has_rest();
+            |watch: &&mut Watch| watch.events & IN != 0 && !watch.is_disabled && watch.has_rest();
         let mut found = 0;
         for (watch, event) in self.places.iter_mut().flatten().filter(wanted).zip(events) {
             *event = epoll_event { events: IN, u64: watch.data };
-            watch.spent = watch.events & (EDGE | ONESHOT) != 0; // Until it is asked for again.
+            // Until it is asked for again.
+            watch.is_disabled = watch.events & (EDGE | ONESHOT) != 0;
             found += 1;
         }
         (found > 0).then_some(found)

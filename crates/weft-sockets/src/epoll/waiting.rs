@@ -1,11 +1,11 @@
 //! One call of `epoll_wait(2)`.
 
-use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{Epoll, MARK};
+use super::Epoll;
+use super::alarm::Begun;
 use crate::remote;
 use crate::wait::{self, Wait};
 
@@ -13,35 +13,58 @@ use crate::wait::{self, Wait};
 /// watches: connections to be accepted and timers must not wait for ever. A question costs about a
 /// hundredth of this.
 const RINGS_ALONE_NS: u64 = 10_000;
-/// How long a writer sleeps whose peer cannot ring.
+/// The same where so many sockets are at rest that they are not looked at for what came first.
+const MANY_AT_REST_NS: u64 = 1_000;
+/// How long a writer sleeps whose peer cannot notify.
 const NAP_NS: u64 = 1_000_000;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
 /// The kernel's wait with a timeout in nanoseconds.
-pub(super) type Sleep<'a> = dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int + 'a;
+pub(crate) type Sleep<'a> = dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int + 'a;
 
 /// A thread's wait for an instance's events.
 pub(super) struct Waiting<'a, 'b> {
     instance: &'a Epoll,
-    epoll: RawFd,
     sleep: &'a mut Sleep<'b>,
     /// Its number.
     round: u64,
+    /// Others must know when the thread sleeps no more, also if it is cancelled.
+    begun: Option<Begun>,
+}
+
+impl Drop for Waiting<'_, '_> {
+    fn drop(&mut self) {
+        let mut watches = self.instance.lock();
+        if let Some(begun) = self.begun.take() {
+            watches.end_sleep(begun);
+        }
+        watches.end_wait();
+        watches.pass_on(self.instance.fd());
+    }
 }
 
 impl<'a, 'b> Waiting<'a, 'b> {
-    pub(super) fn new(instance: &'a Epoll, epoll: RawFd, sleep: &'a mut Sleep<'b>) -> Self {
-        let mut watches = instance.watches.lock();
-        watches.round += 1;
-        Self { instance, epoll, sleep, round: watches.round }
+    pub(super) fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>) -> Self {
+        let round = instance.lock().begin_wait();
+        Self { instance, sleep, round, begun: None }
     }
 
     /// As `epoll_wait(2)`: how many events there are, or negative.
     pub(super) fn wait(&mut self, events: &mut [epoll_event], timeout_ns: Option<u64>) -> c_int {
+        let (is_empty, are_many) = {
+            let watches = self.instance.lock();
+            (watches.is_empty(), watches.are_many_at_rest())
+        };
+        let deadline = || timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
+        if is_empty && timeout_ns != Some(0) {
+            let deadline = deadline();
+            return self.sleep_until(events, deadline, None);
+        }
         // Who does not wait may ask for what it has just done itself, to an eventfd(2) say.
-        let is_due = timeout_ns == Some(0) || self.is_asked_before(RINGS_ALONE_NS);
+        let alone = if are_many { MANY_AT_REST_NS } else { RINGS_ALONE_NS };
+        let is_due = timeout_ns == Some(0) || self.is_asked_before(alone);
         // The kernel must not fill a short list each time.
         if !is_due || self.instance.crowded.swap(false, Ordering::Relaxed) {
             let found = self.collect(events);
@@ -50,48 +73,84 @@ impl<'a, 'b> Waiting<'a, 'b> {
             }
         }
         // Who finds nothing goes to sleep, and is told then what the kernel has.
-        if timeout_ns == Some(0) || !self.instance.watches.lock().are_quiet(self.epoll) {
+        if timeout_ns == Some(0) || !self.instance.lock().are_quiet(self.instance.fd()) {
             let asked = self.ask_and_collect(events);
             if asked != 0 || timeout_ns == Some(0) {
                 return asked;
             }
         }
         let wait = Wait::begin(&self.instance.spin);
-        let began = wait::now();
-        let deadline = timeout_ns.map(|timeout| began.saturating_add(timeout));
+        let deadline = timeout_ns.map(|timeout| wait.began().saturating_add(timeout));
+        self.sleep_until(events, deadline, Some(wait))
+    }
+
+    /// Looks, and sleeps, until there is something.
+    fn sleep_until(
+        &mut self,
+        events: &mut [epoll_event],
+        deadline: Option<u64>,
+        wait: Option<Wait<'_>>,
+    ) -> c_int {
+        let end = |wait: Option<Wait<'_>>, result| {
+            wait.map(Wait::end);
+            result
+        };
         loop {
-            if let Some(result) = self.look(&wait, events, deadline) {
-                wait.end();
-                return result;
+            if let Some(looked) = &wait
+                && let Some(result) = self.look(looked, events, deadline)
+            {
+                return end(wait, result);
             }
-            let (begun, is_any) = {
-                let mut watches = self.instance.watches.lock();
-                (watches.begin_sleep(self.epoll), !watches.hot.is_empty())
+            let is_any = {
+                let mut watches = self.instance.lock();
+                self.begun = Some(watches.begin_sleep(self.instance.fd()));
+                !watches.polled.is_empty()
             };
-            let found = if is_any { self.collect(events) } else { 0 };
-            if found > 0 {
-                self.instance.watches.lock().end_sleep(begun);
-                wait.end();
-                return number(found);
-            }
-            let all_ring = self.instance.watches.lock().cool_all();
+            let found = if is_any { self.collect_or_rest(events) } else { Ok(true) };
+            let all_notify = match found {
+                Err(found) => return end(wait, number(found)),
+                Ok(all_notify) => all_notify,
+            };
             let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
-            let nap = if all_ring { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
+            let nap = if all_notify { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
             let slept = (self.sleep)(events, nap);
-            self.instance.watches.lock().end_sleep(begun);
             if slept < 0 {
                 return slept;
             }
-            let told = self.translate(events, slept);
-            let total = told + self.collect(&mut events[told..]);
+            let total = self.wake_up(events, slept);
             if total > 0 {
-                wait.end();
-                return number(total);
+                return end(wait, number(total));
             }
             if deadline.is_some_and(|deadline| wait::now() >= deadline) {
                 return 0;
             }
+            self.instance.notice_sharing();
         }
+    }
+
+    /// The last look before a sleep. `Err`: so many events; `Ok`: whether all peers notify.
+    fn collect_or_rest(&mut self, events: &mut [epoll_event]) -> Result<bool, usize> {
+        remote::drive();
+        let mut watches = self.instance.lock();
+        match watches.collect(self.instance.fd(), events, self.round) {
+            0 => Ok(watches.rest_all()),
+            found => Err(found),
+        }
+    }
+
+    /// What there is after a sleep, in which the kernel has told of so much.
+    fn wake_up(&mut self, events: &mut [epoll_event], slept: c_int) -> usize {
+        {
+            let mut watches = self.instance.lock();
+            if let Some(begun) = self.begun.take() {
+                watches.end_sleep(begun);
+            }
+            if watches.is_empty() {
+                return usize::try_from(slept).unwrap_or(0);
+            }
+        }
+        let told = self.translate(events, slept);
+        told + self.collect(&mut events[told..])
     }
 
     /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
@@ -103,7 +162,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
     ) -> Option<c_int> {
         let most = deadline
             .map_or(SPIN_MAX_NS, |deadline| deadline.saturating_sub(wait::now()).min(SPIN_MAX_NS));
-        if !wait.would_look() || self.instance.watches.lock().hot.is_empty() {
+        if !wait.would_look() || self.instance.lock().polled.is_empty() {
             return None;
         }
         let mut result = None;
@@ -136,26 +195,24 @@ impl<'a, 'b> Waiting<'a, 'b> {
         }
         let told = self.translate(events, found);
         if told == 0 {
-            self.instance.watches.lock().open_inboxes();
+            self.instance.lock().open_inboxes();
         }
         self.instance.crowded.store(told == events.len(), Ordering::Relaxed);
         number(told + self.collect(&mut events[told..]))
     }
 
-    /// Puts the program's data back into the kernel's events, and takes out those that are not the
-    /// program's to know yet. Returns how many are left.
+    /// Takes out those of the kernel's events that are not the program's to know yet. Returns how
+    /// many are left.
     fn translate(&self, events: &mut [epoll_event], found: c_int) -> usize {
         let found = usize::try_from(found).unwrap_or(0).min(events.len());
-        let mut watches = self.instance.watches.lock();
+        if found == 0 {
+            return 0;
+        }
+        let mut watches = self.instance.lock();
         let mut kept = 0;
         for index in 0..found {
             let event = events[index];
-            let told = if event.u64 >> 48 == MARK >> 48 {
-                watches.told(self.epoll, event, self.round)
-            } else {
-                Some(event)
-            };
-            if let Some(told) = told {
+            if let Some(told) = watches.translate(self.instance.fd(), event, self.round) {
                 events[kept] = told;
                 kept += 1;
             }
@@ -163,10 +220,10 @@ impl<'a, 'b> Waiting<'a, 'b> {
         kept
     }
 
-    /// Fills in the events of hot sockets.
+    /// Fills in the events of polled sockets.
     fn collect(&self, events: &mut [epoll_event]) -> usize {
         remote::drive();
-        self.instance.watches.lock().collect(self.epoll, events, self.round)
+        self.instance.lock().collect(self.instance.fd(), events, self.round)
     }
 }
 

@@ -1,102 +1,202 @@
 //! One socket in an instance.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::epoll_event;
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_stream::remote::Doorbell;
+use weft_sys::time_stamp;
 
-use super::{
-    DOORBELL, EDGE, ERR_HUP, EXCLUSIVE, IN, MODES, ONESHOT, OUT, RDHUP, Watch, changes,
-    kernel_control, mark,
-};
+use super::names::Names;
+use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
 use crate::errno;
 use crate::link::Link;
 use crate::stream::{Stream, borrow};
-use crate::table::Kind;
+use crate::table::{Held, Kind};
 
-/// What there is to tell of a socket.
-struct News {
-    events: u32,
+/// What there is to report of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct News {
+    pub(super) events: u32,
     /// What was there then, for edges.
     seen: Option<(u64, u32)>,
     /// Only that there is room again.
     of_room: bool,
+    /// Since when it is ready: the smallest are reported first.
+    pub(super) since: u64,
 }
 
 impl Watch {
+    pub(super) fn new(socket: Held, fd: RawFd, place: usize) -> Self {
+        Self {
+            socket,
+            fd,
+            place,
+            events: 0,
+            data: 0,
+            registered: Registered::Whole,
+            is_kernels: false,
+            is_orphan: false,
+            is_exposed: false,
+            is_woken: false,
+            is_detached: true,
+            is_disabled: false,
+            is_polled: false,
+            is_armed: false,
+            is_tagged: false,
+            idle_sleeps: 0,
+            idle_looks: 0,
+            doorbell: None,
+            seen: None,
+            queued_at: 0,
+            is_queued: false,
+            round: 0,
+            pending: 0,
+            pending_in: 0,
+        }
+    }
+
     /// The program waits for this from here on.
     pub(super) fn wait_for(&mut self, event: epoll_event) {
+        if self.is_detached || self.is_disabled || event.events & !self.events & (IN | OUT) != 0 {
+            self.queued_at = time_stamp(); // In the kernel's list it stays where it was.
+            self.is_queued = false;
+        }
         self.events = event.events;
         self.data = event.u64;
-        self.spent = false;
-        self.dormant = false;
+        self.is_disabled = false;
+        self.is_detached = false;
         self.seen = None;
-        self.withheld = 0;
+        self.pending = 0;
     }
 
-    /// The kernel has told of this in a wait: the program is told at the next look.
-    pub(super) fn withhold(&mut self, events: u32, round: u64) {
-        (self.withheld, self.withheld_in) = (self.withheld | events, round);
+    /// What the kernel is asked for when the rings tell the readiness.
+    pub(super) fn changes(&self, events: u32) -> u32 {
+        // A level stays for this process if a child, which knows nothing of it, takes it first.
+        let is_level = self.is_exposed && events & (IN | EDGE | ONESHOT) == IN;
+        let edge = if is_level { 0 } else { EDGE };
+        IN | RDHUP | edge | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
-    /// What the kernel has told in an earlier wait than this it tells again, unless it was asked
-    /// for what is told once.
-    pub(super) fn forget_withheld(&mut self, round: u64) {
-        if self.events & (EDGE | ONESHOT) == 0 && self.withheld_in != round {
-            self.withheld = 0;
+    /// What the kernel has of it.
+    fn mask(&self) -> u32 {
+        let asked = if self.is_disabled { self.events & MODES } else { self.events };
+        let mask = match self.registered {
+            Registered::Whole => asked,
+            Registered::WithoutRoom => asked & !OUT,
+            Registered::Changes => self.changes(self.events),
+            Registered::Announced => asked | OUT,
+        };
+        match self.registered {
+            _ if !self.is_woken => mask,
+            Registered::Changes => mask | OUT | EDGE,
+            _ => mask | OUT,
         }
     }
 
-    /// What there is to tell now. Telling it uses it up.
-    pub(super) fn ready(&mut self, epoll: RawFd) -> u32 {
-        self.take_part(epoll);
-        if self.spent {
-            return 0;
+    /// Asks the kernel for something else, or for the same once more, upon which it tells again
+    /// what there is.
+    pub(super) fn register(&mut self, epoll: RawFd, registered: Registered) {
+        self.set_registered(registered);
+        self.register_again(epoll);
+    }
+
+    pub(super) fn register_again(&self, epoll: RawFd) {
+        if self.is_orphan {
+            return;
         }
-        let news = self.news();
+        let event = epoll_event { events: self.mask(), u64: self.data };
+        let before = errno::get();
+        kernel_control(epoll, libc::EPOLL_CTL_MOD, self.fd, Some(event));
+        errno::set_raw(before);
+    }
+
+    /// The kernel has been asked for it.
+    pub(super) fn set_registered(&mut self, registered: Registered) {
+        let announced = |it| u32::from(it == Registered::Announced);
+        if let Some(count) = announcements(&self.socket) {
+            match announced(registered).cmp(&announced(self.registered)) {
+                std::cmp::Ordering::Less => drop(count.fetch_sub(1, Ordering::Relaxed)),
+                std::cmp::Ordering::Equal => {}
+                std::cmp::Ordering::Greater => drop(count.fetch_add(1, Ordering::Relaxed)),
+            }
+        }
+        self.registered = registered;
+    }
+
+    /// The kernel has reported this in a wait: the program is told at the next look.
+    pub(super) fn keep_pending(&mut self, events: u32, round: u64) {
+        (self.pending, self.pending_in) = (self.pending | events, round);
+    }
+
+    /// What the kernel has reported in an earlier wait than this it reports again, unless it was
+    /// asked for what is reported once.
+    pub(super) fn forget_pending(&mut self, round: u64) {
+        if self.events & (EDGE | ONESHOT) == 0 && self.pending_in != round {
+            self.pending = 0;
+        }
+    }
+
+    /// The news is reported, which uses it up.
+    pub(super) fn report(&mut self, news: &News) {
         if news.of_room
             && let Kind::Stream(stream) = &*self.socket
         {
             stream.take_full();
         }
         self.seen = news.seen;
-        self.withheld = 0;
-        self.spent = news.events != 0 && self.events & ONESHOT != 0;
-        news.events
+        self.pending = 0;
+        self.is_disabled = self.events & ONESHOT != 0;
+        self.queued_at = time_stamp();
+        self.is_queued = self.events & (EDGE | ONESHOT) == 0;
+    }
+
+    /// Looks what there is to report, and takes nothing of it. While a thread is `asleep` the peer
+    /// is to notify.
+    pub(super) fn look(&mut self, epoll: RawFd, names: &mut Names, asleep: bool) -> News {
+        self.take_part(epoll);
+        if asleep && !self.is_armed {
+            self.arm(epoll, names);
+        }
+        if self.is_disabled || self.is_detached {
+            return self.nothing();
+        }
+        self.news()
+    }
+
+    fn nothing(&self) -> News {
+        News { events: 0, seen: self.seen, of_room: false, since: self.queued_at }
     }
 
     /// Moves on with the connection, and asks the kernel for changes alone once the rings carry it.
     fn take_part(&mut self, epoll: RawFd) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
-        end.advance(borrow(self.via));
+        end.advance(borrow(self.fd));
         if let Link::Here(end) = end {
             stream.is_looked_at(end);
         }
-        if self.converted {
+        if self.registered == Registered::Changes || self.is_kernels || self.is_orphan {
             return;
         }
         // If TCP still carries everything the kernel tells.
         let (_, ours) = stream.readiness(end);
         if ours & IN != 0 && ours & OUT != 0 {
-            self.converted = true;
-            convert(epoll, self, changes(self.events));
+            self.is_woken = false;
+            self.register(epoll, Registered::Changes);
         }
     }
 
-    /// Looks what there is to tell, and takes nothing.
     fn news(&self) -> News {
         match &*self.socket {
             Kind::Stream(stream) => stream.link().map(|end| self.news_of(stream, end)),
             Kind::Datagram(datagram) => {
-                datagram.inbox(self.via).map(|inbox| self.news_of_datagrams(inbox))
+                datagram.inbox(self.fd).map(|inbox| self.news_of_datagrams(inbox))
             }
             Kind::Epoll(_) => None,
         }
-        .unwrap_or(News { events: 0, seen: self.seen, of_room: false })
+        .unwrap_or_else(|| self.nothing())
     }
 
     fn news_of(&self, stream: &Stream, end: Link<'_>) -> News {
@@ -104,9 +204,12 @@ impl Watch {
         // What comes between the two is told twice rather than never.
         let seen = Some((end.progress().0, stream.ended()));
         let (now, ours) = stream.readiness(end);
-        let mut news = News { events: 0, seen: self.seen, of_room: false };
+        let mut news = self.nothing();
         if ours != 0 {
             news.events = now & asked & (ours | ERR_HUP | RDHUP);
+        }
+        if news.events & IN != 0 && !self.is_queued {
+            news.since = news.since.max(end.arrived_at());
         }
         if self.events & EDGE != 0 && news.events != 0 {
             news.seen = seen;
@@ -116,14 +219,14 @@ impl Watch {
                 news.events &= if news.of_room { OUT | ERR_HUP } else { 0 };
             }
         }
-        news.events |= self.withheld & asked;
+        news.events |= self.pending & asked;
         news
     }
 
     /// The same for a UDP socket. The kernel tells what has come by the kernel.
     fn news_of_datagrams(&self, inbox: &Inbox) -> News {
         const READABLE: u32 = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32 | IN | OUT;
-        let mut news = News { events: self.withheld, seen: self.seen, of_room: false };
+        let mut news = News { events: self.pending, ..self.nothing() };
         let put = inbox.put_so_far();
         let is_news = self.events & EDGE == 0 || self.seen.is_none_or(|(seen, _)| seen != put);
         if !inbox.is_empty() && self.events & IN != 0 && is_news {
@@ -134,93 +237,106 @@ impl Watch {
         news
     }
 
-    /// Has the peer ring.
-    pub(super) fn arm(&mut self, epoll: RawFd) {
+    /// Has the peer notify. The caller looks once more.
+    pub(super) fn arm(&mut self, epoll: RawFd, names: &mut Names) {
         if let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()
-            && !self.armed
+            && !self.is_armed
         {
-            datagram.tell_received(self.via);
+            datagram.tell_received(self.fd);
             inbox.begin_sleep();
-            self.armed = true;
+            self.is_armed = true;
+        }
+        let is_far = matches!(&*self.socket, Kind::Stream(stream) if stream.is_far());
+        if is_far && self.doorbell.is_none() {
+            self.add_doorbell(epoll, names);
         }
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
-        if let Some(bell) = end.doorbell().filter(|_| !self.has_doorbell) {
-            self.has_doorbell = true;
-            add_doorbell(epoll, bell, mark(self.place, self.counter));
-        }
-        end.acknowledge(borrow(self.via));
-        if !self.armed {
+        end.acknowledge(borrow(self.fd));
+        if !self.is_armed {
             end.begin_sleep();
-            stream.armed().fetch_add(1, Ordering::Relaxed);
-            self.armed = true;
+            stream.armed().fetch_add(1, Ordering::SeqCst);
+            self.is_armed = true;
         }
         if self.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
             end.want_room();
         }
     }
 
-    /// Whether there is nothing to tell. Takes nothing of it.
-    pub(super) fn is_quiet(&mut self, epoll: RawFd) -> bool {
-        self.take_part(epoll);
-        self.spent || self.news().events == 0
-    }
-
-    /// Whether the program waits for room of a peer that cannot ring when it has made some.
+    /// Whether the program waits for room of a peer that cannot notify when it has made some.
     pub(super) fn waits_unheard(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let Some(end) = stream.link() else { return false };
         self.events & OUT != 0
-            && !self.spent
+            && !self.is_disabled
             && end.carrier_out() == Carrier::Memory
             && !end.can_be_rung()
             && !end.is_writable()
     }
 
-    /// Is not looked at any more until the peer rings. `false` for one that has no peer who would.
-    pub(super) fn cool(&mut self) -> bool {
-        self.is_hot = !self.armed;
-        self.armed
-    }
-
     pub(super) fn disarm(&mut self) {
         self.tag(None);
-        if self.armed
+        if self.is_armed
             && let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()
         {
             inbox.end_sleep();
         }
-        if self.armed
+        if self.is_armed
             && let Kind::Stream(stream) = &*self.socket
             && let Some(end) = stream.link()
         {
             end.end_sleep();
             stream.armed().fetch_sub(1, Ordering::Relaxed);
         }
-        self.armed = false;
+        self.is_armed = false;
+    }
+
+    /// What waits in memory now.
+    pub(super) fn holds_something(&self) -> bool {
+        match &*self.socket {
+            Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
+            Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
+            Kind::Epoll(_) => false,
+        }
+    }
+
+    /// The kernel tells from here on when a peer on another host notifies.
+    pub(super) fn add_doorbell(&mut self, epoll: RawFd, names: &mut Names) {
+        let Kind::Stream(stream) = &*self.socket else { return };
+        let Some(bell) = stream.link().and_then(Link::doorbell) else { return };
+        let data = names.add_doorbell(self.place);
+        self.doorbell = Some(data);
+        let event = epoll_event { events: IN | EDGE, u64: data };
+        let fd = bell.as_fd().as_raw_fd();
+        let before = errno::get();
+        // It may have it from an earlier watch.
+        if kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event)) != 0 {
+            kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
+        }
+        errno::set_raw(before);
+    }
+
+    /// Another process may get what the kernel tells: it is not to be told of this.
+    pub(super) fn remove_doorbell(&mut self, epoll: RawFd, names: &mut Names) {
+        let Some(data) = self.doorbell.take() else { return };
+        names.remove_doorbell(data);
+        if let Kind::Stream(stream) = &*self.socket
+            && let Some(bell) = stream.link().and_then(Link::doorbell)
+        {
+            let before = errno::get();
+            kernel_control(epoll, libc::EPOLL_CTL_DEL, bell.as_fd().as_raw_fd(), None);
+            errno::set_raw(before);
+        }
     }
 }
 
-/// The kernel tells from here on when it rings. It may have it from an earlier watch.
-fn add_doorbell(epoll: RawFd, bell: &Doorbell, mark: u64) {
-    let event = epoll_event { events: IN | EDGE, u64: mark | DOORBELL };
-    let fd = bell.as_fd().as_raw_fd();
-    let before = errno::get();
-    if kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event)) != 0 {
-        kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
+/// How many instances announce a socket.
+fn announcements(socket: &Held) -> Option<&AtomicU32> {
+    match &**socket {
+        Kind::Stream(stream) => Some(stream.announced()),
+        Kind::Datagram(datagram) => Some(datagram.announced()),
+        Kind::Epoll(_) => None,
     }
-    errno::set_raw(before);
-}
-
-/// The kernel is asked for other events from here on.
-pub(super) fn convert(epoll: RawFd, watch: &Watch, events: u32) {
-    if watch.events & EXCLUSIVE != 0 {
-        return; // It cannot be changed; only its data is ours.
-    }
-    let marked = epoll_event { events, u64: mark(watch.place, watch.counter) };
-    let before = errno::get();
-    kernel_control(epoll, libc::EPOLL_CTL_MOD, watch.via, Some(marked));
-    errno::set_raw(before);
 }

@@ -1,20 +1,30 @@
-//! The sockets that an instance watches.
+//! The sockets that an instance watches: finding them, and what there is to report.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, epoll_event};
-use rustix::io::Errno;
+use libc::epoll_event;
+use smallvec::SmallVec;
 use weft_stream::Carrier;
 
-use super::watch::convert;
+use super::wakeup::taken;
+use super::watch::News;
 use super::{
-    BELLS_TAKEN, DOORBELL, ERR_HUP, EXCLUSIVE, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, PLACE_BITS, RDHUP,
-    Watches, changes, watch_count,
+    EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watches,
+    may_hold_something, watch_count,
 };
-use crate::errno;
 use crate::stream::borrow;
 use crate::table::{Held, Kind};
+
+/// Watches up to which all are looked at for what came before that which is reported.
+const FEW: usize = 64;
+
+/// A socket that has something to report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ready {
+    place: usize,
+    news: News,
+}
 
 impl Watches {
     /// Whether a socket is among those watched, by whichever descriptor.
@@ -26,53 +36,15 @@ impl Watches {
         self.by_fd.is_empty()
     }
 
-    /// What needs no system call: the kernel has the socket for changes alone, whatever the program
-    /// waits for.
-    pub(super) fn control_here(
-        &mut self,
-        operation: c_int,
-        event: Option<epoll_event>,
-        known: Option<usize>,
-    ) -> Option<c_int> {
-        let place = known?;
-        let watch = self.places[place].as_mut().filter(|watch| watch.converted)?;
-        let exclusive = |events: u32| events & EXCLUSIVE != 0;
-        match operation {
-            libc::EPOLL_CTL_ADD if !watch.dormant => Some(errno::fail(Errno::EXIST)),
-            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if watch.dormant => {
-                Some(errno::fail(Errno::NOENT))
-            }
-            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
-                let event = event?;
-                if exclusive(event.events)
-                    || exclusive(watch.events)
-                    || changes(event.events) != changes(watch.events)
-                {
-                    return None;
-                }
-                watch.wait_for(event);
-                self.heat(place);
-                Some(0)
-            }
-            libc::EPOLL_CTL_DEL if !exclusive(watch.events) => {
-                watch.disarm();
-                watch.dormant = true;
-                watch.is_hot = false;
-                self.hot.retain(|&hot| hot != place);
-                Some(0)
-            }
-            _ => None,
-        }
+    /// Whether there are more at rest than are looked at each time.
+    pub(super) fn are_many_at_rest(&self) -> bool {
+        self.by_fd.len() - self.polled.len().min(self.by_fd.len()) > FEW
     }
 
     pub(super) fn find(&self, socket: &Held, fd: RawFd) -> Option<usize> {
         let place = *self.by_fd.get(&fd)?;
         let watch = self.places.get(place)?.as_ref()?;
         watch.socket.is(socket).then_some(place)
-    }
-
-    pub(super) fn is_dormant(&self, place: usize) -> bool {
-        self.places[place].as_ref().is_some_and(|watch| watch.dormant)
     }
 
     pub(super) fn place_of(&self, socket: &Held) -> Option<usize> {
@@ -87,10 +59,14 @@ impl Watches {
         })
     }
 
+    /// Forgets a socket; what the kernel has of it stays as it is.
     pub(super) fn remove(&mut self, place: usize) {
         let Some(mut watch) = self.places.get_mut(place).and_then(Option::take) else { return };
         watch.disarm();
-        watch.forget_announcement();
+        watch.set_registered(Registered::Whole);
+        if let Some(data) = watch.doorbell {
+            self.names.remove_doorbell(data);
+        }
         if let Some(count) = watch_count(&watch.socket) {
             count.fetch_sub(1, Ordering::Relaxed);
         }
@@ -98,123 +74,213 @@ impl Watches {
             self.by_fd.remove(&watch.fd);
         }
         self.free.push(place);
-        self.hot.retain(|&hot| hot != place);
+        self.polled.retain(|&polled| polled != place);
     }
 
-    /// Makes a socket one that is looked at.
-    pub(super) fn heat(&mut self, place: usize) {
+    /// Makes a socket one that is looked at. While others sleep the peer notifies all the same.
+    pub(super) fn start_polling(&mut self, place: usize) {
+        let asleep = self.sleep.is_anyone_asleep();
         let Some(watch) = self.places[place].as_mut() else { return };
-        watch.disarm();
+        if asleep {
+            watch.tag(None);
+        } else {
+            watch.disarm();
+        }
         watch.idle_looks = 0;
         watch.idle_sleeps = 0;
-        if !watch.is_hot {
-            watch.is_hot = true;
-            self.hot.push(place);
+        if !watch.is_polled {
+            watch.is_polled = true;
+            self.polled.push(place);
         }
     }
 
-    pub(super) fn heat_all(&mut self) {
+    pub(super) fn stop_polling(&mut self, place: usize) {
+        if let Some(watch) = self.places[place].as_mut() {
+            watch.is_polled = false;
+        }
+        self.polled.retain(|&polled| polled != place);
+    }
+
+    pub(super) fn start_polling_all(&mut self) {
         for place in 0..self.places.len() {
-            if self.places[place].as_ref().is_some_and(|watch| !watch.is_hot && !watch.dormant) {
-                self.heat(place);
+            let rests = |it: &super::Watch| !it.is_polled && !it.is_detached;
+            if self.places[place].as_ref().is_some_and(rests) {
+                self.start_polling(place);
             }
         }
     }
 
-    /// An event of the kernel's for a socket of ours, as the program is to see it; `None` if it is
-    /// not to be told of, or together with what the rings have: by [`Watches::collect`].
-    pub(super) fn told(
+    /// An event of the kernel's, as the program is to see it; `None` if it is not to be told of, or
+    /// together with what the rings have: by [`Watches::collect`].
+    pub(super) fn translate(
         &mut self,
         epoll: RawFd,
         event: epoll_event,
         round: u64,
     ) -> Option<epoll_event> {
-        let place = usize::try_from(event.u64 & (DOORBELL - 1)).ok()?;
-        let counter = (event.u64 >> PLACE_BITS & u64::from(u16::MAX)) as u16;
-        let watch = self.places.get_mut(place)?.as_mut().filter(|w| w.counter == counter)?;
-        if watch.announced && !watch.holds_something() {
-            watch.withdraw(epoll); // Another process has read it. The rest is told again.
-            return None;
-        }
-        if let Kind::Datagram(_) = &*watch.socket {
-            return self.told_of_datagrams(place, event, round);
-        }
-        if event.u64 & DOORBELL != 0 {
-            if !watch.dormant {
-                self.heat(place);
+        if let Some(place) = self.names.doorbell(event.u64) {
+            if !self.is_detached(place) {
+                self.start_polling(place);
             }
             return None;
         }
-        let Kind::Stream(stream) = &*watch.socket else { return None };
-        if stream.link().is_none() {
-            let _ = stream.by(watch.via); // The connection may just have been made.
+        let place = self.names.fd(event.u64).and_then(|fd| self.by_fd.get(&fd).copied());
+        match place {
+            Some(place) => self.translate_ours(epoll, place, event, round),
+            None => Some(event),
         }
-        let Some(end) = stream.link() else {
-            return Some(epoll_event { events: event.events, u64: watch.data });
-        };
-        end.advance(borrow(watch.via));
-        if watch.dormant {
-            stream.settle(watch.via, event.events);
-            return None;
-        }
-        let mut ours = 0;
-        if end.carrier_in() == Carrier::Memory {
-            stream.settle(watch.via, event.events);
-            ours |= IN | RDHUP;
-        }
-        if end.carrier_out() == Carrier::Memory {
-            ours |= OUT;
-        }
-        if ours == 0 {
-            if watch.converted || watch.muted {
-                // The connection has gone back to TCP: the kernel tells again what is asked.
-                (watch.converted, watch.muted) = (false, false);
-                convert(epoll, watch, watch.events);
-                return None;
-            }
-            // What the program reads now may be the last that comes over TCP, and a bell with it.
-            watch.withhold(event.events, round);
-            self.heat(place);
-            return None;
-        }
-        // The rest is told by looking at the rings.
-        let rest = event.events & !ours & !ERR_HUP & watch.events;
-        if !watch.converted && !watch.muted && !watch.spent && event.events & ours & OUT != 0 {
-            watch.muted = true;
-            convert(epoll, watch, watch.events & !OUT);
-        }
-        if !watch.converted {
-            watch.withhold(rest, round);
-        }
-        self.heat(place);
-        None
     }
 
-    /// The kernel has an event of a UDP socket: there is a datagram that has not come by memory.
-    fn told_of_datagrams(
+    fn translate_ours(
         &mut self,
+        epoll: RawFd,
         place: usize,
         event: epoll_event,
         round: u64,
     ) -> Option<epoll_event> {
-        self.heat(place);
+        let Some(watch) = self.places[place].as_mut() else { return Some(event) };
+        if watch.is_kernels {
+            return self.translate_kernels(epoll, place, event, round);
+        }
+        let Kind::Stream(stream) = &*watch.socket else {
+            return self.translate_of_datagrams(epoll, place, event, round);
+        };
+        if stream.link().is_none() {
+            let _ = stream.by(watch.fd); // The connection may just have been made.
+        }
+        let is_memory = |it: Carrier| it == Carrier::Memory;
+        let carriers = stream.link().map(|end| {
+            end.advance(borrow(watch.fd));
+            (is_memory(end.carrier_in()), is_memory(end.carrier_out()))
+        });
+        if watch.is_detached {
+            stream.settle(watch.fd, event.events);
+            return None;
+        }
+        let (by_memory, by_memory_out) = carriers.unwrap_or((false, false));
+        let is_kernels = !by_memory && !by_memory_out;
+        if is_kernels && (watch.is_woken || watch.registered != Registered::Whole) {
+            // It is not what the program asks for that the kernel was asked for: it tells again.
+            watch.is_woken = false;
+            watch.register(epoll, Registered::Whole);
+            self.start_polling(place);
+            return None;
+        }
+        if carriers.is_none() {
+            watch.is_disabled = watch.events & ONESHOT != 0;
+            return Some(event);
+        }
+        if is_kernels {
+            // What the program reads now may be the last that comes over TCP, and a wakeup with it.
+            watch.keep_pending(event.events, round);
+            self.start_polling(place);
+            return None;
+        }
+        let mut ours = 0;
+        if by_memory {
+            stream.settle(watch.fd, event.events);
+            ours |= IN | RDHUP;
+        }
+        if by_memory_out {
+            ours |= OUT;
+        }
+        // The rest is told by looking at the rings.
+        let rest = event.events & !ours & !ERR_HUP & watch.events;
+        let was_woken = std::mem::take(&mut watch.is_woken);
+        if watch.registered != Registered::Changes {
+            let is_room = !watch.is_disabled && event.events & ours & OUT != 0;
+            if watch.registered == Registered::Whole && is_room {
+                watch.register(epoll, Registered::WithoutRoom);
+            } else if was_woken {
+                watch.register_again(epoll);
+            }
+            watch.keep_pending(rest, round);
+        } else if was_woken && watch.is_exposed {
+            watch.register_again(epoll);
+        }
+        self.start_polling(place);
+        None
+    }
+
+    /// The same for a socket that has left memory, and may have a rest there.
+    fn translate_kernels(
+        &mut self,
+        epoll: RawFd,
+        place: usize,
+        event: epoll_event,
+        round: u64,
+    ) -> Option<epoll_event> {
+        let watch = self.places[place].as_mut()?;
+        if let Kind::Stream(stream) = &*watch.socket
+            && let Some(end) = stream.link()
+        {
+            end.hush(borrow(watch.fd));
+        }
+        if watch.holds_something() {
+            let rest = event.events & (watch.events | ERR_HUP) & !IN;
+            watch.keep_pending(rest, round);
+            self.start_polling(place);
+            return None;
+        }
+        if watch.registered == Registered::Announced || watch.is_woken {
+            // Another process has read it. The rest is told again.
+            watch.is_woken = false;
+            watch.register(epoll, Registered::Whole);
+            self.forget_if_over(place);
+            return None;
+        }
+        watch.is_disabled = watch.events & ONESHOT != 0;
+        let told = epoll_event { events: event.events & (watch.events | ERR_HUP), ..event };
+        self.forget_if_over(place);
+        (told.events != 0).then_some(told)
+    }
+
+    /// A socket that has left memory, of which nothing is to be read there, is the kernel's alone.
+    pub(super) fn forget_if_over(&mut self, place: usize) {
+        let is_over = |it: &super::Watch| {
+            let has_link = match &*it.socket {
+                Kind::Stream(stream) => stream.link().is_some(),
+                Kind::Datagram(_) => true,
+                Kind::Epoll(_) => false,
+            };
+            it.is_kernels && !(has_link && may_hold_something(&it.socket))
+        };
+        if self.places[place].as_ref().is_some_and(is_over) {
+            self.remove(place);
+        }
+    }
+
+    /// The kernel has an event of a UDP socket: there is a datagram that has not come by memory.
+    fn translate_of_datagrams(
+        &mut self,
+        epoll: RawFd,
+        place: usize,
+        event: epoll_event,
+        round: u64,
+    ) -> Option<epoll_event> {
+        self.start_polling(place);
         let watch = self.places.get_mut(place)?.as_mut()?;
         let events = event.events & (watch.events | ERR_HUP);
-        if watch.spent || events == 0 {
+        if watch.is_woken {
+            watch.is_woken = false;
+            watch.register_again(epoll);
+            return None;
+        }
+        if watch.is_disabled || events == 0 {
             return None;
         }
         if watch.round == round {
-            watch.withhold(events, round);
+            watch.keep_pending(events, round);
             return None;
         }
         watch.round = round;
-        watch.spent = watch.events & ONESHOT != 0;
+        watch.is_disabled = watch.events & ONESHOT != 0;
         Some(epoll_event { events, u64: watch.data })
     }
 
     /// The kernel has nothing to tell: inboxes are open.
     pub(super) fn open_inboxes(&mut self) {
-        for &place in &self.hot {
+        for &place in &self.polled {
             if let Some(Kind::Datagram(datagram)) =
                 self.places[place].as_ref().map(|watch| &*watch.socket)
                 && let Some(inbox) = datagram.known_inbox()
@@ -224,96 +290,171 @@ impl Watches {
         }
     }
 
-    /// Fills in what there is to tell of hot sockets in a wait, of each once.
+    /// Fills in what there is to report of polled sockets in a wait, of each once, and first what
+    /// has come first.
     pub(super) fn collect(
         &mut self,
         epoll: RawFd,
         events: &mut [epoll_event],
         round: u64,
     ) -> usize {
-        let taken = BELLS_TAKEN.load(Ordering::Acquire);
-        if taken != self.bells_taken {
-            self.bells_taken = taken;
-            self.heat_all();
+        let taken = taken();
+        if taken != self.wakeups_taken {
+            self.wakeups_taken = taken;
+            self.start_polling_all();
         }
-        let count = self.hot.len();
-        let mut found = 0;
-        let mut idle = false;
-        for step in 0..count {
-            if found == events.len() {
-                break;
-            }
-            let place = self.hot[(self.next + step) % count];
+        let asleep = self.sleep.is_anyone_asleep();
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        let mut is_any_idle = false;
+        let mut gone = SmallVec::<[usize; 8]>::new();
+        for &place in &self.polled {
             let Some(watch) = self.places[place].as_mut() else { continue };
             if watch.round == round {
                 continue;
             }
-            watch.forget_withheld(round);
-            let ready = watch.ready(epoll);
-            if ready == 0 {
+            watch.forget_pending(round);
+            let news = watch.look(epoll, &mut self.names, asleep);
+            if news.events == 0 {
+                if watch.is_queued {
+                    gone.push(place);
+                }
                 watch.idle_looks += 1;
-                idle |= watch.idle_looks > IDLE_LOOKS_MAX;
+                is_any_idle |= watch.idle_looks > IDLE_LOOKS_MAX;
                 continue;
             }
+            watch.round = round;
+            ready.push(Ready { place, news });
+        }
+        if !ready.is_empty() && ready.len() < self.by_fd.len() {
+            self.look_for_earlier(epoll, round, &mut ready);
+        }
+        if ready.len() > 1 {
+            ready.sort_unstable_by_key(|ready| ready.news.since);
+        }
+        let found = ready.len().min(events.len());
+        let is_full = found == events.len();
+        for (&Ready { place, news }, event) in ready.iter().zip(events) {
+            let Some(watch) = self.places[place].as_mut() else { continue };
             watch.idle_looks = 0;
             watch.idle_sleeps = 0;
-            if !watch.tagged {
-                watch.disarm(); // Else the peer does not ring, for nobody sleeps.
+            if !watch.is_tagged && !asleep {
+                watch.disarm(); // Else the peer does not notify, for nobody sleeps.
             }
-            watch.round = round;
-            watch.withdraw_told(epoll);
-            events[found] = epoll_event { events: ready, u64: watch.data };
-            found += 1;
+            watch.report(&news);
+            let is_once = watch.events & (EDGE | ONESHOT) != 0;
+            if watch.registered == Registered::Announced && is_once {
+                watch.register(epoll, Registered::Whole);
+            }
+            *event = epoll_event { events: news.events, u64: watch.data };
         }
-        if found > 0 {
-            self.next = self.next.wrapping_add(found) % count;
-            if idle {
-                self.cool_idle(epoll);
+        // A full list is where the kernel stops.
+        let last = ready.get(found.wrapping_sub(1)).filter(|_| is_full);
+        let last = last.map_or(u64::MAX, |ready| ready.news.since);
+        for place in gone {
+            if let Some(watch) = self.places[place].as_mut() {
+                watch.is_queued &= watch.round == round || watch.queued_at > last;
             }
+        }
+        for Ready { place, .. } in ready.drain(..).skip(found) {
+            if let Some(watch) = self.places[place].as_mut() {
+                watch.round = 0; // Not yet.
+            }
+        }
+        self.ready = ready;
+        if found > 0 && is_any_idle {
+            self.rest_idle(epoll);
         }
         found
     }
 
-    /// Whether there is nothing to tell, for what it costs less to look at than to ask the kernel.
-    pub(super) fn are_quiet(&mut self, epoll: RawFd) -> bool {
-        const MANY: usize = 4;
-        let places = &mut self.places;
-        let mut hot = self.hot.iter();
-        self.hot.len() < MANY
-            && hot.all(|&place| places[place].as_mut().is_none_or(|watch| watch.is_quiet(epoll)))
+    /// Adds what came before something that has been found, to a socket that was looked at before
+    /// it came, or is at rest: whoever put both has put this first.
+    fn look_for_earlier(&mut self, epoll: RawFd, round: u64, ready: &mut Vec<Ready>) {
+        let asleep = self.sleep.is_anyone_asleep();
+        let Some(last) = ready.iter().map(|ready| ready.news.since).max() else { return };
+        let is_earlier = |watch: &super::Watch| {
+            let Kind::Stream(stream) = &*watch.socket else { return false };
+            watch.round != round
+                && !watch.is_detached
+                && stream.link().is_some_and(|end| end.seen() > 0 && end.arrived_at() <= last)
+        };
+        let Self { polled, places, names, by_fd, .. } = self;
+        let mut look = |watch: &mut super::Watch| {
+            if !is_earlier(watch) {
+                return false;
+            }
+            let news = watch.look(epoll, names, asleep);
+            let is_earlier = news.events != 0 && news.since <= last;
+            if is_earlier {
+                watch.round = round;
+                ready.push(Ready { place: watch.place, news });
+            }
+            is_earlier
+        };
+        if by_fd.len() > polled.len() && by_fd.len() - polled.len() <= FEW {
+            let mut woken = SmallVec::<[usize; 8]>::new();
+            for watch in places.iter_mut().flatten() {
+                if look(watch) && !watch.is_polled {
+                    woken.push(watch.place);
+                }
+            }
+            woken.into_iter().for_each(|place| self.start_polling(place));
+        } else {
+            polled.iter().for_each(|&place| {
+                places[place].as_mut().map(&mut look);
+            });
+        }
     }
 
-    /// Nothing has come before the peers of hot sockets could know that they are to ring. Returns
-    /// whether they can: those that cannot are looked at again and again.
-    pub(super) fn cool_all(&mut self) -> bool {
-        let mut all_ring = true;
-        let Self { hot, places, nap, .. } = self;
-        hot.retain(|&place| {
+    /// Whether there is nothing to report, for what it costs less to look at than to ask the
+    /// kernel.
+    pub(super) fn are_quiet(&mut self, epoll: RawFd) -> bool {
+        const MANY: usize = 4;
+        let asleep = self.sleep.is_anyone_asleep();
+        let Self { places, polled, names, .. } = self;
+        let mut all = polled.iter();
+        polled.len() < MANY
+            && all.all(|&place| {
+                places[place].as_mut().is_none_or(|it| it.look(epoll, names, asleep).events == 0)
+            })
+    }
+
+    /// Nothing has come before the peers of polled sockets could know that they are to notify.
+    /// Returns whether they can: those that cannot are looked at again and again.
+    pub(super) fn rest_all(&mut self) -> bool {
+        let mut all_notify = true;
+        let Self { polled, places, sleep, .. } = self;
+        polled.retain(|&place| {
             let Some(watch) = places[place].as_mut() else { return false };
             if watch.waits_unheard() {
-                all_ring = false;
+                all_notify = false;
                 return true;
             }
-            let is_cool = watch.cool();
-            if is_cool {
-                nap.cooled(watch);
+            watch.is_polled = !watch.is_armed;
+            if watch.is_armed {
+                sleep.rests(watch);
             }
-            !is_cool
+            watch.is_polled
         });
-        all_ring
+        all_notify
     }
 
     /// The same for those for which nothing has come for long.
-    fn cool_idle(&mut self, epoll: RawFd) {
-        let places = &mut self.places;
-        self.hot.retain(|&place| {
+    fn rest_idle(&mut self, epoll: RawFd) {
+        let Self { polled, places, names, .. } = self;
+        polled.retain(|&place| {
             let Some(watch) = places[place].as_mut() else { return false };
             if watch.idle_looks <= IDLE_LOOKS_MAX {
                 return true;
             }
-            watch.arm(epoll);
+            watch.arm(epoll, names);
             watch.tag(None);
-            watch.waits_unheard() || !(watch.is_quiet(epoll) && watch.cool())
+            let stays = watch.waits_unheard()
+                || watch.look(epoll, names, false).events != 0
+                || !watch.is_armed;
+            watch.is_polled = stays;
+            stays
         });
     }
 }

@@ -46,8 +46,7 @@ pub(super) fn closing(fd: c_int) {
                 datagram.closing(fd);
             }
         }
-        Kind::Epoll(instance) if last => epoll::closing(fd, instance),
-        Kind::Epoll(_) => {}
+        Kind::Epoll(instance) => epoll::closing(&held, instance, fd),
     }
     errno::set_raw(before);
 }

@@ -21,7 +21,7 @@ use crate::next::next;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
-use crate::{errno, process, settings};
+use crate::{epoll, errno, process, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libweft-sockets.so";
@@ -74,6 +74,7 @@ unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Envir
         reclaim_all(); // The memory that it was promised out of goes.
     }
     shut_inboxes();
+    epoll::hand_on_all(false);
     let rests = handover::prepare(heir);
     if !rests && !hands_on_datagrams(may_copy) {
         return None;

@@ -187,6 +187,20 @@ unsafe extern "C-unwind" fn pselect(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+    let made = next!(epoll_create(size: c_int) -> c_int);
+    epoll::created(made);
+    made
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+    let made = next!(epoll_create1(flags: c_int) -> c_int);
+    epoll::created(made);
+    made
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
@@ -194,7 +208,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     // In a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
-    if table::knows(fd) {
+    if table::knows(fd) || table::knows(epoll) {
         // SAFETY: NULL or the program's own.
         let given = unsafe { event.as_ref() }.copied();
         if let Some(result) = epoll::control(epoll, operation, fd, given) {

@@ -10,7 +10,7 @@ use libc::{c_int, cmsghdr, msghdr};
 use crate::datagram::Why;
 use crate::reason::Reason;
 use crate::table::{self, Kind};
-use crate::{process, settings, stream, ways};
+use crate::{epoll, process, settings, stream, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -32,7 +32,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
                 }
             }
             Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
-            Kind::Epoll(_) => {}
+            Kind::Epoll(_) => epoll::hand_on(fd),
         }
     };
     // SAFETY: the caller's promise.

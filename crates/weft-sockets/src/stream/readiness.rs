@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use weft_stream::Carrier;
 
 use super::{Stream, borrow};
+use crate::epoll;
 use crate::link::Link;
 use crate::remote::Far;
 
@@ -62,6 +63,18 @@ impl Stream {
     /// A writer is told that there is no room.
     pub(crate) fn be_full(&self) {
         self.full.store(1, Ordering::Relaxed);
+        if self.armed.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        // A thread may sleep in an instance until there is room.
+        if let Some(end) = self.link()
+            && end.carrier_out() == Carrier::Memory
+        {
+            end.want_room();
+            if end.is_writable() {
+                epoll::room_came();
+            }
+        }
     }
 
     /// Whether a writer has been told that there is no room.

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use rustix::time::Timespec;
-use weft_sys::{Buffers, SharedGuard, SharedLock, Sleeper, Stage, Tag};
+use weft_sys::{Buffers, SharedGuard, SharedLock, Sleeper, Stage, Tag, time_stamp};
 
 use super::{BELL, End};
 use crate::alarms;
@@ -46,7 +46,12 @@ impl End {
             return sent;
         }
         // What comes behind a source waits until it is over.
-        let put = if self.sources_out.are_open() { 0 } else { self.tx.put(buffers)? };
+        let put = if self.sources_out.are_open() {
+            0
+        } else {
+            self.stamp_arrival()?;
+            self.tx.put(buffers)?
+        };
         if put == 0 {
             if buffers.is_empty() {
                 return Ok(0);
@@ -57,6 +62,16 @@ impl End {
         self.tx.count_message();
         self.announce_bytes(socket, &held);
         Ok(put)
+    }
+
+    /// Something is about to be put: says when, if nothing else is unread. Who reads from several
+    /// connections takes first what has come first. The lock of the own direction is held.
+    #[inline]
+    fn stamp_arrival(&self) -> Result<(), Errno> {
+        if self.tx.available()? == 0 && !self.sources_out.may_be_open() {
+            self.tx.words().arrived_at.store(time_stamp(), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// The last one of the peer's, as far as it knew, was about to close the socket. If that was
@@ -99,6 +114,7 @@ impl End {
         if !in_memory || self.is_the_kernels_to_send() {
             return None;
         }
+        self.stamp_arrival().ok()?;
         let number = post()?;
         self.tx.count_message();
         self.announce_bytes(socket, &held);

@@ -1,0 +1,203 @@
+//! `epoll_ctl(2)`: what the program adds to an instance, changes and deletes.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+use rustix::io::Errno;
+
+use super::{
+    EXCLUSIVE, Reach, Registered, Watch, Watches, kernel_control, leave, may_hold_something,
+    watch_count,
+};
+use crate::errno;
+use crate::table::Held;
+
+impl Watches {
+    /// `epoll_ctl(2)`, here and in the kernel. `socket` is what the descriptor is, if it is ours.
+    pub(super) fn control(
+        &mut self,
+        epoll: RawFd,
+        operation: c_int,
+        socket: Option<&Held>,
+        fd: RawFd,
+        event: Option<epoll_event>,
+    ) -> c_int {
+        let known = socket.and_then(|socket| self.find(socket, fd));
+        if let Some(result) = self.control_here(operation, event, known) {
+            if result == 0 && operation != libc::EPOLL_CTL_DEL {
+                self.wake_if_ready(epoll, known);
+            }
+            return result;
+        }
+        let result = match (operation, event) {
+            (libc::EPOLL_CTL_ADD, Some(event)) => self.add(epoll, socket, fd, event, known),
+            (libc::EPOLL_CTL_MOD, Some(event)) => self.modify(epoll, fd, event, known),
+            (libc::EPOLL_CTL_DEL, _) => self.delete(epoll, fd, event, known),
+            _ => return kernel_control(epoll, operation, fd, event),
+        };
+        if result == 0 && operation != libc::EPOLL_CTL_DEL && self.sleep.is_anyone_asleep() {
+            let place = socket.and_then(|socket| self.find(socket, fd));
+            self.wake_if_ready(epoll, place);
+        }
+        result
+    }
+
+    /// What needs no system call: the kernel has the socket for changes alone, whatever the program
+    /// waits for.
+    fn control_here(
+        &mut self,
+        operation: c_int,
+        event: Option<epoll_event>,
+        known: Option<usize>,
+    ) -> Option<c_int> {
+        let place = known?;
+        let watch = self.places[place].as_mut()?;
+        if watch.registered != Registered::Changes || watch.is_kernels || watch.is_orphan {
+            return None;
+        }
+        match operation {
+            libc::EPOLL_CTL_ADD if !watch.is_detached => Some(errno::fail(Errno::EXIST)),
+            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if watch.is_detached => {
+                Some(errno::fail(Errno::NOENT))
+            }
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
+                let event = event?;
+                if event.events & EXCLUSIVE != 0
+                    || event.u64 != watch.data
+                    || watch.changes(event.events) != watch.changes(watch.events)
+                {
+                    return None;
+                }
+                watch.wait_for(event);
+                self.start_polling(place);
+                Some(0)
+            }
+            libc::EPOLL_CTL_DEL => {
+                self.detach(place);
+                Some(0)
+            }
+            _ => None,
+        }
+    }
+
+    fn add(
+        &mut self,
+        epoll: RawFd,
+        socket: Option<&Held>,
+        fd: RawFd,
+        event: epoll_event,
+        known: Option<usize>,
+    ) -> c_int {
+        if let Some(place) = known
+            && self.is_detached(place)
+        {
+            self.delete_detached(epoll, place); // It is to be otherwise now.
+        }
+        let is_ambiguous = known.is_none_or(|place| self.places[place].is_none())
+            && self.is_ambiguous(epoll, fd, event.u64);
+        let is_kernels = is_ambiguous || event.events & EXCLUSIVE != 0 || self.reach != Reach::Own;
+        if let Some(socket) = socket
+            && is_kernels
+        {
+            leave(socket, fd);
+        }
+        let result = kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event));
+        if result != 0 {
+            return result;
+        }
+        known.into_iter().for_each(|place| self.remove(place)); // Deleted behind our back.
+        self.names.add(fd, event.u64);
+        if let Some(socket) = socket
+            && may_hold_something(socket)
+        {
+            let place = self.place();
+            if let Some(count) = watch_count(socket) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            let mut watch = Watch::new(socket.again(), fd, place);
+            watch.is_exposed = self.is_exposed;
+            watch.wait_for(event);
+            watch.is_kernels = is_kernels;
+            self.places[place] = Some(watch);
+            self.by_fd.insert(fd, place);
+            self.start_polling(place);
+            if is_kernels {
+                self.give_to_kernel(epoll, place);
+            }
+        }
+        result
+    }
+
+    fn modify(
+        &mut self,
+        epoll: RawFd,
+        fd: RawFd,
+        event: epoll_event,
+        known: Option<usize>,
+    ) -> c_int {
+        let is_other = self.names.fd(event.u64) != Some(fd);
+        let is_ambiguous = is_other && self.is_ambiguous(epoll, fd, event.u64);
+        let result = kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
+        if result != 0 {
+            return result;
+        }
+        if is_other {
+            self.names.add(fd, event.u64);
+        }
+        let Some(place) = known else { return result };
+        if let Some(watch) = self.places[place].as_mut() {
+            watch.set_registered(Registered::Whole);
+            watch.is_woken = false;
+            watch.wait_for(event);
+            if is_ambiguous {
+                leave(&watch.socket, fd);
+                watch.is_kernels = true;
+            }
+            let is_kernels = watch.is_kernels;
+            self.start_polling(place);
+            if is_kernels {
+                self.give_to_kernel(epoll, place);
+            }
+        }
+        result
+    }
+
+    fn delete(
+        &mut self,
+        epoll: RawFd,
+        fd: RawFd,
+        event: Option<epoll_event>,
+        known: Option<usize>,
+    ) -> c_int {
+        let result = kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, event);
+        if result == 0 {
+            known.into_iter().for_each(|place| self.remove(place));
+            self.names.remove(fd);
+        }
+        result
+    }
+
+    /// The program has deleted a socket, which the kernel keeps.
+    fn detach(&mut self, place: usize) {
+        let Some(watch) = self.places[place].as_mut() else { return };
+        watch.disarm();
+        watch.is_detached = true;
+        self.stop_polling(place);
+    }
+
+    pub(super) fn is_detached(&self, place: usize) -> bool {
+        self.places[place].as_ref().is_some_and(|watch| watch.is_detached)
+    }
+
+    /// The program has deleted it, and the kernel does so now.
+    pub(super) fn delete_detached(&mut self, epoll: RawFd, place: usize) {
+        let Some(watch) = &self.places[place] else { return };
+        let fd = watch.fd;
+        let before = errno::get();
+        kernel_control(epoll, libc::EPOLL_CTL_DEL, fd, None);
+        errno::set_raw(before);
+        self.remove(place);
+        self.names.remove(fd);
+    }
+}

@@ -1,0 +1,131 @@
+//! The data by which the kernel reports the descriptors of an instance.
+//!
+//! Programs choose the data, and may give the same to two descriptors: then no event tells which of
+//! them it is for, and neither may be carried by memory.
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use super::{Watches, leave};
+use crate::stream::borrow;
+
+/// Where our own data begin; the program may have the same, and then ours is another.
+const FIRST_OWN: u64 = 0xA5C3_0000_0000_0000;
+
+/// What the kernel has in an instance, by descriptor and by data.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    of: HashMap<RawFd, u64>,
+    all: HashMap<u64, Name>,
+    /// Data of our own, and for which socket's connection to another host.
+    doorbells: HashMap<u64, usize>,
+    own: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    /// The only descriptor that has it; negative: several have had it.
+    fd: RawFd,
+    count: u32,
+}
+
+impl Names {
+    /// The descriptor of an event. `None`: it is not known, or not one alone.
+    pub(super) fn fd(&self, data: u64) -> Option<RawFd> {
+        self.all.get(&data).map(|name| name.fd).filter(|&fd| fd >= 0)
+    }
+
+    /// Whether another descriptor than this one has the data.
+    fn has_other(&self, data: u64, fd: RawFd) -> bool {
+        self.all.get(&data).is_some_and(|name| name.fd != fd)
+    }
+
+    /// The kernel has the descriptor with this data from here on.
+    pub(super) fn add(&mut self, fd: RawFd, data: u64) {
+        self.remove(fd);
+        self.of.insert(fd, data);
+        let name = self.all.entry(data).or_insert(Name { fd, count: 0 });
+        name.count += 1;
+        if name.fd != fd {
+            name.fd = -1;
+        }
+    }
+
+    /// The kernel has the descriptor no more.
+    pub(super) fn remove(&mut self, fd: RawFd) {
+        let Some(data) = self.of.remove(&fd) else { return };
+        if let Some(name) = self.all.get_mut(&data) {
+            name.count -= 1;
+            if name.count == 0 {
+                self.all.remove(&data);
+            }
+        }
+    }
+
+    /// Data for what wakes for the socket at this place.
+    pub(super) fn add_doorbell(&mut self, place: usize) -> u64 {
+        loop {
+            let data = FIRST_OWN | self.own;
+            self.own += 1;
+            if !self.all.contains_key(&data) && !self.doorbells.contains_key(&data) {
+                self.doorbells.insert(data, place);
+                return data;
+            }
+        }
+    }
+
+    /// The socket for which an event of this data is a wakeup.
+    pub(super) fn doorbell(&self, data: u64) -> Option<usize> {
+        self.doorbells.get(&data).copied()
+    }
+
+    pub(super) fn remove_doorbell(&mut self, data: u64) -> Option<usize> {
+        self.doorbells.remove(&data)
+    }
+}
+
+impl Watches {
+    /// The program is about to give this data to a descriptor. Returns whether another one has it,
+    /// in which case no socket that has it is carried by memory any more.
+    pub(super) fn is_ambiguous(&mut self, epoll: RawFd, fd: RawFd, data: u64) -> bool {
+        if let Some(place) = self.names.remove_doorbell(data)
+            && let Some(watch) = self.places[place].as_mut()
+        {
+            watch.doorbell = None;
+            watch.add_doorbell(epoll, &mut self.names);
+        }
+        if !self.names.has_other(data, fd) {
+            return false;
+        }
+        let Some(other) = self.names.fd(data) else { return true };
+        let place = self.by_fd.get(&other).copied();
+        if let Some(place) = place {
+            if self.is_detached(place) {
+                self.delete_detached(epoll, place);
+                return false;
+            }
+            self.evict(epoll, place);
+            return true;
+        }
+        // It may have been closed, of which the kernel says nothing.
+        if is_open(borrow(other)) {
+            return true;
+        }
+        self.names.remove(other);
+        false
+    }
+
+    /// A socket that can be told from others no more is the kernel's.
+    fn evict(&mut self, epoll: RawFd, place: usize) {
+        if let Some(watch) = self.places[place].as_mut()
+            && !watch.is_kernels
+        {
+            leave(&watch.socket, watch.fd);
+            self.give_to_kernel(epoll, place);
+        }
+    }
+}
+
+fn is_open(fd: BorrowedFd<'_>) -> bool {
+    rustix::io::fcntl_getfd(fd).is_ok()
+}
