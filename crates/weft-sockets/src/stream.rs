@@ -233,6 +233,11 @@ impl Stream {
         self.far.get().map(Arc::as_ref).filter(|far| !far.is_off())
     }
 
+    /// Whether the other end is on another host, and verbs carry it or may.
+    pub(crate) fn is_far(&self) -> bool {
+        self.end().is_none() && self.far().is_some()
+    }
+
     /// Looks for the peer on another host, in the background.
     fn seek_far(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
         match remote::seek(fd, role, ends) {
