@@ -93,5 +93,5 @@ fn shells_and_files() -> Result<()> {
     let mut server = Server::start()?;
     server.talk()?;
     // The daemon's children become programs that get the connection.
-    server.sockets.check_fallback("started")
+    server.sockets.check_fallback()
 }

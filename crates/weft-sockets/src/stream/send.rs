@@ -124,7 +124,13 @@ impl Stream {
                     may_be_promised = lends; // As another thread may have done meanwhile.
                 }
                 Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
-                Err(_) if done > 0 => return Some(Ok(done)),
+                Err(errno) if done > 0 => {
+                    // The kernel tells it to the next call; it has told it to this one.
+                    if errno != Errno::PIPE {
+                        self.keep_error(errno);
+                    }
+                    return Some(Ok(done));
+                }
                 Err(errno) => return Some(Err(errno)),
             }
         }
