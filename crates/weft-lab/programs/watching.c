@@ -405,6 +405,7 @@ static void arrive(uint32_t modes)
 		pairs[i] = connected();
 		control(epoll, EPOLL_CTL_ADD, pairs[i].here, EPOLLIN | (i % 2 ? modes : 0), i);
 	}
+	settle(); /* Nothing waits for an acknowledgement (tcp(7), TCP_NODELAY). */
 	for (int round = 0; round < 2000; round++) {
 		int order[MANY], count = 1 + rand_r(&seed) % MANY, seen = 0;
 
@@ -591,7 +592,7 @@ static void executed(void)
 	fflush(stdout);
 	child = check(fork(), "fork");
 	if (!child) {
-		execl("/proc/self/exe", "watching", "wait", number, NULL);
+		execv("/proc/self/exe", (char *[]){ "watching", "wait", number, NULL });
 		_exit(127);
 	}
 	settle();

@@ -10,7 +10,7 @@
 //! Of the sockets in memory some are *polled*: each wait looks at their rings. Before a thread
 //! sleeps they are *armed*: the peer notifies when it has put something, and then they are polled
 //! again. So a wait costs what is going on, and not what is open. Of several that were polled until
-//! a sleep, the peers notify one [`alarm`] for all: whatever the first brings, all are polled again.
+//! a sleep, the peers notify one [`alarm`]: whatever the first brings, all are polled again.
 //!
 //! While a thread sleeps in an instance, all that it watches is armed, and whoever changes the
 //! instance, or takes what the sleeper waits for, looks on its behalf ([`wakeup`]).

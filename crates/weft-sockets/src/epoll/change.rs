@@ -92,6 +92,9 @@ impl Watches {
         if let Some(place) = known
             && self.is_detached(place)
         {
+            if let Some(result) = self.attach(epoll, place, event) {
+                return result;
+            }
             self.delete_detached(epoll, place); // It is to be otherwise now.
         }
         let is_ambiguous = known.is_none_or(|place| self.places[place].is_none())
@@ -129,6 +132,30 @@ impl Watches {
         result
     }
 
+    /// The program adds what it has deleted, and the kernel still has, with other data. `None`: not
+    /// so.
+    fn attach(&mut self, epoll: RawFd, place: usize, event: epoll_event) -> Option<c_int> {
+        let watch = self.places[place].as_ref()?;
+        let (fd, old) = (watch.fd, watch.data);
+        let stays = watch.registered == Registered::Changes
+            && event.events & EXCLUSIVE == 0
+            && self.reach == Reach::Own;
+        if !stays || (event.u64 != old && self.is_ambiguous(epoll, fd, event.u64)) {
+            return None;
+        }
+        let watch = self.places[place].as_mut()?;
+        watch.wait_for(event);
+        let before = errno::get();
+        watch.register_again(epoll);
+        errno::set_raw(before);
+        if event.u64 != old {
+            self.names.add(fd, event.u64);
+            self.names.retire(old);
+        }
+        self.start_polling(place);
+        Some(0)
+    }
+
     fn modify(
         &mut self,
         epoll: RawFd,
@@ -146,6 +173,9 @@ impl Watches {
             self.names.add(fd, event.u64);
         }
         let Some(place) = known else { return result };
+        if is_other && let Some(watch) = &self.places[place] {
+            self.names.retire(watch.data);
+        }
         if let Some(watch) = self.places[place].as_mut() {
             watch.set_registered(Registered::Whole);
             watch.is_woken = false;

@@ -3,7 +3,7 @@
 //! Programs choose the data, and may give the same to two descriptors: then no event tells which of
 //! them it is for, and neither may be carried by memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, RawFd};
 
 use super::{Watches, leave};
@@ -11,6 +11,10 @@ use crate::stream::borrow;
 
 /// Where our own data begin; the program may have the same, and then ours is another.
 const FIRST_OWN: u64 = 0xA5C3_0000_0000_0000;
+
+/// Data of sockets of ours that are remembered when they are gone. An event may be on its way to a
+/// thread that waits, for what the program has deleted, and the kernel has not.
+const RETIRED_MAX: usize = 1_024;
 
 /// What the kernel has in an instance, by descriptor and by data.
 #[derive(Debug, Default)]
@@ -20,6 +24,22 @@ pub(super) struct Names {
     /// Data of our own, and for which socket's connection to another host.
     doorbells: HashMap<u64, usize>,
     own: u64,
+    retired: HashSet<u64>,
+    retirements: VecDeque<u64>,
+    /// Counts what is added.
+    added: u64,
+}
+
+/// What an event is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Meaning {
+    /// One descriptor, and whether that was added only after the wait had begun, so that it may be
+    /// for another one that had the data before.
+    Of(RawFd, bool),
+    /// What is not a socket of ours alone, or has been added by ways that we do not see.
+    Program,
+    /// Nothing that is there any more.
+    Gone,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +47,46 @@ struct Name {
     /// The only descriptor that has it; negative: several have had it.
     fd: RawFd,
     count: u32,
+    /// [`Names::added`] then.
+    added: u64,
 }
 
 impl Names {
-    /// The descriptor of an event. `None`: it is not known, or not one alone.
+    /// The descriptor that has the data. `None`: none or several.
     pub(super) fn fd(&self, data: u64) -> Option<RawFd> {
         self.all.get(&data).map(|name| name.fd).filter(|&fd| fd >= 0)
+    }
+
+    /// What an event is for that the kernel has reported in a wait, which began when so many had
+    /// been added.
+    pub(super) fn meaning(&self, data: u64, added: u64) -> Meaning {
+        match self.all.get(&data) {
+            Some(name) if name.fd >= 0 => {
+                let is_late = name.added > added && self.retired.contains(&data);
+                Meaning::Of(name.fd, is_late)
+            }
+            Some(_) => Meaning::Program,
+            None if self.retired.contains(&data) => Meaning::Gone,
+            None => Meaning::Program,
+        }
+    }
+
+    /// How many have been added so far.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// A socket of ours had the data, and the kernel has it no more.
+    pub(super) fn retire(&mut self, data: u64) {
+        if !self.retired.insert(data) {
+            return;
+        }
+        self.retirements.push_back(data);
+        if self.retirements.len() > RETIRED_MAX
+            && let Some(oldest) = self.retirements.pop_front()
+        {
+            self.retired.remove(&oldest);
+        }
     }
 
     /// Whether another descriptor than this one has the data.
@@ -44,7 +98,8 @@ impl Names {
     pub(super) fn add(&mut self, fd: RawFd, data: u64) {
         self.remove(fd);
         self.of.insert(fd, data);
-        let name = self.all.entry(data).or_insert(Name { fd, count: 0 });
+        self.added += 1;
+        let name = self.all.entry(data).or_insert(Name { fd, count: 0, added: self.added });
         name.count += 1;
         if name.fd != fd {
             name.fd = -1;
@@ -80,6 +135,7 @@ impl Names {
     }
 
     pub(super) fn remove_doorbell(&mut self, data: u64) -> Option<usize> {
+        self.retire(data);
         self.doorbells.remove(&data)
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Waiting<'a, 'b> {
     sleep: &'a mut Sleep<'b>,
     /// Its number.
     round: u64,
+    /// How many sockets had been added when the kernel was asked last.
+    added: u64,
     /// Others must know when the thread sleeps no more, also if it is cancelled.
     begun: Option<Begun>,
 }
@@ -48,7 +50,7 @@ impl Drop for Waiting<'_, '_> {
 impl<'a, 'b> Waiting<'a, 'b> {
     pub(super) fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>) -> Self {
         let round = instance.lock().begin_wait();
-        Self { instance, sleep, round, begun: None }
+        Self { instance, sleep, round, added: 0, begun: None }
     }
 
     /// As `epoll_wait(2)`: how many events there are, or negative.
@@ -104,6 +106,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
             let is_any = {
                 let mut watches = self.instance.lock();
                 self.begun = Some(watches.begin_sleep(self.instance.fd()));
+                self.added = watches.names.added();
                 !watches.polled.is_empty()
             };
             let found = if is_any { self.collect_or_rest(events) } else { Ok(true) };
@@ -145,7 +148,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
             if let Some(begun) = self.begun.take() {
                 watches.end_sleep(begun);
             }
-            if watches.is_empty() {
+            if watches.is_empty() && watches.names.added() == self.added {
                 return usize::try_from(slept).unwrap_or(0);
             }
         }
@@ -188,6 +191,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
 
     /// What the kernel has now, and what it has to say of the rings.
     fn ask_and_collect(&mut self, events: &mut [epoll_event]) -> c_int {
+        self.added = self.instance.lock().names.added();
         let found = (self.sleep)(events, Some(0));
         self.instance.asked.store(wait::now(), Ordering::Relaxed);
         if found < 0 {
@@ -212,7 +216,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
         let mut kept = 0;
         for index in 0..found {
             let event = events[index];
-            if let Some(told) = watches.translate(self.instance.fd(), event, self.round) {
+            let epoll = self.instance.fd();
+            if let Some(told) = watches.translate(epoll, event, self.round, self.added) {
                 events[kept] = told;
                 kept += 1;
             }

@@ -4,13 +4,15 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 
+use super::names::Meaning;
 use super::wakeup::taken;
 use super::watch::News;
 use super::{
-    EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watches,
+    EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
     may_hold_something, watch_count,
 };
 use crate::stream::borrow;
@@ -64,6 +66,7 @@ impl Watches {
         let Some(mut watch) = self.places.get_mut(place).and_then(Option::take) else { return };
         watch.disarm();
         watch.set_registered(Registered::Whole);
+        self.names.retire(watch.data);
         if let Some(data) = watch.doorbell {
             self.names.remove_doorbell(data);
         }
@@ -103,7 +106,7 @@ impl Watches {
 
     pub(super) fn start_polling_all(&mut self) {
         for place in 0..self.places.len() {
-            let rests = |it: &super::Watch| !it.is_polled && !it.is_detached;
+            let rests = |it: &Watch| !it.is_polled && !it.is_detached;
             if self.places[place].as_ref().is_some_and(rests) {
                 self.start_polling(place);
             }
@@ -111,12 +114,14 @@ impl Watches {
     }
 
     /// An event of the kernel's, as the program is to see it; `None` if it is not to be told of, or
-    /// together with what the rings have: by [`Watches::collect`].
+    /// together with what the rings have: by [`Watches::collect`]. The kernel was asked when so
+    /// many had been `added`.
     pub(super) fn translate(
         &mut self,
         epoll: RawFd,
         event: epoll_event,
         round: u64,
+        added: u64,
     ) -> Option<epoll_event> {
         if let Some(place) = self.names.doorbell(event.u64) {
             if !self.is_detached(place) {
@@ -124,10 +129,14 @@ impl Watches {
             }
             return None;
         }
-        let place = self.names.fd(event.u64).and_then(|fd| self.by_fd.get(&fd).copied());
-        match place {
-            Some(place) => self.translate_ours(epoll, place, event, round),
-            None => Some(event),
+        match self.names.meaning(event.u64, added) {
+            Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
+                Some(place) => self.translate_ours(epoll, place, event, round, is_late),
+                None if is_late && !is_ready(fd, event.events) => None,
+                None => Some(event),
+            },
+            Meaning::Program => Some(event),
+            Meaning::Gone => None,
         }
     }
 
@@ -137,8 +146,14 @@ impl Watches {
         place: usize,
         event: epoll_event,
         round: u64,
+        is_late: bool,
     ) -> Option<epoll_event> {
         let Some(watch) = self.places[place].as_mut() else { return Some(event) };
+        if is_late && watch.registered != Registered::Changes {
+            watch.register_again(epoll); // If it is for this one the kernel tells again.
+            self.start_polling(place);
+            return None;
+        }
         if watch.is_kernels {
             return self.translate_kernels(epoll, place, event, round);
         }
@@ -168,6 +183,7 @@ impl Watches {
         }
         if carriers.is_none() {
             watch.is_disabled = watch.events & ONESHOT != 0;
+            watch.round = round;
             return Some(event);
         }
         if is_kernels {
@@ -230,6 +246,7 @@ impl Watches {
             return None;
         }
         watch.is_disabled = watch.events & ONESHOT != 0;
+        watch.round = round;
         let told = epoll_event { events: event.events & (watch.events | ERR_HUP), ..event };
         self.forget_if_over(place);
         (told.events != 0).then_some(told)
@@ -237,7 +254,7 @@ impl Watches {
 
     /// A socket that has left memory, of which nothing is to be read there, is the kernel's alone.
     pub(super) fn forget_if_over(&mut self, place: usize) {
-        let is_over = |it: &super::Watch| {
+        let is_over = |it: &Watch| {
             let has_link = match &*it.socket {
                 Kind::Stream(stream) => stream.link().is_some(),
                 Kind::Datagram(_) => true,
@@ -368,42 +385,45 @@ impl Watches {
         found
     }
 
-    /// Adds what came before something that has been found, to a socket that was looked at before
-    /// it came, or is at rest: whoever put both has put this first.
+    /// Adds what came before something that has been found to a socket that was looked at before
+    /// it came: whoever put both has put this first. And what has come to sockets at rest, whose
+    /// wakeups the kernel has not been asked for.
     fn look_for_earlier(&mut self, epoll: RawFd, round: u64, ready: &mut Vec<Ready>) {
         let asleep = self.sleep.is_anyone_asleep();
         let Some(last) = ready.iter().map(|ready| ready.news.since).max() else { return };
-        let is_earlier = |watch: &super::Watch| {
-            let Kind::Stream(stream) = &*watch.socket else { return false };
-            watch.round != round
-                && !watch.is_detached
-                && stream.link().is_some_and(|end| end.seen() > 0 && end.arrived_at() <= last)
-        };
         let Self { polled, places, names, by_fd, .. } = self;
-        let mut look = |watch: &mut super::Watch| {
-            if !is_earlier(watch) {
+        let mut look = |watch: &mut Watch, is_polled: bool| {
+            let Kind::Stream(stream) = &*watch.socket else { return false };
+            let may_be = watch.round != round
+                && !watch.is_detached
+                && watch.is_polled == is_polled
+                && stream.link().is_some_and(|end| {
+                    end.seen() > 0 && (!is_polled || watch.is_queued || end.arrived_at() <= last)
+                });
+            if !may_be {
                 return false;
             }
             let news = watch.look(epoll, names, asleep);
-            let is_earlier = news.events != 0 && news.since <= last;
-            if is_earlier {
+            let is_news = news.events != 0 && (!is_polled || news.since <= last);
+            if is_news {
                 watch.round = round;
                 ready.push(Ready { place: watch.place, news });
             }
-            is_earlier
+            is_news
         };
+        for &place in polled.iter() {
+            if let Some(watch) = places[place].as_mut() {
+                look(watch, true);
+            }
+        }
         if by_fd.len() > polled.len() && by_fd.len() - polled.len() <= FEW {
             let mut woken = SmallVec::<[usize; 8]>::new();
             for watch in places.iter_mut().flatten() {
-                if look(watch) && !watch.is_polled {
+                if look(watch, false) {
                     woken.push(watch.place);
                 }
             }
             woken.into_iter().for_each(|place| self.start_polling(place));
-        } else {
-            polled.iter().for_each(|&place| {
-                places[place].as_mut().map(&mut look);
-            });
         }
     }
 
@@ -457,4 +477,12 @@ impl Watches {
             stays
         });
     }
+}
+
+/// Whether the kernel has any of these events of a descriptor now.
+fn is_ready(fd: RawFd, events: u32) -> bool {
+    let asked = PollFlags::from_bits_truncate((events & u32::from(u16::MAX)) as u16);
+    let mut set = [PollFd::from_borrowed_fd(borrow(fd), asked)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }
