@@ -13,7 +13,9 @@ fish_completions := $(root)/share/fish/vendor_completions.d
 measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
 	perftest rdmacm-utils qperf iperf3 ucx-utils libfabric-bin redis-server redis-tools
 # Those that `make bench` needs besides.
-benched := sockperf wrk nginx-light memcached libmemcached-tools
+benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2-utils haproxy \
+	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
+	openjdk-17-jdk-headless
 
 .PHONY: help build demo test differ bench install clean
 

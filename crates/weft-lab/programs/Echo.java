@@ -1,6 +1,7 @@
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.InetSocketAddress;
+import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
@@ -13,6 +14,7 @@ import java.util.Arrays;
  *
  * java Echo serve PORT CONNECTIONS
  * java Echo connect PORT BYTES
+ * java Echo load PORT CONNECTIONS
  */
 public final class Echo {
     /** Prime: no buffer's size is a multiple of it. */
@@ -50,10 +52,11 @@ public final class Echo {
         SocketChannel client = (SocketChannel) key.channel();
         ByteBuffer buffer = (ByteBuffer) key.attachment();
         if (!buffer.hasRemaining()) {
-            if (client.read(buffer.clear()) < 0) {
+            int count = client.read(buffer.clear());
+            buffer.flip();
+            if (count < 0) {
                 return false;
             }
-            buffer.flip();
         }
         client.write(buffer);
         key.interestOps(buffer.hasRemaining() ? SelectionKey.OP_WRITE : SelectionKey.OP_READ);
@@ -105,11 +108,49 @@ public final class Echo {
         System.out.println("echoed " + length);
     }
 
+    /** How many messages go there and back in two seconds, over many connections. */
+    private static void load(int port, int connections) throws IOException {
+        Selector selector = Selector.open();
+        ByteBuffer message = ByteBuffer.allocateDirect(64);
+        for (int i = 0; i < connections; i++) {
+            SocketChannel server = SocketChannel.open(new InetSocketAddress("127.0.0.1", port));
+            server.configureBlocking(false);
+            server.setOption(StandardSocketOptions.TCP_NODELAY, true);
+            server.register(selector, SelectionKey.OP_READ);
+            server.write(message.clear());
+        }
+        long start = System.nanoTime();
+        long trips = 0;
+        long taken = 0;
+        for (int open = connections; open > 0;) {
+            selector.select();
+            for (SelectionKey key : selector.selectedKeys()) {
+                SocketChannel server = (SocketChannel) key.channel();
+                int count = server.read(message.clear());
+                if (count != message.capacity()) {
+                    throw new IOException(count + " bytes came back");
+                }
+                trips++;
+                if (taken < 2_000_000_000L) {
+                    server.write(message.flip());
+                } else {
+                    server.close();
+                    open--;
+                }
+            }
+            selector.selectedKeys().clear();
+            taken = System.nanoTime() - start;
+        }
+        System.out.println("trips " + trips + " per second " + trips * 1e9 / taken);
+    }
+
     public static void main(String[] words) throws IOException {
         int port = Integer.parseInt(words[1]);
         int number = Integer.parseInt(words[2]);
         if (words[0].equals("serve")) {
             serve(port, number);
+        } else if (words[0].equals("load")) {
+            load(port, number);
         } else {
             connect(port, number);
         }

@@ -2,9 +2,12 @@
 
 zeromq.py serve PORT CLIENTS
 zeromq.py connect PORT MESSAGES
+zeromq.py load PORT CONNECTIONS
 """
 
 import sys
+import threading
+import time
 
 import zmq
 
@@ -59,5 +62,29 @@ def connect(port, count):
     print("echoed", count)
 
 
+def load(port, connections):
+    """How many requests of 64 bytes are answered in two seconds, a thread for each connection."""
+    counts, over = [0] * connections, time.monotonic() + 2
+
+    def ask(made, place):
+        with made.socket(zmq.REQ) as server:
+            server.connect(f"tcp://127.0.0.1:{port}")
+            while time.monotonic() < over:
+                server.send(BLOCK[:64])
+                server.recv()
+                counts[place] += 1
+            server.send(b"bye")
+            server.recv()
+
+    start = time.monotonic()
+    with context() as made:
+        threads = [threading.Thread(target=ask, args=(made, i)) for i in range(connections)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print("requests", sum(counts), "per second", sum(counts) / (time.monotonic() - start))
+
+
 role, port, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-{"serve": serve, "connect": connect}[role](port, number)
+{"serve": serve, "connect": connect, "load": load}[role](port, number)

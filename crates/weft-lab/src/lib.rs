@@ -11,6 +11,7 @@ pub mod endpoint;
 mod loss;
 pub mod machine;
 pub mod measure;
+mod measure_servers;
 pub mod mpi4py;
 mod namespace;
 mod packages;

@@ -186,6 +186,47 @@ pub enum Tool {
         /// Whether both run on Weft.
         weft: bool,
     },
+    /// Requests of `ab` for a file of 1 KiB, over 20 connections that are kept, to an Apache with
+    /// its event MPM.
+    Apache {
+        /// Whether HAProxy is in front of it.
+        is_proxied: bool,
+        /// Whether all run on Weft.
+        weft: bool,
+    },
+    /// Point selects of `sysbench` from a MariaDB.
+    Mariadb {
+        /// Connections, each with a thread.
+        threads: u32,
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// Messages of two publishers to two subscribers of mosquitto, each acknowledged (QoS 1).
+    Mosquitto {
+        /// Whether all run on Weft.
+        weft: bool,
+    },
+    /// Requests over ZeroMQ, which wait for each other's answers, over four connections.
+    Zeromq {
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// Messages of 64 bytes there and back between two programs with a selector of Java's NIO each,
+    /// over 16 connections.
+    JavaNio {
+        /// Whether both run on Weft.
+        weft: bool,
+    },
+    /// Requests of a `redis-benchmark` without Weft to a `redis-server` on it, over TCP therefore.
+    RedisOneEnd {
+        /// Connections.
+        clients: u32,
+    },
+    /// The time from the start to the end of a program that does nothing.
+    Start {
+        /// Whether `weft run` starts it.
+        weft: bool,
+    },
     /// One core that copies memory, always the same.
     Memcpy {
         /// Bytes per copy.
@@ -206,8 +247,15 @@ impl Tool {
             Self::Iperf3NoDelay { .. }
             | Self::Redis { .. }
             | Self::Memcached { .. }
+            | Self::Apache { .. }
+            | Self::Mariadb { .. }
+            | Self::Mosquitto { .. }
+            | Self::Zeromq { .. }
+            | Self::JavaNio { .. }
+            | Self::RedisOneEnd { .. }
             | Self::Nginx { .. } => Unit::MessagesPerSecond,
             Self::PerftestLatency { .. }
+            | Self::Start { .. }
             | Self::QperfLatency { .. }
             | Self::FabricShm { .. }
             | Self::Sockperf { .. }
@@ -237,6 +285,19 @@ impl fmt::Display for Tool {
             Self::Memcached { clients, .. } => write!(f, "memcaslap -c {clients}, memcached"),
             Self::TcpStream { bytes, .. } => write!(f, "iperf3 -C cubic -l {bytes}"),
             Self::Nginx { bytes, .. } => write!(f, "wrk -c 20, nginx, {bytes} bytes"),
+            Self::Apache { is_proxied: false, .. } => f.write_str("ab -k -c 20, apache2"),
+            Self::Apache { .. } => f.write_str("ab -k -c 20, haproxy, apache2"),
+            Self::Mariadb { threads, .. } => {
+                write!(f, "sysbench oltp_point_select, {threads} threads, mariadbd")
+            }
+            Self::Mosquitto { .. } => f.write_str("mosquitto_pub -q 1, mosquitto, mosquitto_sub"),
+            Self::Zeromq { .. } => f.write_str("zeromq requests, 4 connections"),
+            Self::JavaNio { .. } => f.write_str("java nio echo, 16 connections"),
+            Self::RedisOneEnd { clients } => {
+                write!(f, "redis-benchmark -t get -c {clients}, on one end")
+            }
+            Self::Start { weft: false } => f.write_str("true"),
+            Self::Start { .. } => f.write_str("weft run -- true"),
             Self::Memcpy { bytes } => write!(f, "memcpy of {bytes} bytes"),
         }
     }
@@ -288,12 +349,19 @@ impl Bench<'_> {
             Tool::QperfTcpBandwidth { bytes, unit } => self.qperf_tcp_bandwidth(bytes, unit),
             Tool::Ucx { test, options, unit } => self.ucx(test, options, unit),
             Tool::FabricShm { bytes } => self.fabric_shm(bytes),
-            Tool::Redis { clients, pipeline, weft } => self.redis(clients, pipeline, weft),
+            Tool::Redis { clients, pipeline, weft } => self.redis(clients, pipeline, [weft; 2]),
             Tool::Sockperf { bytes, weft } => self.sockperf(bytes, weft, |report| report.median),
             Tool::SockperfTail { bytes, weft } => self.sockperf(bytes, weft, |report| report.tail),
             Tool::Memcached { clients, weft } => self.memcached(clients, weft),
             Tool::TcpStream { bytes, weft } => self.tcp_stream(bytes, weft),
             Tool::Nginx { bytes, weft } => self.nginx(bytes, weft),
+            Tool::Apache { is_proxied, weft } => self.apache(is_proxied, weft),
+            Tool::Mariadb { threads, weft } => self.mariadb(threads, weft),
+            Tool::Mosquitto { weft } => self.mosquitto(weft),
+            Tool::Zeromq { weft } => self.zeromq(weft),
+            Tool::JavaNio { weft } => self.java_nio(weft),
+            Tool::RedisOneEnd { clients } => self.redis(clients, 1, [true, false]),
+            Tool::Start { weft } => self.start(weft),
             Tool::Memcpy { bytes } => self.memcpy(bytes as usize),
         };
         result.with_context(|| tool.to_string())
@@ -394,14 +462,15 @@ impl Bench<'_> {
         Ok(Sample::new(latency.parse::<f64>()? * 1e3, cpu, 2.0 * f64::from(iterations)))
     }
 
-    fn redis(&self, clients: u32, pipeline: u32, weft: bool) -> Result<Sample> {
+    /// `weft` says whether server and client run on Weft.
+    fn redis(&self, clients: u32, pipeline: u32, weft: [bool; 2]) -> Result<Sample> {
         let requests = if clients == 1 { 100_000 } else { 300_000 * pipeline.min(4) };
-        let program = if weft { Program::weft } else { Program::plain };
+        let [server, client] = weft.map(|weft| if weft { Program::weft } else { Program::plain });
         let (port, address) = (ports::next(), self.address());
-        let server = program("redis-server").args(["--port", &port.to_string(), "--save", ""]);
+        let server = server("redis-server").args(["--port", &port.to_string(), "--save", ""]);
         let server = self.server(server.args(["--bind", &address])).start()?;
         let server = server.listening(Port::Tcp(port))?;
-        let client = program("redis-benchmark").args(["-h", &address, "-p", &port.to_string()]);
+        let client = client("redis-benchmark").args(["-h", &address, "-p", &port.to_string()]);
         let client = client.line("--csv -t get -c").arg(clients.to_string());
         let client = client.arg("-P").arg(pipeline.to_string());
         let client = client.arg("-n").arg(requests.to_string());
@@ -487,13 +556,33 @@ impl Bench<'_> {
     }
 
     /// Runs the client to its end, then makes the server end, which would not by itself.
-    fn client_of(&self, mut server: Running, client: Program) -> Result<(String, [Duration; 2])> {
+    pub(crate) fn client_of(
+        &self,
+        server: Running,
+        client: Program,
+    ) -> Result<(String, [Duration; 2])> {
+        self.clients_of([server], [client])
+    }
+
+    /// The same for several clients at once and several servers, of which the first ends first.
+    /// Returns what the last client printed.
+    pub(crate) fn clients_of(
+        &self,
+        servers: impl IntoIterator<Item = Running>,
+        clients: impl IntoIterator<Item = Program>,
+    ) -> Result<(String, [Duration; 2])> {
         let before = children_cpu()?;
-        let client = self.client(client).run(TIMEOUT)?.success()?;
+        let clients = clients.into_iter().map(|client| self.client(client).start());
+        let mut printed = String::new();
+        for client in clients.collect::<Result<Vec<_>>>()? {
+            printed = client.wait(TIMEOUT)?.success()?.stdout;
+        }
         let between = children_cpu()?;
-        server.signal(Signal::TERM)?;
-        server.wait(TIMEOUT)?; // Some end by the signal.
-        Ok((client.stdout, [between - before, children_cpu()? - between]))
+        for mut server in servers {
+            server.signal(Signal::TERM)?;
+            server.wait(TIMEOUT)?; // Some end by the signal.
+        }
+        Ok((printed, [between - before, children_cpu()? - between]))
     }
 
     /// Copies between two buffers, as long as the other tools measure at least.
@@ -526,7 +615,7 @@ impl Bench<'_> {
 
     /// Runs the client to its end, then awaits the server's. Order matters: the accounts of
     /// processor time only tell them apart by when each was waited for.
-    fn client_then_server(
+    pub(crate) fn client_then_server(
         &self,
         client: Program,
         server: Running,
@@ -539,11 +628,11 @@ impl Bench<'_> {
         Ok((client.stdout, [between - before, after - between]))
     }
 
-    fn server(&self, program: Program) -> Program {
+    pub(crate) fn server(&self, program: Program) -> Program {
         self.stage.server(program).on_core(self.placement.cores().0)
     }
 
-    fn client(&self, program: Program) -> Program {
+    pub(crate) fn client(&self, program: Program) -> Program {
         self.stage.client(program).on_core(self.placement.cores().1)
     }
 
@@ -553,7 +642,7 @@ impl Bench<'_> {
 }
 
 impl Sample {
-    fn new(value: f64, cpu: [Duration; 2], messages: f64) -> Self {
+    pub(crate) fn new(value: f64, cpu: [Duration; 2], messages: f64) -> Self {
         Self { value, cpu_per_message: cpu.map(|time| time.as_secs_f64() * 1e9 / messages) }
     }
 }

@@ -94,17 +94,17 @@ pub fn sysbench(program: Program, port: u16) -> Program {
     program.arg(format!("--mysql-port={port}"))
 }
 
-/// Starts `program`, which is mosquitto. It notes what it does on standard error.
+/// Starts `program`, which is mosquitto. What it notes on standard error is what `log_type` names.
 ///
 /// # Errors
 ///
 /// If it does not come up.
-pub fn mosquitto(program: Program, directory: &Path, port: u16) -> Result<Running> {
+pub fn mosquitto(program: Program, directory: &Path, port: u16, log_type: &str) -> Result<Running> {
     // Root's stays root's: memory is shared between processes of one user.
     let user = if rustix::process::geteuid().is_root() { "user root\n" } else { "" };
     let configuration = format!(
         "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{user}\
-         log_dest stderr\nlog_type all\nmax_queued_messages 0\nmax_inflight_messages 0\n"
+         log_dest stderr\nlog_type {log_type}\nmax_queued_messages 0\nmax_inflight_messages 0\n"
     );
     let file = directory.join(format!("mosquitto-{port}.conf"));
     fs::write(&file, configuration)?;

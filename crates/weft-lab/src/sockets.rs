@@ -248,7 +248,7 @@ impl Drop for Sockets {
 }
 
 /// Whether every user can get to a file.
-fn is_reachable(file: &Path) -> bool {
+pub fn is_reachable(file: &Path) -> bool {
     const SEARCH_BY_OTHERS: u32 = 0o001;
     let open = |directory: &Path| {
         fs::metadata(directory).is_ok_and(|meta| meta.permissions().mode() & SEARCH_BY_OTHERS != 0)

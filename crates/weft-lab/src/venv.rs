@@ -30,15 +30,32 @@ impl Venv {
     ///
     /// If it cannot be made for another reason.
     pub fn for_test(name: &str) -> Result<Option<Self>> {
+        match Self::make()? {
+            Ok(venv) => Ok(Some(venv)),
+            Err(out_of_reach) => {
+                note_skip(name, &out_of_reach);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The same environment for something else than a test.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    pub fn new() -> Result<Self> {
+        Self::make()?.map_err(anyhow::Error::msg)
+    }
+
+    /// The inner error says why the package index does not give what is wanted.
+    fn make() -> Result<std::result::Result<Self, String>> {
         static OUTCOME: OnceLock<std::result::Result<Option<String>, String>> = OnceLock::new();
         let directory = kept("python-sockets")?;
         let outcome = OUTCOME.get_or_init(|| install(&directory).map_err(|e| format!("{e:#}")));
         match outcome {
-            Ok(None) => Ok(Some(Self { bin: directory.join("bin") })),
-            Ok(Some(out_of_reach)) => {
-                note_skip(name, out_of_reach);
-                Ok(None)
-            }
+            Ok(None) => Ok(Ok(Self { bin: directory.join("bin") })),
+            Ok(Some(out_of_reach)) => Ok(Err(out_of_reach.clone())),
             Err(error) => bail!("{error}"),
         }
     }

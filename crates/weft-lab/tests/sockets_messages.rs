@@ -27,7 +27,8 @@ fn mosquitto() -> Result<()> {
     const SUBSCRIBERS: usize = 3;
     for ends in Ends::ALL {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
-        let mut server = servers::mosquitto(sockets.server("mosquitto"), &sockets.path(""), port)?;
+        let mut server =
+            servers::mosquitto(sockets.server("mosquitto"), &sockets.path(""), port, "all")?;
         let count = (PUBLISHERS.len() * MESSAGES).to_string();
         let mut subscribers = Vec::new();
         for number in 0..SUBSCRIBERS {

@@ -7,6 +7,8 @@ use weft_lab::measure::{Placement, Tool, Unit};
 pub(crate) enum Target {
     AtLeast(f64),
     AtMost(f64),
+    /// At most so many milliseconds longer.
+    LongerBy(f64),
 }
 
 /// A measurement of a rival and those of Weft that it is the measure of.
@@ -34,6 +36,11 @@ impl Group {
 
 const fn crowded(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Group {
     Group { placement: Some(Placement::Crowded), ..Group::of(baseline, subjects) }
+}
+
+/// Wherever the scheduler puts the threads, of which there are more than cores.
+const fn on_all_cores(baseline: Tool, subjects: &'static [(Tool, Target)]) -> Group {
+    Group { placement: Some(Placement::Free), ..Group::of(baseline, subjects) }
 }
 
 const TCP_LATENCY: Tool = Tool::QperfLatency { test: "tcp_lat", bytes: 8 };
@@ -212,8 +219,16 @@ const fn stream(weft: bool) -> Tool {
     Tool::TcpStream { bytes: 131_072, weft }
 }
 
+const fn apache(is_proxied: bool, weft: bool) -> Tool {
+    Tool::Apache { is_proxied, weft }
+}
+
+const fn mariadb(threads: u32, weft: bool) -> Tool {
+    Tool::Mariadb { threads, weft }
+}
+
 /// Programs that know nothing of RDMA, on one host.
-pub(crate) const GROUPS_OF_SOCKETS: [Group; 18] = [
+pub(crate) const GROUPS_OF_SOCKETS: [Group; 27] = [
     // TCP is at its best where no core has to be woken.
     Group {
         baseline_placement: Some(Placement::Together),
@@ -246,11 +261,33 @@ pub(crate) const GROUPS_OF_SOCKETS: [Group; 18] = [
     crowded(stream(false), &[(stream(true), Target::AtLeast(1.0))]),
     crowded(redis(50, 1, false), &[(redis(50, 1, true), Target::AtLeast(1.0))]),
     crowded(nginx(1_024, false), &[(nginx(1_024, true), Target::AtLeast(1.0))]),
+    Group::of(apache(false, false), &[(apache(false, true), Target::AtLeast(1.3))]),
+    Group::of(apache(true, false), &[(apache(true, true), Target::AtLeast(1.0))]),
+    // Their threads sleep, and keep all cores busy together.
+    on_all_cores(mariadb(4, false), &[(mariadb(4, true), Target::AtLeast(1.3))]),
+    on_all_cores(mariadb(16, false), &[(mariadb(16, true), Target::AtLeast(1.3))]),
+    on_all_cores(
+        Tool::Mosquitto { weft: false },
+        &[(Tool::Mosquitto { weft: true }, Target::AtLeast(1.3))],
+    ),
+    on_all_cores(
+        Tool::Zeromq { weft: false },
+        &[(Tool::Zeromq { weft: true }, Target::AtLeast(1.3))],
+    ),
+    on_all_cores(
+        Tool::JavaNio { weft: false },
+        &[(Tool::JavaNio { weft: true }, Target::AtLeast(1.3))],
+    ),
+    // What Weft leaves alone.
+    Group::of(redis(50, 1, false), &[(Tool::RedisOneEnd { clients: 50 }, Target::AtLeast(0.97))]),
+    Group::of(Tool::Start { weft: false }, &[(Tool::Start { weft: true }, Target::LongerBy(2.0))]),
 ];
 
 impl Target {
-    pub(crate) fn is_met(self, ratio: f64) -> bool {
+    /// For a ratio of Weft to its rival, and a difference in nanoseconds.
+    pub(crate) fn is_met(self, ratio: f64, more: f64) -> bool {
         match self {
+            Self::LongerBy(most) => more <= most * 1e6,
             Self::AtLeast(least) => ratio >= least,
             Self::AtMost(most) => ratio <= most,
         }
@@ -262,6 +299,7 @@ impl std::fmt::Display for Target {
         match self {
             Self::AtLeast(least) => write!(f, "at least {least}"),
             Self::AtMost(most) => write!(f, "at most {most}"),
+            Self::LongerBy(most) => write!(f, "at most {most} ms longer"),
         }
     }
 }
