@@ -2,9 +2,9 @@
 //! directions, is known to its two ends and to nobody else on their hosts.
 //!
 //! The ends of a stream find each other by a second connection, which any user of either host could
-//! have made. So whoever asks, and whoever answers, shows a keyed hash (HMAC with SHA-256) over what
-//! both say there, with the first bytes of the stream as the key. Nothing is put into the stream
-//! for that. The proof is as strong as these bytes are hard to guess.
+//! have made. So each of them shows a keyed hash (HMAC with SHA-256) over what it says there, with
+//! the first bytes of the stream as the key. Nothing is put into the stream for that. The proof is
+//! as strong as these bytes are hard to guess.
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
