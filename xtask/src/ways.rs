@@ -1,5 +1,5 @@
-//! Writes WAYS.md from the table in `weft-sockets`. A test of that crate does it, because nothing can
-//! be linked to it; without being told to write, the same test compares.
+//! Writes WAYS.md from the table in `weft-sockets`. A test of that crate does it, as nothing can
+//! link to that crate; without being told to write, the same test compares.
 
 use std::process::Command;
 

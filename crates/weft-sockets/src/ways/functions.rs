@@ -136,6 +136,17 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
         ],
     },
     Functions {
+        reach: Reach::Refused,
+        how: "liburing's: fails with EPERM, as `io_uring_setup` by its number",
+        hooked: true,
+        names: &[
+            "io_uring_setup",
+            "io_uring_queue_init",
+            "io_uring_queue_init_params",
+            "io_uring_queue_init_mem",
+        ],
+    },
+    Functions {
         reach: Reach::Process,
         how: "starts another program, which gets the variables that put Weft in front of it \
             where it needs them",

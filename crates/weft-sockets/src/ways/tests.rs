@@ -92,6 +92,7 @@ fn each_function_said_to_be_hooked_is() {
         let ends = |at: usize| sources[at..].starts_with([',', ')', ';']);
         sources.contains(&format!("fn {name}("))
             || sources.match_indices(&format!("!({name}")).any(|(at, text)| ends(at + text.len()))
+            || sources.contains(&format!("!(\n    {name},"))
     };
     for group in FUNCTIONS.iter().filter(|group| group.hooked) {
         for name in group.names {
