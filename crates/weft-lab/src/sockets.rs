@@ -213,14 +213,15 @@ impl Sockets {
         }
     }
 
-    /// Checks that connections left shared memory because a program gave up system calls.
+    /// Checks that connections are TCP's for this reason, where both ends are on Weft.
     ///
     /// # Errors
     ///
-    /// If none did.
-    pub fn check_confined(&self) -> Result<()> {
+    /// If none is.
+    pub fn check_left(&self, reason: &str) -> Result<()> {
         let totals = self.totals()?;
-        ensure!(totals.fallbacks.contains_key("confined"), "nothing confined: {totals:?}");
+        let has_left = self.ends != Ends::Both || totals.fallbacks.contains_key(reason);
+        ensure!(has_left, "nothing left for {reason:?}: {totals:?}");
         Ok(())
     }
 
