@@ -4,6 +4,7 @@ mod dist;
 mod exports;
 mod rfc;
 mod tidy;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ cargo xtask COMMAND
   exports   compare the exported symbols and versions of dist/lib/weft with the reviewed lists
   rfc       print which RFC sections the code covers, tests, or leaves out and why
   tidy      check the house rules that no compiler checks (layering, line length, leftovers)
+  ways      write WAYS.md from the table of the ways to a connection
 ";
 
 fn main() -> ExitCode {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         "exports" => exports::run(&rest),
         "rfc" => rfc::run(&rest),
         "tidy" => tidy::run(&rest),
+        "ways" => ways::run(&rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())

@@ -23,9 +23,9 @@ use crate::skip::note_skip;
 const NOBODY: u32 = 65_534;
 
 /// How long the counters may lag behind what the programs have done.
-const COUNTED_WITHIN: Duration = Duration::from_secs(30);
+const COUNTED_WITHIN: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const STAT_TIMEOUT: Duration = Duration::from_secs(60);
+const STAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which ends of the connections are programs under `weft run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,14 +213,15 @@ impl Sockets {
         }
     }
 
-    /// Checks that connections have gone back to TCP, or stayed there, for some reason.
+    /// Checks that connections are TCP's for this reason, where both ends are on Weft.
     ///
     /// # Errors
     ///
-    /// If none has.
-    pub fn check_fallback(&self) -> Result<()> {
+    /// If none is.
+    pub fn check_left(&self, reason: &str) -> Result<()> {
         let totals = self.totals()?;
-        ensure!(!totals.fallbacks.is_empty(), "none has: {totals:?}");
+        let has_left = self.ends != Ends::Both || totals.fallbacks.contains_key(reason);
+        ensure!(has_left, "nothing left for {reason:?}: {totals:?}");
         Ok(())
     }
 
@@ -248,7 +249,7 @@ impl Drop for Sockets {
 }
 
 /// Whether every user can get to a file.
-pub fn is_reachable(file: &Path) -> bool {
+fn is_reachable(file: &Path) -> bool {
     const SEARCH_BY_OTHERS: u32 = 0o001;
     let open = |directory: &Path| {
         fs::metadata(directory).is_ok_and(|meta| meta.permissions().mode() & SEARCH_BY_OTHERS != 0)

@@ -26,7 +26,7 @@ struct Block {
     place: *mut c_void,
     len: usize,
     notice: sigevent,
-    next: *mut Block,
+    next: *mut Self,
     absolute: c_int,
     policy: c_int,
     /// What `aio_error` returns.

@@ -80,7 +80,9 @@ unsafe extern "C" fn write_cookie(
 /// The number may be a file's by now, where the stream is a standard one.
 unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off64_t, whence: c_int) -> c_int {
     // SAFETY: the C library's place.
-    let at = unsafe { libc::lseek64(descriptor(cookie), *place, whence) };
+    let offset = unsafe { place.read() };
+    // SAFETY: no memory is named.
+    let at = unsafe { libc::lseek64(descriptor(cookie), offset, whence) };
     if at < 0 {
         return -1;
     }
@@ -217,8 +219,9 @@ macro_rules! open {
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut FILE {
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> *mut FILE;
             static NEXT: crate::next::Next = crate::next::Next::new($c_name);
+            let next = NEXT.address();
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
-            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
             // SAFETY: the program's own arguments.
             let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next($($argument),*) });
             if !file.is_null() {
@@ -327,9 +330,9 @@ macro_rules! reopen {
             type Hooked =
                 unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
             static NEXT: crate::next::Next = crate::next::Next::new($c_name);
+            let next = NEXT.address();
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
-            let next =
-                unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
+            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
             // SAFETY: the program's own arguments.
             let file = next.map_or(std::ptr::null_mut(), |next| unsafe { next(path, mode, file) });
             if !file.is_null() {

@@ -21,6 +21,7 @@ mod options;
 mod print;
 mod ready;
 mod rights;
+mod rings;
 mod sessions;
 mod setup;
 mod transfer;

@@ -249,8 +249,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         libc::SYS_epoll_create1 => hook!(libc::epoll_create1, int(a[0])),
         libc::SYS_mmap => {
             let offset = a[5].cast_signed() as libc::off_t;
-            let mapped = hook!(libc::mmap, place(0), a[1], int(a[2]), int(a[3]), int(a[4]), offset);
-            mapped
+            hook!(libc::mmap, place(0), a[1], int(a[2]), int(a[3]), int(a[4]), offset)
         }
         libc::SYS_mprotect => hook!(libc::mprotect, place(0), a[1], int(a[2])),
         libc::SYS_munmap => hook!(libc::munmap, place(0), a[1]),

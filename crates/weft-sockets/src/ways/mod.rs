@@ -9,6 +9,8 @@
 
 #[cfg(not(test))]
 pub(crate) mod dispatch;
+#[cfg(test)]
+mod functions;
 #[cfg(not(test))]
 pub(crate) mod leave;
 #[cfg(not(test))]

@@ -31,15 +31,24 @@ pub(crate) fn keep_on_tcp(why: &str) {
     confine::confine_for(Reason::ByHand);
 }
 
-/// `io_uring_setup(2)`: nobody sees what is done by a ring, so that there is none, as where the
-/// system's administrator does not want any. Programs have another way.
+/// `io_uring_setup(2)`. `None`: the kernel is to do it.
 pub(super) fn refuse_ring() -> Option<c_long> {
+    refuses_rings().then(|| {
+        errno::set(Errno::PERM);
+        -1
+    })
+}
+
+/// Whether a ring of io_uring is refused, as where the system's administrator does not want any:
+/// what is done by one is not seen, and programs have another way. If it is not refused, the
+/// process is on TCP from here on.
+pub(crate) fn refuses_rings() -> bool {
     if !settings::enabled() {
-        return None;
+        return false;
     }
     if settings::ring() == Ring::Tcp {
         keep_on_tcp("io_uring is used");
-        return None;
+        return false;
     }
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -47,8 +56,7 @@ pub(super) fn refuse_ring() -> Option<c_long> {
             write!(line, "io_uring is refused; WEFT_SOCKETS_IO_URING=tcp lets it through")
         });
     }
-    errno::set(Errno::PERM);
-    Some(-1)
+    true
 }
 
 /// Keeps the process on TCP if the descriptor, which comes from another process or program, is a

@@ -109,7 +109,8 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Seen,
-        how: "changes memory that may be promised to a receiver: the hook of the same name does it",
+        how: "changes memory that may be promised to a receiver: the hook of the same name \
+            does it",
         calls: &[(9, "mmap"), (10, "mprotect"), (11, "munmap"), (25, "mremap"), (28, "madvise")],
     },
     Calls {
@@ -134,7 +135,8 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Refused,
-        how: "fails with EPERM, as with the sysctl `kernel.io_uring_disabled`; see `WEFT_SOCKETS_IO_URING`",
+        how: "fails with EPERM, as with the sysctl `kernel.io_uring_disabled`; see \
+            `WEFT_SOCKETS_IO_URING`",
         calls: &[(425, "io_uring_setup")],
     },
     Calls {
@@ -154,7 +156,8 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Stays,
-        how: "needs a ring, which `io_uring_setup` refuses; one that was inherited or received keeps the process on TCP",
+        how: "needs a ring, which `io_uring_setup` refuses; one that was inherited or received \
+            keeps the process on TCP",
         calls: &[(426, "io_uring_enter"), (427, "io_uring_register")],
     },
     Calls {
@@ -538,3 +541,14 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
         ],
     },
 ];
+
+/// Functions of the C library of which the same is to be said.
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Functions {
+    pub(crate) reach: Reach,
+    pub(crate) how: &'static str,
+    /// Whether there is a hook of each one's name.
+    pub(crate) hooked: bool,
+    pub(crate) names: &'static [&'static str],
+}

@@ -132,8 +132,9 @@ fn start(touched: fn(usize), tick: fn() -> bool) -> Result<UserFault, Errno> {
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let thread = move || {
         // Descriptors of its own: the program may close what it has not opened, and use the number.
+        let files = [libc::CLONE_FILES as usize, 0, 0, 0, 0, 0];
         // SAFETY: concerns this thread alone.
-        let alone = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
+        let alone = unsafe { weft_sys::system_call(libc::SYS_unshare, files) } == 0;
         let _ = tell.send(alone);
         if alone {
             close_all_but(fd);

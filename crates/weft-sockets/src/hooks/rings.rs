@@ -1,0 +1,50 @@
+//! `liburing`, which makes its system calls by hand: it is told what `io_uring_setup(2)` is.
+//!
+//! These names are liburing's, not the C library's. A program that has functions of its own by
+//! these names uses those.
+//!
+//! # Safety
+//! Each function has the signature of liburing's that it stands in front of, and hands its
+//! arguments on as they are.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_uint, c_void, size_t};
+use rustix::io::Errno;
+
+use crate::next::Next;
+use crate::ways::process;
+
+/// Makes a ring by the next library's function of a name, unless there are to be none.
+macro_rules! ring {
+    ($name:ident, $c_name:literal, ($($argument:ident: $type:ty),*)) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            if process::refuses_rings() {
+                return -Errno::PERM.raw_os_error();
+            }
+            type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;
+            static NEXT: Next = Next::new($c_name);
+            let next = NEXT.address();
+            // SAFETY: NULL is `None`, and what is found by this name has this signature.
+            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
+            // SAFETY: the program's own arguments.
+            next.map_or(-Errno::NOSYS.raw_os_error(), |next| unsafe { next($($argument),*) })
+        }
+    };
+}
+ring!(io_uring_setup, c"io_uring_setup", (entries: c_uint, parameters: *mut c_void));
+ring!(
+    io_uring_queue_init,
+    c"io_uring_queue_init",
+    (entries: c_uint, ring: *mut c_void, flags: c_uint)
+);
+ring!(
+    io_uring_queue_init_params,
+    c"io_uring_queue_init_params",
+    (entries: c_uint, ring: *mut c_void, parameters: *mut c_void)
+);
+ring!(
+    io_uring_queue_init_mem,
+    c"io_uring_queue_init_mem",
+    (entries: c_uint, ring: *mut c_void, parameters: *mut c_void, place: *mut c_void, len: size_t)
+);
