@@ -23,9 +23,9 @@ use crate::skip::note_skip;
 const NOBODY: u32 = 65_534;
 
 /// How long the counters may lag behind what the programs have done.
-const COUNTED_WITHIN: Duration = Duration::from_secs(5);
+const COUNTED_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const STAT_TIMEOUT: Duration = Duration::from_secs(10);
+const STAT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which ends of the connections are programs under `weft run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +249,7 @@ impl Drop for Sockets {
 }
 
 /// Whether every user can get to a file.
-fn is_reachable(file: &Path) -> bool {
+pub fn is_reachable(file: &Path) -> bool {
     const SEARCH_BY_OTHERS: u32 = 0o001;
     let open = |directory: &Path| {
         fs::metadata(directory).is_ok_and(|meta| meta.permissions().mode() & SEARCH_BY_OTHERS != 0)

@@ -11,7 +11,7 @@ use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets, same};
 use weft_lab::{Finished, Program, Running, locate, note_skip, ports};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const BYTES: usize = 4_000_000;
 /// Where sshd locks up what parses a stranger's bytes. Debian's service makes it.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
