@@ -453,7 +453,8 @@ static void arrival(void)
 	arrive(EPOLLONESHOT);
 }
 
-/* While a thread looks, another one sends on two connections. */
+/* While a thread looks, another one sends on two connections; edges, for a level keeps its place in
+ * the kernel's list. */
 static struct pair racing[2];
 static atomic_int turn;
 
@@ -477,7 +478,7 @@ static void races(void)
 
 	for (int i = 0; i < 2; i++) {
 		racing[i] = connected();
-		control(epoll, EPOLL_CTL_ADD, racing[i].here, EPOLLIN, i);
+		control(epoll, EPOLL_CTL_ADD, racing[i].here, EPOLLIN | EPOLLET, i);
 	}
 	if (pthread_create(&sender, NULL, send_both, &rounds))
 		die("pthread_create");
