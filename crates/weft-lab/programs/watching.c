@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -73,6 +74,8 @@ static struct pair connected(void)
 	check(connect(pair.there, (void *)&address, sizeof address), "connect");
 	pair.here = check(accept(listener, NULL, NULL), "accept");
 	close(listener);
+	check(setsockopt(pair.here, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)), "TCP_NODELAY");
+	check(setsockopt(pair.there, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)), "TCP_NODELAY");
 	for (int i = 0; i < 4; i++) {
 		move_one_byte(pair.here, pair.there);
 		move_one_byte(pair.there, pair.here);
@@ -453,7 +456,8 @@ static void arrival(void)
 	arrive(EPOLLONESHOT);
 }
 
-/* While a thread looks, another one sends on two connections. */
+/* While a thread looks, another one sends on two connections; edges, for a level keeps its place in
+ * the kernel's list. */
 static struct pair racing[2];
 static atomic_int turn;
 
@@ -477,7 +481,7 @@ static void races(void)
 
 	for (int i = 0; i < 2; i++) {
 		racing[i] = connected();
-		control(epoll, EPOLL_CTL_ADD, racing[i].here, EPOLLIN, i);
+		control(epoll, EPOLL_CTL_ADD, racing[i].here, EPOLLIN | EPOLLET, i);
 	}
 	if (pthread_create(&sender, NULL, send_both, &rounds))
 		die("pthread_create");
@@ -602,6 +606,62 @@ static void executed(void)
 	printf("status %d\n", status);
 	wait_and_print("here", epoll, LIMIT_MS);
 	hang_up(pair);
+	close(epoll);
+}
+
+/* What was deleted before a wait began is not told in it, whatever becomes of the socket. */
+static atomic_int deleted, stale, over;
+
+static void *wait_for_the_living(void *context)
+{
+	struct epoll_event events[MANY];
+
+	while (!atomic_load(&over)) {
+		int before = atomic_load(&deleted);
+		int got = check(epoll_wait(*(int *)context, events, MANY, 20), "epoll_wait");
+
+		for (int i = 0; i < got; i++)
+			if ((int)events[i].data.u64 <= before)
+				atomic_fetch_add(&stale, 1);
+	}
+	return NULL;
+}
+
+static void *close_peer(void *context)
+{
+	close(*(int *)context);
+	return NULL;
+}
+
+static void deletions(void)
+{
+	int epoll = check(epoll_create1(0), "epoll_create1");
+	pthread_t waiters[2], closer;
+
+	for (int i = 0; i < 2; i++)
+		if (pthread_create(&waiters[i], NULL, wait_for_the_living, &epoll))
+			die("pthread_create");
+	for (int i = 1; i <= 3000; i++) {
+		struct pair pair = connected();
+
+		control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN | EPOLLRDHUP, i);
+		put(pair.there, "a");
+		while (i % 4 == 0 && recv(pair.here, &(char){ 0 }, 1, MSG_PEEK) != 1)
+			;
+		control(epoll, EPOLL_CTL_DEL, pair.here, 0, 0);
+		take(pair.here);
+		atomic_store(&deleted, i);
+		if (pthread_create(&closer, NULL, close_peer, &pair.there))
+			die("pthread_create");
+		if (i % 2)
+			usleep(i % 100);
+		close(pair.here);
+		pthread_join(closer, NULL);
+	}
+	atomic_store(&over, 1);
+	for (int i = 0; i < 2; i++)
+		pthread_join(waiters[i], NULL);
+	printf("told though deleted: %d\n", atomic_load(&stale));
 	close(epoll);
 }
 
@@ -746,7 +806,7 @@ static const struct {
 	{ "races", races },	    { "forked", forked },
 	{ "passed", passed },	    { "executed", executed },
 	{ "by_number", by_number }, { "copied_socket", copied_socket },
-	{ "pollers", pollers },
+	{ "pollers", pollers },	    { "deletions", deletions },
 };
 
 int main(int argc, char **argv)

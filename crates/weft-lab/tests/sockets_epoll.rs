@@ -55,5 +55,6 @@ cases! {
     an_instance_that_is_inherited_by_exec_tells_its_own_data("executed", 1);
     calls_that_nobody_sees_get_the_programs_data("by_number", 1);
     the_descriptor_that_was_added_may_be_closed_before_its_copy("copied_socket", 1);
+    what_is_deleted_is_told_no_more("deletions", 2_000);
     threads_that_poll_one_socket_are_all_told("pollers", 6);
 }

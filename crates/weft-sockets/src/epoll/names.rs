@@ -71,6 +71,11 @@ impl Names {
         }
     }
 
+    /// Whether no event can be for a socket of ours, or has been for one.
+    pub(super) fn are_the_programs(&self) -> bool {
+        self.retired.is_empty()
+    }
+
     /// How many have been added so far.
     pub(super) fn added(&self) -> u64 {
         self.added

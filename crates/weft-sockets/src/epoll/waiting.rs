@@ -148,7 +148,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
             if let Some(begun) = self.begun.take() {
                 watches.end_sleep(begun);
             }
-            if watches.is_empty() && watches.names.added() == self.added {
+            if watches.is_empty() && watches.names.are_the_programs() {
                 return usize::try_from(slept).unwrap_or(0);
             }
         }
