@@ -1,6 +1,7 @@
 /* System calls by their numbers, as libuv, seccomp's users and language runtimes make them. */
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -245,4 +246,37 @@ CASE(numbers_exec)
 	}
 	check(waitpid(child, NULL, 0), "waitpid");
 	ON(pair->b, do_recv, .size = 100);
+}
+
+static int in_clone(void *argument)
+{
+	struct pair *pair = argument;
+
+	return write(pair->a->fd, "of a clone", 10) != 10;
+}
+
+/* A child with a stack of its own, which no handler of fork knows. */
+CASE(numbers_clone_function)
+{
+	static char stack[1 << 16];
+	int status;
+	pid_t child;
+
+	ON(pair->b, do_send, .text = "unread");
+	child = check(clone(in_clone, stack + sizeof stack, SIGCHLD, pair), "clone");
+	check(waitpid(child, &status, 0), "waitpid");
+	say("the child: %x", status);
+	ON(pair->b, do_recv, .size = 100);
+	ON(pair->a, do_recv, .size = 100);
+	exchange(pair, 2);
+}
+
+CASE(numbers_unshare)
+{
+	ON(pair->b, do_send, .text = "unread");
+	say("unshare = %ld", syscall(SYS_unshare, CLONE_FILES));
+	ON(pair->a, do_recv, .size = 100);
+	exchange(pair, 2);
+	say("unshare = %d", unshare(CLONE_FILES));
+	exchange(pair, 2);
 }
