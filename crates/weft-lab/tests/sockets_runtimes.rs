@@ -64,7 +64,8 @@ impl Runtime {
     fn shares(self) -> Option<bool> {
         match self {
             Self::Go => Some(false),
-            Self::Uvloop => None,
+            // Their epoll instances are changed or watched in ways that may mean TCP.
+            Self::Uvloop | Self::Erlang => None,
             _ => Some(true),
         }
     }

@@ -43,8 +43,8 @@ fn git_clones_from_its_daemon() -> Result<()> {
         }
         let push = git(sockets.client("git"), &sockets).args(["-C", "first", "ls-remote", &url]);
         push.run(TIMEOUT)?.success()?.said("refs/heads/main")?;
-        // The whole stream may have come before both ends had agreed, but not three of them.
-        sockets.check(LENGTH as u64 / 2)?;
+        // Its program has the connection as standard input and output, which may mean TCP.
+        sockets.check(0)?;
     }
     Ok(())
 }
