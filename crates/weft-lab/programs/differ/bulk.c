@@ -85,7 +85,8 @@ static void do_churn(const struct step *step)
 {
 	struct two open[64];
 	struct sockaddr_in address;
-	int count = (int)number_of(step, "n", 10), listener = open_listener(&address), opened = 0;
+	int listener = open_listener(&address), opened = 0;
+	int count = (int)number_of(step, "n", 10);
 	bool good = true;
 
 	if (count > 64)
