@@ -48,6 +48,7 @@ fn random_programs_observe_the_same() -> Result<()> {
         failures_max: 1,
         shrinks: true,
         save: None,
+        without: Vec::new(),
         late: LATE,
     };
     let summary = campaign.run(&Executor::new(None)?)?;

@@ -65,16 +65,34 @@ static bool exchange(struct two *two, int index, int round, uint32_t length)
 	return true;
 }
 
-/* churn n= rounds=: opens connections, exchanges messages over all of them, and closes them. */
+/* So many milliseconds behind the next second begins: what is done once a second is done then. */
+static void wait_for_second(long offset)
+{
+	struct timespec now, then;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	then = (struct timespec){ now.tv_sec + 2, 0 };
+	then.tv_nsec = offset * 1000000;
+	if (offset < 0) {
+		then.tv_sec--;
+		then.tv_nsec += 1000000000;
+	}
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
+}
+
+/* churn n= rounds= offset=: opens connections, exchanges messages over all of them, and closes them. */
 static void do_churn(const struct step *step)
 {
 	struct two open[64];
 	struct sockaddr_in address;
-	int count = (int)number_of(step, "n", 10), listener = open_listener(&address), opened = 0;
+	int listener = open_listener(&address), opened = 0;
+	int count = (int)number_of(step, "n", 10);
 	bool good = true;
 
 	if (count > 64)
 		count = 64;
+	if (number_of(step, "offset", 0))
+		wait_for_second(number_of(step, "offset", 0));
 	while (good && opened < count)
 		good = open_two(&open[opened++], listener, &address);
 	for (int round = 0; good && round < number_of(step, "rounds", 4); round++)
@@ -109,6 +127,20 @@ static void do_crowd(const struct step *step)
 		kill(getpid(), SIGKILL);
 	}
 	note(" = %s", child > 0 && waitpid(child, &status, 0) == child ? "ok" : "bad");
+}
+
+/* listeners n=: makes the kernel's list of connections long, and reading it slow. */
+static void do_listeners(const struct step *step)
+{
+	long count = number_of(step, "n", 1000), made = 0;
+
+	for (; made < count; made++) {
+		int fd = socket(AF_INET6, SOCK_STREAM, 0);
+
+		if (fd < 0 || listen(fd, 1))
+			break;
+	}
+	note(" = %ld", made);
 }
 
 enum { RECORD_MIN = 16, RECORD_MAX = 1 << 15 };
@@ -239,5 +271,6 @@ static void do_mapped(const struct step *step)
 const struct named bulk[] = {
 	{ "churn", do_churn },	   { "crowd", do_crowd }, { "pour", do_pour },
 	{ "collect", do_collect }, { "poke", do_poke },	  { "recycle", do_recycle },
-	{ "mapped", do_mapped },   { NULL, NULL },
+	{ "mapped", do_mapped },   { "listeners", do_listeners },
+	{ NULL, NULL },
 };

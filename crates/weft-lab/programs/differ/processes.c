@@ -256,8 +256,8 @@ static void note_status(long status)
 		note(" = status %d", (int)WEXITSTATUS(status));
 }
 
-/* child V how= what=nothing|close|shutdown|write|read n= env=: a child, and its end. With how=system,
- * popen, posix_spawn, vfork or exec it is another program. */
+/* child V how= what=nothing|close|shutdown|write|read n= env=: a child, and its end. With
+ * how=system, popen, posix_spawn, vfork or exec it is another program. */
 static void do_child(const struct step *step)
 {
 	const char *how = text_of(step, "how", "fork"), *what = text_of(step, "what", "nothing");

@@ -78,6 +78,8 @@ static long send_by(const struct step *step, int fd, char *bytes, size_t length,
 	    uring_do(*call == 'w' ? 23 : 26, fd, bytes, (unsigned)length,
 		     *call == 'w' ? (uint64_t)-1 : 0, *call == 'w' ? 0 : flags, &result))
 		return result;
+	if (way == URING)
+		return *call == 'w' ? write(fd, bytes, length) : send(fd, bytes, length, flags);
 	if (way == AIO)
 		return aio_transfer(true, fd, bytes, length);
 	if (!strcmp(call, "write"))
@@ -140,6 +142,8 @@ static long receive_by(const struct step *step, int fd, char *bytes, size_t leng
 	if (way == URING && strcmp(call, "read") &&
 	    uring_do(27, fd, bytes, (unsigned)length, 0, flags, &result))
 		return result;
+	if (way == URING)
+		return strcmp(call, "read") ? recv(fd, bytes, length, flags) : read(fd, bytes, length);
 	if (way == AIO)
 		return aio_transfer(false, fd, bytes, length);
 	if (!strcmp(call, "read"))

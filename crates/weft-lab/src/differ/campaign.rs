@@ -38,6 +38,8 @@ pub struct Campaign {
     pub shrinks: bool,
     /// Where those are written to.
     pub save: Option<PathBuf>,
+    /// Words that are taken out of all steps, so that what is known does not hide the rest.
+    pub without: Vec<String>,
     /// When a step on Weft is a hang.
     pub late: Duration,
 }
@@ -117,7 +119,12 @@ impl Campaign {
                 break;
             }
             let seed = self.first.wrapping_add(number);
-            let steps = generate(seed);
+            let mut steps = generate(seed);
+            for step in &mut steps {
+                let kept =
+                    step.split(' ').filter(|word| !self.without.iter().any(|out| out == word));
+                *step = kept.collect::<Vec<_>>().join(" ");
+            }
             let verdict = judge.judge(&steps)?;
             let lock = || progress.summary.lock().unwrap_or_else(|broken| broken.into_inner());
             lock().programs += 1;
@@ -168,8 +175,11 @@ impl Campaign {
         for (number, step) in steps.iter().enumerate() {
             report += &format!("{number:4}  {step}\n");
         }
-        report +=
-            &format!("again: cargo run --release -p weft-lab --bin differ -- --seed {seed}\n");
+        let without: String =
+            self.without.iter().map(|word| format!(" --without {word}")).collect();
+        report += &format!(
+            "again: cargo run --release -p weft-lab --bin differ -- --seed {seed}{without}\n"
+        );
         if let Some(folder) = &self.save {
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
             let mut name: String = failure

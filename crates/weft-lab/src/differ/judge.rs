@@ -92,6 +92,10 @@ impl<'executor> Judge<'executor> {
     /// If the program cannot be started.
     pub fn judge_repeatedly(&self, steps: &[String], repeats: usize) -> Result<Verdict> {
         let kernel = self.executor.run_on_kernel(steps)?;
+        if kernel.contains("FOREIGN") {
+            // A program that mixes up its own bytes says nothing.
+            return Ok(Verdict::Nondeterministic);
+        }
         let first = self.executor.run_on_weft(steps, &kernel, self.late)?;
         if first == kernel {
             return Ok(Verdict::Same);
@@ -148,6 +152,12 @@ impl Failure {
         let mut numbers = line.trim_start_matches('@').split_whitespace();
         let end = numbers.next()?.parse().ok();
         numbers.next().and_then(|step| step.parse().ok()).or(end)
+    }
+
+    /// The operation that differed first.
+    pub fn operation<'steps>(&self, steps: &'steps [String]) -> &'steps str {
+        let line = self.step().and_then(|step| steps.get(step)).map_or("", String::as_str);
+        line.split_whitespace().nth(1).unwrap_or_default()
     }
 
     /// What tells this failure from others: its class, and the operation that differed.

@@ -27,6 +27,7 @@ pub fn shrink(
     let mut shrinker = Shrinker {
         judge: Judge::new(executor, LATE),
         class: failure.class,
+        operation: failure.operation(steps).to_owned(),
         attempts: if failure.times == failure.runs { 1 } else { ATTEMPTS_RARE },
         deadline: Instant::now() + limit,
         steps: steps.to_vec(),
@@ -37,9 +38,15 @@ pub fn shrink(
     Ok(shrinker.steps)
 }
 
+/// Words without which another program is left; not those that hide what may differ.
+fn is_needless(word: &str) -> bool {
+    word.contains('=') && word != "loose=1"
+}
+
 struct Shrinker<'executor> {
     judge: Judge<'executor>,
     class: Class,
+    operation: String,
     attempts: usize,
     deadline: Instant,
     steps: Vec<String>,
@@ -55,6 +62,7 @@ impl Shrinker<'_> {
             let repeats = usize::from(self.attempts == 1);
             if let Verdict::Different(failure) = self.judge.judge_repeatedly(&candidate, repeats)?
                 && failure.class == self.class
+                && failure.operation(&candidate) == self.operation
             {
                 self.steps = candidate;
                 return Ok(true);
@@ -95,7 +103,7 @@ impl Shrinker<'_> {
         for index in 0..self.steps.len() {
             let words: Vec<String> =
                 self.steps[index].split_whitespace().map(str::to_owned).collect();
-            for word in words.iter().filter(|word| word.contains('=')) {
+            for word in words.iter().filter(|word| is_needless(word)) {
                 let left: Vec<&str> =
                     self.steps[index].split_whitespace().filter(|other| other != word).collect();
                 let mut candidate = self.steps.clone();

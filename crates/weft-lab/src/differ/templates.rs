@@ -875,10 +875,13 @@ pub(super) fn race(scene: &mut Scene) -> Option<()> {
 /// Killed processes leave a full table, and two others sweep it at once.
 pub(super) fn crowd(scene: &mut Scene) {
     let Some(other) = scene.fork(0, "fork") else { return };
-    scene.step(0, "crowd n=4096");
-    for _ in 0..4 {
-        scene.steps.push("+0 churn n=40 rounds=4".to_owned());
-        scene.step(other, "churn n=40 rounds=4");
+    scene.step(0, "listeners n=3000");
+    for _ in 0..2 {
+        scene.step(0, "crowd n=4096");
+        // A table is swept once a second: one begins just before the next, one behind.
+        let before = scene.rng.u32(1..20);
+        scene.steps.push(format!("+0 churn n=60 rounds=8 offset=-{before}"));
+        scene.step(other, "churn n=60 rounds=8 offset=1");
     }
 }
 

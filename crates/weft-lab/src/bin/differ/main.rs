@@ -39,6 +39,9 @@ struct Arguments {
     /// Directory for the shrunk programs of failures
     #[arg(long)]
     save: Option<PathBuf>,
+    /// Take this word (`way=asm`) out of all steps; may be given several times
+    #[arg(long)]
+    without: Vec<String>,
     /// Leave failing programs as they are
     #[arg(long)]
     keep_long: bool,
@@ -71,6 +74,7 @@ fn main() -> Result<ExitCode> {
         failures_max: arguments.failures,
         shrinks: !arguments.keep_long,
         save: arguments.save,
+        without: arguments.without,
         late: LATE,
     };
     let summary = campaign.run(&executor)?;
