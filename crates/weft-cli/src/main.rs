@@ -15,9 +15,12 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::args::{Command, Weft};
+use crate::args::{Command, RunArgs, Weft};
 
 fn main() -> ExitCode {
+    if let Some(args) = RunArgs::plain(std::env::args_os()) {
+        return run::run(&args);
+    }
     let result = match Weft::parse().command {
         Command::Run(args) => return run::run(&args),
         Command::Env(args) => environment::print(&args),

@@ -1,14 +1,15 @@
 //! What the environment says, read once, and the shared files that it leads to.
 //!
 //! # Safety
-//! A lock is frozen and thawed around a fork, by the handlers of forks alone.
+//! A lock is frozen and thawed around a fork, by the handlers of forks alone. What is known of a
+//! shared file is leaked, so that references to it are valid for ever.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use weft_stream::datagram::Datagrams;
 use weft_stream::rules::{Role, Rules};
@@ -160,10 +161,36 @@ const USERS_MAX: usize = 8;
 
 /// The shared files of each user that this process, or one of its threads, has been: `None` if they
 /// were not to be had. They stay mapped, because connections that were made as that user do.
-type Known<T> = SignalLock<[Option<(u32, Option<&'static T>)>; USERS_MAX]>;
+struct Known<T: 'static> {
+    all: SignalLock<[Option<&'static Opened<T>>; USERS_MAX]>,
+    /// The one that was asked for last, found without the lock.
+    last: AtomicPtr<Opened<T>>,
+}
 
-static REGISTRY: Known<Registry> = SignalLock::new([None; USERS_MAX]);
-static DATAGRAMS: Known<Datagrams> = SignalLock::new([None; USERS_MAX]);
+/// A user, and what there is for them.
+type Opened<T> = (u32, Option<&'static T>);
+
+static REGISTRY: Known<Registry> = Known::new();
+static DATAGRAMS: Known<Datagrams> = Known::new();
+
+impl<T> Known<T> {
+    const fn new() -> Self {
+        Self { all: SignalLock::new([None; USERS_MAX]), last: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// All that there is. From here on there is nothing.
+    fn take(&self) -> impl Iterator<Item = &'static T> + use<T> {
+        let mut all = self.all.lock();
+        self.last.store(std::ptr::null_mut(), Ordering::Release);
+        std::mem::take(&mut *all).into_iter().flatten().filter_map(|opened| opened.1)
+    }
+
+    /// All that there is.
+    fn files(&self) -> impl Iterator<Item = &'static T> + use<T> {
+        let all = *self.all.lock();
+        all.into_iter().flatten().filter_map(|opened| opened.1)
+    }
+}
 
 /// The registry of the user that this thread is now. `None` if there is none to be had.
 pub(crate) fn registry() -> Option<&'static Registry> {
@@ -183,21 +210,22 @@ fn shared<T>(
         return None;
     }
     let user = only_user()?;
-    let mut known = known.lock();
-    for place in &mut *known {
-        match *place {
-            Some((whose, file)) if whose == user => return file,
-            Some(_) => {}
-            None => {
-                // A process that has changed its user shares nothing with the other's.
-                let opened = open(DIRECTORY.get_or_init(directory)).ok();
-                let file: Option<&'static T> = opened.map(|file| &*Box::leak(Box::new(file)));
-                *place = Some((user, file));
-                return file;
-            }
-        }
+    // SAFETY: NULL, or what was leaked below.
+    let last = unsafe { known.last.load(Ordering::Acquire).as_ref() };
+    if let Some((whose, file)) = last
+        && *whose == user
+    {
+        return *file;
     }
-    None
+    let mut all = known.all.lock();
+    let place = all.iter_mut().find(|place| place.is_none_or(|opened| opened.0 == user))?;
+    let opened = *place.get_or_insert_with(|| {
+        // A process that has changed its user shares nothing with the other's.
+        let file = open(DIRECTORY.get_or_init(directory)).ok();
+        Box::leak(Box::new((user, file.map(|file| &*Box::leak(Box::new(file))))))
+    });
+    known.last.store(std::ptr::from_ref(opened).cast_mut(), Ordering::Release);
+    opened.1
 }
 
 /// The user that this thread is, if it is one alone. Who may be another one again (`seteuid(2)`) has
@@ -210,36 +238,28 @@ fn only_user() -> Option<u32> {
     (known == 0 && real == effective && effective == saved).then_some(effective)
 }
 
-/// The files that this process has.
-fn files<T>(known: &Known<T>) -> impl Iterator<Item = &'static T> + use<T> {
-    let known = *known.lock();
-    known.into_iter().flatten().filter_map(|(_, file)| file)
-}
-
 /// A relative has been born: it uses the files, too. It has no other threads yet.
 pub(crate) fn enter() {
-    files(&REGISTRY).for_each(Registry::enter);
-    files(&DATAGRAMS).for_each(Datagrams::enter);
+    REGISTRY.files().for_each(Registry::enter);
+    DATAGRAMS.files().for_each(Datagrams::enter);
 }
 
 /// Gives back what address space the files take and this process has not used.
 pub(crate) fn shrink() {
-    files(&REGISTRY).for_each(Registry::shrink);
-    files(&DATAGRAMS).for_each(Datagrams::shrink);
+    REGISTRY.files().for_each(Registry::shrink);
+    DATAGRAMS.files().for_each(Datagrams::shrink);
 }
 
 /// The process ends, or will not use them any more.
 pub(crate) fn leave() {
-    files(&REGISTRY).for_each(Registry::leave);
-    files(&DATAGRAMS).for_each(Datagrams::leave);
-    *REGISTRY.lock() = [None; USERS_MAX];
-    *DATAGRAMS.lock() = [None; USERS_MAX];
+    REGISTRY.take().for_each(Registry::leave);
+    DATAGRAMS.take().for_each(Datagrams::leave);
 }
 
 /// Before a fork: no other thread is in the middle of a change.
 pub(crate) fn freeze() {
-    REGISTRY.freeze();
-    DATAGRAMS.freeze();
+    REGISTRY.all.freeze();
+    DATAGRAMS.all.freeze();
 }
 
 /// After it, in the parent and in the child.
@@ -248,7 +268,7 @@ pub(crate) fn freeze() {
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
     // SAFETY: the caller's promise.
-    unsafe { DATAGRAMS.thaw() };
+    unsafe { DATAGRAMS.all.thaw() };
     // SAFETY: likewise.
-    unsafe { REGISTRY.thaw() };
+    unsafe { REGISTRY.all.thaw() };
 }
