@@ -24,6 +24,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Long enough for a thread to have gone to sleep; and how long nobody sleeps who is to be woken. */
@@ -134,7 +135,15 @@ static void *wait_once(void *context)
 {
 	struct waiter *waiter = context;
 
+	struct timespec begun, woken;
+
+	clock_gettime(CLOCK_MONOTONIC, &begun);
 	waiter->count = epoll_wait(waiter->epoll, &waiter->event, 1, waiter->limit);
+	clock_gettime(CLOCK_MONOTONIC, &woken);
+	/* Who finds something when the time is over has not been woken for it. */
+	if ((woken.tv_sec - begun.tv_sec) * 1000 + (woken.tv_nsec - begun.tv_nsec) / 1000000 >=
+	    waiter->limit)
+		waiter->count = 0;
 	return NULL;
 }
 
