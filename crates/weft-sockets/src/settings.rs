@@ -228,9 +228,9 @@ fn shared<T>(
     opened.1
 }
 
-/// The user that this thread is, if it is one alone. Who may be another one again (`seteuid(2)`) has
-/// more rights than this one's processes, and shares nothing with them that they could write to
-/// have it act in their name.
+/// The user that this thread is, if it is one alone. A process that may become another user again
+/// (`seteuid(2)`) has more rights than this user's processes, and shares nothing with them that
+/// they could write to have it act in their name.
 fn only_user() -> Option<u32> {
     let (mut real, mut effective, mut saved) = (0, 0, 0);
     // SAFETY: the places for the answer are local variables.

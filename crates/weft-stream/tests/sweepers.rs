@@ -59,7 +59,9 @@ impl Connection {
 
     fn close(self) {
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        self.ends.iter().for_each(|end| drop(end.release(pid)));
+        for end in self.ends {
+            let _ = end.release(pid);
+        }
     }
 }
 

@@ -100,9 +100,9 @@ fn is_layout_known() -> bool {
             unsafe { posix_spawn_file_actions_adddup2(list, fd, fd + 1) == 0 }
         });
         let space: *const Actions = list.cast();
-        // SAFETY: initialised; the length says how much of the list may be looked at.
-        let (used, allocated) = unsafe { ((*space).used, (*space).allocated) };
-        let is_plausible = added && used == 2 && allocated >= 2;
+        // SAFETY: initialised.
+        let made = unsafe { &*space };
+        let is_plausible = added && made.used == 2 && made.allocated >= 2;
         // SAFETY: two actions, of which the second ends within memory only if the layout is known:
         // the C library allocates eight at a time.
         let is_known = is_plausible && unsafe { read(space) }.as_slice() == FDS;

@@ -63,25 +63,25 @@ impl Arguments {
     }
 }
 
-unsafe extern "C" fn execl_list(path: *const c_char, arguments: *mut Arguments) -> c_int {
-    // SAFETY: the list of the variadic function's.
-    let list = unsafe { (*arguments).list() };
+unsafe extern "C" fn execl_list(path: *const c_char, arguments: &mut Arguments) -> c_int {
+    // SAFETY: the program's arguments end with NULL.
+    let list = unsafe { arguments.list() };
     // SAFETY: the program's own arguments.
     unsafe { execv(path, list.as_ptr()) }
 }
 
-unsafe extern "C" fn execlp_list(path: *const c_char, arguments: *mut Arguments) -> c_int {
-    // SAFETY: the list of the variadic function's.
-    let list = unsafe { (*arguments).list() };
+unsafe extern "C" fn execlp_list(path: *const c_char, arguments: &mut Arguments) -> c_int {
+    // SAFETY: the program's arguments end with NULL.
+    let list = unsafe { arguments.list() };
     // SAFETY: the program's own arguments.
     unsafe { execvp(path, list.as_ptr()) }
 }
 
-unsafe extern "C" fn execle_list(path: *const c_char, arguments: *mut Arguments) -> c_int {
-    // SAFETY: the list of the variadic function's.
-    let list = unsafe { (*arguments).list() };
+unsafe extern "C" fn execle_list(path: *const c_char, arguments: &mut Arguments) -> c_int {
+    // SAFETY: the program's arguments end with NULL.
+    let list = unsafe { arguments.list() };
     // SAFETY: the environment follows it.
-    let environment = unsafe { (*arguments).next() } as List;
+    let environment = unsafe { arguments.next() } as List;
     // SAFETY: the program's own arguments.
     unsafe { execve(path, list.as_ptr(), environment) }
 }
