@@ -65,7 +65,7 @@ static bool exchange(struct two *two, int index, int round, uint32_t length)
 	return true;
 }
 
-/* So many milliseconds behind the next second begins: what is done once a second is done then. */
+/* Sleeps until so many milliseconds behind the start of a second. */
 static void wait_for_second(long offset)
 {
 	struct timespec now, then;
