@@ -80,7 +80,7 @@ static void wait_for_second(long offset)
 	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
 }
 
-/* churn n= rounds= offset=: opens connections, exchanges messages over all of them, and closes them. */
+/* churn n= rounds= offset=: opens connections, exchanges messages over all, and closes them. */
 static void do_churn(const struct step *step)
 {
 	struct two open[64];

@@ -326,7 +326,7 @@ static void do_scan(const struct step *step)
 		return;
 	}
 	clearerr(stdin);
-	if (fcntl(0, F_GETFD) < 0)
+	if (recv(0, buffer, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EBADF)
 		note(" standard input is gone");
 }
 
