@@ -65,7 +65,7 @@ static bool exchange(struct two *two, int index, int round, uint32_t length)
 	return true;
 }
 
-/* So many milliseconds behind the next second begins: what is done once a second is done then. */
+/* Sleeps until so many milliseconds behind the start of a second. */
 static void wait_for_second(long offset)
 {
 	struct timespec now, then;
@@ -80,7 +80,7 @@ static void wait_for_second(long offset)
 	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL);
 }
 
-/* churn n= rounds= offset=: opens connections, exchanges messages over all of them, and closes them. */
+/* churn n= rounds= offset=: opens connections, exchanges messages over all, and closes them. */
 static void do_churn(const struct step *step)
 {
 	struct two open[64];

@@ -297,6 +297,8 @@ static void do_print(const struct step *step)
 	end_send(var, result ? 0 : length);
 	if (file == stdout)
 		clearerr(stdout);
+	if (file == stdout && fcntl(1, F_GETFD) < 0)
+		note(" standard output is gone");
 }
 
 static void do_scan(const struct step *step)
@@ -319,10 +321,13 @@ static void do_scan(const struct step *step)
 	got = fread(buffer, 1, length, file);
 	check_received(var, buffer, (long)got, false);
 	note(" = %zu%s%s", got, feof(file) ? " end" : "", ferror(file) ? " error" : "");
-	if (file == stdin)
-		clearerr(stdin);
-	else
+	if (file != stdin) {
 		fclose(file);
+		return;
+	}
+	clearerr(stdin);
+	if (recv(0, buffer, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EBADF)
+		note(" standard input is gone");
 }
 
 const struct named transfers[] = {

@@ -90,6 +90,8 @@ bool make_world(const char *program)
 	close(fd);
 	if (!world)
 		return false;
+	for (int i = 0; i < VARS; i++)
+		be_file(&world->vars[i], -1, NOTHING);
 	strcpy(world->folder, folder);
 	if (fread(world->program, 1, PROGRAM - 1, file) == 0)
 		return false;

@@ -602,9 +602,9 @@ pub(super) fn splice_to_full(scene: &mut Scene) -> Option<()> {
         scene.step(actor, format!("drain v{b} n={count}"));
     }
     scene.step(actor, format!("move v{reading} v{a} how=splice n=5000 flags=2 loose=1"));
-    scene.step(actor, format!("drain v{b}"));
+    scene.step(actor, format!("drain v{b} loose=1"));
     scene.step(actor, format!("move v{reading} v{a} how=splice n=5000 flags=2 loose=1"));
-    scene.step(actor, format!("drain v{b}"));
+    scene.step(actor, format!("drain v{b} loose=1"));
     Some(())
 }
 
