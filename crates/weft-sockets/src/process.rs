@@ -96,7 +96,6 @@ pub(crate) extern "C" fn before_fork() {
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         confine::leave_all(Reason::Processes);
     }
-    promised::freeze();
     remote::finish(); // A child would hold their sockets open.
     for fd in table::within(0, u32::MAX) {
         let Some(held) = table::find(fd) else { continue };
@@ -106,7 +105,9 @@ pub(crate) extern "C" fn before_fork() {
             Kind::Epoll(_) => {}
         }
     }
+    // An instance's lock is held where a connection goes back to TCP, which takes back promises.
     epoll::freeze();
+    promised::freeze();
     settings::freeze();
     table::freeze();
     extended::memory::freeze();
@@ -120,9 +121,9 @@ pub(crate) extern "C" fn in_parent() {
     // SAFETY: likewise.
     unsafe { settings::thaw() };
     // SAFETY: likewise.
-    unsafe { epoll::thaw() };
-    // SAFETY: likewise.
     unsafe { promised::thaw() };
+    // SAFETY: likewise.
+    unsafe { epoll::thaw() };
 }
 
 /// A fork that runs no handlers, or has flags of `clone(2)`.

@@ -11,12 +11,13 @@ use libc::{c_char, c_int, c_void, pid_t};
 use crate::handover::{self, Heir};
 use crate::next::{Next, next};
 use crate::ways::process::cloning;
-use crate::{errno, process, settings};
+use crate::{epoll, errno, process, settings};
 
 /// A shell is about to be started, which gets what stays open.
 fn start_shell() {
     if settings::enabled() {
         let before = errno::get();
+        epoll::hand_on_all(false);
         handover::prepare(Heir::Child(&[]));
         errno::set_raw(before);
     }

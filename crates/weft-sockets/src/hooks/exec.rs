@@ -75,6 +75,9 @@ unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Envir
     }
     shut_inboxes();
     epoll::hand_on_all(false);
+    if let Heir::Child(copies) = heir {
+        copies.iter().for_each(|&fd| epoll::hand_on(fd));
+    }
     let rests = handover::prepare(heir);
     if !rests && !hands_on_datagrams(may_copy) {
         return None;
