@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Finished, Program, Running, compile_plain, locate, ports, source};
+use weft_lab::{Finished, Program, Running, compile_plain, locate, note_skip, ports, source};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS: u32 = 4;
@@ -27,6 +27,20 @@ fn beside(way: &str) -> Result<()> {
     let ended = client.run(TIMEOUT).and_then(Finished::success);
     ended.map_err(|error| error.context(server.account()))?.said("answered 768")?;
     server.wait(TIMEOUT)?.success()?;
+    Ok(())
+}
+
+/// Their threads have numbers that say nothing to their parent's.
+#[test]
+fn children_in_another_pid_namespace() -> Result<()> {
+    const SKIPPED: i32 = 77;
+    let sockets = Sockets::new(Ends::Both)?;
+    let ended = sockets.server(compile_plain("elsewhere")?).run(TIMEOUT)?;
+    if ended.status.code() == Some(SKIPPED) {
+        note_skip("children_in_another_pid_namespace", "only root may make namespaces");
+        return Ok(());
+    }
+    ended.success()?.said("received 20000 and 20000")?;
     Ok(())
 }
 
