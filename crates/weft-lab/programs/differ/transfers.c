@@ -279,9 +279,11 @@ static void do_print(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	long length = clamp(number_of(step, "n", 1)), result;
+	bool standard = !is(step, "how", "fdopen");
+	/* Kept from before the descriptor is replaced, as programs do. */
 	FILE *file = stdout;
 
-	if (is(step, "how", "fdopen"))
+	if (!standard)
 		file = fdopen(dup(var->fd), "w");
 	else if (dup2(var->fd, 1) < 0)
 		file = NULL;
@@ -292,12 +294,12 @@ static void do_print(const struct step *step)
 	begin_send(var, buffer, length);
 	result = fprintf(file, "%.*s", (int)length, buffer);
 	note(" printed %ld", result);
-	result = file == stdout ? fflush(file) : fclose(file);
+	result = standard ? fflush(file) : fclose(file);
 	note_result(result);
 	end_send(var, result ? 0 : length);
-	if (file == stdout)
+	if (standard)
 		clearerr(stdout);
-	if (file == stdout && fcntl(1, F_GETFD) < 0)
+	if (standard && fcntl(1, F_GETFD) < 0)
 		note(" standard output is gone");
 }
 
@@ -306,9 +308,10 @@ static void do_scan(const struct step *step)
 	struct var *var = var_at(step, 0);
 	long length = clamp(number_of(step, "n", 1));
 	size_t got;
+	bool standard = !is(step, "how", "fdopen");
 	FILE *file = stdin;
 
-	if (is(step, "how", "fdopen"))
+	if (!standard)
 		file = fdopen(dup(var->fd), "r");
 	else if (dup2(var->fd, 0) < 0)
 		file = NULL;
@@ -321,7 +324,7 @@ static void do_scan(const struct step *step)
 	got = fread(buffer, 1, length, file);
 	check_received(var, buffer, (long)got, false);
 	note(" = %zu%s%s", got, feof(file) ? " end" : "", ferror(file) ? " error" : "");
-	if (file != stdin) {
+	if (!standard) {
 		fclose(file);
 		return;
 	}
