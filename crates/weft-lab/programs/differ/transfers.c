@@ -179,7 +179,7 @@ static long receive_by(const struct step *step, int fd, char *bytes, size_t leng
 		  NULL, NULL);
 }
 
-static void do_recv(const struct step *step)
+static void receive(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	int flags = flags_of(step), error;
@@ -208,7 +208,7 @@ static void do_recv(const struct step *step)
 }
 
 /* Receives until there is no more, or `n` bytes. */
-static void do_drain(const struct step *step)
+static void drain(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	long most = number_of(step, "n", 1L << 40), total = 0, got;
@@ -303,7 +303,7 @@ static void do_print(const struct step *step)
 		note(" standard output is gone");
 }
 
-static void do_scan(const struct step *step)
+static void scan(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	long length = clamp(number_of(step, "n", 1));
@@ -331,6 +331,31 @@ static void do_scan(const struct step *step)
 	clearerr(stdin);
 	if (recv(0, buffer, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EBADF)
 		note(" standard input is gone");
+}
+
+static void one_at_a_time(const struct step *step, operation *run)
+{
+	struct var before = *var_at(step, 0);
+
+	if (!begin_receive(&before))
+		return;
+	run(step);
+	end_receive(&before);
+}
+
+static void do_recv(const struct step *step)
+{
+	one_at_a_time(step, receive);
+}
+
+static void do_drain(const struct step *step)
+{
+	one_at_a_time(step, drain);
+}
+
+static void do_scan(const struct step *step)
+{
+	one_at_a_time(step, scan);
 }
 
 const struct named transfers[] = {
