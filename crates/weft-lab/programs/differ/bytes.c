@@ -90,6 +90,27 @@ static void tell_origin(const char *bytes, long count)
 			}
 }
 
+bool begin_receive(struct var *var)
+{
+	struct direction *way;
+
+	if (var->in < 0)
+		return true;
+	way = &world->conns[var->in].way[var->in_way];
+	if (way->receiving) {
+		note(" = another receives");
+		return false;
+	}
+	way->receiving = true;
+	return true;
+}
+
+void end_receive(struct var *var)
+{
+	if (var->in >= 0)
+		world->conns[var->in].way[var->in_way].receiving = false;
+}
+
 bool check_received(struct var *var, const char *bytes, long got, bool peeked)
 {
 	struct conn *conn;

@@ -179,7 +179,7 @@ static long receive_by(const struct step *step, int fd, char *bytes, size_t leng
 		  NULL, NULL);
 }
 
-static void do_recv(const struct step *step)
+static void receive(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	int flags = flags_of(step), error;
@@ -208,7 +208,7 @@ static void do_recv(const struct step *step)
 }
 
 /* Receives until there is no more, or `n` bytes. */
-static void do_drain(const struct step *step)
+static void drain(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	long most = number_of(step, "n", 1L << 40), total = 0, got;
@@ -279,9 +279,11 @@ static void do_print(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	long length = clamp(number_of(step, "n", 1)), result;
+	bool standard = !is(step, "how", "fdopen");
+	/* Kept from before the descriptor is replaced, as programs do. */
 	FILE *file = stdout;
 
-	if (is(step, "how", "fdopen"))
+	if (!standard)
 		file = fdopen(dup(var->fd), "w");
 	else if (dup2(var->fd, 1) < 0)
 		file = NULL;
@@ -292,23 +294,24 @@ static void do_print(const struct step *step)
 	begin_send(var, buffer, length);
 	result = fprintf(file, "%.*s", (int)length, buffer);
 	note(" printed %ld", result);
-	result = file == stdout ? fflush(file) : fclose(file);
+	result = standard ? fflush(file) : fclose(file);
 	note_result(result);
 	end_send(var, result ? 0 : length);
-	if (file == stdout)
+	if (standard)
 		clearerr(stdout);
-	if (file == stdout && fcntl(1, F_GETFD) < 0)
+	if (standard && fcntl(1, F_GETFD) < 0)
 		note(" standard output is gone");
 }
 
-static void do_scan(const struct step *step)
+static void scan(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
 	long length = clamp(number_of(step, "n", 1));
 	size_t got;
+	bool standard = !is(step, "how", "fdopen");
 	FILE *file = stdin;
 
-	if (is(step, "how", "fdopen"))
+	if (!standard)
 		file = fdopen(dup(var->fd), "r");
 	else if (dup2(var->fd, 0) < 0)
 		file = NULL;
@@ -321,13 +324,38 @@ static void do_scan(const struct step *step)
 	got = fread(buffer, 1, length, file);
 	check_received(var, buffer, (long)got, false);
 	note(" = %zu%s%s", got, feof(file) ? " end" : "", ferror(file) ? " error" : "");
-	if (file != stdin) {
+	if (!standard) {
 		fclose(file);
 		return;
 	}
 	clearerr(stdin);
 	if (recv(0, buffer, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EBADF)
 		note(" standard input is gone");
+}
+
+static void one_at_a_time(const struct step *step, operation *run)
+{
+	struct var before = *var_at(step, 0);
+
+	if (!begin_receive(&before))
+		return;
+	run(step);
+	end_receive(&before);
+}
+
+static void do_recv(const struct step *step)
+{
+	one_at_a_time(step, receive);
+}
+
+static void do_drain(const struct step *step)
+{
+	one_at_a_time(step, drain);
+}
+
+static void do_scan(const struct step *step)
+{
+	one_at_a_time(step, scan);
 }
 
 const struct named transfers[] = {

@@ -38,6 +38,8 @@ enum {
  * than `sent`. */
 struct direction {
 	uint64_t sent, offered, received;
+	/* A receive is under way: with another beside it, which gets what is not determined. */
+	bool receiving;
 };
 
 struct conn {
@@ -135,6 +137,8 @@ void be_stream(struct var *var, int fd, enum kind kind, int conn, int end);
 char pattern(int conn, int way, uint64_t position);
 void begin_send(struct var *var, char *bytes, size_t length);
 void end_send(struct var *var, long sent);
+bool begin_receive(struct var *var);
+void end_receive(struct var *var);
 bool check_received(struct var *var, const char *bytes, long got, bool peeked);
 
 /* actor.c */
