@@ -137,7 +137,7 @@ impl Watches {
     pub(super) fn give_to_kernel(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &mut self.places[place] else { return };
         watch.is_kernels = true;
-        let holds_something = watch.holds_something();
+        let holds_something = watch.holds_something() && !watch.is_edge_told();
         let announces = self.reach != Reach::Own
             && watch.events & IN != 0
             && !watch.is_disabled

@@ -202,7 +202,7 @@ impl Watch {
     fn news_of(&self, stream: &Stream, end: Link<'_>) -> News {
         let asked = self.events & !MODES | ERR_HUP;
         // What comes between the two is told twice rather than never.
-        let seen = Some((end.progress().0, stream.ended()));
+        let seen = Some(self.edge_state(stream, end));
         let (now, ours) = stream.readiness(end);
         let mut news = self.nothing();
         if ours != 0 {
@@ -220,7 +220,35 @@ impl Watch {
             }
         }
         news.events |= self.pending & asked;
+        if self.events & EDGE != 0 && self.pending & asked != 0 {
+            news.seen = seen;
+        }
         news
+    }
+
+    /// What makes an edge when it changes: as in the kernel, bytes that come in are an edge only
+    /// for a program that waits for bytes, and the peer's shutdown is one edge for all.
+    fn edge_state(&self, stream: &Stream, end: Link<'_>) -> (u64, u32) {
+        const BYTES: u32 =
+            (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI).cast_unsigned() | IN;
+        let come = if self.events & BYTES != 0 { end.progress().0 } else { 0 };
+        let ended = stream.ended();
+        let shut = if ended & (IN | RDHUP) != 0 { IN | RDHUP } else { 0 };
+        (come, ended | shut)
+    }
+
+    /// The kernel itself has told the program while the connection was not carried by memory.
+    pub(super) fn told_by_kernel(&mut self, round: u64) {
+        self.is_disabled = self.events & ONESHOT != 0;
+        self.round = round;
+        if self.events & EDGE != 0 {
+            self.seen = Some((0, 0));
+        }
+    }
+
+    /// Whether the program has been told of an edge, and nothing has come since.
+    pub(super) fn is_edge_told(&self) -> bool {
+        self.events & EDGE != 0 && self.seen.is_some() && self.news().events == 0
     }
 
     /// The same for a UDP socket. The kernel tells what has come by the kernel.

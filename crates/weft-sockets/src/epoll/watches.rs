@@ -182,8 +182,7 @@ impl Watches {
             return None;
         }
         if carriers.is_none() {
-            watch.is_disabled = watch.events & ONESHOT != 0;
-            watch.round = round;
+            watch.told_by_kernel(round);
             return Some(event);
         }
         if is_kernels {
