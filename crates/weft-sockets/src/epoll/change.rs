@@ -73,6 +73,8 @@ impl Watches {
                 self.start_polling(place);
                 Some(0)
             }
+            // A child must not be told of what is deleted.
+            libc::EPOLL_CTL_DEL if watch.is_exposed => None,
             libc::EPOLL_CTL_DEL => {
                 self.detach(place);
                 Some(0)

@@ -4,7 +4,7 @@
 //! program has registered it.
 //!
 //! What waits in memory at that moment is *announced*: the kernel is asked whether the socket has
-//! room, too, which it has, and so wakes who waits for the instance. That ends when everything has
+//! room, too ([`WRITE_NORMAL`]), which it has, and so wakes who waits for the instance. That ends when everything has
 //! been read, or has been told to a program that is told once.
 
 use std::os::fd::RawFd;
@@ -14,6 +14,8 @@ use libc::{c_int, epoll_event};
 use rustix::io::FdFlags;
 
 use super::all::adopt;
+#[cfg(doc)]
+use super::foreign::WRITE_NORMAL;
 use super::{Epoll, IN, Reach, Registered, Watches, kernel_control, leave, may_hold_something};
 use crate::errno;
 use crate::stream::borrow;
@@ -108,6 +110,9 @@ impl Epoll {
         let before = errno::get();
         let mut watches = self.lock();
         watches.fall_back(self.fd(), reach);
+        if self.sharing.is_inherited() {
+            watches.take_over(self.fd());
+        }
         self.kernels.store(true, Ordering::Release);
         drop(watches);
         errno::set_raw(before);
@@ -115,6 +120,11 @@ impl Epoll {
 }
 
 impl Watches {
+    /// Another process may have the instance.
+    pub(super) fn is_shared(&self) -> bool {
+        self.reach == Reach::Shared
+    }
+
     /// All that is watched is the kernel's.
     pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Reach) {
         self.reach = reach;

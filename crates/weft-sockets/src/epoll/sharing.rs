@@ -39,6 +39,11 @@ impl Sharing {
         self.is_inherited.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the parent made the instance.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.is_inherited.load(Ordering::Relaxed)
+    }
+
     /// This process is about to use the instance. Returns whether another one may do so, too.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {

@@ -148,7 +148,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
             if let Some(begun) = self.begun.take() {
                 watches.end_sleep(begun);
             }
-            if watches.is_empty() && watches.names.are_the_programs() {
+            let is_plain = watches.is_empty() && !watches.is_shared();
+            if is_plain && watches.names.are_the_programs() {
                 return usize::try_from(slept).unwrap_or(0);
             }
         }

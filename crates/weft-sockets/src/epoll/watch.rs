@@ -8,6 +8,7 @@ use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
 use weft_sys::time_stamp;
 
+use super::foreign::{self, IS_ANNOUNCED, WRITE_NORMAL};
 use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
 use crate::errno;
@@ -76,7 +77,8 @@ impl Watch {
         // A level stays for this process if a child, which knows nothing of it, takes it first.
         let is_level = self.is_exposed && events & (IN | EDGE | ONESHOT) == IN;
         let edge = if is_level { 0 } else { EDGE };
-        IN | RDHUP | edge | (events & libc::EPOLLPRI.cast_unsigned())
+        let note = if self.is_exposed { foreign::note(events) } else { 0 };
+        IN | RDHUP | edge | note | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
     /// What the kernel has of it.
@@ -86,12 +88,12 @@ impl Watch {
             Registered::Whole => asked,
             Registered::WithoutRoom => asked & !OUT,
             Registered::Changes => self.changes(self.events),
-            Registered::Announced => asked | OUT,
+            Registered::Announced => asked | WRITE_NORMAL | IS_ANNOUNCED,
         };
         match self.registered {
             _ if !self.is_woken => mask,
-            Registered::Changes => mask | OUT | EDGE,
-            _ => mask | OUT,
+            Registered::Changes => mask | WRITE_NORMAL | EDGE,
+            _ => mask | WRITE_NORMAL,
         }
     }
 
@@ -323,11 +325,7 @@ impl Watch {
 
     /// What waits in memory now.
     pub(super) fn holds_something(&self) -> bool {
-        match &*self.socket {
-            Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
-            Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
-            Kind::Epoll(_) => false,
-        }
+        super::holds_something(&self.socket)
     }
 
     /// The kernel tells from here on when a peer on another host notifies.
