@@ -109,6 +109,9 @@ impl Epoll {
         }
         let before = errno::get();
         let mut watches = self.lock();
+        if self.sharing.is_used_by_others() {
+            watches.follow_others(self.fd());
+        }
         watches.fall_back(self.fd(), reach);
         if self.sharing.is_inherited() {
             watches.take_over(self.fd());

@@ -9,8 +9,8 @@ use std::os::fd::RawFd;
 use libc::epoll_event;
 
 use super::{
-    EDGE, IN, ONESHOT, OUT, RDHUP, Watches, holds_something, kernel_control, leave,
-    may_hold_something,
+    EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something, kernel_control,
+    leave, may_hold_something,
 };
 use crate::errno;
 use crate::stream::borrow;
@@ -23,7 +23,10 @@ pub(super) const WRITE_NORMAL: u32 = libc::EPOLLWRNORM.cast_unsigned();
 /// ever has it.
 pub(super) const IS_ANNOUNCED: u32 = 1 << 21;
 
-/// A registration for changes alone; the bits between [`FIRST_BIT`] and this one are what the
+/// The note is of what the program waits for now: it was written after a fork.
+pub(super) const IS_EXACT: u32 = 1 << 22;
+
+/// A registration for less than what the program waits for; the bits between [`FIRST_BIT`] and this one are what the
 /// program waits for.
 const IS_CHANGES: u32 = 1 << 20;
 const FIRST_BIT: u32 = 14;
@@ -69,7 +72,7 @@ impl Entry {
             return self.events & !(IS_ANNOUNCED | WRITE_NORMAL);
         }
         if self.events & IS_CHANGES == 0 {
-            return self.events;
+            return self.events & !WRITE_NORMAL;
         }
         let bits = KEPT.iter().zip(FIRST_BIT..);
         bits.filter(|(_, bit)| self.events >> bit & 1 == 1).fold(0, |all, (kept, _)| all | kept)
@@ -88,6 +91,42 @@ fn entries(epoll: RawFd) -> Vec<Entry> {
 }
 
 impl Watches {
+    /// Another process may have changed what the program waits for, or deleted it.
+    pub(super) fn follow_others(&mut self, epoll: RawFd) {
+        let before = errno::get();
+        let entries = entries(epoll);
+        for place in 0..self.places.len() {
+            let Some(watch) = self.places[place].as_mut() else { continue };
+            if entries.is_empty() || watch.is_orphan || watch.is_detached {
+                continue;
+            }
+            let Some(entry) = entries.iter().find(|it| it.fd == watch.fd) else {
+                let fd = watch.fd;
+                self.remove(place);
+                self.names.remove(fd);
+                continue;
+            };
+            let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
+            if entry.data != data {
+                watch.data = entry.data;
+                self.names.add(fd, entry.data);
+            }
+            // Before a fork, what the program changes is not noted each time.
+            let is_own =
+                entry.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES && mask & IS_CHANGES != 0;
+            let has_changed = (entry.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) != 0;
+            if has_changed
+                && !is_own
+                && let Some(watch) = self.places[place].as_mut()
+            {
+                watch.wait_for(epoll_event { events: entry.asked(), u64: entry.data });
+                watch.set_registered(Registered::Whole);
+                watch.is_woken = entry.asked() != entry.events; // It is to be registered again.
+            }
+        }
+        errno::set_raw(before);
+    }
+
     /// This process uses an instance that it has inherited: what the parent has added since falls
     /// back to TCP, and the kernel has it as the program has registered it.
     pub(super) fn take_over(&self, epoll: RawFd) {

@@ -198,7 +198,12 @@ impl<'a, 'b> Waiting<'a, 'b> {
         if found < 0 {
             return found;
         }
-        let told = self.translate(events, found);
+        let mut told = self.translate(events, found);
+        if told == 0 && found > 0 && self.instance.lock().is_shared() {
+            // What another process had announced is registered otherwise now.
+            let again = (self.sleep)(events, Some(0));
+            told = self.translate(events, again.max(0));
+        }
         if told == 0 {
             self.instance.lock().open_inboxes();
         }

@@ -8,7 +8,7 @@ use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
 use weft_sys::time_stamp;
 
-use super::foreign::{self, IS_ANNOUNCED, WRITE_NORMAL};
+use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
 use crate::errno;
@@ -77,17 +77,20 @@ impl Watch {
         // A level stays for this process if a child, which knows nothing of it, takes it first.
         let is_level = self.is_exposed && events & (IN | EDGE | ONESHOT) == IN;
         let edge = if is_level { 0 } else { EDGE };
-        let note = if self.is_exposed { foreign::note(events) } else { 0 };
+        let note = if self.is_exposed { foreign::note(events) | IS_EXACT } else { 0 };
         IN | RDHUP | edge | note | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
     /// What the kernel has of it.
-    fn mask(&self) -> u32 {
+    pub(super) fn mask(&self) -> u32 {
         let asked = if self.is_disabled { self.events & MODES } else { self.events };
         let mask = match self.registered {
             Registered::Whole => asked,
-            Registered::WithoutRoom => asked & !OUT,
-            Registered::Changes => self.changes(self.events),
+            Registered::WithoutRoom => asked & !OUT | foreign::note(asked),
+            Registered::Changes if self.is_detached && self.is_exposed => {
+                foreign::note(0) | IS_EXACT
+            }
+            Registered::Changes => self.changes(self.events) | foreign::note(self.events),
             Registered::Announced => asked | WRITE_NORMAL | IS_ANNOUNCED,
         };
         match self.registered {
