@@ -23,6 +23,7 @@ mod alarm;
 mod all;
 mod change;
 mod fallback;
+mod foreign;
 mod names;
 mod rests;
 mod sharing;
@@ -279,7 +280,9 @@ pub(crate) fn control(
             leave(socket, fd);
         }
     }
-    Some(instance.lock().control(epoll, operation, socket.as_ref(), fd, event))
+    let result = instance.lock().control(epoll, operation, socket.as_ref(), fd, event);
+    instance.notice_sharing(); // A child may have begun to use it meanwhile.
+    Some(result)
 }
 
 /// `epoll_wait(2)`. `None`: the instance is not known; the kernel is to do it. `sleep` is the
@@ -333,6 +336,15 @@ fn leave(socket: &Held, fd: RawFd) {
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Watched),
         Kind::Epoll(_) => {}
+    }
+}
+
+/// Whether something waits in memory now.
+fn holds_something(socket: &Held) -> bool {
+    match &**socket {
+        Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
+        Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
+        Kind::Epoll(_) => false,
     }
 }
 

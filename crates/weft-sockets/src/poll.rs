@@ -201,6 +201,11 @@ impl Polled<'_> {
         if self.ours.iter().any(ends) {
             return None; // How far an end has come, only the kernel knows.
         }
+        let asks_room =
+            |ours: &Ours| ours.datagram().is_some() && self.set[ours.index].events & OUT != 0;
+        if self.ours.iter().any(asks_room) {
+            return None; // Only the kernel knows whether a UDP socket has room.
+        }
         let polls = POLLS.fetch_add(1, Ordering::Relaxed);
         if polls.is_multiple_of(RING_POLLS_MAX) {
             return None;

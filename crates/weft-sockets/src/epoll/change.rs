@@ -24,7 +24,7 @@ impl Watches {
         event: Option<epoll_event>,
     ) -> c_int {
         let known = socket.and_then(|socket| self.find(socket, fd));
-        if let Some(result) = self.control_here(operation, event, known) {
+        if let Some(result) = self.control_here(epoll, operation, event, known) {
             if result == 0 && operation != libc::EPOLL_CTL_DEL {
                 self.wake_if_ready(epoll, known);
             }
@@ -47,6 +47,7 @@ impl Watches {
     /// waits for.
     fn control_here(
         &mut self,
+        epoll: RawFd,
         operation: c_int,
         event: Option<epoll_event>,
         known: Option<usize>,
@@ -56,6 +57,7 @@ impl Watches {
         if watch.registered != Registered::Changes || watch.is_kernels || watch.is_orphan {
             return None;
         }
+        watch.is_exposed = self.is_exposed; // A child does not know of this change.
         match operation {
             libc::EPOLL_CTL_ADD if !watch.is_detached => Some(errno::fail(Errno::EXIST)),
             libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if watch.is_detached => {
@@ -64,6 +66,7 @@ impl Watches {
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
                 let event = event?;
                 if event.events & EXCLUSIVE != 0
+                    || (watch.is_detached && watch.is_exposed)
                     || event.u64 != watch.data
                     || watch.changes(event.events) != watch.changes(watch.events)
                 {
@@ -74,7 +77,7 @@ impl Watches {
                 Some(0)
             }
             libc::EPOLL_CTL_DEL => {
-                self.detach(place);
+                self.detach(epoll, place);
                 Some(0)
             }
             _ => None,
@@ -209,10 +212,13 @@ impl Watches {
     }
 
     /// The program has deleted a socket, which the kernel keeps.
-    fn detach(&mut self, place: usize) {
+    fn detach(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = self.places[place].as_mut() else { return };
         watch.disarm();
         watch.is_detached = true;
+        if watch.is_exposed {
+            watch.register_again(epoll); // A child is not to be told of it.
+        }
         self.stop_polling(place);
     }
 

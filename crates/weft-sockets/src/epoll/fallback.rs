@@ -4,7 +4,7 @@
 //! program has registered it.
 //!
 //! What waits in memory at that moment is *announced*: the kernel is asked whether the socket has
-//! room, too, which it has, and so wakes who waits for the instance. That ends when everything has
+//! room, too ([`WRITE_NORMAL`]), which it has, and so wakes who waits for the instance. That ends when everything has
 //! been read, or has been told to a program that is told once.
 
 use std::os::fd::RawFd;
@@ -14,6 +14,8 @@ use libc::{c_int, epoll_event};
 use rustix::io::FdFlags;
 
 use super::all::adopt;
+#[cfg(doc)]
+use super::foreign::WRITE_NORMAL;
 use super::{Epoll, IN, Reach, Registered, Watches, kernel_control, leave, may_hold_something};
 use crate::errno;
 use crate::stream::borrow;
@@ -107,7 +109,13 @@ impl Epoll {
         }
         let before = errno::get();
         let mut watches = self.lock();
+        if self.sharing.is_used_by_others() {
+            watches.follow_others(self.fd());
+        }
         watches.fall_back(self.fd(), reach);
+        if self.sharing.is_inherited() {
+            watches.take_over(self.fd());
+        }
         self.kernels.store(true, Ordering::Release);
         drop(watches);
         errno::set_raw(before);
@@ -115,6 +123,11 @@ impl Epoll {
 }
 
 impl Watches {
+    /// Another process may have the instance.
+    pub(super) fn is_shared(&self) -> bool {
+        self.reach == Reach::Shared
+    }
+
     /// All that is watched is the kernel's.
     pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Reach) {
         self.reach = reach;
@@ -137,7 +150,7 @@ impl Watches {
     pub(super) fn give_to_kernel(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &mut self.places[place] else { return };
         watch.is_kernels = true;
-        let holds_something = watch.holds_something();
+        let holds_something = watch.holds_something() && !watch.is_edge_told();
         let announces = self.reach != Reach::Own
             && watch.events & IN != 0
             && !watch.is_disabled

@@ -39,6 +39,16 @@ impl Sharing {
         self.is_inherited.store(true, Ordering::Relaxed);
     }
 
+    /// Whether the parent made the instance.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.is_inherited.load(Ordering::Relaxed)
+    }
+
+    /// Whether another process may have changed the instance.
+    pub(super) fn is_used_by_others(&self) -> bool {
+        self.is_inherited() || self.word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+
     /// This process is about to use the instance. Returns whether another one may do so, too.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {

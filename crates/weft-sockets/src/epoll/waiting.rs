@@ -148,7 +148,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
             if let Some(begun) = self.begun.take() {
                 watches.end_sleep(begun);
             }
-            if watches.is_empty() && watches.names.are_the_programs() {
+            let is_plain = watches.is_empty() && !watches.is_shared();
+            if is_plain && watches.names.are_the_programs() {
                 return usize::try_from(slept).unwrap_or(0);
             }
         }
@@ -197,7 +198,12 @@ impl<'a, 'b> Waiting<'a, 'b> {
         if found < 0 {
             return found;
         }
-        let told = self.translate(events, found);
+        let mut told = self.translate(events, found);
+        if told == 0 && found > 0 && self.instance.lock().is_shared() {
+            // What another process had announced is registered otherwise now.
+            let again = (self.sleep)(events, Some(0));
+            told = self.translate(events, again.max(0));
+        }
         if told == 0 {
             self.instance.lock().open_inboxes();
         }

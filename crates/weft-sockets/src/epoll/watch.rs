@@ -8,6 +8,7 @@ use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
 use weft_sys::time_stamp;
 
+use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
 use crate::errno;
@@ -76,22 +77,26 @@ impl Watch {
         // A level stays for this process if a child, which knows nothing of it, takes it first.
         let is_level = self.is_exposed && events & (IN | EDGE | ONESHOT) == IN;
         let edge = if is_level { 0 } else { EDGE };
-        IN | RDHUP | edge | (events & libc::EPOLLPRI.cast_unsigned())
+        let note = if self.is_exposed { foreign::note(events) | IS_EXACT } else { 0 };
+        IN | RDHUP | edge | note | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
     /// What the kernel has of it.
-    fn mask(&self) -> u32 {
+    pub(super) fn mask(&self) -> u32 {
         let asked = if self.is_disabled { self.events & MODES } else { self.events };
         let mask = match self.registered {
             Registered::Whole => asked,
-            Registered::WithoutRoom => asked & !OUT,
-            Registered::Changes => self.changes(self.events),
-            Registered::Announced => asked | OUT,
+            Registered::WithoutRoom => asked & !OUT | foreign::note(asked),
+            Registered::Changes if self.is_detached && self.is_exposed => {
+                foreign::note(0) | IS_EXACT
+            }
+            Registered::Changes => self.changes(self.events) | foreign::note(self.events),
+            Registered::Announced => asked | WRITE_NORMAL | IS_ANNOUNCED,
         };
         match self.registered {
             _ if !self.is_woken => mask,
-            Registered::Changes => mask | OUT | EDGE,
-            _ => mask | OUT,
+            Registered::Changes => mask | WRITE_NORMAL | EDGE,
+            _ => mask | WRITE_NORMAL,
         }
     }
 
@@ -202,7 +207,7 @@ impl Watch {
     fn news_of(&self, stream: &Stream, end: Link<'_>) -> News {
         let asked = self.events & !MODES | ERR_HUP;
         // What comes between the two is told twice rather than never.
-        let seen = Some((end.progress().0, stream.ended()));
+        let seen = Some(self.edge_state(stream, end));
         let (now, ours) = stream.readiness(end);
         let mut news = self.nothing();
         if ours != 0 {
@@ -220,7 +225,35 @@ impl Watch {
             }
         }
         news.events |= self.pending & asked;
+        if self.events & EDGE != 0 && self.pending & asked != 0 {
+            news.seen = seen;
+        }
         news
+    }
+
+    /// What makes an edge when it changes: as in the kernel, bytes that come in are an edge only
+    /// for a program that waits for bytes, and the peer's shutdown is one edge for all.
+    fn edge_state(&self, stream: &Stream, end: Link<'_>) -> (u64, u32) {
+        const BYTES: u32 =
+            (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI).cast_unsigned() | IN;
+        let come = if self.events & BYTES != 0 { end.progress().0 } else { 0 };
+        let ended = stream.ended();
+        let shut = if ended & (IN | RDHUP) != 0 { IN | RDHUP } else { 0 };
+        (come, ended | shut)
+    }
+
+    /// The kernel itself has told the program while the connection was not carried by memory.
+    pub(super) fn told_by_kernel(&mut self, round: u64) {
+        self.is_disabled = self.events & ONESHOT != 0;
+        self.round = round;
+        if self.events & EDGE != 0 {
+            self.seen = Some((0, 0));
+        }
+    }
+
+    /// Whether the program has been told of an edge, and nothing has come since.
+    pub(super) fn is_edge_told(&self) -> bool {
+        self.events & EDGE != 0 && self.seen.is_some() && self.news().events == 0
     }
 
     /// The same for a UDP socket. The kernel tells what has come by the kernel.
@@ -295,11 +328,7 @@ impl Watch {
 
     /// What waits in memory now.
     pub(super) fn holds_something(&self) -> bool {
-        match &*self.socket {
-            Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
-            Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
-            Kind::Epoll(_) => false,
-        }
+        super::holds_something(&self.socket)
     }
 
     /// The kernel tells from here on when a peer on another host notifies.

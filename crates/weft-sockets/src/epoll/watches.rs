@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 
+use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
 use super::wakeup::taken;
 use super::watch::News;
@@ -133,10 +134,10 @@ impl Watches {
             Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
                 Some(place) => self.translate_ours(epoll, place, event, round, is_late),
                 None if is_late && !is_ready(fd, event.events) => None,
-                None => Some(event),
+                None => self.translate_foreign(epoll, event),
             },
-            Meaning::Program => Some(event),
-            Meaning::Gone => None,
+            Meaning::Gone if !self.is_shared() => None,
+            Meaning::Program | Meaning::Gone => self.translate_foreign(epoll, event),
         }
     }
 
@@ -182,8 +183,7 @@ impl Watches {
             return None;
         }
         if carriers.is_none() {
-            watch.is_disabled = watch.events & ONESHOT != 0;
-            watch.round = round;
+            watch.told_by_kernel(round);
             return Some(event);
         }
         if is_kernels {
@@ -226,6 +226,7 @@ impl Watches {
         event: epoll_event,
         round: u64,
     ) -> Option<epoll_event> {
+        let is_shared = self.is_shared();
         let watch = self.places[place].as_mut()?;
         if let Kind::Stream(stream) = &*watch.socket
             && let Some(end) = stream.link()
@@ -238,7 +239,8 @@ impl Watches {
             self.start_polling(place);
             return None;
         }
-        if watch.registered == Registered::Announced || watch.is_woken {
+        let is_announcement = event.events & WRITE_NORMAL & !watch.events != 0;
+        if watch.registered == Registered::Announced || watch.is_woken || is_announcement {
             // Another process has read it. The rest is told again.
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
@@ -247,7 +249,9 @@ impl Watches {
         }
         watch.is_disabled = watch.events & ONESHOT != 0;
         watch.round = round;
-        let told = epoll_event { events: event.events & (watch.events | ERR_HUP), ..event };
+        // Another process may have changed what the kernel is asked for.
+        let asked = if is_shared { u32::MAX } else { watch.events | ERR_HUP };
+        let told = epoll_event { events: event.events & asked, ..event };
         self.forget_if_over(place);
         (told.events != 0).then_some(told)
     }

@@ -1,0 +1,176 @@
+//! What another process has registered in an instance that both have since a `fork(2)`.
+//!
+//! The kernel tells which sockets those are, and what they were registered for (`proc(5)`, fdinfo).
+//! An event of such a socket may be an announcement ([`super::fallback`]), which only the process
+//! that has made it recognises by its data. The others recognise it by [`WRITE_NORMAL`].
+
+use std::os::fd::RawFd;
+
+use libc::epoll_event;
+
+use super::{
+    EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something, kernel_control,
+    leave, may_hold_something,
+};
+use crate::errno;
+use crate::stream::borrow;
+use crate::table::{self, Held};
+
+/// Room by another name, for which programs do not ask: it is there whenever room is.
+pub(super) const WRITE_NORMAL: u32 = libc::EPOLLWRNORM.cast_unsigned();
+
+/// A registration that announces what waits in memory. The kernel keeps this bit, and no socket
+/// ever has it.
+pub(super) const IS_ANNOUNCED: u32 = 1 << 21;
+
+/// The note is of what the program waits for now: it was written after a fork.
+pub(super) const IS_EXACT: u32 = 1 << 22;
+
+/// A registration for less than what the program waits for; the bits between [`FIRST_BIT`] and this one are what the
+/// program waits for.
+const IS_CHANGES: u32 = 1 << 20;
+const FIRST_BIT: u32 = 14;
+const KEPT: [u32; 6] = [IN, libc::EPOLLPRI.cast_unsigned(), OUT, RDHUP, EDGE, ONESHOT];
+
+/// What the program waits for, in bits that the kernel keeps and never reports.
+pub(super) fn note(events: u32) -> u32 {
+    let bits = KEPT.iter().zip(FIRST_BIT..);
+    bits.filter(|(kept, _)| events & **kept != 0).fold(IS_CHANGES, |all, (_, bit)| all | 1 << bit)
+}
+
+/// A socket in an instance, as the kernel tells.
+#[derive(Debug)]
+struct Entry {
+    /// Its descriptor in the process that has registered it.
+    fd: RawFd,
+    events: u32,
+    data: u64,
+    inode: u64,
+}
+
+impl Entry {
+    fn parse(line: &str) -> Option<Self> {
+        let fd = line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok()?;
+        let value = |name: &str| {
+            let after = line.split_once(name)?.1.trim_start();
+            u64::from_str_radix(after.split_whitespace().next()?, 16).ok()
+        };
+        let events = u32::try_from(value("events:")?).ok()?;
+        Some(Self { fd, events, data: value("data:")?, inode: value("ino:")? })
+    }
+
+    /// The socket, if this process has it by the same descriptor.
+    fn socket(&self) -> Option<Held> {
+        let held = table::find(self.fd)?;
+        let status = rustix::fs::fstat(borrow(self.fd)).ok()?;
+        (status.st_ino == self.inode).then_some(held)
+    }
+
+    /// What the program waits for.
+    fn asked(&self) -> u32 {
+        if self.events & IS_ANNOUNCED != 0 {
+            return self.events & !(IS_ANNOUNCED | WRITE_NORMAL);
+        }
+        if self.events & IS_CHANGES == 0 {
+            return self.events & !WRITE_NORMAL;
+        }
+        let bits = KEPT.iter().zip(FIRST_BIT..);
+        bits.filter(|(_, bit)| self.events >> bit & 1 == 1).fold(0, |all, (kept, _)| all | kept)
+    }
+
+    fn register(&self, epoll: RawFd, events: u32) {
+        let event = epoll_event { events, u64: self.data };
+        kernel_control(epoll, libc::EPOLL_CTL_MOD, self.fd, Some(event));
+    }
+}
+
+/// All that the kernel has in an instance; nothing where it does not tell.
+fn entries(epoll: RawFd) -> Vec<Entry> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{epoll}")).unwrap_or_default();
+    text.lines().filter_map(Entry::parse).collect()
+}
+
+impl Watches {
+    /// Another process may have changed what the program waits for, or deleted it.
+    pub(super) fn follow_others(&mut self, epoll: RawFd) {
+        let before = errno::get();
+        let entries = entries(epoll);
+        for place in 0..self.places.len() {
+            let Some(watch) = self.places[place].as_mut() else { continue };
+            if entries.is_empty() || watch.is_orphan || watch.is_detached {
+                continue;
+            }
+            let Some(entry) = entries.iter().find(|it| it.fd == watch.fd) else {
+                let fd = watch.fd;
+                self.remove(place);
+                self.names.remove(fd);
+                continue;
+            };
+            let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
+            if entry.data != data {
+                watch.data = entry.data;
+                self.names.add(fd, entry.data);
+            }
+            // Before a fork, what the program changes is not noted each time.
+            let is_own =
+                entry.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES && mask & IS_CHANGES != 0;
+            let has_changed = (entry.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) != 0;
+            if has_changed
+                && !is_own
+                && let Some(watch) = self.places[place].as_mut()
+            {
+                watch.wait_for(epoll_event { events: entry.asked(), u64: entry.data });
+                watch.set_registered(Registered::Whole);
+                watch.is_woken = entry.asked() != entry.events; // It is to be registered again.
+            }
+        }
+        errno::set_raw(before);
+    }
+
+    /// This process uses an instance that it has inherited: what the parent has added since falls
+    /// back to TCP, and the kernel has it as the program has registered it.
+    pub(super) fn take_over(&self, epoll: RawFd) {
+        let before = errno::get();
+        for entry in entries(epoll) {
+            if self.by_fd.contains_key(&entry.fd) {
+                continue;
+            }
+            let Some(socket) = entry.socket().filter(may_hold_something) else { continue };
+            leave(&socket, entry.fd);
+            let asked = entry.asked();
+            let announces = asked & IN != 0 && holds_something(&socket);
+            let mark = if announces { IS_ANNOUNCED | WRITE_NORMAL } else { 0 };
+            if asked | mark != entry.events {
+                entry.register(epoll, asked | mark);
+            }
+        }
+        errno::set_raw(before);
+    }
+
+    /// An event of a socket that is not watched here. `None`: it announces what has been read.
+    pub(super) fn translate_foreign(
+        &self,
+        epoll: RawFd,
+        event: epoll_event,
+    ) -> Option<epoll_event> {
+        if !self.is_shared() || event.events & WRITE_NORMAL == 0 {
+            return Some(event);
+        }
+        let before = errno::get();
+        let is_it = |it: &Entry| it.data == event.u64 && it.events & IS_ANNOUNCED != 0;
+        let entry = entries(epoll).into_iter().find(is_it);
+        let told = match &entry {
+            None => Some(event.events),
+            // Only a process that has the socket knows what it holds.
+            Some(it) if it.socket().is_none_or(|socket| holds_something(&socket)) => {
+                Some(event.events & !WRITE_NORMAL | IN)
+            }
+            Some(it) => {
+                it.register(epoll, it.asked()); // Upon which the kernel tells the rest again.
+                None
+            }
+        };
+        errno::set_raw(before);
+        told.map(|events| epoll_event { events, ..event })
+    }
+}
