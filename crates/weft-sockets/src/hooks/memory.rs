@@ -50,25 +50,55 @@ unsafe extern "C" fn realloc(block: *mut c_void, len: size_t) -> *mut c_void {
     next.map_or(std::ptr::null_mut(), |next| unsafe { next(block, len) })
 }
 
+/// Before `munmap(2)`.
+pub(crate) fn unmapping(addr: usize, len: usize) {
+    forsake(addr, || len);
+}
+
+/// Before `madvise(2)`.
+pub(crate) fn advising(addr: usize, len: usize, advice: c_int) {
+    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE) {
+        forsake(addr, || len);
+    }
+}
+
+/// Before `mprotect(2)`.
+pub(crate) fn protecting(addr: usize, len: usize, protection: c_int) {
+    if protection & libc::PROT_READ == 0 {
+        forsake(addr, || len);
+    }
+}
+
+/// Before `mremap(2)`.
+pub(crate) fn moving(addr: usize, old: usize, len: usize, flags: c_int, to: usize) {
+    forsake(addr, || old);
+    if flags & libc::MREMAP_FIXED != 0 {
+        forsake(to, || len);
+    }
+}
+
+/// Before `mmap(2)`.
+pub(crate) fn mapping(addr: usize, len: usize, flags: c_int) {
+    if flags & libc::MAP_FIXED != 0 {
+        forsake(addr, || len);
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
-    forsake(addr as usize, || len);
+    unmapping(addr as usize, len);
     crate::next::next!(munmap(addr: *mut c_void, len: size_t) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE) {
-        forsake(addr as usize, || len);
-    }
+    advising(addr as usize, len, advice);
     crate::next::next!(madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int {
-    if protection & libc::PROT_READ == 0 {
-        forsake(addr as usize, || len);
-    }
+    protecting(addr as usize, len, protection);
     crate::next::next!(mprotect(addr: *mut c_void, len: size_t, protection: c_int) -> c_int)
 }
 
@@ -80,10 +110,7 @@ unsafe extern "C" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    forsake(addr as usize, || old);
-    if flags & libc::MREMAP_FIXED != 0 {
-        forsake(to as usize, || len);
-    }
+    moving(addr as usize, old, len, flags, to as usize);
     static NEXT: Next = Next::new(c"mremap");
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mremap>>(NEXT.address()) };
@@ -103,9 +130,7 @@ macro_rules! map {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            if flags & libc::MAP_FIXED != 0 {
-                forsake(addr as usize, || len);
-            }
+            mapping(addr as usize, len, flags);
             static NEXT: Next = Next::new($c_name);
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mmap>>(NEXT.address()) };

@@ -13,6 +13,7 @@ use weft_sys::system_call;
 
 use super::{leave, process as whole};
 use crate::hooks::exec::execveat;
+use crate::hooks::memory;
 use crate::{process, settings, table};
 
 /// The arguments of a system call.
@@ -247,14 +248,28 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         }
         libc::SYS_epoll_create => hook!(epoll_create, int(a[0])),
         libc::SYS_epoll_create1 => hook!(libc::epoll_create1, int(a[0])),
+        // Libraries that watch memory (libfabric, UCX) put their code in the place of the C
+        // functions' and come here from there: the functions must not be called.
         libc::SYS_mmap => {
-            let offset = a[5].cast_signed() as libc::off_t;
-            hook!(libc::mmap, place(0), a[1], int(a[2]), int(a[3]), int(a[4]), offset)
+            memory::mapping(a[0], a[1], int(a[3]));
+            None
         }
-        libc::SYS_mprotect => hook!(libc::mprotect, place(0), a[1], int(a[2])),
-        libc::SYS_munmap => hook!(libc::munmap, place(0), a[1]),
-        libc::SYS_mremap => hook!(libc::mremap, place(0), a[1], a[2], int(a[3]), place(4)),
-        libc::SYS_madvise => hook!(libc::madvise, place(0), a[1], int(a[2])),
+        libc::SYS_mprotect => {
+            memory::protecting(a[0], a[1], int(a[2]));
+            None
+        }
+        libc::SYS_munmap => {
+            memory::unmapping(a[0], a[1]);
+            None
+        }
+        libc::SYS_mremap => {
+            memory::moving(a[0], a[1], a[2], int(a[3]), a[4]);
+            None
+        }
+        libc::SYS_madvise => {
+            memory::advising(a[0], a[1], int(a[2]));
+            None
+        }
         libc::SYS_io_uring_setup => whole::refuse_ring(),
         libc::SYS_io_submit => {
             // SAFETY: the program's own list.
