@@ -77,12 +77,13 @@ enum Over {
 }
 
 /// What differs over verbs: names of cases, or how they begin.
-const OVER_VERBS: [&str; 12] = [
+const OVER_VERBS: [&str; 15] = [
     // They look at once for what was sent a moment ago, or for the end: it is on its way.
     "end_close",
     "epoll_registered_before_connect",
     "flags_peek",
     "ioctl_amounts",
+    "numbers_bytes",
     "poll_oddly",
     "poll_states",
     "poll_two_connections",
@@ -92,8 +93,10 @@ const OVER_VERBS: [&str; 12] = [
     // They use a number again that a thread of ours may have taken.
     "descriptor_closed_twice",
     // Bytes that wait in a window do not go to another program: see README.
+    "numbers_exec",
     "share_exec ",
     "share_exec_without_environment",
+    "standard_shell",
 ];
 
 impl Over {

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, How};
@@ -34,31 +34,52 @@ impl Stream {
         if settings::is_confined() {
             return self.recv_rest(fd, buffers, flags);
         }
+        let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+        let mut done = 0;
         loop {
+            let rest = buffers.after(done);
             let received = match self.by(fd) {
+                By::Kernel if done > 0 => rest.recv(borrow(fd), flags),
                 By::Kernel => return self.not_counted(fd, flags),
                 by @ (By::End(_) | By::Far(_)) => {
                     let Some(end) = by.link() else { continue };
                     let watched = self.armed.load(Ordering::Relaxed) > 0;
                     let bells = watched.then(|| end.bells_taken());
-                    let received = self.recv_from(end, fd, buffers, flags);
+                    let received = self.recv_from(end, fd, rest, flags);
                     if bells.is_some_and(|bells| bells != end.bells_taken()) {
                         epoll::bell_taken();
                     }
                     if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
                         epoll::read_out(fd);
                     }
-                    return Some(received);
+                    return Some(self.with_part(done, received));
                 }
-                By::Counted => self.recv_counted(fd, buffers, flags)?,
+                By::Counted => self.recv_counted(fd, rest, flags)?,
             };
-            let again = received == Err(Errno::AGAIN) && !is_nonblocking(fd, flags);
-            if !again {
-                return Some(received);
+            match received {
+                Ok(more) if waits_for_all && more > 0 && more < rest.len() => {
+                    done += more;
+                    continue;
+                }
+                Err(Errno::AGAIN) if !is_nonblocking(fd, flags) => {}
+                received => return Some(self.with_part(done, received)),
             }
-            if let Err(errno) = sleep_for_bytes(fd) {
-                return Some(Err(errno));
+            let slept = if done > 0 { sleep_for_more(fd) } else { sleep_for_bytes(fd) };
+            if let Err(errno) = slept {
+                return Some(self.with_part(done, Err(errno)));
             }
+        }
+    }
+
+    /// What a call returns that has received a part before; an error is told to the next one.
+    fn with_part(&self, done: usize, received: Result<usize, Errno>) -> Result<usize, Errno> {
+        match received {
+            Ok(more) => Ok(done + more),
+            Err(errno) if done > 0 => {
+                self.keep_error(errno);
+                Ok(done)
+            }
+            errno => errno,
         }
     }
 
@@ -117,7 +138,7 @@ impl Stream {
                         let look = !end.is_quiet() || self.is_time_to_ask();
                         end.try_recv(borrow(fd), rest, How { look, ..how })
                     } else {
-                        self.wait_and_recv(end, fd, rest, how)
+                        self.wait_and_recv(end, fd, rest, how, done > 0)
                     }
                 }
                 other => other,
@@ -186,7 +207,8 @@ impl Stream {
         }
     }
 
-    /// Nothing is there, and the program wants to wait.
+    /// Nothing is there, and the program wants to wait. If it `has_part` of what it wants, a handled
+    /// signal ends the wait whatever its handler says of restarting (tcp_recvmsg).
     #[cold]
     fn wait_and_recv(
         &self,
@@ -194,7 +216,9 @@ impl Stream {
         fd: RawFd,
         buffers: Buffers<'_>,
         how: How,
+        has_part: bool,
     ) -> Result<usize, Errno> {
+        let is_interrupted = || has_part || !process::handlers_restart();
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
         let deadline = matches!(end, Link::There(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
@@ -212,7 +236,7 @@ impl Stream {
             }
             if !dozed && end.carrier_in() == Carrier::Memory {
                 dozed = true;
-                if end.doze(&doze_time(fd)) == Err(Errno::INTR) && !process::handlers_restart() {
+                if end.doze(&doze_time(fd)) == Err(Errno::INTR) && is_interrupted() {
                     return Err(Errno::INTR);
                 }
                 match end.try_recv(borrow(fd), buffers, how) {
@@ -226,6 +250,7 @@ impl Stream {
             end.begin_sleep();
             let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
             let slept = match (received, end) {
+                (Err(Errno::AGAIN), Link::Here(_)) if has_part => sleep_for_more(fd),
                 (Err(Errno::AGAIN), Link::Here(_)) => sleep_for_bytes(fd),
                 (Err(Errno::AGAIN), Link::There(far)) => {
                     far::sleep(fd, far, PollFlags::IN, deadline)
@@ -233,7 +258,10 @@ impl Stream {
                 _ => Ok(()),
             };
             end.end_sleep();
-            self.check_still_at(fd)?;
+            if let Err(errno) = self.check_still_at(fd) {
+                // The handler of a signal may have closed it, and the call is not made again.
+                return Err(if slept == Err(Errno::INTR) { Errno::INTR } else { errno });
+            }
             if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
                 end.note_reset();
                 // What the rings hold comes first.
@@ -268,6 +296,17 @@ fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
         fd: RawFd, place: *mut libc::c_void, len: usize, flags: libc::c_int
     ) -> libc::ssize_t);
     if received < 0 { Err(crate::errno::last()) } else { Ok(()) }
+}
+
+/// The same, but every handled signal ends it.
+fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
+    let left = deadline(fd, sockopt::Timeout::Recv)
+        .map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
+    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN | PollFlags::RDHUP)];
+    match rustix::event::poll(&mut set, left.as_ref())? {
+        0 => Err(Errno::AGAIN),
+        _ => Ok(()),
+    }
 }
 
 /// How long to sleep where only the peer can end it.
