@@ -186,7 +186,10 @@ static void do_collect(const struct step *step)
 	long count = number_of(step, "count", 100), next[ACTORS] = { 0 }, got = 0;
 	long size = record_size(step);
 	char record[RECORD_MAX], right[RECORD_MAX];
+	struct var before = *var;
 
+	if (!begin_receive(&before))
+		return;
 	for (long i = 0; i < count; i++) {
 		int writer;
 
@@ -205,6 +208,7 @@ static void do_collect(const struct step *step)
 		}
 	}
 	note_result(got);
+	end_receive(&before);
 }
 
 enum { RECYCLED = 300 };

@@ -12,6 +12,10 @@ enum {
 	QUIET_CHECKS = 3,
 	SETTLE_MAX_MS = 15000,
 	SLOW_MS = 2500,
+	/* Records that fill a connection wait for the kernel's delayed acknowledgements. */
+	RECORDS_MS = 300,
+	/* On Weft, how long a step may spin before it sleeps, on a busy machine. */
+	SPIN_MAX_MS = 200,
 	/* A child that reads may sleep for good. */
 	READ_MS = 150,
 };
@@ -211,7 +215,8 @@ static int settle(struct ended *ended)
 /* Whether a step, or one that goes on beside it, takes long on any machine. */
 static bool does_much(int at)
 {
-	static const char *const names[] = { "crowd", "churn", "pour", "collect", "recycle", "poke" };
+	static const char *const names[] = { "crowd", "churn",   "pour", "collect",
+					     "recycle", "poke", "listeners" };
 
 	for (int i = at; i >= 0 && i > at - 3; i--)
 		for (size_t k = 0; k < sizeof names / sizeof *names; k++)
@@ -220,11 +225,17 @@ static bool does_much(int at)
 	return false;
 }
 
-/* On Weft: until all has ended that ended there on the kernel. */
+static bool spun_long(int64_t start)
+{
+	return !any_pending() || now_us() - start > SPIN_MAX_MS * 1000LL;
+}
+
+/* On Weft: until all has ended that ended there on the kernel. A step that did not end there must
+ * be asleep before the next begins, above all if that is a signal. */
 static int settle_as_expected(struct ended *ended, int at, bool blocks)
 {
 	int64_t start = now_us();
-	int count = 0;
+	int count = 0, quiet = 0;
 
 	for (;;) {
 		uint32_t seen = atomic_load(&world->events);
@@ -237,13 +248,14 @@ static int settle_as_expected(struct ended *ended, int at, bool blocks)
 				for (int k = 0; k < count; k++)
 					missing -= ended[k].step == i;
 			}
-		if (!missing && !(blocks && now_us() - start < EARLY_US))
+		quiet = blocks && all_asleep() ? quiet + 1 : 0;
+		if (!missing && (!blocks || quiet >= QUIET_CHECKS || spun_long(start)))
 			return count;
 		if (missing && now_us() - start > late_ms * 1000LL * (does_much(at) ? 10 : 1)) {
 			stopped = true;
 			return count;
 		}
-		wait_event(seen, missing ? 1000 : EARLY_US);
+		wait_event(seen, missing ? EARLY_US : EARLY_US / QUIET_CHECKS);
 	}
 }
 
@@ -297,12 +309,13 @@ static int choose_actor(const char *word)
 static int patience_of(const struct step *step)
 {
 	static const char *const blocking[] = { "recv", "send",	  "wait",   "poll", "scan", "print",
-						"move", "accept", "sendto", "warm",  "supply", "collect",
-						"pour" };
+						"move", "accept", "sendto", "warm",  "supply" };
 	long timeout = number_of(step, "timeout", 0);
 
 	if (is(step, "way", "aio"))
 		return 30;
+	if (!strcmp(step->words[1], "pour") || !strcmp(step->words[1], "collect"))
+		return RECORDS_MS;
 	for (size_t i = 0; i < sizeof blocking / sizeof *blocking; i++)
 		if (!strcmp(step->words[1], blocking[i]))
 			return timeout > 0 ? (int)timeout + 30 : 0;
@@ -346,7 +359,8 @@ static bool begin_step(int at, bool *blocks)
 	bool joined;
 
 	read_step(&step, at);
-	*blocks = false;
+	/* A signal may wake a step that then sleeps on. */
+	*blocks = expecting && step.count > 1 && step.words[0][0] == '-';
 	if (step.count < 2)
 		return true;
 	if (step.words[0][0] == '-') {

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result};
 use super::executor::Executor;
 use super::generate::generate;
 use super::judge::{Failure, Judge, Verdict};
+use super::known::{KNOWN_SEEDS, without_known};
 use super::shrink::shrink;
 
 /// How long one failing program is made shorter for.
@@ -40,6 +41,8 @@ pub struct Campaign {
     pub save: Option<PathBuf>,
     /// Words that are taken out of all steps, so that what is known does not hide the rest.
     pub without: Vec<String>,
+    /// Whether that is done with all in [`KNOWN`](super::KNOWN).
+    pub without_known: bool,
     /// When a step on Weft is a hang.
     pub late: Duration,
 }
@@ -53,6 +56,8 @@ pub struct Summary {
     pub discarded: u64,
     /// Failures that looked like one that had been reported.
     pub repeated: u64,
+    /// The seeds of all that failed.
+    pub seeds: BTreeSet<u64>,
     /// Reports of the others.
     pub failures: Vec<String>,
     /// How long it took.
@@ -71,6 +76,9 @@ impl fmt::Display for Summary {
         )?;
         if self.repeated > 0 {
             write!(formatter, " and {} more of the same", self.repeated)?;
+        }
+        if !self.seeds.is_empty() {
+            write!(formatter, ", of seeds {:?}", self.seeds)?;
         }
         Ok(())
     }
@@ -119,11 +127,17 @@ impl Campaign {
                 break;
             }
             let seed = self.first.wrapping_add(number);
+            if self.without_known && KNOWN_SEEDS.contains(&seed) {
+                continue;
+            }
             let mut steps = generate(seed);
             for step in &mut steps {
                 let kept =
                     step.split(' ').filter(|word| !self.without.iter().any(|out| out == word));
                 *step = kept.collect::<Vec<_>>().join(" ");
+                if self.without_known {
+                    *step = without_known(step);
+                }
             }
             let verdict = judge.judge(&steps)?;
             let lock = || progress.summary.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -132,6 +146,7 @@ impl Campaign {
                 Verdict::Same => {}
                 Verdict::Nondeterministic => lock().discarded += 1,
                 Verdict::Different(failure) => {
+                    lock().seeds.insert(seed);
                     let signature = failure.signature(&steps);
                     let mut seen =
                         progress.seen.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -175,8 +190,11 @@ impl Campaign {
         for (number, step) in steps.iter().enumerate() {
             report += &format!("{number:4}  {step}\n");
         }
-        let without: String =
+        let mut without: String =
             self.without.iter().map(|word| format!(" --without {word}")).collect();
+        if self.without_known {
+            without += " --without-known";
+        }
         report += &format!(
             "again: cargo run --release -p weft-lab --bin differ -- --seed {seed}{without}\n"
         );

@@ -72,7 +72,7 @@ impl Executor {
             }
             None => environment_of_weft_run()?,
         };
-        Ok(Self { program: compile_folder("differ")?, weft })
+        Ok(Self { program: link_to(&compile_folder("differ")?)?, weft })
     }
 
     /// Runs a program on the kernel.
@@ -140,6 +140,24 @@ impl Executor {
             lines.push("the executor ended or hung: DIED".to_owned());
         }
         Ok(Observed { lines })
+    }
+}
+
+/// A name of its own for the compiled executor, which executes itself: another test may compile it
+/// anew meanwhile.
+fn link_to(program: &Path) -> Result<PathBuf> {
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let link = program.with_extension(format!("{}-{serial}", process::id()));
+    // An earlier process may have had this one's ID.
+    let _ = fs::remove_file(&link);
+    fs::hard_link(program, &link).with_context(|| link.display().to_string())?;
+    Ok(link)
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.program);
     }
 }
 

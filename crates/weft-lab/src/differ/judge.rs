@@ -7,8 +7,11 @@ use anyhow::Result;
 
 use super::executor::{Executor, Observed};
 
-/// How often a difference is looked at again, on the kernel and on Weft.
+/// How often a difference is looked at again, on Weft and, twice as often, on the kernel.
 const REPEATS: usize = 3;
+const KERNEL_RUNS_PER_REPEAT: usize = 2;
+/// A hang, a crash or foreign bytes need not show each time, but more than once.
+const SEVERE_MIN: usize = 2;
 /// Lines that are shown before the first that differs, and from there on.
 const LINES_BEFORE: usize = 3;
 const LINES_AFTER: usize = 6;
@@ -103,8 +106,10 @@ impl<'executor> Judge<'executor> {
         let mut worst = (classify(&kernel, &first), first);
         let (mut times, mut severe) = (1, usize::from(worst.0 > Class::Result));
         for _ in 0..repeats {
-            if self.executor.run_on_kernel(steps)? != kernel {
-                return Ok(Verdict::Nondeterministic);
+            for _ in 0..KERNEL_RUNS_PER_REPEAT {
+                if self.executor.run_on_kernel(steps)? != kernel {
+                    return Ok(Verdict::Nondeterministic);
+                }
             }
             let again = self.executor.run_on_weft(steps, &kernel, self.late)?;
             if again == kernel {
@@ -117,7 +122,7 @@ impl<'executor> Judge<'executor> {
                 worst = (class, again);
             }
         }
-        if times <= repeats && severe == 0 {
+        if times <= repeats && severe < SEVERE_MIN.min(repeats + 1) {
             return Ok(Verdict::Nondeterministic);
         }
         let (class, weft) = worst;

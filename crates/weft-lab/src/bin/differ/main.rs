@@ -42,6 +42,9 @@ struct Arguments {
     /// Take this word (`way=asm`) out of all steps; may be given several times
     #[arg(long)]
     without: Vec<String>,
+    /// Leave out what is known to differ, as `make test` does
+    #[arg(long)]
+    without_known: bool,
     /// Leave failing programs as they are
     #[arg(long)]
     keep_long: bool,
@@ -75,6 +78,7 @@ fn main() -> Result<ExitCode> {
         shrinks: !arguments.keep_long,
         save: arguments.save,
         without: arguments.without,
+        without_known: arguments.without_known,
         late: LATE,
     };
     let summary = campaign.run(&executor)?;
