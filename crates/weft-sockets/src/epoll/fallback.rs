@@ -4,8 +4,9 @@
 //! program has registered it.
 //!
 //! What waits in memory at that moment is *announced*: the kernel is asked whether the socket has
-//! room, too ([`WRITE_NORMAL`]), which it has, and so wakes who waits for the instance. That ends when everything has
-//! been read, or has been told to a program that is told once.
+//! room, too, which it has, and so wakes who waits for the instance; by
+//! [`super::foreign::WRITE_NORMAL`], which no program takes for what it asked for. That ends when
+//! everything has been read, or has been told to a program that is told once.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -14,8 +15,6 @@ use libc::{c_int, epoll_event};
 use rustix::io::FdFlags;
 
 use super::all::adopt;
-#[cfg(doc)]
-use super::foreign::WRITE_NORMAL;
 use super::{Epoll, IN, Reach, Registered, Watches, kernel_control, leave, may_hold_something};
 use crate::errno;
 use crate::stream::borrow;

@@ -26,7 +26,8 @@ pub(super) const IS_ANNOUNCED: u32 = 1 << 21;
 /// The note is of what the program waits for now: it was written after a fork.
 pub(super) const IS_EXACT: u32 = 1 << 22;
 
-/// A registration for less than what the program waits for; the bits between [`FIRST_BIT`] and this one are what the
+/// A registration for less than what the program waits for;
+/// the bits between [`FIRST_BIT`] and this one are what the
 /// program waits for.
 const IS_CHANGES: u32 = 1 << 20;
 const FIRST_BIT: u32 = 14;

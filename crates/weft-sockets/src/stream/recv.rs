@@ -207,8 +207,8 @@ impl Stream {
         }
     }
 
-    /// Nothing is there, and the program wants to wait. If it `has_part` of what it wants, a handled
-    /// signal ends the wait whatever its handler says of restarting (tcp_recvmsg).
+    /// Nothing is there, and the program wants to wait. If it `has_part` of what it wants, a
+    /// handled signal ends the wait whatever its handler says of restarting (tcp_recvmsg).
     #[cold]
     fn wait_and_recv(
         &self,
