@@ -268,11 +268,22 @@ impl Polled<'_> {
         sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
     ) -> c_int {
         let nothing = self.ours.iter().all(|ours| self.ready(ours) == 0);
-        let asked: SmallVec<[c_short; 8]> =
-            self.ours.iter().map(|ours| self.set[ours.index].events).collect();
+        let asked: SmallVec<[(c_short, c_int); 8]> = self
+            .ours
+            .iter()
+            .map(|ours| (self.set[ours.index].events, self.set[ours.index].fd))
+            .collect();
+        let mut timeout_ns = timeout_ns;
         for ours in &self.ours {
-            let Some(end) = ours.stream().and_then(Stream::link) else { continue };
+            let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
+                continue;
+            };
             let place = &mut self.set[ours.index];
+            if nothing && timeout_ns != Some(0) && stream.has_early_end(end) {
+                // The kernel would tell of the end, asked or not.
+                place.fd = -1;
+                timeout_ns = Some(timeout_ns.map_or(NAP_NS, |timeout| timeout.min(NAP_NS)));
+            }
             if end.carrier_in() == Carrier::Memory {
                 place.events = place.events & !IN | libc::POLLIN | libc::POLLRDHUP;
             }
@@ -285,8 +296,8 @@ impl Polled<'_> {
         } else {
             sleep(self.set, Some(0))
         };
-        for (ours, &asked) in self.ours.iter().zip(&asked) {
-            self.set[ours.index].events = asked;
+        for (ours, &(events, fd)) in self.ours.iter().zip(&asked) {
+            (self.set[ours.index].events, self.set[ours.index].fd) = (events, fd);
         }
         if slept < 0 {
             return slept;
@@ -337,6 +348,9 @@ impl Polled<'_> {
                 continue;
             };
             let mut told = place.revents & !(IN | OUT);
+            if stream.has_early_end(end) && told & libc::POLLERR == 0 {
+                told &= !(libc::POLLHUP | libc::POLLRDHUP);
+            }
             if end.carrier_in() == Carrier::Memory {
                 if place.revents & !OUT != 0 {
                     stream.settle(place.fd, u32::from(place.revents.cast_unsigned()));
