@@ -213,7 +213,7 @@ impl Watch {
         if ours != 0 {
             news.events = now & asked & (ours | ERR_HUP | RDHUP);
         }
-        if news.events & IN != 0 && !self.is_queued {
+        if (news.events | self.pending & asked) & IN != 0 && !self.is_queued {
             news.since = news.since.max(end.arrived_at());
         }
         if self.events & EDGE != 0 && news.events != 0 {

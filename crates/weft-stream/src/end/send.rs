@@ -31,8 +31,12 @@ impl End {
         let words = self.tx.words();
         let held = SharedLock::on(words.lock).lock().ok_or(Errno::DEADLK)?;
         if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
+            let sent_before = words.tcp_sent.load(Ordering::Relaxed);
+            if words.tcp_read.load(Ordering::Relaxed) >= sent_before {
+                words.arrived_at.store(time_stamp(), Ordering::Relaxed);
+            }
             let sent = buffers.send(socket, flags | DONTWAIT)?;
-            words.tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
+            words.tcp_sent.store(sent_before + sent as u64, Ordering::Relaxed);
             return Ok(sent);
         }
         if self.peer.parted.load(Ordering::Relaxed) != 0 {
