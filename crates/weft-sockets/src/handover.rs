@@ -121,8 +121,8 @@ fn start_with(stream: &Stream, fd: RawFd) -> bool {
     rests
 }
 
-/// Whether a new program has something to read from memory. What it could not find there must not
-/// be missing from the stream: the connection is reset.
+/// Whether a new program has something to read from memory. What it could not find there, and
+/// nobody else could read, must not be missing from the stream: the connection is reset.
 fn rest_of(stream: &Stream, fd: RawFd) -> bool {
     // Between hosts the window is this process's, which may go on reading.
     if stream.end().is_none() || !stream.has_rest() {
@@ -131,7 +131,8 @@ fn rest_of(stream: &Stream, fd: RawFd) -> bool {
     if let Some(link) = stream.link() {
         link.hush(borrow(fd));
     }
-    if stream.has_rest() && !stream.end().is_some_and(End::can_be_found) {
+    let is_lost = |end: &End| !end.can_be_found() && end.is_sole_holder();
+    if stream.has_rest() && stream.end().is_some_and(is_lost) {
         let _ = rustix::net::connect_unspec(borrow(fd));
         return false;
     }

@@ -257,18 +257,62 @@ pub(crate) fn me(fd: RawFd) -> Process {
     Process { pid: PID.load(Ordering::Relaxed), cookie, program: padded }
 }
 
+/// Whether calls that handled signals interrupt go on (`SA_RESTART`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Handlers {
+    /// To be asked for.
+    Unknown,
+    /// All say so, or there are none.
+    Restart,
+    /// None says so.
+    Interrupt,
+    /// Some do, some do not.
+    Differ,
+}
+
+static HANDLERS: AtomicU32 = AtomicU32::new(Handlers::Unknown as u32);
+
+/// The program has set a handler.
+pub(crate) fn handlers_changed() {
+    HANDLERS.store(Handlers::Unknown as u32, Ordering::Relaxed);
+}
+
 /// Whether a call that a signal has interrupted goes on: each handler says so for its signal
 /// (`SA_RESTART`), and which one it was is not known. Those that say neither do not count.
 pub(crate) fn handlers_restart() -> bool {
-    (1..32).all(|signal| {
+    handlers() == Handlers::Restart as u32
+}
+
+/// Whether only the kernel can say whether a call goes on that a signal interrupts.
+pub(crate) fn do_handlers_differ() -> bool {
+    handlers() == Handlers::Differ as u32
+}
+
+fn handlers() -> u32 {
+    let known = HANDLERS.load(Ordering::Relaxed);
+    if known != Handlers::Unknown as u32 {
+        return known;
+    }
+    let (mut any, mut all) = (false, true);
+    for signal in 1..32 {
         // SAFETY: a structure of integers and pointers, for which zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: only asks; the place for the answer is a local variable.
         let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
         let handler = action.sa_sigaction;
-        let handled = handler != libc::SIG_DFL && handler != libc::SIG_IGN;
-        !known || !handled || action.sa_flags & libc::SA_RESTART != 0
-    })
+        if known && handler != libc::SIG_DFL && handler != libc::SIG_IGN {
+            let restarts = action.sa_flags & libc::SA_RESTART != 0;
+            (any, all) = (any | restarts, all & restarts);
+        }
+    }
+    let found = match (any, all) {
+        (_, true) => Handlers::Restart,
+        (true, false) => Handlers::Differ,
+        (false, false) => Handlers::Interrupt,
+    };
+    HANDLERS.store(found as u32, Ordering::Relaxed);
+    found as u32
 }
 
 /// Finds the connections, and the inboxes, of the sockets that the program was started with.

@@ -24,6 +24,7 @@ mod rights;
 mod rings;
 mod sessions;
 mod setup;
+mod signals;
 mod transfer;
 #[cfg(target_arch = "x86_64")]
 mod variadic;

@@ -223,7 +223,8 @@ impl Stream {
         let wait = Wait::begin(&self.spin_in);
         let deadline = matches!(end, Link::There(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
         let deadline = deadline.flatten();
-        let mut dozed = matches!(end, Link::There(_));
+        // The kernel's own sleep knows which signal it was.
+        let mut dozed = matches!(end, Link::There(_)) || process::do_handlers_differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
                 match end.try_recv(borrow(fd), buffers, how) {
