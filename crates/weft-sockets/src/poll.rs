@@ -255,7 +255,10 @@ impl Polled<'_> {
         let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
             return 0;
         };
-        let (now, told) = stream.readiness(end);
+        let (mut now, told) = stream.readiness(end);
+        if stream.has_early_end(end) {
+            now &= !((libc::POLLHUP | libc::POLLRDHUP) as u32);
+        }
         let ended = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u32;
         (now & (told | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
     }

@@ -366,6 +366,7 @@ impl Stream {
         if holder != 0
             && let Some(end) = self.end()
         {
+            end.revoke_of(holder); // The memory goes.
             end.hand_over(holder);
         }
     }

@@ -363,7 +363,7 @@ static void killed_client(int fd, const struct weft_key *key)
 	puts("reset");
 }
 
-/* What a program had registered ends when it becomes another one; its sockets do not. */
+/* What a program had registered, and the mode, end when it becomes another one; its sockets do not. */
 static void exec_server(void)
 {
 	char fd[16];
@@ -376,10 +376,8 @@ static void exec_server(void)
 
 static void resume(int fd)
 {
-	const int error = weft_extend(fd, &weft);
-
-	if (error)
-		die("weft_extend: %s", strerror(-error));
+	if (!weft_extend(fd, &weft))
+		die("the connection is still in memory");
 	send_word(fd, 2);
 	expect(receive_word(fd), 3, "the client's word");
 }

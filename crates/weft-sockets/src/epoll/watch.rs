@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::epoll_event;
+use rustix::event::{PollFd, PollFlags};
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
 use weft_sys::time_stamp;
@@ -26,6 +27,14 @@ pub(super) struct News {
     of_room: bool,
     /// Since when it is ready: the smallest are reported first.
     pub(super) since: u64,
+}
+
+/// Whether the kernel has room for what is sent by the socket.
+#[cold]
+fn is_writable(fd: RawFd) -> bool {
+    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 impl Watch {
@@ -224,9 +233,15 @@ impl Watch {
                 news.events &= if news.of_room { OUT | ERR_HUP } else { 0 };
             }
         }
+        // The kernel reports all that is ready with an edge, also while it still carries one way.
+        let lacks_room = self.events & EDGE != 0 && asked & !ours & OUT != 0;
+        if lacks_room && news.events & IN != 0 && is_writable(self.fd) {
+            news.events |= OUT;
+        }
         news.events |= self.pending & asked;
         if self.events & EDGE != 0 && self.pending & asked != 0 {
             news.seen = seen;
+            news.events |= now & asked & ours; // The kernel reports all that is ready.
         }
         news
     }

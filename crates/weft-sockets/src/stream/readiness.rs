@@ -11,11 +11,9 @@ use crate::epoll;
 use crate::link::Link;
 use crate::remote::Far;
 
-/// What the kernel lets a peer send that has not seen the receiver read: half of its buffer
-/// (`tcp_rmem`, tcp(7)).
-const WINDOW_LEN: usize = 64 << 10;
-/// How the end of what a peer sends is told.
-const END: u32 = (libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
+/// Unread bytes behind which an end is not told yet. TCP's own bound is the receiver's buffer
+/// (`tcp_rmem`, tcp(7)), but there the end rarely comes before most of it has been read.
+const EARLY_LEN: usize = 4 << 10;
 
 impl Stream {
     /// What has been found out about the socket's end, as bits of `poll(2)`.
@@ -108,13 +106,12 @@ impl Stream {
         &self.watches
     }
 
-    /// Whether an end of the peer's, if the kernel tells of one, has overtaken more bytes than TCP
-    /// would let it: a FIN comes behind all bytes, and those fit the receiver's window. Programs
-    /// rely on it that little is unread when they see a hang-up (stunnel drops what it has not
-    /// asked for by then).
+    /// Whether an end of the peer's, if the kernel tells of one, has overtaken bytes: with TCP it
+    /// comes behind them. Programs that poll rely on it that little is unread when they see a
+    /// hang-up (stunnel drops what it has not asked for by then).
     pub(crate) fn has_early_end(&self, end: Link<'_>) -> bool {
         end.carrier_in() == Carrier::Memory
-            && end.seen() > WINDOW_LEN
+            && end.seen() > EARLY_LEN
             && self.ended() & libc::EPOLLERR.cast_unsigned() == 0
     }
 
@@ -124,10 +121,6 @@ impl Stream {
         const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
         let mut ready = self.ended();
         let mut ours = 0;
-        let is_early = self.has_early_end(end);
-        if is_early {
-            ready &= !END;
-        }
         if self.error.load(Ordering::Relaxed) != 0 {
             ready |= libc::EPOLLERR.cast_unsigned();
         }
@@ -144,7 +137,7 @@ impl Stream {
             if unread || ready & libc::EPOLLIN.cast_unsigned() != 0 {
                 ready |= IN;
             }
-            if unread && !is_early && end.has_peer_shut() {
+            if unread && end.has_peer_shut() {
                 ready |= libc::EPOLLRDHUP.cast_unsigned(); // The kernel is about to say so.
             }
         }

@@ -263,6 +263,9 @@ impl Stream {
                 // The handler of a signal may have closed it, and the call is not made again.
                 return Err(if slept == Err(Errno::INTR) { Errno::INTR } else { errno });
             }
+            if slept == Err(Errno::INTR) && end.unread() == 0 {
+                return Err(Errno::INTR); // Before an end that its handler has brought about.
+            }
             if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
                 end.note_reset();
                 // What the rings hold comes first.
