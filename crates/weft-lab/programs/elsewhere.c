@@ -7,7 +7,6 @@
  * messages would mix. What was unread before the children were born is still received first. It
  * prints "received N and N", or exits with 77 where namespaces may not be made.
  */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>

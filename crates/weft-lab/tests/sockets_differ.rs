@@ -10,7 +10,7 @@ use weft_lab::source;
 
 /// The seeds of the random part, the same each time. `make differ` tries others.
 const FIRST_SEED: u64 = 1_000_000;
-const PROGRAMS: u64 = 400;
+const PROGRAMS: u64 = 200;
 /// A slow machine runs the first of them.
 const LIMIT: Duration = Duration::from_secs(60);
 /// A step that takes longer on Weft, and none on the kernel, is a hang. A busy machine's threads
