@@ -139,7 +139,8 @@ fn rest_of(stream: &Stream, fd: RawFd) -> bool {
     stream.has_rest()
 }
 
-fn stays_open(fd: RawFd) -> bool {
+/// Whether a descriptor stays open when the process becomes another program.
+pub(crate) fn stays_open(fd: RawFd) -> bool {
     rustix::io::fcntl_getfd(borrow(fd)).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
 }
 

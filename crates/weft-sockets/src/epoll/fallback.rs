@@ -12,12 +12,11 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
-use rustix::io::FdFlags;
 
 use super::all::adopt;
 use super::{Epoll, IN, Reach, Registered, Watches, kernel_control, leave, may_hold_something};
 use crate::errno;
-use crate::stream::borrow;
+use crate::handover::stays_open;
 use crate::table::{self, Held, Kind};
 
 /// An instance is about to be given to another process (`SCM_RIGHTS`), which may wait in it: all
@@ -31,8 +30,6 @@ pub(crate) fn hand_on(fd: RawFd) {
 /// The same for all that a program gets which this process becomes, or starts: those that stay
 /// open, or, if it may get copies of others, any.
 pub(crate) fn hand_on_all(may_copy: bool) {
-    let stays_open =
-        |fd| rustix::io::fcntl_getfd(borrow(fd)).is_ok_and(|it| !it.contains(FdFlags::CLOEXEC));
     for fd in table::within(0, u32::MAX) {
         if let Some(Kind::Epoll(instance)) = table::find(fd).as_deref()
             && (may_copy || stays_open(fd))

@@ -16,9 +16,8 @@ use libc::{c_char, c_int, c_void};
 use smallvec::SmallVec;
 
 use super::actions::Actions;
-use crate::handover::{self, Heir};
+use crate::handover::{self, Heir, stays_open};
 use crate::next::next;
-use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
 use crate::{epoll, errno, process, settings};
@@ -47,10 +46,6 @@ fn shut_inboxes() {
 /// Whether a program gets sockets with datagrams that wait in memory: those that stay open, or, if
 /// it may get copies of others, any.
 fn hands_on_datagrams(may_copy: bool) -> bool {
-    let stays_open = |fd| {
-        rustix::io::fcntl_getfd(borrow(fd))
-            .is_ok_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
-    };
     table::within(0, u32::MAX).any(|fd| match table::find(fd).as_deref() {
         Some(Kind::Datagram(datagram)) => {
             datagram.known_inbox().is_some_and(|it| !it.is_empty()) && (may_copy || stays_open(fd))

@@ -160,11 +160,7 @@ impl Stream {
                     }
                 }
                 Err(Errno::DEADLK) => return Err(Errno::AGAIN),
-                Err(errno) if done == 0 => return Err(errno),
-                Err(errno) => {
-                    self.keep_error(errno);
-                    return Ok(done);
-                }
+                errno => return self.with_part(done, errno),
             }
         }
     }
