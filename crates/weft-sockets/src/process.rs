@@ -271,11 +271,16 @@ enum Handlers {
     Differ,
 }
 
+/// What is known of the handlers, and above it how often one has been set: what was found before
+/// another thread set one is not kept.
 static HANDLERS: AtomicU32 = AtomicU32::new(Handlers::Unknown as u32);
+/// The bits of [`Handlers`] in it.
+const KNOWN: u32 = 0b11;
 
 /// The program has set a handler.
 pub(crate) fn handlers_changed() {
-    HANDLERS.store(Handlers::Unknown as u32, Ordering::Relaxed);
+    let next = |it: u32| Some((it & !KNOWN).wrapping_add(KNOWN + 1) | Handlers::Unknown as u32);
+    let _ = HANDLERS.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
 }
 
 /// Whether a call that a signal has interrupted goes on: each handler says so for its signal
@@ -290,9 +295,9 @@ pub(crate) fn do_handlers_differ() -> bool {
 }
 
 fn handlers() -> u32 {
-    let known = HANDLERS.load(Ordering::Relaxed);
-    if known != Handlers::Unknown as u32 {
-        return known;
+    let before = HANDLERS.load(Ordering::Acquire);
+    if before & KNOWN != Handlers::Unknown as u32 {
+        return before & KNOWN;
     }
     let (mut any, mut all) = (false, true);
     for signal in 1..32 {
@@ -311,7 +316,9 @@ fn handlers() -> u32 {
         (true, false) => Handlers::Differ,
         (false, false) => Handlers::Interrupt,
     };
-    HANDLERS.store(found as u32, Ordering::Relaxed);
+    let now = before | found as u32;
+    // A handler that was set meanwhile is asked for next time.
+    let _ = HANDLERS.compare_exchange(before, now, Ordering::AcqRel, Ordering::Relaxed);
     found as u32
 }
 
