@@ -22,6 +22,7 @@ pub(crate) fn confine_for(why: Reason) {
     let before = errno::get();
     leave_all(why); // While the reason can still be counted.
     if settings::confine() {
+        weft_sys::never_defer();
         epoll::surrender();
         table::within(0, u32::MAX).for_each(surrender);
         remote::stop();

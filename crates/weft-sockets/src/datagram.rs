@@ -12,14 +12,13 @@ mod told;
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use rustix::net::{getsockname, sockopt};
 use weft_stream::datagram::{Datagrams, Dozes, Inbox, Owner};
 use weft_stream::rules::Role;
-use weft_sys::{Lock, Spin};
+use weft_sys::{SectionLock, SectionOnce, Spin};
 
 use options::Meaning;
 pub(crate) use recv::Received;
@@ -44,8 +43,8 @@ pub(crate) struct Datagram {
     /// Bytes of a datagram that is not complete are in the kernel (`MSG_MORE`).
     corked: AtomicU32,
     /// The file of inboxes, once it has been asked for.
-    datagrams: OnceLock<Option<&'static Datagrams>>,
-    inbox: OnceLock<Inbox>,
+    datagrams: SectionOnce<Option<&'static Datagrams>>,
+    inbox: SectionOnce<Inbox>,
     spin: Spin,
     dozes: Dozes,
     /// Datagrams that senders have handed to the kernel because the inbox was shut, and that have
@@ -62,7 +61,7 @@ pub(crate) struct Datagram {
     kernel_first: AtomicU32,
     memory_turns: AtomicU32,
     peeked: AtomicU32,
-    routes: Lock<Routes>,
+    routes: SectionLock<Routes>,
     told_sent: Told,
     told_received: Told,
     watches: AtomicU32,
@@ -82,8 +81,8 @@ impl Datagram {
             shared: AtomicU32::new(0),
             v6_only: AtomicU32::new(0),
             corked: AtomicU32::new(0),
-            datagrams: OnceLock::new(),
-            inbox: OnceLock::new(),
+            datagrams: SectionOnce::new(),
+            inbox: SectionOnce::new(),
             spin: Spin::new(),
             dozes: Dozes::new(),
             accounted: AtomicU64::new(0),
@@ -93,7 +92,7 @@ impl Datagram {
             kernel_first: AtomicU32::new(0),
             memory_turns: AtomicU32::new(0),
             peeked: AtomicU32::new(peeked::NOTHING),
-            routes: Lock::new(Routes::default()),
+            routes: SectionLock::new(Routes::default()),
             told_sent: Told::new(),
             told_received: Told::new(),
             watches: AtomicU32::new(0),

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, f
 
 use libc::{c_int, epoll_event};
 use rustix::net::sockopt;
-use weft_sys::{LockGuard, NoteLock, Spin};
+use weft_sys::{SectionGuard, SectionLock, Spin};
 
 pub(crate) use self::all::{closing, created, forget, forked, freeze, go_by, surrender, thaw};
 pub(crate) use self::fallback::{hand_on, hand_on_all};
@@ -69,7 +69,7 @@ const IDLE_LOOKS_MAX: u32 = 512;
 /// What is known of an epoll instance.
 #[derive(Debug)]
 pub(crate) struct Epoll {
-    watches: NoteLock<Watches>,
+    watches: SectionLock<Watches, true>,
     /// Somebody who found the lock taken wants [`Watches::recheck`].
     notes: AtomicU32,
     /// A descriptor of it that is open; -1: none.
@@ -180,7 +180,7 @@ struct Watch {
 /// The lock of an instance's watches, held.
 struct Locked<'a> {
     instance: &'a Epoll,
-    guard: Option<LockGuard<'a, Watches, true>>,
+    guard: Option<SectionGuard<'a, Watches, true>>,
 }
 
 impl Deref for Locked<'_> {
@@ -209,7 +209,7 @@ impl Epoll {
     /// Just made, as `fd`.
     fn new(fd: RawFd) -> Self {
         Self {
-            watches: NoteLock::new(Watches::default()),
+            watches: SectionLock::new(Watches::default()),
             notes: AtomicU32::new(0),
             fd: AtomicI32::new(fd),
             spin: Spin::new(),

@@ -19,8 +19,9 @@
 //! * `hooks`: the C functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
-//! handler. So none allocates, locks or logs before it knows that a descriptor is ours, and `errno`
-//! changes only as the call says.
+//! handler. So the library has a heap of its own, and a thread that holds one of its locks puts
+//! handlers off until it is free (`hooks::signals`). No hook allocates, locks or logs before it
+//! knows that a descriptor is ours, and `errno` changes only as the call says.
 
 #[cfg(not(test))]
 mod address;
@@ -63,3 +64,8 @@ mod wait;
 mod ways;
 #[cfg(not(test))]
 mod zcopy;
+
+/// The program's own may be in the middle of something when a handler calls a hook.
+#[cfg(not(test))]
+#[global_allocator]
+static HEAP: weft_sys::Heap = weft_sys::Heap::new();

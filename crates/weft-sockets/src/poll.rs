@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_sys::Spin;
+use weft_sys::{SectionOnce, Spin};
 
 use crate::datagram::Datagram;
 use crate::link::Link;
@@ -96,7 +96,7 @@ type Sockets = SmallVec<[Ours; 8]>;
 
 /// One memory of waits for all that poll: sets are the program's, and change.
 fn spin() -> &'static Spin {
-    static SPIN: std::sync::OnceLock<Spin> = std::sync::OnceLock::new();
+    static SPIN: SectionOnce<Spin> = SectionOnce::new();
     SPIN.get_or_init(Spin::new)
 }
 

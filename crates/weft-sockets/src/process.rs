@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::{c_int, c_long};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
+use weft_sys::Spin;
 
 use crate::datagram::Datagram;
 use crate::hooks::files;
@@ -33,6 +34,7 @@ extern "C" fn begin() {
     PID.store(std::process::id(), Ordering::Relaxed);
     renew_proof();
     hooks::memory::prepare();
+    let _ = Spin::new(); // Has it read its setting, which a handler must not interrupt.
     settings::read();
     if !settings::enabled() {
         return;
@@ -175,6 +177,8 @@ pub(crate) fn fork_failed() {
 }
 
 pub(crate) extern "C" fn in_child() {
+    // SAFETY: the thread that forks is in the middle of nothing else.
+    unsafe { crate::HEAP.forked() };
     in_parent();
     let parent = PID.swap(std::process::id(), Ordering::Relaxed);
     renew_proof();

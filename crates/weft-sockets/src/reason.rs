@@ -7,8 +7,8 @@
 use std::io::{Cursor, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use weft_sys::SectionOnce;
 
 use rustix::io::Errno;
 use rustix::net::getsockname;
@@ -23,7 +23,7 @@ const LINE_MAX: usize = 256;
 
 /// Whether `WEFT_LOG` asks for such lines.
 pub(crate) fn wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
+    static WANTED: SectionOnce<bool> = SectionOnce::new();
     *WANTED.get_or_init(|| {
         let level = std::env::var("WEFT_LOG");
         matches!(level.as_deref(), Ok("info" | "debug" | "trace"))

@@ -8,13 +8,12 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use weft_stream::datagram::Datagrams;
 use weft_stream::rules::{Role, Rules};
 use weft_stream::{Flow, OpenError, Registry, directory};
-use weft_sys::{SignalLock, Spin};
+use weft_sys::{SectionOnce, SignalLock, Spin};
 
 use crate::process;
 
@@ -22,7 +21,7 @@ use crate::process;
 static ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Where the registry is.
-static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+static DIRECTORY: SectionOnce<PathBuf> = SectionOnce::new();
 
 /// Reads the environment. To be called before the program runs: some, such as nginx, take their
 /// environment for their own.
@@ -59,7 +58,7 @@ pub(crate) fn is_confined() -> bool {
 
 /// What put Weft in front of this program: `NAME=value` of each of its variables.
 pub(crate) fn variables() -> &'static [CString] {
-    static VARIABLES: OnceLock<Vec<CString>> = OnceLock::new();
+    static VARIABLES: SectionOnce<Vec<CString>> = SectionOnce::new();
     VARIABLES.get_or_init(|| {
         let is_ours = |name: &[u8]| name == b"LD_PRELOAD" || name.starts_with(b"WEFT_");
         let ours = std::env::vars_os().filter(|(name, _)| is_ours(name.as_bytes()));
@@ -86,7 +85,7 @@ pub(crate) enum ZeroCopy {
 
 /// Whether and when long messages are not copied twice.
 pub(crate) fn zero_copy() -> ZeroCopy {
-    static ZERO_COPY: OnceLock<ZeroCopy> = OnceLock::new();
+    static ZERO_COPY: SectionOnce<ZeroCopy> = SectionOnce::new();
     *ZERO_COPY.get_or_init(|| match std::env::var("WEFT_SOCKETS_ZCOPY").as_deref() {
         Ok("off") => ZeroCopy::Off,
         Ok("sync") => ZeroCopy::Sync,
@@ -106,7 +105,7 @@ pub(crate) enum Ring {
 
 /// What `WEFT_SOCKETS_IO_URING` says of io_uring: `refuse` or `tcp`.
 pub(crate) fn ring() -> Ring {
-    static RING: OnceLock<Ring> = OnceLock::new();
+    static RING: SectionOnce<Ring> = SectionOnce::new();
     *RING.get_or_init(|| match std::env::var("WEFT_SOCKETS_IO_URING").as_deref() {
         Ok("tcp") => Ring::Tcp,
         _ => Ring::Refused,
@@ -116,7 +115,7 @@ pub(crate) fn ring() -> Ring {
 /// Whether connections to other hosts go over verbs, where no rule says so: what
 /// `WEFT_SOCKETS_BETWEEN_HOSTS` says, `tcp` or `verbs`.
 fn between_hosts() -> bool {
-    static VERBS: OnceLock<bool> = OnceLock::new();
+    static VERBS: SectionOnce<bool> = SectionOnce::new();
     *VERBS.get_or_init(|| {
         std::env::var_os("WEFT_SOCKETS_BETWEEN_HOSTS").is_some_and(|value| value == "verbs")
     })
@@ -137,7 +136,7 @@ pub(crate) fn enabled() -> bool {
 
 /// The rules; `None` if they are wrong, which `weft run` has told.
 fn rules() -> Option<&'static Rules> {
-    static RULES: OnceLock<Option<Rules>> = OnceLock::new();
+    static RULES: SectionOnce<Option<Rules>> = SectionOnce::new();
     RULES.get_or_init(|| Rules::from_environment().ok()).as_ref()
 }
 
@@ -148,7 +147,7 @@ pub(crate) fn allows(role: Role, address: std::net::SocketAddr) -> bool {
 
 /// The flow control of connections made here; that of others is their connectors' choice.
 pub(crate) fn flow() -> Flow {
-    static FLOW: OnceLock<Flow> = OnceLock::new();
+    static FLOW: SectionOnce<Flow> = SectionOnce::new();
     *FLOW.get_or_init(|| {
         let named = std::env::var("WEFT_SOCKETS_FLOW").ok();
         named.as_deref().and_then(Flow::named).unwrap_or_default()

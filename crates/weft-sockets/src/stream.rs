@@ -12,15 +12,15 @@ mod send;
 
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{getpeername, getsockname, sockopt};
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Role, Tuple, is_local};
-use weft_sys::{Lock, Spin, network_namespace};
+use weft_sys::{SectionLock, SectionOnce, Spin, network_namespace};
 
 use crate::extended::Extended;
 use crate::link::Link;
@@ -64,10 +64,10 @@ enum Phase {
 pub(crate) struct Stream {
     phase: AtomicU32,
     told: Told,
-    end: OnceLock<End>,
+    end: SectionOnce<End>,
     /// Its end, if the peer is on another host.
-    far: OnceLock<Arc<Far>>,
-    before: Lock<Before>,
+    far: SectionOnce<Arc<Far>>,
+    before: SectionLock<Before>,
     spin_in: Spin,
     /// How long a sender looks for room before it sleeps.
     pub(crate) spin_out: Spin,
@@ -95,7 +95,7 @@ pub(crate) struct Stream {
     /// The number by which this process holds the end; 0: not, or not any more.
     holder: AtomicU32,
     /// What it has in extended mode.
-    extended: OnceLock<Box<Extended>>,
+    extended: SectionOnce<Box<Extended>>,
 }
 
 /// What an accepted socket has carried before an offer was found.
@@ -144,9 +144,9 @@ impl Stream {
         Self {
             phase: AtomicU32::new(phase as u32),
             told: Told::new(),
-            end: OnceLock::new(),
-            far: OnceLock::new(),
-            before: Lock::new(Before::default()),
+            end: SectionOnce::new(),
+            far: SectionOnce::new(),
+            before: SectionLock::new(Before::default()),
             spin_in: Spin::new(),
             spin_out: Spin::new(),
             zcopy: zcopy::Sender::new(),
@@ -161,7 +161,7 @@ impl Stream {
             asked: AtomicU64::new(0),
             fork: AtomicU32::new(0),
             holder: AtomicU32::new(0),
-            extended: OnceLock::new(),
+            extended: SectionOnce::new(),
         }
     }
 

@@ -1,9 +1,7 @@
 //! Looking before sleeping.
 
-use std::sync::OnceLock;
-
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use weft_sys::{CoreOffers, Offer, Scarcity, Spin};
+use weft_sys::{CoreOffers, Offer, Scarcity, SectionOnce, Spin};
 
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 16;
@@ -11,7 +9,7 @@ const LOOKS: u32 = 16;
 const OFFER_NS: u64 = 5_000;
 
 fn offers() -> &'static CoreOffers {
-    static OFFERS: OnceLock<CoreOffers> = OnceLock::new();
+    static OFFERS: SectionOnce<CoreOffers> = SectionOnce::new();
     OFFERS.get_or_init(CoreOffers::new)
 }
 

@@ -13,7 +13,7 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use weft_stream::{End, Judge, Patience, SourceNumber, Way};
-use weft_sys::{Buffers, Lock, Spin};
+use weft_sys::{Buffers, SectionLock, Spin};
 
 use crate::settings::{self, ZeroCopy};
 use crate::stream::{Stream, borrow};
@@ -34,8 +34,8 @@ const SPIN_MAX_NS: u64 = 2_000_000;
 /// What a connection knows of zero copy.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    judge: Lock<Judge>,
-    patience: Lock<Patience>,
+    judge: SectionLock<Judge>,
+    patience: SectionLock<Patience>,
     /// Promises whose bytes the program has written to too early, since the last message.
     touches: AtomicU32,
 }
@@ -43,8 +43,8 @@ pub(crate) struct Sender {
 impl Sender {
     pub(crate) fn new() -> Self {
         Self {
-            judge: Lock::new(Judge::default()),
-            patience: Lock::new(Patience::default()),
+            judge: SectionLock::new(Judge::default()),
+            patience: SectionLock::new(Patience::default()),
             touches: AtomicU32::new(0),
         }
     }

@@ -10,6 +10,8 @@ mod by_hand;
 mod doze;
 mod forkable;
 mod futex;
+#[cfg(not(loom))]
+mod heap;
 mod interfaces;
 mod leftover;
 mod lock;
@@ -24,6 +26,8 @@ mod process_vm;
 mod region;
 mod ring;
 mod scarcity;
+#[cfg(not(loom))]
+mod section;
 #[cfg(not(loom))]
 mod shared;
 mod shared_lock;
@@ -47,6 +51,8 @@ pub use buffers::Buffers;
 pub use by_hand::system_call;
 pub use doze::Doze;
 pub use forkable::{Forkable, in_forked_child, neutralise};
+#[cfg(not(loom))]
+pub use heap::Heap;
 pub use interfaces::{InterfaceAddress, interface_addresses};
 pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard, NoteLock};
@@ -67,10 +73,12 @@ pub use ring::SharedSlots;
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
 pub use scarcity::Scarcity;
 #[cfg(not(loom))]
+pub use section::{Section, SectionGuard, SectionLock, SectionOnce, defer, never_defer};
+#[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread, hide_threads};
 #[cfg(not(loom))]
-pub use signal_lock::{SignalLock, SignalLockGuard, SignalsHeld};
+pub use signal_lock::{FAULTS, SignalLock, SignalLockGuard, SignalsHeld};
 pub use slot::Slot;
 pub use slot_state::SlotState;
 pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};

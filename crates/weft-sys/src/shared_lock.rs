@@ -64,7 +64,12 @@ pub struct SharedLock<'a>(&'a AtomicU32);
 
 /// The lock is held until this is dropped.
 #[derive(Debug)]
-pub struct SharedGuard<'a>(&'a AtomicU32);
+pub struct SharedGuard<'a> {
+    word: &'a AtomicU32,
+    /// Ends when the lock is free.
+    #[cfg(not(loom))]
+    _section: crate::section::Section,
+}
 
 impl<'a> SharedLock<'a> {
     /// The lock that `word` is.
@@ -74,13 +79,21 @@ impl<'a> SharedLock<'a> {
     }
 
     /// Takes the lock, from a dead holder if need be. `None` if the calling thread itself holds it:
-    /// this is a signal handler, and the section that it interrupted cannot go on before it ends.
+    /// this is a signal handler that nobody has put off ([`crate::defer`]), and the section that it
+    /// interrupted cannot go on before it ends.
     #[must_use]
     #[inline]
     pub fn lock(self) -> Option<SharedGuard<'a>> {
+        #[cfg(not(loom))]
+        let section = crate::section::Section::begin();
         let own = own();
         let taken = self.0.compare_exchange(FREE, own, Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_ok() || self.lock_slow(own) { Some(SharedGuard(self.0)) } else { None }
+        let is_taken = taken.is_ok() || self.lock_slow(own);
+        is_taken.then(|| SharedGuard {
+            word: self.0,
+            #[cfg(not(loom))]
+            _section: section,
+        })
     }
 
     #[cold]
@@ -135,8 +148,8 @@ fn is_dead(thread: u32) -> bool {
 impl Drop for SharedGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.0.swap(FREE, Ordering::Release) & CONTENDED != 0 {
-            let _ = futex::wake(self.0, futex::Flags::empty(), 1);
+        if self.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
+            let _ = futex::wake(self.word, futex::Flags::empty(), 1);
         }
     }
 }

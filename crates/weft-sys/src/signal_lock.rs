@@ -9,14 +9,25 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use crate::by_hand::system_call;
 use crate::lock::{Lock, LockGuard};
 
 /// The kernel's signal set (`_NSIG / 8` bytes), which is shorter than the C library's.
-type Mask = u64;
+pub(crate) type Mask = u64;
 
 /// Signals that an instruction of the section itself would raise: held off, they kill the process.
-const FAULTS: [libc::c_int; 6] =
+pub const FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// All signals but those, as a set.
+pub(crate) const ALL_BUT_FAULTS: Mask = {
+    let (mut mask, mut at) = (Mask::MAX, 0);
+    while at < FAULTS.len() {
+        mask &= !(1 << (FAULTS[at] - 1));
+        at += 1;
+    }
+    mask
+};
 
 /// Holds the calling thread's signals off until it is dropped, those of the C library included: a
 /// thread that is cancelled must not leave a section.
@@ -27,8 +38,7 @@ impl SignalsHeld {
     /// Holds them off from here on.
     #[must_use]
     pub fn begin() -> Self {
-        let held = FAULTS.iter().fold(Mask::MAX, |mask, fault| mask & !(1 << (fault - 1)));
-        Self(set_mask(held))
+        Self(set_mask(ALL_BUT_FAULTS))
     }
 }
 
@@ -39,18 +49,13 @@ impl Drop for SignalsHeld {
 }
 
 /// Replaces the calling thread's mask, without the C library, which leaves its own signals out.
-fn set_mask(mask: Mask) -> Mask {
+pub(crate) fn set_mask(mask: Mask) -> Mask {
     let mut before: Mask = 0;
+    let how = libc::SIG_SETMASK as usize;
+    let places = [&raw const mask as usize, &raw mut before as usize];
+    let arguments = [how, places[0], places[1], size_of::<Mask>(), 0, 0];
     // SAFETY: both places are as long as the kernel's signal set. It cannot fail then.
-    let _ = unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const mask,
-            &raw mut before,
-            size_of::<Mask>(),
-        )
-    };
+    let _ = unsafe { system_call(libc::SYS_rt_sigprocmask, arguments) };
     before
 }
 

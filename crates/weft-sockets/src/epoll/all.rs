@@ -7,14 +7,14 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
-use weft_sys::{Lock, LockGuard};
+use weft_sys::{SectionGuard, SectionLock};
 
 use super::{Epoll, Reach, Registered, leave, sharing, wakeup};
 use crate::table::{self, Held, Kind};
 use crate::{errno, process, settings};
 
 /// Every instance that is known.
-static ALL: Lock<Vec<Held>> = Lock::new(Vec::new());
+static ALL: SectionLock<Vec<Held>> = SectionLock::new(Vec::new());
 
 /// The program has made an instance, if the call has succeeded. An instance is known from here on,
 /// before anybody can copy it.
@@ -42,7 +42,7 @@ pub(super) fn adopt(fd: RawFd) -> Option<Held> {
     table::find(fd)
 }
 
-pub(super) fn try_lock() -> Option<LockGuard<'static, Vec<Held>>> {
+pub(super) fn try_lock() -> Option<SectionGuard<'static, Vec<Held>>> {
     ALL.try_lock()
 }
 

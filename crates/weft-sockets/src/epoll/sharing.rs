@@ -9,12 +9,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use weft_sys::Lock;
+use weft_sys::SectionLock;
 
 const PAGE: usize = 4_096;
 
 /// Words of this process that no instance has had. A child begins a page of its own.
-static FREE: Lock<&'static [AtomicU8]> = Lock::new(&[]);
+static FREE: SectionLock<&'static [AtomicU8]> = SectionLock::new(&[]);
 
 /// Whether an instance is used by two processes.
 #[derive(Debug)]

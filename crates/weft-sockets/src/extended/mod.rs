@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_sys::Lock;
+use weft_sys::SectionLock;
 
 pub(crate) use calls::{get_option, set_option};
 
@@ -35,13 +35,13 @@ const NAP_MAX: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Extended {
     peer: onesided::Peer,
-    work: Lock<queue::Work>,
+    work: SectionLock<queue::Work>,
 }
 
 impl Extended {
     /// Nothing is mapped or posted yet.
     pub(crate) fn new() -> Self {
-        Self { peer: onesided::Peer::new(), work: Lock::new(queue::Work::default()) }
+        Self { peer: onesided::Peer::new(), work: SectionLock::new(queue::Work::default()) }
     }
 }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use weft_extended::abi::{Key, WEFT_ATOMIC, WEFT_READ, WEFT_WRITE};
 use weft_stream::limits::GRANTS_MAX;
 use weft_stream::{End, GrantId, InUse};
-use weft_sys::{Lock, Region, SharedMemory};
+use weft_sys::{Region, SectionLock, SharedMemory};
 
 use super::memory;
 use crate::stream::is_hung_up;
@@ -21,7 +21,7 @@ const BELIEVED_NS: u64 = 1_000_000;
 /// What this process has mapped of the peer's memory.
 #[derive(Debug)]
 pub(super) struct Peer {
-    parts: Lock<[Option<Part>; GRANTS_MAX]>,
+    parts: SectionLock<[Option<Part>; GRANTS_MAX]>,
     /// When the kernel was last asked whether it still lives.
     asked_at: AtomicU64,
 }
@@ -56,7 +56,7 @@ pub(super) struct Target<'a> {
 impl Peer {
     /// Nothing is mapped yet.
     pub(super) fn new() -> Self {
-        Self { parts: Lock::new([const { None }; GRANTS_MAX]), asked_at: AtomicU64::new(0) }
+        Self { parts: SectionLock::new([const { None }; GRANTS_MAX]), asked_at: AtomicU64::new(0) }
     }
 
     /// Copies buffers there, one behind the other.

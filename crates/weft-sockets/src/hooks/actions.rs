@@ -8,7 +8,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
+use weft_sys::SectionOnce;
 
 use libc::{c_int, c_void};
 use smallvec::SmallVec;
@@ -84,7 +84,7 @@ unsafe fn read(actions: *const Actions) -> Copied {
 
 /// Whether this C library's lists are as they are read here.
 fn is_layout_known() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
+    static KNOWN: SectionOnce<bool> = SectionOnce::new();
     *KNOWN.get_or_init(|| {
         const FDS: [c_int; 2] = [12_345, 54_321];
         /// `sizeof(posix_spawn_file_actions_t)`.

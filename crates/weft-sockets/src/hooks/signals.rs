@@ -1,14 +1,117 @@
-//! Handlers of signals: what is known of them is asked anew when one is set.
+//! Handlers of signals.
+//!
+//! A handler may call whatever the hooks stand in front of, also where it has interrupted a hook
+//! that holds a lock. So the kernel gets a handler of ours ([`handle`]), which calls the program's,
+//! and puts that off until the interrupted thread has left its sections ([`weft_sys::Section`]).
+//! The program is told of its own handlers alone. Those for faults stay as they are: a fault cannot
+//! be put off. What is known of handlers is asked anew when one is set.
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are.
+//! arguments on, with the program's handler replaced by [`handle`], which has the signature of all
+//! handlers and calls it as the program has asked.
 #![allow(unsafe_code)]
 
-use libc::{c_int, c_void, sighandler_t};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libc::{c_int, c_void, sighandler_t, siginfo_t};
+use rustix::io::Errno;
+use weft_sys::{FAULTS, SignalLock};
 
 use crate::next::{Next, next};
-use crate::process;
+use crate::{errno, process};
+
+/// No signal has this number, or a larger one.
+const SIGNALS_MAX: usize = 65;
+
+/// The program's handlers, with the flags below. One that the program has taken back stays: another
+/// thread may be about to call it.
+static HANDLERS: [AtomicU64; SIGNALS_MAX] = [const { AtomicU64::new(0) }; SIGNALS_MAX];
+/// It was set with `SA_SIGINFO`.
+const TAKES_INFO: u64 = 1 << 63;
+/// It was set with `SA_RESETHAND`, which the kernel has not been told: a handler that is put off
+/// would be gone when its signal comes again.
+const IS_ONCE: u64 = 1 << 62;
+const FLAGS: u64 = TAKES_INFO | IS_ONCE;
+
+/// One handler at a time is set.
+static SETTING: SignalLock<()> = SignalLock::new(());
+
+/// What the kernel calls.
+unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+    let kept = programs(signal);
+    // SAFETY: the kernel has filled it in for a handler with `SA_SIGINFO`.
+    let known = (kept & TAKES_INFO != 0).then(|| unsafe { &*info });
+    // SAFETY: the kernel's arguments, of a signal that is no fault.
+    if unsafe { weft_sys::defer(signal, known, context.cast()) } {
+        return;
+    }
+    if kept & IS_ONCE != 0 {
+        let before = errno::get();
+        SIGNAL.set(signal, libc::SIG_DFL);
+        process::handlers_changed();
+        errno::set_raw(before);
+    }
+    // SAFETY: NULL is `None`; the convention for calls lets a function be given more than it takes.
+    let handler = unsafe { std::mem::transmute::<usize, Option<Handler>>(address(kept)) };
+    if let Some(handler) = handler {
+        // SAFETY: the program has set it for this signal.
+        unsafe { handler(signal, info, context) };
+    }
+}
+
+fn ours() -> sighandler_t {
+    handle as unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as sighandler_t
+}
+
+/// What is kept of a signal's handler, which the kernel may have ours for.
+fn programs(signal: c_int) -> u64 {
+    let kept = usize::try_from(signal).ok().and_then(|index| HANDLERS.get(index));
+    kept.map_or(0, |kept| kept.load(Ordering::Acquire))
+}
+
+fn address(kept: u64) -> sighandler_t {
+    (kept & !FLAGS) as sighandler_t
+}
+
+/// Where a handler is to be kept; `None`: the kernel is to have it as it is.
+fn place(signal: c_int, handler: sighandler_t) -> Option<&'static AtomicU64> {
+    const SIG_HOLD: sighandler_t = 2;
+    let is_none = matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR | SIG_HOLD);
+    // A child that borrows the memory must not change what is its parent's.
+    let stays = is_none
+        || handler == ours()
+        || handler as u64 & FLAGS != 0
+        || FAULTS.contains(&signal)
+        || process::is_borrowed();
+    usize::try_from(signal).ok().filter(|_| !stays).and_then(|index| HANDLERS.get(index))
+}
+
+/// Sets a handler by `set`, which is given the one for the kernel, and returns its result and
+/// whether it has failed. Returns what was kept before, and the result.
+fn replace<R>(
+    signal: c_int,
+    handler: sighandler_t,
+    flags: u64,
+    set: impl FnOnce(sighandler_t) -> (R, bool),
+) -> (u64, R) {
+    let alone = SETTING.lock();
+    let before = programs(signal);
+    let place = place(signal, handler);
+    if let Some(place) = place {
+        place.store(handler as u64 | flags, Ordering::Release);
+    }
+    let (result, has_failed) = set(if place.is_some() { ours() } else { handler });
+    if let Some(place) = place.filter(|_| has_failed) {
+        place.store(before, Ordering::Release);
+    }
+    process::handlers_changed();
+    let after = errno::get();
+    drop(alone);
+    errno::set_raw(after);
+    (before, result)
+}
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sigaction(
@@ -16,11 +119,34 @@ unsafe extern "C-unwind" fn sigaction(
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let done = next!(sigaction(
-        signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction
-    ) -> c_int);
-    if !action.is_null() {
-        process::handlers_changed();
+    let call = |action: *const libc::sigaction| -> c_int {
+        next!(sigaction(
+            signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction
+        ) -> c_int)
+    };
+    // SAFETY: NULL or the program's own.
+    let (before, done) = match unsafe { action.as_ref() } {
+        None => (programs(signal), call(action)),
+        Some(&(mut action)) => {
+            let flag = |bit: c_int, flag| if action.sa_flags & bit != 0 { flag } else { 0 };
+            let flags = flag(libc::SA_SIGINFO, TAKES_INFO) | flag(libc::SA_RESETHAND, IS_ONCE);
+            replace(signal, action.sa_sigaction, flags, |handler| {
+                if handler != action.sa_sigaction {
+                    action.sa_sigaction = handler;
+                    action.sa_flags &= !libc::SA_RESETHAND;
+                }
+                let done = call(&raw const action);
+                (done, done < 0)
+            })
+        }
+    };
+    // SAFETY: NULL or the program's own.
+    if let Some(old) = unsafe { old.as_mut() }
+        && done == 0
+        && old.sa_sigaction == ours()
+    {
+        old.sa_sigaction = address(before);
+        old.sa_flags |= if before & IS_ONCE != 0 { libc::SA_RESETHAND } else { 0 };
     }
     done
 }
@@ -32,25 +158,66 @@ unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_
     done
 }
 
-/// Sets a handler by the next library's function of a name, in the manner of `signal(2)`.
+/// A function of the next library's that sets a handler in the manner of `signal(2)`.
+struct Setter(Next);
+
+static SIGNAL: Setter = Setter(Next::new(c"signal"));
+
+impl Setter {
+    fn set(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
+        type Set = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+        // SAFETY: NULL is `None`, and what is found by these names has this signature.
+        let next = unsafe { std::mem::transmute::<*mut c_void, Option<Set>>(self.0.address()) };
+        // SAFETY: the program's own arguments, or ours in the place of its handler.
+        next.map_or(libc::SIG_ERR, |next| unsafe { next(signal, handler) })
+    }
+
+    /// The same for a handler of the program's.
+    fn replace(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
+        let (before, old) = replace(signal, handler, 0, |handler| {
+            let old = self.set(signal, handler);
+            (old, old == libc::SIG_ERR)
+        });
+        if old == ours() { address(before) } else { old }
+    }
+}
+
 macro_rules! set {
     ($name:ident, $c_name:literal) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            static NEXT: Next = Next::new($c_name);
-            type Set = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
-            // SAFETY: NULL is `None`, and what is found by this name has this signature.
-            let next = unsafe { std::mem::transmute::<*mut c_void, Option<Set>>(NEXT.address()) };
-            // SAFETY: the program's own arguments.
-            let old = next.map_or(libc::SIG_ERR, |next| unsafe { next(signal, handler) });
-            process::handlers_changed();
-            old
+            static NEXT: Setter = Setter(Next::new($c_name));
+            NEXT.replace(signal, handler)
         }
     };
 }
 set!(signal, c"signal");
 set!(bsd_signal, c"bsd_signal");
 set!(ssignal, c"ssignal");
-set!(sysv_signal, c"sysv_signal");
-set!(__sysv_signal, c"__sysv_signal");
 set!(sigset, c"sigset");
+
+/// Sets a handler for one signal, which another one may interrupt, as `sysv_signal(3)` does.
+fn set_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    if handler == libc::SIG_ERR {
+        errno::set(Errno::INVAL);
+        return libc::SIG_ERR;
+    }
+    // SAFETY: a structure of integers and pointers, for which zero is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+    let mut old = action;
+    // SAFETY: both are local variables, and the handler is the program's own.
+    let done = unsafe { sigaction(signal, &raw const action, &raw mut old) };
+    if done < 0 { libc::SIG_ERR } else { old.sa_sigaction }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    set_once(signal, handler)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    set_once(signal, handler)
+}

@@ -15,8 +15,8 @@
 //!   for twice as many each time that it happens again, up to [`WAITS_WITHOUT_MAX`]: in the first
 //!   130,000 waits eleven datagrams at most are late, later one in 65,536.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use weft_sys::SectionOnce;
 
 use rustix::time::{ClockId, Timespec, clock_getres};
 
@@ -56,7 +56,7 @@ impl Dozes {
     /// The longest doze: one tick of the kernel's.
     #[must_use]
     pub fn longest() -> Timespec {
-        static TICK: OnceLock<Timespec> = OnceLock::new();
+        static TICK: SectionOnce<Timespec> = SectionOnce::new();
         // The clock that each tick sets (clock_getres(2)).
         *TICK.get_or_init(|| {
             let tick = clock_getres(ClockId::MonotonicCoarse);

@@ -37,8 +37,9 @@ pub mod window;
 mod wire;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use weft_sys::SectionOnce;
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
@@ -74,12 +75,12 @@ const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 #[derive(Debug)]
 pub struct Remote<W> {
     window: Window,
-    wire: OnceLock<W>,
+    wire: SectionOnce<W>,
     /// It will not get one.
     off: AtomicU32,
     /// The wire is a parent's.
     disowned: AtomicU32,
-    shown: OnceLock<Shown>,
+    shown: SectionOnce<Shown>,
     doorbell: Arc<Doorbell>,
     starts: Starts,
 }
@@ -92,10 +93,10 @@ impl<W: Wire> Remote<W> {
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             window: Window::new()?,
-            wire: OnceLock::new(),
+            wire: SectionOnce::new(),
             off: AtomicU32::new(0),
             disowned: AtomicU32::new(0),
-            shown: OnceLock::new(),
+            shown: SectionOnce::new(),
             doorbell: Arc::new(Doorbell::new()?),
             starts: Starts::new(),
         })

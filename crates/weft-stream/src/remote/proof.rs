@@ -8,7 +8,7 @@
 
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
-use weft_sys::{Buffers, Lock};
+use weft_sys::{Buffers, SectionLock};
 
 use crate::Role;
 
@@ -44,13 +44,13 @@ impl Start {
 /// The first bytes of a stream, as its end has sent and received them.
 #[derive(Debug)]
 pub(super) struct Starts {
-    sent: Lock<Option<Start>>,
-    received: Lock<Option<Start>>,
+    sent: SectionLock<Option<Start>>,
+    received: SectionLock<Option<Start>>,
 }
 
 impl Starts {
     pub(super) fn new() -> Self {
-        let none = || Lock::new(Some(Start { bytes: Box::new([0; BYTES_MAX]), len: 0 }));
+        let none = || SectionLock::new(Some(Start { bytes: Box::new([0; BYTES_MAX]), len: 0 }));
         Self { sent: none(), received: none() }
     }
 
@@ -93,7 +93,7 @@ impl Starts {
             return None;
         }
         let [own_sent, own_received] = in_order(own, moved[0], moved[1]);
-        let hash = |start: &Lock<Option<Start>>, len: usize| {
+        let hash = |start: &SectionLock<Option<Start>>, len: usize| {
             let start = start.lock();
             start.as_ref()?.bytes[..start.as_ref()?.len].get(..len).map(Sha256::digest)
         };

@@ -1,0 +1,34 @@
+//! Handlers of signals that interrupt a thread in a hook, and use sockets themselves.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use weft_lab::compile_plain;
+use weft_lab::sockets::{Ends, Sockets};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// What the program is given, in seconds.
+const TIME: &str = "2";
+/// Connections that the program makes at least.
+const CONNECTIONS: u64 = 10;
+
+/// Runs `programs/handlers.c`, which would sleep for ever if a handler found a lock taken by the
+/// thread that it has interrupted.
+fn run(arguments: &[&str]) -> Result<()> {
+    let program = compile_plain("handlers")?;
+    let sockets = Sockets::new(Ends::Both)?;
+    sockets.server(&program).args(arguments).run(TIMEOUT)?.success()?.said("done")?;
+    let totals = sockets.totals()?;
+    anyhow::ensure!(totals.joined >= CONNECTIONS, "{totals:?}");
+    Ok(())
+}
+
+#[test]
+fn a_handler_closes_and_adds_watched_sockets_at_any_moment() -> Result<()> {
+    run(&[TIME])
+}
+
+#[test]
+fn a_handler_may_interrupt_the_programs_allocator() -> Result<()> {
+    run(&[TIME, "malloc"])
+}

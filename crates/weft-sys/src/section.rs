@@ -1,0 +1,362 @@
+//! Sections that no handler of the program's interrupts, without a system call.
+//!
+//! Blocking signals costs two system calls a section, too much for a lock that each message takes.
+//! So a section only counts, in a word of its thread, and a handler that comes in the middle is
+//! deferred: whoever stands in front of the program's handlers asks [`defer`], which notes the
+//! signal and returns with all signals blocked. The end of the section sends the signal again.
+//!
+//! # Safety
+//! A thread's state is touched by that thread alone, and by handlers that interrupt it, which
+//! return before it goes on. Signal sets are plain data, of which the kernel knows the first word.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use libc::{c_int, siginfo_t, ucontext_t};
+
+use crate::by_hand::system_call;
+use crate::lock::{Lock, LockGuard};
+use crate::signal_lock::{ALL_BUT_FAULTS, Mask, set_mask};
+
+/// What a thread knows of its sections.
+struct Thread {
+    depth: Cell<u32>,
+    deferred: Cell<Option<Deferred>>,
+    /// Whether there is one.
+    is_deferred: Cell<bool>,
+}
+
+/// A signal whose handler has been put off.
+#[derive(Clone, Copy)]
+struct Deferred {
+    signal: c_int,
+    info: Option<siginfo_t>,
+    /// Which signals were blocked before it came.
+    mask: Mask,
+    /// Whose signal it is: a child has a copy of the thread's state.
+    process: libc::c_long,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread { depth: Cell::new(0), deferred: Cell::new(None), is_deferred: Cell::new(false) }
+    };
+}
+
+/// Until this is dropped, no handler that asks [`defer`] runs on the calling thread. Sections may
+/// lie within each other.
+#[derive(Debug)]
+pub struct Section {
+    thread: *const Thread,
+    /// It is the calling thread's.
+    _own: PhantomData<*const ()>,
+}
+
+impl Section {
+    /// Begins a section.
+    #[must_use]
+    #[inline]
+    pub fn begin() -> Self {
+        let thread = THREAD.with(std::ptr::from_ref);
+        // SAFETY: the calling thread's own state, which is there until the thread has ended.
+        let depth = unsafe { &(*thread).depth };
+        depth.set(depth.get() + 1);
+        compiler_fence(Ordering::SeqCst);
+        Self { thread, _own: PhantomData }
+    }
+}
+
+impl Drop for Section {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: as above; a section ends on the thread that has begun it.
+        let thread = unsafe { &*self.thread };
+        compiler_fence(Ordering::SeqCst);
+        let depth = thread.depth.get() - 1;
+        thread.depth.set(depth);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 && thread.is_deferred.get() {
+            thread.deliver();
+        }
+    }
+}
+
+impl Thread {
+    /// The section is over: the signal comes again, this time to its handler.
+    #[cold]
+    fn deliver(&self) {
+        self.is_deferred.set(false);
+        let Some(deferred) = self.deferred.take() else { return };
+        // SAFETY: the address of this thread's `errno`.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: it is this thread's own.
+        let before = unsafe { *errno };
+        // A child that was born in the section has no part in a signal to its parent.
+        if deferred.process == call(libc::SYS_getpid, [0; 6]) {
+            deferred.send();
+        }
+        set_mask(deferred.mask);
+        // SAFETY: likewise.
+        unsafe { *errno = before };
+    }
+}
+
+impl Deferred {
+    /// Sends it to the calling thread, which has it blocked.
+    fn send(&self) {
+        let thread = call(libc::SYS_gettid, [0; 6]);
+        let numbers = [self.process as usize, thread as usize, self.signal as usize];
+        let [process, thread, signal] = numbers;
+        let info = self.info.as_ref().map_or(0, |info| std::ptr::from_ref(info) as usize);
+        let queue = [process, thread, signal, info, 0, 0];
+        if info == 0 || call(libc::SYS_rt_tgsigqueueinfo, queue) != 0 {
+            call(libc::SYS_tgkill, [process, thread, signal, 0, 0, 0]);
+        }
+    }
+}
+
+/// A system call about the process's own signals.
+fn call(number: libc::c_long, arguments: [usize; 6]) -> libc::c_long {
+    // SAFETY: numbers, and a description of a signal that lives for as long as the call.
+    unsafe { system_call(number, arguments) }
+}
+
+/// Whether signals may be deferred: in a process that has given up system calls they may not.
+static DEFERS: AtomicBool = AtomicBool::new(true);
+
+/// From here on no signal is deferred: the process may not be allowed what that takes.
+pub fn never_defer() {
+    DEFERS.store(false, Ordering::Relaxed);
+}
+
+/// Called first by what stands in front of a handler: whether the thread is in a section. If so the
+/// caller returns at once, and is called again when the section is over.
+///
+/// # Safety
+/// The arguments are those of a handler of a signal, and of no fault; `info` is `None` if it has
+/// been set without `SA_SIGINFO`.
+pub unsafe fn defer(signal: c_int, info: Option<&siginfo_t>, context: *mut ucontext_t) -> bool {
+    THREAD.with(|thread| {
+        if thread.depth.get() == 0 || !DEFERS.load(Ordering::Relaxed) {
+            return false;
+        }
+        // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
+        let mask = unsafe { &raw mut (*context).uc_sigmask }.cast::<Mask>();
+        let process = call(libc::SYS_getpid, [0; 6]);
+        // SAFETY: likewise.
+        let before = unsafe { mask.read() };
+        thread.deferred.set(Some(Deferred { signal, info: info.copied(), mask: before, process }));
+        thread.is_deferred.set(true);
+        // SAFETY: likewise. The kernel takes it when the caller returns.
+        unsafe { mask.write(ALL_BUT_FAULTS) };
+        true
+    })
+}
+
+/// A [`Lock`] that is held within a [`Section`]: what a handler calls never finds it taken by the
+/// thread that the handler has interrupted.
+#[derive(Debug)]
+pub struct SectionLock<T, const KEEPS_NOTES: bool = false>(Lock<T, KEEPS_NOTES>);
+
+/// Exclusive access to the value of a [`SectionLock`], until dropped. The lock is freed before the
+/// section ends: fields are dropped in this order.
+#[derive(Debug)]
+pub struct SectionGuard<'a, T, const KEEPS_NOTES: bool = false> {
+    guard: LockGuard<'a, T, KEEPS_NOTES>,
+    _section: Section,
+}
+
+impl<T, const KEEPS_NOTES: bool> SectionLock<T, KEEPS_NOTES> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self(Lock::new(value))
+    }
+
+    /// Takes the lock, waiting while another thread holds it.
+    pub fn lock(&self) -> SectionGuard<'_, T, KEEPS_NOTES> {
+        let section = Section::begin();
+        SectionGuard { guard: self.0.lock(), _section: section }
+    }
+
+    /// Takes the lock if nobody holds it.
+    pub fn try_lock(&self) -> Option<SectionGuard<'_, T, KEEPS_NOTES>> {
+        let section = Section::begin();
+        Some(SectionGuard { guard: self.0.try_lock()?, _section: section })
+    }
+
+    /// Takes the lock over a fork, as [`Lock::freeze`] does.
+    pub fn freeze(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Frees what [`SectionLock::freeze`] took.
+    ///
+    /// # Safety
+    /// As for [`Lock::thaw`].
+    pub unsafe fn thaw(&self) {
+        let section = Section { thread: THREAD.with(std::ptr::from_ref), _own: PhantomData };
+        // SAFETY: the caller's promise.
+        unsafe { self.0.thaw() };
+        drop(section); // The one that `freeze` has begun.
+    }
+
+    /// The value of a frozen lock.
+    ///
+    /// # Safety
+    /// As for [`Lock::peek`].
+    pub unsafe fn peek(&self) -> &T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.peek() }
+    }
+}
+
+/// A value that is made once, within a [`Section`]: a handler never finds that the thread which it
+/// has interrupted is just making it.
+#[derive(Debug)]
+pub struct SectionOnce<T>(OnceLock<T>);
+
+impl<T> SectionOnce<T> {
+    /// A value that has not been made.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// The value, if it has been made.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        self.0.get()
+    }
+
+    /// The value, which is made now if it has not been.
+    #[inline]
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(made) = self.0.get() {
+            return made;
+        }
+        let _section = Section::begin();
+        self.0.get_or_init(make)
+    }
+
+    /// Makes it this value.
+    ///
+    /// # Errors
+    /// The value, if there is one already.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _section = Section::begin();
+        self.0.set(value)
+    }
+
+    /// The value, of which there is none any more.
+    pub fn take(&mut self) -> Option<T> {
+        self.0.take()
+    }
+}
+
+impl<T> Default for SectionOnce<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T, const KEEPS_NOTES: bool> Deref for SectionGuard<'_, T, KEEPS_NOTES> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T, const KEEPS_NOTES: bool> DerefMut for SectionGuard<'_, T, KEEPS_NOTES> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    static COUNT: SectionLock<u32> = SectionLock::new(0);
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
+    static VALUE: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn count(signal: c_int, info: *mut siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: set with `SA_SIGINFO`.
+        let info = unsafe { &*info };
+        // SAFETY: the arguments of a handler.
+        if unsafe { defer(signal, Some(info), context.cast()) } {
+            return;
+        }
+        *COUNT.lock() += 1;
+        // SAFETY: sent by `sigqueue`.
+        let value = unsafe { info.si_value() }.sival_ptr as usize;
+        VALUE.store(u32::try_from(value).expect("small"), Ordering::SeqCst);
+        HANDLED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn send(value: usize) {
+        let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+        // SAFETY: any thread may ask who it is.
+        let this = unsafe { libc::pthread_self() };
+        // SAFETY: a signal that is handled, to the calling thread.
+        let sent = unsafe { libc::pthread_sigqueue(this, libc::SIGWINCH, value) };
+        assert_eq!(sent, 0);
+    }
+
+    fn blocked() -> Mask {
+        let mask = set_mask(ALL_BUT_FAULTS);
+        set_mask(mask);
+        mask
+    }
+
+    #[test]
+    fn a_handler_runs_when_the_section_is_over() {
+        // SAFETY: a structure of integers and pointers, for which zero is valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction =
+            count as extern "C" fn(c_int, *mut siginfo_t, *mut libc::c_void) as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the handler lives for ever and only takes the lock.
+        let set =
+            unsafe { libc::sigaction(libc::SIGWINCH, &raw const action, std::ptr::null_mut()) };
+        assert_eq!(set, 0);
+        let mask = blocked();
+        let mut held = COUNT.lock();
+        let inner = Section::begin();
+        send(7);
+        *held += 10;
+        drop(inner);
+        assert_eq!(HANDLED.load(Ordering::SeqCst), 0, "the section goes on undisturbed");
+        drop(held);
+        assert_eq!((HANDLED.load(Ordering::SeqCst), *COUNT.lock()), (1, 11));
+        assert_eq!(VALUE.load(Ordering::SeqCst), 7, "the handler is told what it would have been");
+        assert_eq!(blocked(), mask);
+
+        COUNT.freeze();
+        send(8);
+        assert_eq!(HANDLED.load(Ordering::SeqCst), 1, "frozen as well");
+        // SAFETY: a child that only looks, and ends.
+        let child = unsafe { libc::fork() };
+        // SAFETY: frozen above, by this thread or by the one that it was.
+        unsafe { COUNT.thaw() };
+        if child == 0 {
+            let is_right = HANDLED.load(Ordering::SeqCst) == 1 && blocked() == mask;
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(c_int::from(!is_right)) };
+        }
+        assert_eq!((HANDLED.load(Ordering::SeqCst), *COUNT.lock()), (2, 12));
+        let mut status = -1;
+        // SAFETY: the child made above, and a place for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "a child has no part in its parent's signal");
+
+        send(9);
+        assert_eq!(HANDLED.load(Ordering::SeqCst), 3, "outside of sections nothing waits");
+        assert_eq!(blocked(), mask);
+    }
+}
