@@ -112,6 +112,8 @@ struct Watches {
     sleep: alarm::Sleeps,
     /// A child may have a copy: what is registered must not be lost to who takes it first.
     is_exposed: bool,
+    /// The kernel tells of something again that it has just told of.
+    is_told_again: bool,
     /// What fills in for the list of those that are ready.
     ready: Vec<watches::Ready>,
 }
@@ -163,6 +165,8 @@ struct Watch {
     idle_looks: u32,
     /// By which data the kernel has what wakes for a connection to another host.
     doorbell: Option<u64>,
+    /// How the kernel has told of the connection's end, where the program reads by TCP.
+    hung: u32,
     /// What was there when it was last reported, for edges.
     seen: Option<(u64, u32)>,
     /// When it came to the end of the list of those that are ready: it was added, or reported.

@@ -73,7 +73,8 @@ pub(crate) fn poll(
     if settings::is_confined() {
         return tell_rests(set, &ours);
     }
-    Some(Polled { set, ours, spin: spin() }.poll(timeout_ns, sleep))
+    let handled = weft_sys::handled();
+    Some(Polled { set, ours, spin: spin(), handled }.poll(timeout_ns, sleep))
 }
 
 /// What a confined process has in memory to read. `None`: nothing; the kernel is to be asked.
@@ -127,6 +128,8 @@ struct Polled<'a> {
     set: &'a mut [pollfd],
     ours: Sockets,
     spin: &'static Spin,
+    /// [`weft_sys::handled`] when the call began.
+    handled: u64,
 }
 
 impl Polled<'_> {
@@ -166,7 +169,12 @@ impl Polled<'_> {
                 }
             }
             let rings = self.arm();
-            let sleeping = if self.is_anything_there() {
+            let is_there = self.is_anything_there();
+            if !is_there && self.is_interrupted() {
+                self.disarm();
+                return errno::fail(Errno::INTR);
+            }
+            let sleeping = if is_there {
                 Some(0)
             } else if rings {
                 deadline.map(|_| left(u64::MAX))
@@ -200,6 +208,17 @@ impl Polled<'_> {
         };
         if self.ours.iter().any(ends) {
             return None; // How far an end has come, only the kernel knows.
+        }
+        let asks_kernel = |ours: &Ours| {
+            let events = self.set[ours.index].events;
+            let is_tcp = |carrier: Carrier| carrier == Carrier::Tcp;
+            ours.stream().and_then(Stream::link).is_some_and(|end| {
+                (events & IN != 0 && is_tcp(end.carrier_in()))
+                    || (events & OUT != 0 && is_tcp(end.carrier_out()))
+            })
+        };
+        if self.ours.iter().any(asks_kernel) {
+            return None; // TCP still carries one way of it.
         }
         let asks_room =
             |ours: &Ours| ours.datagram().is_some() && self.set[ours.index].events & OUT != 0;
@@ -235,9 +254,14 @@ impl Polled<'_> {
                 asked = wait::now();
                 result = (found != 0).then_some(found);
             }
-            result.is_some()
+            result.is_some() || self.is_interrupted()
         });
         result
+    }
+
+    /// Whether a signal has been handled, which the kernel has not seen in its own sleep.
+    fn is_interrupted(&self) -> bool {
+        weft_sys::handled() != self.handled
     }
 
     /// Whether the rings have something to tell.

@@ -73,7 +73,9 @@ pub use ring::SharedSlots;
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
 pub use scarcity::Scarcity;
 #[cfg(not(loom))]
-pub use section::{Section, SectionGuard, SectionLock, SectionOnce, defer, never_defer};
+pub use section::{
+    Section, SectionGuard, SectionLock, SectionOnce, defer, handled, never_defer, note_handled,
+};
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
 pub use shared_lock::{SharedGuard, SharedLock, forget_thread, hide_threads};

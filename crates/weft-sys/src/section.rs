@@ -28,6 +28,8 @@ struct Thread {
     deferred: Cell<Option<Deferred>>,
     /// Whether there is one.
     is_deferred: Cell<bool>,
+    /// Handlers that the thread has run.
+    handled: Cell<u64>,
 }
 
 /// A signal whose handler has been put off.
@@ -43,7 +45,12 @@ struct Deferred {
 
 thread_local! {
     static THREAD: Thread = const {
-        Thread { depth: Cell::new(0), deferred: Cell::new(None), is_deferred: Cell::new(false) }
+        Thread {
+            depth: Cell::new(0),
+            deferred: Cell::new(None),
+            is_deferred: Cell::new(false),
+            handled: Cell::new(0),
+        }
     };
 }
 
@@ -155,6 +162,19 @@ pub unsafe fn defer(signal: c_int, info: Option<&siginfo_t>, context: *mut ucont
         unsafe { mask.write(ALL_BUT_FAULTS) };
         true
     })
+}
+
+/// The calling thread is about to run a handler of the program's.
+pub fn note_handled() {
+    THREAD.with(|thread| thread.handled.set(thread.handled.get() + 1));
+}
+
+/// How many handlers the calling thread has run: a call that finds that there are more than when it
+/// began has been interrupted.
+#[must_use]
+#[inline]
+pub fn handled() -> u64 {
+    THREAD.with(|thread| thread.handled.get())
 }
 
 /// A [`Lock`] that is held within a [`Section`]: what a handler calls never finds it taken by the

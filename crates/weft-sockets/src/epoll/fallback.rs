@@ -124,6 +124,12 @@ impl Watches {
         self.reach == Reach::Shared
     }
 
+    /// Whether something that the kernel has told of has been registered otherwise, so that it is
+    /// told once more, here or by another process.
+    pub(super) fn is_to_ask_again(&mut self) -> bool {
+        std::mem::take(&mut self.is_told_again) || self.is_shared()
+    }
+
     /// All that is watched is the kernel's.
     pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Reach) {
         self.reach = reach;

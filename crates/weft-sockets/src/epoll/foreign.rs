@@ -9,8 +9,8 @@ use std::os::fd::RawFd;
 use libc::epoll_event;
 
 use super::{
-    EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something, kernel_control,
-    leave, may_hold_something,
+    EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something,
+    kernel_control, leave, may_hold_something,
 };
 use crate::errno;
 use crate::stream::borrow;
@@ -77,6 +77,13 @@ impl Entry {
         }
         let bits = KEPT.iter().zip(FIRST_BIT..);
         bits.filter(|(_, bit)| self.events >> bit & 1 == 1).fold(0, |all, (kept, _)| all | kept)
+    }
+
+    /// Whether an event may be an announcement of it.
+    fn may_be_announced(&self) -> bool {
+        // Of a one-shot that has been told the kernel keeps nothing but how it was to be told.
+        let is_spent = self.events & ONESHOT != 0 && self.events & !MODES == 0;
+        self.events & IS_ANNOUNCED != 0 || is_spent
     }
 
     fn register(&self, epoll: RawFd, events: u32) {
@@ -158,13 +165,20 @@ impl Watches {
             return Some(event);
         }
         let before = errno::get();
-        let is_it = |it: &Entry| it.data == event.u64 && it.events & IS_ANNOUNCED != 0;
+        let is_it = |it: &Entry| it.data == event.u64 && it.may_be_announced();
         let entry = entries(epoll).into_iter().find(is_it);
         let told = match &entry {
             None => Some(event.events),
             // Only a process that has the socket knows what it holds.
             Some(it) if it.socket().is_none_or(|socket| holds_something(&socket)) => {
                 Some(event.events & !WRITE_NORMAL | IN)
+            }
+            Some(it) if it.events & IS_ANNOUNCED == 0 => {
+                let rest = event.events & !WRITE_NORMAL;
+                if rest == 0 {
+                    it.register(epoll, it.events | IN); // As for bytes alone it is announced.
+                }
+                (rest != 0).then_some(rest)
             }
             Some(it) => {
                 it.register(epoll, it.asked()); // Upon which the kernel tells the rest again.

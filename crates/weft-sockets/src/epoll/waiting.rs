@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
+use rustix::io::Errno;
 
 use super::Epoll;
 use super::alarm::Begun;
-use crate::remote;
 use crate::wait::{self, Wait};
+use crate::{errno, remote};
 
 /// Nanoseconds for which waits that find something in the rings do not ask the kernel what else it
 /// watches: connections to be accepted and timers must not wait for ever. A question costs about a
@@ -32,6 +33,8 @@ pub(super) struct Waiting<'a, 'b> {
     round: u64,
     /// How many sockets had been added when the kernel was asked last.
     added: u64,
+    /// [`weft_sys::handled`] when the call began.
+    handled: u64,
     /// Others must know when the thread sleeps no more, also if it is cancelled.
     begun: Option<Begun>,
 }
@@ -50,7 +53,7 @@ impl Drop for Waiting<'_, '_> {
 impl<'a, 'b> Waiting<'a, 'b> {
     pub(super) fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>) -> Self {
         let round = instance.lock().begin_wait();
-        Self { instance, sleep, round, added: 0, begun: None }
+        Self { instance, sleep, round, added: 0, handled: weft_sys::handled(), begun: None }
     }
 
     /// As `epoll_wait(2)`: how many events there are, or negative.
@@ -114,6 +117,9 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 Err(found) => return end(wait, number(found)),
                 Ok(all_notify) => all_notify,
             };
+            if self.is_interrupted() {
+                return errno::fail(Errno::INTR);
+            }
             let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
             let nap = if all_notify { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
             let slept = (self.sleep)(events, nap);
@@ -180,9 +186,14 @@ impl<'a, 'b> Waiting<'a, 'b> {
                     result = Some(asked);
                 }
             }
-            result.is_some()
+            result.is_some() || self.is_interrupted()
         });
         result
+    }
+
+    /// Whether a signal has been handled, which the kernel has not seen in its own sleep.
+    fn is_interrupted(&self) -> bool {
+        weft_sys::handled() != self.handled
     }
 
     /// Whether the last question to the kernel was so long ago.
@@ -199,8 +210,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
             return found;
         }
         let mut told = self.translate(events, found);
-        if told == 0 && found > 0 && self.instance.lock().is_shared() {
-            // What another process had announced is registered otherwise now.
+        if told == 0 && found > 0 && self.instance.lock().is_to_ask_again() {
+            // What the kernel told of is registered otherwise now.
             let again = (self.sleep)(events, Some(0));
             told = self.translate(events, again.max(0));
         }

@@ -23,8 +23,6 @@ pub(super) struct News {
     pub(super) events: u32,
     /// What was there then, for edges.
     seen: Option<(u64, u32)>,
-    /// Only that there is room again.
-    of_room: bool,
     /// Since when it is ready: the smallest are reported first.
     pub(super) since: u64,
 }
@@ -58,6 +56,7 @@ impl Watch {
             idle_sleeps: 0,
             idle_looks: 0,
             doorbell: None,
+            hung: 0,
             seen: None,
             queued_at: 0,
             is_queued: false,
@@ -95,6 +94,10 @@ impl Watch {
         let asked = if self.is_disabled { self.events & MODES } else { self.events };
         let mask = match self.registered {
             Registered::Whole => asked,
+            // The peer's shutdown is an edge, whatever the program waits for.
+            Registered::WithoutRoom if asked & EDGE != 0 => {
+                asked & !OUT | RDHUP | foreign::note(asked)
+            }
             Registered::WithoutRoom => asked & !OUT | foreign::note(asked),
             Registered::Changes if self.is_detached && self.is_exposed => {
                 foreign::note(0) | IS_EXACT
@@ -154,7 +157,8 @@ impl Watch {
 
     /// The news is reported, which uses it up.
     pub(super) fn report(&mut self, news: &News) {
-        if news.of_room
+        if news.events & OUT != 0
+            && self.events & EDGE != 0
             && let Kind::Stream(stream) = &*self.socket
         {
             stream.take_full();
@@ -180,7 +184,7 @@ impl Watch {
     }
 
     fn nothing(&self) -> News {
-        News { events: 0, seen: self.seen, of_room: false, since: self.queued_at }
+        News { events: 0, seen: self.seen, since: self.queued_at }
     }
 
     /// Moves on with the connection, and asks the kernel for changes alone once the rings carry it.
@@ -229,8 +233,7 @@ impl Watch {
             news.seen = seen;
             if news.seen == self.seen {
                 // Room alone is news only for one who has found none.
-                news.of_room = stream.is_full();
-                news.events &= if news.of_room { OUT | ERR_HUP } else { 0 };
+                news.events &= if stream.is_full() { OUT | ERR_HUP } else { 0 };
             }
         }
         // The kernel reports all that is ready with an edge, also while it still carries one way.
@@ -252,7 +255,7 @@ impl Watch {
         const BYTES: u32 =
             (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI).cast_unsigned() | IN;
         let come = if self.events & BYTES != 0 { end.progress().0 } else { 0 };
-        let ended = stream.ended();
+        let ended = stream.ended() | self.hung;
         let shut = if ended & (IN | RDHUP) != 0 { IN | RDHUP } else { 0 };
         (come, ended | shut)
     }

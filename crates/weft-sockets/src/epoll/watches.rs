@@ -152,6 +152,7 @@ impl Watches {
         let Some(watch) = self.places[place].as_mut() else { return Some(event) };
         if is_late && watch.registered != Registered::Changes {
             watch.register_again(epoll); // If it is for this one the kernel tells again.
+            self.is_told_again = true;
             self.start_polling(place);
             return None;
         }
@@ -179,6 +180,7 @@ impl Watches {
             // It is not what the program asks for that the kernel was asked for: it tells again.
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
+            self.is_told_again = true;
             self.start_polling(place);
             return None;
         }
@@ -200,6 +202,7 @@ impl Watches {
         if by_memory_out {
             ours |= OUT;
         }
+        watch.hung |= event.events & (RDHUP | ERR_HUP);
         // The rest is told by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
@@ -244,6 +247,7 @@ impl Watches {
             // Another process has read it. The rest is told again.
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
+            self.is_told_again = true;
             self.forget_if_over(place);
             return None;
         }

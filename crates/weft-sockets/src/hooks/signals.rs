@@ -47,6 +47,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     if unsafe { weft_sys::defer(signal, known, context.cast()) } {
         return;
     }
+    weft_sys::note_handled();
     if kept & IS_ONCE != 0 {
         let before = errno::get();
         SIGNAL.set(signal, libc::SIG_DFL);
