@@ -804,6 +804,62 @@ static void pollers(void)
 	}
 }
 
+/* How many numbers up to the usual limit are no descriptors of this program's. */
+static int close_all_from(int first, bool by_number)
+{
+	int refused = 0;
+
+	for (int fd = first; fd < 1024; fd++)
+		refused += (by_number ? syscall(SYS_close, fd) : close(fd)) < 0 && errno == EBADF;
+	return refused;
+}
+
+/* While a thread sleeps the program closes whatever it has not opened, and a child is born that
+ * does so. The thread is told of what comes after that, also when it sleeps again. */
+static void closed_wholesale(void)
+{
+	enum { ROUNDS = 3, WAYS = 6 };
+	struct pair pair = connected();
+	int epoll = check(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
+	int first = check(dup(0), "dup"), status;
+	struct waiter waiter;
+	pid_t child;
+
+	close(first);
+	control(epoll, EPOLL_CTL_ADD, pair.here, EPOLLIN, DATA);
+	for (int round = 0; round < ROUNDS * WAYS; round++) {
+		begin_waiting(&waiter, 1, epoll, LIMIT_MS);
+		switch (round % WAYS) {
+		case 0:
+			break;
+		case 1:
+			printf("%d refused\n", close_all_from(first, false));
+			break;
+		case 2:
+			printf("%d refused\n", close_all_from(first, true));
+			break;
+		case 3:
+			check(close_range(first, ~0U, 0), "close_range");
+			break;
+		case 4:
+			closefrom(first);
+			break;
+		case 5:
+			if (!(child = check(fork(), "fork"))) {
+				close_all_from(3, false);
+				_exit(0);
+			}
+			check(waitpid(child, &status, 0), "waitpid");
+			break;
+		}
+		put(pair.there, "a");
+		finish_waiting("after closing", &waiter, 1);
+		take(pair.here);
+	}
+	hang_up(pair);
+	close(epoll);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -816,6 +872,7 @@ static const struct {
 	{ "passed", passed },	    { "executed", executed },
 	{ "by_number", by_number }, { "copied_socket", copied_socket },
 	{ "pollers", pollers },	    { "deletions", deletions },
+	{ "closed_wholesale", closed_wholesale },
 };
 
 int main(int argc, char **argv)

@@ -57,4 +57,5 @@ cases! {
     the_descriptor_that_was_added_may_be_closed_before_its_copy("copied_socket", 1);
     what_is_deleted_is_told_no_more("deletions", 2_000);
     threads_that_poll_one_socket_are_all_told("pollers", 6);
+    a_sleeper_is_told_though_the_program_closes_what_it_has_not_opened("closed_wholesale", 1);
 }

@@ -80,6 +80,7 @@ pub(crate) fn end_at_once() {
         }
     }
     remote::finish();
+    settings::leave();
 }
 
 /// Children have process numbers that say nothing here: `unshare(2)` and `setns(2)`.

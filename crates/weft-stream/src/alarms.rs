@@ -1,6 +1,7 @@
-//! The alarms of a registry: one for each epoll instance that sleeps for several connections.
+//! The alarms of a registry: one for each epoll instance that sleeps for connections.
 
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -8,6 +9,7 @@ use weft_sys::{Alarm, Tag};
 
 use crate::layout::{alarm, alarm_at};
 use crate::limits::ALARMS_MAX;
+use crate::pipes::{self, OwnPipe};
 use crate::registry::Registry;
 
 /// An alarm that is the calling process's, until it is given back or the process ends.
@@ -15,6 +17,7 @@ use crate::registry::Registry;
 pub struct OwnAlarm {
     registry: &'static Registry,
     index: usize,
+    pipe: Option<OwnPipe>,
 }
 
 impl OwnAlarm {
@@ -33,7 +36,42 @@ impl OwnAlarm {
                 is_dead(owner) && take(index, owner)
             })
         })?;
-        Some(Self { registry, index })
+        registry.word64(alarm_at(index) + alarm::PIPE).store(0, Ordering::Release);
+        Some(Self { registry, index, pipe: None })
+    }
+
+    /// Has peers ring it by a pipe, once `watch` has seen to it that the pipe wakes the sleeper.
+    /// Without a pipe they ring by the connection.
+    pub fn open_pipe(&mut self, watch: impl FnOnce(BorrowedFd<'_>) -> bool) {
+        let Some(pipe) = OwnPipe::open(self.registry, self.index) else { return };
+        if watch(pipe.as_fd()) {
+            self.pipe_word().store(pipe.inode(), Ordering::Release);
+            self.pipe = Some(pipe);
+        }
+    }
+
+    /// Has peers ring by their connections again, and returns what does not wake the sleeper any
+    /// more, if it did. Some may ring by it still, until what they have brought has no tag.
+    pub fn close_pipe(&mut self) -> Option<impl AsFd> {
+        self.pipe_word().store(0, Ordering::SeqCst);
+        self.pipe.take()
+    }
+
+    /// Whether peers ring by a pipe.
+    #[must_use]
+    pub fn has_pipe(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// The pipe has been heard.
+    pub fn drain_pipe(&self) {
+        if let Some(pipe) = &self.pipe {
+            pipe.drain();
+        }
+    }
+
+    fn pipe_word(&self) -> &AtomicU64 {
+        self.registry.word64(alarm_at(self.index) + alarm::PIPE)
     }
 
     /// The tag of the sleep that is to begin next.
@@ -61,6 +99,7 @@ impl OwnAlarm {
 /// By then nothing has a tag by it any more. A child, whose parent has it, must forget it instead.
 impl Drop for OwnAlarm {
     fn drop(&mut self) {
+        self.pipe_word().store(0, Ordering::Release);
         self.registry.word(alarm_at(self.index) + alarm::OWNER).store(0, Ordering::Release);
     }
 }
@@ -68,6 +107,11 @@ impl Drop for OwnAlarm {
 /// The alarm of a peer's tag, which may be any. `None` for one that cannot be.
 pub(crate) fn of_peer(registry: &Registry, tag: Tag) -> Option<Alarm<'_>> {
     (tag.index() < ALARMS_MAX).then(|| of(registry, tag.index()))
+}
+
+/// Rings the alarm of a peer's tag by its pipe, if it has one.
+pub(crate) fn ring(registry: &Registry, tag: Tag) -> bool {
+    tag.index() < ALARMS_MAX && pipes::ring(registry, tag.index())
 }
 
 fn of(registry: &Registry, index: usize) -> Alarm<'_> {

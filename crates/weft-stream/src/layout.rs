@@ -45,6 +45,10 @@ pub(crate) mod alarm {
     pub(crate) const OWNER: usize = 0;
     /// See [`weft_sys::Alarm`].
     pub(crate) const WORD: usize = 8;
+    /// The inode of the pipe by which it is rung; 0: none ([`crate::pipes`]).
+    pub(crate) const PIPE: usize = 16;
+    /// Whether a pipe has been made for it.
+    pub(crate) const MADE: usize = 24;
 }
 
 pub(crate) const fn alarm_at(index: usize) -> usize {

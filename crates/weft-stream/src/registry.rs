@@ -22,6 +22,7 @@ use crate::layout::{
     big_ring_at, entry, entry_at, slot_at, totals,
 };
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
+use crate::pipes::{self, Pipes};
 use crate::reason::Reason;
 use crate::sweep;
 use crate::tuple::{Tuple, from_halves, halves};
@@ -41,6 +42,8 @@ pub struct Registry {
     /// For each side of each slot: the process whose memory may be read as its sender's
     /// ([`crate::pullers`]).
     pub(crate) pullers: Vec<AtomicU64>,
+    /// Others' pipes, by alarm.
+    pub(crate) pipes: Pipes,
 }
 
 /// Why a registry is not to be had.
@@ -111,6 +114,7 @@ impl Registry {
             opened: OpenSlots::new(count),
             swept: AtomicU64::new(0),
             pullers: (0..2 * count).map(|_| AtomicU64::new(0)).collect(),
+            pipes: Pipes::new(),
         })
     }
 
@@ -135,6 +139,7 @@ impl Registry {
     /// This process will not use it any more. The last one removes the name.
     pub fn leave(&self) {
         if self.total(totals::USERS).fetch_sub(1, Ordering::SeqCst) == 1 {
+            pipes::remove_all(self);
             self.file.unlink(&self.path);
         }
     }

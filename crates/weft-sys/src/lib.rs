@@ -4,6 +4,7 @@
 #[cfg(not(loom))]
 mod adopt;
 mod alarm;
+mod apart;
 mod atomic;
 mod buffers;
 mod by_hand;
@@ -47,6 +48,7 @@ mod waits;
 #[cfg(not(loom))]
 pub use adopt::Adopted;
 pub use alarm::{Alarm, Stage, Tag};
+pub use apart::{ApartFd, apart_within, is_apart};
 pub use buffers::Buffers;
 pub use by_hand::system_call;
 pub use doze::Doze;

@@ -1,26 +1,33 @@
-//! Sleeping for several sockets at once, by one alarm.
+//! Sleeping for all sockets of an instance by one alarm.
 //!
 //! A server that answers many connections of one client would be notified for each of them before
 //! the client has got its core back, and every wakeup is a system call on both sides. So the first
-//! is to be the only one: see [`weft_sys::Alarm`].
+//! is to be the only one: see [`weft_sys::Alarm`]. And it comes by a pipe that the instance watches,
+//! which costs less than a byte over TCP.
+//!
+//! The kernel tells whoever waits in the instance of the pipe, and that must be one who knows it: the
+//! pipe is closed before the instance is watched itself, or another process can have it.
 //!
 //! That says what one sleeper looks at when it wakes. So as soon as a second thread waits in the
 //! instance, or another one looks on the sleeper's behalf, each socket has its own wakeup again.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{Ordering, fence};
 
+use libc::epoll_event;
 use weft_stream::OwnAlarm;
 use weft_sys::Tag;
 
-use super::{Watch, Watches, wakeup};
+use super::{IN, Reach, Watch, Watches, kernel_control, wakeup};
 use crate::link::Link;
 use crate::table::Kind;
-use crate::{process, settings};
+use crate::{errno, process, settings};
 
 /// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not
 /// looked at after each of the others.
 const IDLE_SLEEPS_MAX: u32 = 3;
+/// A pipe that is not to be had is not asked for at each sleep.
+const PIPE_TRIES_MAX: u32 = 4;
 
 /// How an instance's waits sleep.
 #[derive(Debug, Default)]
@@ -32,6 +39,8 @@ pub(super) struct Sleeps {
     alarm: Option<OwnAlarm>,
     /// There was none to be had.
     has_none: bool,
+    /// How often a pipe has been opened for it, or was to be.
+    pipe_tries: u32,
     /// Places of those that are looked at again when the sleep is over.
     tagged: Vec<usize>,
 }
@@ -74,7 +83,7 @@ impl Watches {
     pub(super) fn begin_sleep(&mut self, epoll: RawFd) -> Begun {
         self.sleep.asleep += 1;
         wakeup::settle_down();
-        let tag = self.next_tag();
+        let tag = self.next_tag(epoll);
         let Self { polled, places, names, .. } = self;
         for &place in polled.iter() {
             if let Some(watch) = places[place].as_mut() {
@@ -125,9 +134,9 @@ impl Watches {
         }
     }
 
-    /// The tag of the only sleep of an instance that sleeps for several sockets.
-    fn next_tag(&mut self) -> Option<Tag> {
-        if self.sleep.waiting > 1 || self.polled.len() < 2 {
+    /// The tag of the only sleep of an instance that sleeps by a pipe, or for several sockets.
+    fn next_tag(&mut self, epoll: RawFd) -> Option<Tag> {
+        if self.sleep.waiting > 1 || self.polled.is_empty() {
             return None;
         }
         if self.sleep.alarm.is_none() && !self.sleep.has_none {
@@ -135,11 +144,59 @@ impl Watches {
             self.sleep.alarm = settings::registry().and_then(take);
             self.sleep.has_none = self.sleep.alarm.is_none();
         }
-        Some(self.sleep.alarm.as_ref()?.next())
+        if self.reach == Reach::Own && !self.is_exposed {
+            self.open_pipe(epoll);
+        }
+        let alarm = self.sleep.alarm.as_ref()?;
+        (alarm.has_pipe() || self.polled.len() > 1).then(|| alarm.next())
+    }
+
+    fn open_pipe(&mut self, epoll: RawFd) {
+        let Self { sleep, names, .. } = self;
+        let Some(alarm) = sleep.alarm.as_mut().filter(|alarm| !alarm.has_pipe()) else { return };
+        if sleep.pipe_tries == PIPE_TRIES_MAX {
+            return;
+        }
+        sleep.pipe_tries += 1;
+        let before = errno::get();
+        alarm.open_pipe(|pipe| {
+            let event = epoll_event { events: IN, u64: names.add_alarm() };
+            let fd = pipe.as_raw_fd();
+            let is_watched = kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event)) == 0;
+            if !is_watched {
+                names.remove_alarm();
+            }
+            is_watched
+        });
+        errno::set_raw(before);
+    }
+
+    /// The alarm's pipe has woken somebody.
+    pub(super) fn hear_alarm(&self) {
+        if let Some(alarm) = &self.sleep.alarm {
+            alarm.drain_pipe();
+        }
+    }
+
+    /// No pipe wakes those who wait for the instance any more: peers notify for each socket, and
+    /// what one has brought and rung for by the pipe is looked for on a sleeper's behalf.
+    pub(super) fn close_pipe(&mut self, epoll: RawFd) {
+        let Some(pipe) = self.sleep.alarm.as_mut().and_then(OwnAlarm::close_pipe) else { return };
+        let before = errno::get();
+        self.names.remove_alarm();
+        kernel_control(epoll, libc::EPOLL_CTL_DEL, pipe.as_fd().as_raw_fd(), None);
+        drop(pipe);
+        errno::set_raw(before);
+        if self.sleep.is_anyone_asleep() {
+            self.end_tags();
+            self.start_polling_all();
+            self.pass_on(epoll);
+        }
     }
 
     /// Nothing is watched any more.
     pub(super) fn drop_alarm(&mut self) {
+        self.names.remove_alarm();
         self.sleep.alarm = None;
     }
 

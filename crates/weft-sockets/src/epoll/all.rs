@@ -161,6 +161,7 @@ pub(crate) fn freeze() {
     for_each(|instance| {
         let mut watches = instance.lock();
         watches.is_exposed = true;
+        watches.close_pipe(instance.fd()); // A child that waits would be told of it.
         if !instance.sharing.can_be_told() && !instance.is_kernels() {
             instance.kernels.store(true, Ordering::Relaxed);
             watches.fall_back(instance.fd(), Reach::Shared);

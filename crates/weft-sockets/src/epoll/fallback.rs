@@ -133,6 +133,7 @@ impl Watches {
     /// All that is watched is the kernel's.
     pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Reach) {
         self.reach = reach;
+        self.close_pipe(epoll);
         for place in 0..self.places.len() {
             let Some(watch) = &mut self.places[place] else { continue };
             if watch.is_detached {

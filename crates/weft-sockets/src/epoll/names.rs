@@ -23,6 +23,8 @@ pub(super) struct Names {
     all: HashMap<u64, Name>,
     /// Data of our own, and for which socket's connection to another host.
     doorbells: HashMap<u64, usize>,
+    /// The same, of the alarm.
+    alarm: Option<u64>,
     own: u64,
     retired: HashSet<u64>,
     retirements: VecDeque<u64>,
@@ -73,7 +75,7 @@ impl Names {
 
     /// Whether no event can be for a socket of ours, or has been for one.
     pub(super) fn are_the_programs(&self) -> bool {
-        self.retired.is_empty()
+        self.retired.is_empty() && self.alarm.is_none()
     }
 
     /// How many have been added so far.
@@ -122,13 +124,36 @@ impl Names {
         }
     }
 
+    /// Data for the instance's alarm.
+    pub(super) fn add_alarm(&mut self) -> u64 {
+        let data = self.free_data();
+        self.alarm = Some(data);
+        data
+    }
+
+    /// Whether an event of this data is the alarm.
+    pub(super) fn is_alarm(&self, data: u64) -> bool {
+        self.alarm == Some(data)
+    }
+
+    pub(super) fn remove_alarm(&mut self) {
+        if let Some(data) = self.alarm.take() {
+            self.retire(data);
+        }
+    }
+
     /// Data for what wakes for the socket at this place.
     pub(super) fn add_doorbell(&mut self, place: usize) -> u64 {
+        let data = self.free_data();
+        self.doorbells.insert(data, place);
+        data
+    }
+
+    fn free_data(&mut self) -> u64 {
         loop {
             let data = FIRST_OWN | self.own;
             self.own += 1;
-            if !self.all.contains_key(&data) && !self.doorbells.contains_key(&data) {
-                self.doorbells.insert(data, place);
+            if !self.all.contains_key(&data) {
                 return data;
             }
         }
@@ -154,6 +179,9 @@ impl Watches {
         {
             watch.doorbell = None;
             watch.add_doorbell(epoll, &mut self.names);
+        }
+        if self.names.is_alarm(data) {
+            self.close_pipe(epoll); // Another one is opened for the next sleep.
         }
         if !self.names.has_other(data, fd) {
             return false;

@@ -18,6 +18,7 @@ impl Watch {
 impl Watches {
     /// Gives the kernel what the program has asked for. What has a rest stays.
     pub(super) fn surrender(&mut self, epoll: RawFd) {
+        self.close_pipe(epoll);
         for place in 0..self.places.len() {
             let Some(watch) = &mut self.places[place] else { continue };
             if watch.is_detached {

@@ -124,6 +124,10 @@ impl Watches {
         round: u64,
         added: u64,
     ) -> Option<epoll_event> {
+        if self.names.is_alarm(event.u64) {
+            self.hear_alarm();
+            return None;
+        }
         if let Some(place) = self.names.doorbell(event.u64) {
             if !self.is_detached(place) {
                 self.start_polling(place);

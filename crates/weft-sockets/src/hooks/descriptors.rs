@@ -9,7 +9,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_uint, c_ulong, c_void};
+use rustix::io::Errno;
 use weft_stream::Carrier;
+use weft_sys::{apart_within, is_apart};
 
 use super::data::is_nowhere;
 use crate::datagram::Why;
@@ -105,6 +107,9 @@ fn copied(fd: c_int, copy: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if is_apart(fd) && !process::is_borrowed() {
+        return errno::fail(Errno::BADF); // The program has not opened it.
+    }
     closing(fd);
     next!(close(fd: c_int) -> c_int)
 }
@@ -115,15 +120,26 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     if first <= last && flags & CLOEXEC == 0 {
         table::within(first, last).for_each(closing);
     }
+    let mut first = first;
+    if flags == 0 && !process::is_borrowed() {
+        for own in apart_within(first, last) {
+            if own > first {
+                let last = own - 1;
+                next!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int);
+            }
+            if own == last {
+                return 0;
+            }
+            first = own + 1;
+        }
+    }
     next!(close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    table::within(first.max(0).unsigned_abs(), c_uint::MAX).for_each(closing);
-    let numbers = [first.max(0) as usize, c_uint::MAX as usize, 0, 0, 0, 0];
-    // SAFETY: the program's own argument.
-    let _ = unsafe { weft_sys::system_call(libc::SYS_close_range, numbers) };
+    // SAFETY: it takes numbers alone.
+    let _ = unsafe { close_range(first.max(0).unsigned_abs(), c_uint::MAX, 0) };
 }
 
 #[unsafe(no_mangle)]
@@ -149,8 +165,15 @@ fn replacing(fd: c_int, copy: c_int, flags: c_int) {
     errno::set_raw(before);
 }
 
+fn is_open(fd: c_int) -> bool {
+    fd >= 0 && rustix::io::fcntl_getfd(borrow(fd)).is_ok()
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
+    if is_apart(copy) && is_open(fd) && !process::is_borrowed() {
+        return errno::fail(Errno::BUSY); // As beside an `open` that is about to get the number.
+    }
     replacing(fd, copy, 0);
     stdio::copying(fd, copy);
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
@@ -160,6 +183,9 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
+    if is_apart(copy) && is_open(fd) && !process::is_borrowed() {
+        return errno::fail(Errno::BUSY);
+    }
     replacing(fd, copy, flags);
     stdio::copying(fd, copy);
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_long, c_uint, c_void};
-use weft_sys::system_call;
+use weft_sys::{is_apart, system_call};
 
 use super::{leave, process as whole};
 use crate::hooks::exec::execveat;
@@ -33,7 +33,11 @@ pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long
         // Descriptors come into the table by these, and sockets go to others.
         libc::SYS_socket | libc::SYS_accept | libc::SYS_accept4 => true,
         libc::SYS_sendmsg | libc::SYS_recvmsg | libc::SYS_sendmmsg | libc::SYS_recvmmsg => true,
-        libc::SYS_dup2 | libc::SYS_dup3 => table::knows(fd) || table::knows(int(arguments[1])),
+        libc::SYS_dup2 | libc::SYS_dup3 => {
+            let copy = int(arguments[1]);
+            table::knows(fd) || table::knows(copy) || is_apart(copy)
+        }
+        libc::SYS_close => table::knows(fd) || is_apart(fd),
         libc::SYS_splice => table::knows(fd) || table::knows(int(arguments[2])),
         libc::SYS_epoll_ctl => table::knows(fd) || table::knows(int(arguments[2])),
         _ => table::knows(fd),

@@ -175,7 +175,7 @@ impl End {
         let is_asleep = alarm.is_none_or(|alarm| alarm.stage(tag) != Stage::Woken);
         let may_live = self.peer.shut_write.load(Ordering::Relaxed) == 0;
         if (is_asleep || !may_live)
-            && self.ring_bell(socket, held)
+            && (may_live && alarms::ring(self.registry, tag) || self.ring_bell(socket, held))
             && let Some(alarm) = alarm
         {
             alarm.has_rung(tag);

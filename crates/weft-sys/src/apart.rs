@@ -1,0 +1,97 @@
+//! Descriptors that Weft has in a program's process: at numbers that programs do not come to
+//! before they have hundreds open, and known by them, so that a program which closes whatever may be
+//! open does not close these.
+//!
+//! # Safety
+//! A number is used only while this module has it open.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Stat, fstat};
+use rustix::io::fcntl_dupfd_cloexec;
+
+/// The first of the numbers; a process may usually have 1,024 descriptors.
+const FIRST: RawFd = 960;
+const COUNT: u32 = u64::BITS;
+
+/// A bit for each number that is ours.
+static OURS: AtomicU64 = AtomicU64::new(0);
+
+fn bit(fd: RawFd) -> Option<u64> {
+    let at = fd.checked_sub(FIRST).and_then(|at| u32::try_from(at).ok())?;
+    (at < COUNT).then(|| 1 << at)
+}
+
+/// Whether a descriptor is one of Weft's own.
+#[inline]
+#[must_use]
+pub fn is_apart(fd: RawFd) -> bool {
+    bit(fd).is_some_and(|bit| OURS.load(Ordering::Relaxed) & bit != 0)
+}
+
+/// Weft's own descriptors in a range.
+pub fn apart_within(first: u32, last: u32) -> impl Iterator<Item = u32> {
+    let all = (0..COUNT).map(|at| FIRST.unsigned_abs() + at);
+    all.filter(move |&fd| first <= fd && fd <= last && is_apart(fd.cast_signed()))
+}
+
+/// Such a descriptor, open until this is dropped.
+#[derive(Debug)]
+pub struct ApartFd(RawFd);
+
+impl ApartFd {
+    /// Gives a file such a number instead of the one that it has. `None` if there is none.
+    #[must_use]
+    pub fn new(file: &OwnedFd) -> Option<Self> {
+        let copy = fcntl_dupfd_cloexec(file, FIRST).ok()?;
+        let bit = bit(copy.as_raw_fd())?;
+        OURS.fetch_or(bit, Ordering::SeqCst);
+        // Until then a program that closes everything may have closed it.
+        let same = |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        let is_it = fstat(&copy).is_ok_and(|it| fstat(file).is_ok_and(|file| same(it, file)));
+        let fd = copy.into_raw_fd();
+        if !is_it {
+            OURS.fetch_and(!bit, Ordering::SeqCst);
+            return None;
+        }
+        Some(Self(fd))
+    }
+}
+
+impl AsFd for ApartFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until `self` is dropped: the hooks close no number that `OURS` has.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl Drop for ApartFd {
+    fn drop(&mut self) {
+        if let Some(bit) = bit(self.0) {
+            OURS.fetch_and(!bit, Ordering::SeqCst);
+        }
+        // SAFETY: it is open, and nobody else closes it. `close` would be the hook.
+        let _ = unsafe { crate::system_call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_have_numbers_of_their_own() {
+        let file = crate::counting_eventfd().expect("an eventfd");
+        assert!(!is_apart(file.as_raw_fd()));
+        let apart = ApartFd::new(&file).expect("a number");
+        let number = apart.as_fd().as_raw_fd();
+        assert!(is_apart(number) && number >= FIRST);
+        let other = ApartFd::new(&file).expect("another");
+        assert_ne!(number, other.as_fd().as_raw_fd());
+        drop(apart);
+        assert!(!is_apart(number) && is_apart(other.as_fd().as_raw_fd()));
+        assert!(!is_apart(-1) && !is_apart(RawFd::MAX) && !is_apart(RawFd::MIN));
+    }
+}
