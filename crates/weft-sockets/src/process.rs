@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::{c_int, c_long};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
-use weft_sys::calls::socket_cookie;
 use weft_sys::Spin;
+use weft_sys::calls::socket_cookie;
 
 use crate::datagram::Datagram;
 use crate::hooks::files;

@@ -124,7 +124,7 @@ pub(crate) enum ByHand {
 
 /// What `WEFT_SOCKETS_BY_HAND` says of calls by hand: `watch` or `trust`.
 pub(crate) fn by_hand() -> ByHand {
-    static BY_HAND: OnceLock<ByHand> = OnceLock::new();
+    static BY_HAND: SectionOnce<ByHand> = SectionOnce::new();
     *BY_HAND.get_or_init(|| match std::env::var("WEFT_SOCKETS_BY_HAND").as_deref() {
         Ok("trust") => ByHand::Trust,
         _ => ByHand::Watch,

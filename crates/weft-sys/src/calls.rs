@@ -143,6 +143,26 @@ pub fn send_bytes(socket: impl AsFd, bytes: &[u8], flags: SendFlags) -> Result<u
     unsafe { call(libc::SYS_sendto, [fd, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) }
 }
 
+/// Reads from a file.
+///
+/// # Errors
+/// What the kernel says.
+pub fn read(file: impl AsFd, bytes: &mut [u8]) -> Result<usize, Errno> {
+    let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
+    // SAFETY: a buffer of that length.
+    unsafe { call(libc::SYS_read, arguments) }
+}
+
+/// Writes to a file.
+///
+/// # Errors
+/// What the kernel says.
+pub fn write(file: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let arguments = [number(file), bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+    // SAFETY: a buffer of that length.
+    unsafe { call(libc::SYS_write, arguments) }
+}
+
 /// The flags of an open file (`F_GETFL`).
 ///
 /// # Errors
@@ -266,6 +286,9 @@ mod tests {
         assert_eq!(recv_bytes(&other, &mut room, RecvFlags::DONTWAIT), Ok(3));
         assert_eq!(&room[..3], b"abc");
         assert_eq!(recv_bytes(&other, &mut room, RecvFlags::DONTWAIT), Err(Errno::AGAIN));
+
+        assert_eq!(write(&one, b"de"), Ok(2));
+        assert_eq!((read(&other, &mut room), &room[..2]), (Ok(2), &b"de"[..]));
 
         assert!(!file_flags(&one).expect("flags").contains(OFlags::NONBLOCK));
         one.set_nonblocking(true).expect("a flag");

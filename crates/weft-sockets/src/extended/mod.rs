@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_sys::calls::socket_timeout;
 use weft_sys::SectionLock;
+use weft_sys::calls::socket_timeout;
 
 pub(crate) use calls::{get_option, set_option};
 
