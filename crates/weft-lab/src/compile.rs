@@ -80,13 +80,26 @@ fn unfinished(executable: &Path) -> PathBuf {
 ///
 /// If the compiler is missing, or the program does not compile.
 pub fn compile_go(name: &str) -> Result<PathBuf> {
-    let executable = scratch("programs")?.join(name);
+    build_go(name, name, "0")
+}
+
+/// The same of a Go program with parts in C.
+///
+/// # Errors
+///
+/// If a compiler is missing, or the program does not compile.
+pub fn compile_cgo(name: &str) -> Result<PathBuf> {
+    build_go(name, &format!("{name}-go"), "1")
+}
+
+fn build_go(name: &str, executable: &str, cgo: &str) -> Result<PathBuf> {
+    let executable = scratch("programs")?.join(executable);
     let unfinished = unfinished(&executable);
     let output = Command::new(locate("go")?)
         .args(["build", "-o"])
         .args([&unfinished, &source(&format!("programs/{name}.go"))])
         // A single file without modules needs nothing from elsewhere.
-        .envs([("CGO_ENABLED", "0"), ("GO111MODULE", "off"), ("GOFLAGS", ""), ("GOPROXY", "off")])
+        .envs([("CGO_ENABLED", cgo), ("GO111MODULE", "off"), ("GOFLAGS", ""), ("GOPROXY", "off")])
         .env("GOCACHE", kept("go")?)
         .output()
         .context("cannot run go")?;

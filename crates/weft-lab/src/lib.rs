@@ -28,8 +28,8 @@ pub mod usage;
 mod venv;
 
 pub use compile::{
-    compile, compile_cargo, compile_cpp, compile_erlang, compile_folder, compile_go, compile_java,
-    compile_plain,
+    compile, compile_cargo, compile_cgo, compile_cpp, compile_erlang, compile_folder, compile_go,
+    compile_java, compile_plain,
 };
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};

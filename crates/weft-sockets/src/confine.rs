@@ -10,7 +10,7 @@ use crate::datagram::Why;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
-use crate::{epoll, errno, remote, settings};
+use crate::{by_hand, epoll, errno, remote, settings};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
@@ -21,6 +21,7 @@ pub(crate) fn confine() {
 pub(crate) fn confine_for(why: Reason) {
     let before = errno::get();
     leave_all(why); // While the reason can still be counted.
+    by_hand::give_up();
     if settings::confine() {
         weft_sys::never_defer();
         epoll::surrender();

@@ -18,6 +18,7 @@ use libc::c_int;
 use rustix::net::{getsockname, sockopt};
 use weft_stream::datagram::{Datagrams, Dozes, Inbox, Owner};
 use weft_stream::rules::Role;
+use weft_sys::calls::socket_cookie;
 use weft_sys::{SectionLock, SectionOnce, Spin};
 
 use options::Meaning;
@@ -104,7 +105,7 @@ impl Datagram {
     /// One that the program was started with, and that has an inbox: there may be something in it.
     pub(crate) fn inherited(fd: RawFd) -> Option<Self> {
         let own = own_address(fd).filter(|own| own.port() != 0)?;
-        let cookie = sockopt::socket_cookie(borrow(fd)).ok()?;
+        let cookie = socket_cookie(borrow(fd)).ok()?;
         let datagram = Self::fresh(own.is_ipv6());
         let inbox = datagram.datagrams()?.find(own.port(), cookie)?;
         if inbox.is_left() {
@@ -214,7 +215,7 @@ impl Datagram {
             }
             let owner = Owner {
                 port: own.port(),
-                cookie: sockopt::socket_cookie(borrow(fd)).map_err(|_| Why::Room)?,
+                cookie: socket_cookie(borrow(fd)).map_err(|_| Why::Room)?,
                 pid: std::process::id(),
                 limit: limit(fd),
                 shared: self.shared.load(Ordering::Relaxed) != 0,

@@ -12,6 +12,7 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::FdFlags;
 use rustix::net::{SocketType, sockopt};
 use weft_stream::End;
+use weft_sys::calls::socket_cookie;
 
 use crate::reason::Reason;
 use crate::stream::{Stream, borrow};
@@ -91,7 +92,7 @@ fn prepare_borrower() -> bool {
         if !stays_open(fd) || sockopt::socket_type(borrow(fd)) != Ok(SocketType::STREAM) {
             return;
         }
-        let Ok(cookie) = sockopt::socket_cookie(borrow(fd)) else { return };
+        let Ok(cookie) = socket_cookie(borrow(fd)) else { return };
         let mut is_known = false;
         process::for_each_stream(|_, stream| {
             if stream.end().is_some_and(|end| end.cookie() == cookie) {

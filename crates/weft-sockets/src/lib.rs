@@ -16,6 +16,7 @@
 //! * `process`: start, fork and end of the process; `handover`: programs that get its sockets;
 //! * `confine`: what becomes of all that when a process gives up system calls;
 //! * `ways`: what does not come by a hook of its own: calls by number, and which there are;
+//! * `by_hand`: calls that the program makes without the C library;
 //! * `hooks`: the C functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
@@ -25,6 +26,7 @@
 
 #[cfg(not(test))]
 mod address;
+mod by_hand;
 #[cfg(not(test))]
 mod confine;
 #[cfg(not(test))]

@@ -11,6 +11,7 @@ use libc::{c_int, c_long};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::{End, Owner, Process};
 use weft_sys::Spin;
+use weft_sys::calls::socket_cookie;
 
 use crate::datagram::Datagram;
 use crate::hooks::files;
@@ -18,7 +19,7 @@ use crate::reason::Reason;
 use crate::stream::{self, Stream, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
-use crate::{confine, epoll, errno, extended, hooks, remote, settings, ways};
+use crate::{by_hand, confine, epoll, errno, extended, hooks, remote, settings, ways};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -36,6 +37,7 @@ extern "C" fn begin() {
     hooks::memory::prepare();
     let _ = Spin::new(); // Has it read its setting, which a handler must not interrupt.
     settings::read();
+    by_hand::read();
     if !settings::enabled() {
         return;
     }
@@ -182,6 +184,7 @@ pub(crate) extern "C" fn in_child() {
     unsafe { crate::HEAP.forked() };
     in_parent();
     let parent = PID.swap(std::process::id(), Ordering::Relaxed);
+    by_hand::in_child();
     renew_proof();
     weft_sys::forget_thread();
     settings::enter();
@@ -254,7 +257,7 @@ pub(crate) fn prepare_to_offer() {
 
 /// Who this end of a connection is.
 pub(crate) fn me(fd: RawFd) -> Process {
-    let cookie = sockopt::socket_cookie(borrow(fd)).unwrap_or(0);
+    let cookie = socket_cookie(borrow(fd)).unwrap_or(0);
     let mut padded = [0; 16];
     let name = program();
     let len = name.len().min(padded.len());
@@ -334,6 +337,9 @@ fn inherit() {
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
         ways::process::check_ring(fd);
+        if sockopt::socket_type(borrow(fd)).is_ok() {
+            by_hand::begin();
+        }
         adopt(fd);
         if sockopt::socket_type(borrow(fd)) == Ok(SocketType::DGRAM)
             && is_internet(fd)
@@ -351,8 +357,8 @@ pub(crate) fn adopt(fd: RawFd) {
     if sockopt::socket_type(borrow(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
         return;
     }
-    let Ok(cookie) = sockopt::socket_cookie(borrow(fd)) else { return };
-    let is_same = |other: &RawFd| sockopt::socket_cookie(borrow(*other)) == Ok(cookie);
+    let Ok(cookie) = socket_cookie(borrow(fd)) else { return };
+    let is_same = |other: &RawFd| socket_cookie(borrow(*other)) == Ok(cookie);
     if let Some(held) = table::within(0, u32::MAX).find(is_same).and_then(table::find) {
         // By another descriptor it is here already.
         if let Kind::Stream(stream) = &*held

@@ -32,6 +32,7 @@ pub(crate) fn read() {
     crate::reason::wanted();
     between_hosts();
     ring();
+    by_hand();
     drop(Spin::new()); // The first one reads WEFT_WAIT.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
@@ -109,6 +110,24 @@ pub(crate) fn ring() -> Ring {
     *RING.get_or_init(|| match std::env::var("WEFT_SOCKETS_IO_URING").as_deref() {
         Ok("tcp") => Ring::Tcp,
         _ => Ring::Refused,
+    })
+}
+
+/// What becomes of system calls that the program makes by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByHand {
+    /// The kernel reports them; where it does not, the process stays on TCP: the default.
+    Watch,
+    /// There are none.
+    Trust,
+}
+
+/// What `WEFT_SOCKETS_BY_HAND` says of calls by hand: `watch` or `trust`.
+pub(crate) fn by_hand() -> ByHand {
+    static BY_HAND: SectionOnce<ByHand> = SectionOnce::new();
+    *BY_HAND.get_or_init(|| match std::env::var("WEFT_SOCKETS_BY_HAND").as_deref() {
+        Ok("trust") => ByHand::Trust,
+        _ => ByHand::Watch,
     })
 }
 

@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{getpeername, getsockname, sockopt};
+use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Role, Tuple, is_local};
+use weft_sys::calls::{file_flags, poll};
 use weft_sys::{SectionLock, SectionOnce, Spin, network_namespace};
 
 use crate::extended::Extended;
@@ -28,7 +29,7 @@ use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
 use crate::table::{self, Kind};
 use crate::wait::{self};
-use crate::{process, settings, zcopy};
+use crate::{address, by_hand, errno, process, settings, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
@@ -203,6 +204,11 @@ impl Stream {
             reason::tell((own, peer), Reason::Rule);
             return None;
         }
+        if !by_hand::is_ready() {
+            fall_back(Reason::ByHand);
+            reason::tell((own, peer), Reason::ByHand);
+            return None;
+        }
         stream.look_at(fd, tuple(fd, peer, own), &Before::default());
         Some(stream)
     }
@@ -309,6 +315,8 @@ impl Stream {
             self.fall_back(Reason::Remote);
         } else if !settings::allows(RuleRole::Connect, peer) {
             self.fall_back(Reason::Rule);
+        } else if !by_hand::is_ready() {
+            self.fall_back(Reason::ByHand);
         } else if own == peer {
             // One socket is both ends.
             self.fall_back(Reason::Itself);
@@ -525,8 +533,7 @@ impl Stream {
             if self.end().is_none() && self.is(Phase::Candidate) {
                 return By::Counted;
             }
-        } else if self.is(Phase::Fresh) && getpeername(borrow(fd)).is_ok_and(|peer| peer.is_some())
-        {
+        } else if self.is(Phase::Fresh) && addresses(fd).is_some() {
             self.fall_back(Reason::Unseen);
         }
         self.tell(fd);
@@ -694,9 +701,31 @@ fn fall_back(why: Reason) {
 
 /// Both ends' addresses, of an IP socket that is connected.
 pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
-    let own = getsockname(borrow(fd)).ok()?;
-    let peer = getpeername(borrow(fd)).ok()??;
-    Some((SocketAddr::try_from(own).ok()?, SocketAddr::try_from(peer).ok()?))
+    // SAFETY: it writes an address.
+    let own = unsafe { named(fd, libc::getsockname) }?;
+    // SAFETY: likewise.
+    Some((own, unsafe { named(fd, libc::getpeername) }?))
+}
+
+type Name = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+/// An address of a socket, as a function of the C library's tells it.
+///
+/// # Safety
+/// The function writes an address, and how long it is.
+unsafe fn named(fd: RawFd, function: Name) -> Option<SocketAddr> {
+    // SAFETY: a structure of integers, for which zero is valid.
+    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&name) as libc::socklen_t;
+    let place: *mut libc::sockaddr = (&raw mut name).cast();
+    let before = errno::get();
+    // SAFETY: the places are local variables, and `len` says how long the first is.
+    if unsafe { function(fd, place, &raw mut len) } != 0 {
+        errno::set_raw(before);
+        return None;
+    }
+    // SAFETY: so many bytes have been written.
+    unsafe { address::read(place, len) }
 }
 
 /// Whether a call on the socket returns at once.
@@ -705,8 +734,7 @@ pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
 /// ways that nobody sees, and change. Only calls that have found nothing ask.
 pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0
-        || rustix::fs::fcntl_getfl(borrow(fd))
-            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+        || file_flags(borrow(fd)).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
 /// Whether the kernel has seen the peer go for good.
@@ -714,5 +742,5 @@ pub(crate) fn is_hung_up(fd: RawFd) -> bool {
     let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), asked)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }

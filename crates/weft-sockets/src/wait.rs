@@ -1,6 +1,7 @@
 //! Looking before sleeping.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use weft_sys::calls::sched_yield;
 use weft_sys::{CoreOffers, Offer, Scarcity, SectionOnce, Spin};
 
 /// Looks between two glances at the clock.
@@ -72,7 +73,7 @@ impl<'a> Wait<'a> {
                 if offers.kind(time) == Offer::Nap {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
                 }
-                rustix::thread::sched_yield();
+                sched_yield();
                 let after = now();
                 let took = after - time;
                 // One that is made by time may be taken up for long by chance.

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use rustix::thread::futex;
 use weft_stream::{End, Judge, Patience, SourceNumber, Way};
+use weft_sys::calls::{Sharing, futex_wait};
 use weft_sys::{Buffers, SectionLock, Spin};
 
 use crate::settings::{self, ZeroCopy};
@@ -158,7 +158,7 @@ fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
         if end.room() >= wanted {
             return true;
         }
-        let slept = futex::wait(word, futex::Flags::empty(), value, Some(&nap));
+        let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
         if slept == Err(Errno::INTR) || wait::now() >= limit {
             return end.room() > 0;
         }
@@ -192,7 +192,7 @@ fn wait_until_over(
         if end.source_progress(number).is_none() {
             return Ok(());
         }
-        let slept = futex::wait(word, futex::Flags::empty(), value, Some(&nap));
+        let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
         if slept == Err(Errno::INTR) && !process::handlers_restart() {
             return Err(Errno::INTR);
         }

@@ -20,8 +20,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use rustix::process::geteuid;
+use weft_sys::calls::{set_tcp_cork, set_tcp_nodelay, tcp_cork, tcp_nodelay};
 use weft_sys::{SharedGuard, SharedLock};
 
 use crate::flow::{Flow, Queue};
@@ -349,14 +349,11 @@ impl End {
     fn switch(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
         let words = self.tx.words();
         // A bell must not wait for others to go with it.
-        let set = [
-            (Delays::NODELAY, sockopt::tcp_nodelay(socket)),
-            (Delays::CORK, sockopt::tcp_cork(socket)),
-        ];
+        let set = [(Delays::NODELAY, tcp_nodelay(socket)), (Delays::CORK, tcp_cork(socket))];
         set.into_iter()
             .for_each(|(option, on)| Delays(self.own.delays).set(option, on == Ok(true)));
-        let _ = sockopt::set_tcp_cork(socket, false);
-        let _ = sockopt::set_tcp_nodelay(socket, true);
+        let _ = set_tcp_cork(socket, false);
+        let _ = set_tcp_nodelay(socket, true);
         words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
         if self.role == Role::Connector {
             self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);

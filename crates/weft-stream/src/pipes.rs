@@ -12,9 +12,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, unlink};
-use rustix::io::{Errno, read, write};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use weft_sys::ApartFd;
+use weft_sys::calls::{read, write};
 
 use crate::layout::{alarm, alarm_at};
 use crate::limits::ALARMS_MAX;

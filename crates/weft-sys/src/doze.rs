@@ -42,8 +42,8 @@ impl<'a> Doze<'a> {
     /// `EINTR`: a signal was handled.
     #[cfg(not(loom))]
     pub fn doze(self, time: &rustix::time::Timespec) -> Result<(), rustix::io::Errno> {
-        use rustix::thread::futex;
-        match futex::wait(self.0, futex::Flags::empty(), DOZING, Some(time)) {
+        use crate::calls::{Sharing, futex_wait};
+        match futex_wait(self.0, Sharing::Processes, DOZING, Some(time)) {
             Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
             _ => Ok(()),
         }
@@ -59,7 +59,7 @@ impl<'a> Doze<'a> {
         words: impl Iterator<Item = Self>,
         until: &rustix::time::Timespec,
     ) -> Result<(), rustix::io::Errno> {
-        use rustix::thread::futex::{Wait, WaitFlags, WaitPtr, WaitvFlags, waitv};
+        use rustix::thread::futex::{Wait, WaitFlags, WaitPtr};
         let waits: SmallVec<[Wait; USUAL_WORDS]> = words
             .map(|word| {
                 let mut wait = Wait::new();
@@ -69,8 +69,7 @@ impl<'a> Doze<'a> {
                 wait
             })
             .collect();
-        let clock = rustix::time::ClockId::Monotonic;
-        match waitv(&waits, WaitvFlags::empty(), Some(until), clock) {
+        match crate::calls::futex_wait_any(&waits, until) {
             Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
             _ => Ok(()),
         }
@@ -96,8 +95,8 @@ impl<'a> Doze<'a> {
     #[cfg(not(loom))]
     #[cold]
     fn wake_sleepers(self) {
-        use rustix::thread::futex;
-        let _ = futex::wake(self.0, futex::Flags::empty(), u32::MAX);
+        use crate::calls::{Sharing, futex_wake};
+        futex_wake(self.0, Sharing::Processes, u32::MAX);
     }
 
     /// In a model nobody sleeps: the word tells.

@@ -12,8 +12,9 @@ mod real {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
-    use rustix::thread::futex;
     use rustix::time::Timespec;
+
+    use crate::calls::{Sharing, futex_wait, futex_wake};
 
     /// An atomic word with sleepers, in one process.
     pub(crate) struct Futex(AtomicU32);
@@ -28,12 +29,12 @@ mod real {
         pub(crate) fn wait(&self, value: u32, time: Option<Duration>) {
             // Only a time beyond all bounds is no `Timespec`.
             let time = time.and_then(|time| Timespec::try_from(time).ok());
-            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, value, time.as_ref());
+            let _ = futex_wait(&self.0, Sharing::Threads, value, time.as_ref());
         }
 
         /// Wakes one thread that sleeps, if there is one.
         pub(crate) fn wake_one(&self) {
-            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+            futex_wake(&self.0, Sharing::Threads, 1);
         }
     }
 

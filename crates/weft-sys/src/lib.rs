@@ -8,6 +8,7 @@ mod apart;
 mod atomic;
 mod buffers;
 mod by_hand;
+pub mod calls;
 mod doze;
 mod forkable;
 mod futex;
@@ -51,6 +52,8 @@ pub use alarm::{Alarm, Stage, Tag};
 pub use apart::{ApartFd, apart_within, is_apart};
 pub use buffers::Buffers;
 pub use by_hand::system_call;
+#[cfg(target_arch = "x86_64")]
+pub use by_hand::{raw_system_call, set_system_call_gate};
 pub use doze::Doze;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 #[cfg(not(loom))]

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use rustix::thread::{futex, gettid, sched_yield};
+use rustix::thread::gettid;
 use rustix::time::Timespec;
+
+use crate::calls::{Sharing, futex_wait, futex_wake, sched_yield};
 
 const FREE: u32 = 0;
 /// Beside the holder's thread number: somebody sleeps.
@@ -118,7 +120,7 @@ impl<'a> SharedLock<'a> {
             } else if held & CONTENDED == 0 {
                 self.try_replace(held, held | CONTENDED);
             } else {
-                let woken = futex::wait(self.0, futex::Flags::empty(), held, Some(&PATIENCE));
+                let woken = futex_wait(self.0, Sharing::Processes, held, Some(&PATIENCE));
                 if woken == Err(Errno::TIMEDOUT)
                     && is_dead(holder)
                     && self.try_replace(held, own | CONTENDED)
@@ -149,7 +151,7 @@ impl Drop for SharedGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
-            let _ = futex::wake(self.word, futex::Flags::empty(), 1);
+            futex_wake(self.word, Sharing::Processes, 1);
         }
     }
 }

@@ -9,6 +9,7 @@ use rustix::net::sockopt;
 use rustix::time::Timespec;
 use weft_stream::datagram::{Arrival, By, Dozes, Inbox};
 use weft_sys::Buffers;
+use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
 use crate::stream::{borrow, is_nonblocking};
@@ -135,7 +136,7 @@ impl Datagram {
     /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
     fn doze(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
-        let limit = || sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+        let limit = || socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
         let limit = if may_have_limit { limit() } else { None };
         let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let time = time.map_or(longest, |limit| limit.min(longest));

@@ -216,5 +216,5 @@ impl Watches {
 }
 
 fn is_open(fd: BorrowedFd<'_>) -> bool {
-    rustix::io::fcntl_getfd(fd).is_ok()
+    weft_sys::calls::file_flags(fd).is_ok()
 }

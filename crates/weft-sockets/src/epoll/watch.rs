@@ -7,6 +7,7 @@ use libc::epoll_event;
 use rustix::event::{PollFd, PollFlags};
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
+use weft_sys::calls::poll;
 use weft_sys::time_stamp;
 
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
@@ -32,7 +33,7 @@ pub(super) struct News {
 fn is_writable(fd: RawFd) -> bool {
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 impl Watch {

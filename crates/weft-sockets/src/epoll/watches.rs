@@ -7,6 +7,7 @@ use libc::epoll_event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 use weft_stream::Carrier;
+use weft_sys::calls::poll;
 
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
@@ -496,5 +497,5 @@ fn is_ready(fd: RawFd, events: u32) -> bool {
     let asked = PollFlags::from_bits_truncate((events & u32::from(u16::MAX)) as u16);
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), asked)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }

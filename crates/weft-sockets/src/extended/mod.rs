@@ -20,6 +20,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_sys::SectionLock;
+use weft_sys::calls::socket_timeout;
 
 pub(crate) use calls::{get_option, set_option};
 
@@ -50,7 +51,7 @@ impl Extended {
 /// # Errors
 /// As `weft_socket.h` says.
 fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
-    let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let limit = socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
     let deadline = wait::now() + nanoseconds(limit.unwrap_or(SWITCH_LIMIT));
     let mut nap = NAP_MIN;
     loop {

@@ -16,6 +16,7 @@ use libc::{c_char, c_int, c_void};
 use smallvec::SmallVec;
 
 use super::actions::Actions;
+use crate::by_hand::signals;
 use crate::handover::{self, Heir, stays_open};
 use crate::next::next;
 use crate::table::{self, Kind};
@@ -132,7 +133,10 @@ unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int 
     let heir = if process::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // SAFETY: the caller's promise.
     let complete = unsafe { completed(list, heir) };
-    let failed = call(complete.as_ref().map_or(list, |ours| ours.list.as_ptr()));
+    let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
+    signals::before_exec();
+    let failed = call(list);
+    signals::after_exec();
     if matches!(heir, Heir::Self_) {
         let why = errno::get();
         handover::take_back();

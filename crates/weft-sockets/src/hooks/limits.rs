@@ -9,7 +9,11 @@ use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
 
 use super::data::is_nowhere;
 use crate::next::next;
-use crate::{confine, settings};
+use crate::ways::process;
+use crate::{by_hand, confine, settings};
+
+/// `PR_SET_SYSCALL_USER_DISPATCH`.
+const SET_DISPATCH: c_int = 59;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
@@ -23,6 +27,10 @@ unsafe extern "C-unwind" fn prctl(
     let is_strict = first == c_ulong::from(libc::SECCOMP_MODE_STRICT);
     if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
         confine::confine();
+    }
+    if option == SET_DISPATCH {
+        by_hand::give_up(); // The program has them reported to itself.
+        process::keep_on_tcp("the program has its system calls reported");
     }
     next!(prctl(
         option: c_int, first: c_ulong, second: c_ulong, third: c_ulong, fourth: c_ulong

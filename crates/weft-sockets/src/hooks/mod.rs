@@ -16,6 +16,7 @@ mod leaving;
 mod limits;
 pub(crate) mod memory;
 mod message;
+mod naps;
 mod options;
 #[cfg(target_arch = "x86_64")]
 mod print;
@@ -25,6 +26,7 @@ mod rings;
 mod sessions;
 mod setup;
 mod signals;
+mod threads;
 mod transfer;
 #[cfg(target_arch = "x86_64")]
 mod variadic;

@@ -7,6 +7,8 @@
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use super::data::is_nowhere;
+use crate::by_hand::signals::Without;
+use crate::by_hand::threads::go_on;
 use crate::next::next;
 use crate::{epoll, poll, table, wait};
 
@@ -45,6 +47,11 @@ unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
     (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }
 
+/// A time by its address; NULL for none.
+fn place(time: &Option<timespec>) -> *const timespec {
+    time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
 fn kernel_poll(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
     let time = timeout.map(to_timespec);
     let time: *const timespec = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -61,13 +68,16 @@ pub(super) unsafe extern "C-unwind" fn poll(
     count: nfds_t,
     timeout: c_int,
 ) -> c_int {
-    // SAFETY: the program's own list.
-    let ours = unsafe { list(set, count) }.and_then(|set| {
-        poll::poll(set, milliseconds(timeout), &mut |set, timeout| {
-            kernel_poll(set, timeout, std::ptr::null())
-        })
-    });
-    ours.unwrap_or_else(|| next!(poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int))
+    go_on(milliseconds(timeout), |limit| {
+        // SAFETY: the program's own list.
+        let ours = unsafe { list(set, count) }.and_then(|set| {
+            poll::poll(set, limit, &mut |set, timeout| kernel_poll(set, timeout, std::ptr::null()))
+        });
+        let timeout = to_milliseconds(limit);
+        ours.unwrap_or_else(
+            || next!(poll(set: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int),
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -81,14 +91,22 @@ unsafe extern "C-unwind" fn ppoll(
     let limit = unsafe { timeout.as_ref() };
     // SAFETY: the program's own list.
     let set_of_ours = unsafe { list(set, count) }.filter(|_| limit.is_none_or(is_time));
-    let limit = limit.map(|&timeout| nanoseconds(timeout));
-    let ours = set_of_ours.and_then(|set| {
-        poll::poll(set, limit, &mut |set, timeout| kernel_poll(set, timeout, mask))
-    });
-    ours.unwrap_or_else(|| {
-        next!(ppoll(
-            set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
-        ) -> c_int)
+    let is_ours = set_of_ours.is_some();
+    let (without, given) = (Without::of(mask), timeout);
+    let mask = without.set();
+    go_on(limit.map(|&timeout| nanoseconds(timeout)), |limit| {
+        // SAFETY: likewise.
+        let set_of_ours = unsafe { list(set, count) }.filter(|_| is_ours);
+        let ours = set_of_ours.and_then(|set| {
+            poll::poll(set, limit, &mut |set, timeout| kernel_poll(set, timeout, mask))
+        });
+        let left = limit.map(to_timespec);
+        let timeout = if is_ours { place(&left) } else { given };
+        ours.unwrap_or_else(|| {
+            next!(ppoll(
+                set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
+            ) -> c_int)
+        })
     })
 }
 
@@ -140,19 +158,24 @@ unsafe extern "C-unwind" fn select(
         seconds.saturating_mul(SECOND).saturating_add(micros.saturating_mul(1_000))
     });
     let began = wait::now();
-    // SAFETY: the program's own sets.
-    let ours = unsafe {
-        poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
-            kernel_poll(set, timeout, std::ptr::null())
-        })
-    };
-    let Some(result) = ours else {
-        return next!(select(
+    let mut is_ours = true;
+    let result = go_on(limit, |limit| {
+        // SAFETY: the program's own sets.
+        let ours = unsafe {
+            poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
+                kernel_poll(set, timeout, std::ptr::null())
+            })
+        };
+        is_ours = ours.is_some();
+        // The kernel says itself how much was left.
+        ours.unwrap_or_else(|| {
+            next!(select(
             count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
             timeout: *mut timeval
-        ) -> c_int);
-    };
-    if let (Some(place), Some(limit)) = (place, limit) {
+        ) -> c_int)
+        })
+    });
+    if let (true, Some(place), Some(limit)) = (is_ours, place, limit) {
         // select(2): Linux says how much was left.
         let left = limit.saturating_sub(wait::now().saturating_sub(began));
         place.tv_sec = (left / SECOND).cast_signed();
@@ -171,18 +194,25 @@ unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: NULL or the program's own.
-    let limit = unsafe { timeout.as_ref() }.map(|&timeout| nanoseconds(timeout));
-    // SAFETY: the program's own sets.
-    let ours = unsafe {
-        poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
-            kernel_poll(set, timeout, mask)
+    let limit = unsafe { timeout.as_ref() };
+    let is_time = limit.is_none_or(is_time);
+    let (without, given) = (Without::of(mask), timeout);
+    let mask = without.set();
+    go_on(limit.map(|&timeout| nanoseconds(timeout)), |limit| {
+        // SAFETY: the program's own sets.
+        let ours = unsafe {
+            poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
+                kernel_poll(set, timeout, mask)
+            })
+        };
+        let left = limit.map(to_timespec);
+        let timeout = if is_time { place(&left) } else { given };
+        ours.unwrap_or_else(|| {
+            next!(pselect(
+                count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
+                timeout: *const timespec, mask: *const sigset_t
+            ) -> c_int)
         })
-    };
-    ours.unwrap_or_else(|| {
-        next!(pselect(
-            count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
-            timeout: *const timespec, mask: *const sigset_t
-        ) -> c_int)
     })
 }
 
@@ -251,13 +281,15 @@ unsafe extern "C-unwind" fn epoll_wait(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    let limit = milliseconds(timeout);
-    // SAFETY: the program's own list.
-    let ours = unsafe { wait_for_events(epoll, events, count, limit, std::ptr::null()) };
-    ours.unwrap_or_else(|| {
-        next!(epoll_wait(
-            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int
-        ) -> c_int)
+    go_on(milliseconds(timeout), |limit| {
+        // SAFETY: the program's own list.
+        let ours = unsafe { wait_for_events(epoll, events, count, limit, std::ptr::null()) };
+        let timeout = to_milliseconds(limit);
+        ours.unwrap_or_else(|| {
+            next!(epoll_wait(
+                epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int
+            ) -> c_int)
+        })
     })
 }
 
@@ -269,14 +301,18 @@ unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    let limit = milliseconds(timeout);
-    // SAFETY: the program's own list.
-    let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
-    ours.unwrap_or_else(|| {
-        next!(epoll_pwait(
-            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int,
-            mask: *const sigset_t
-        ) -> c_int)
+    let without = Without::of(mask);
+    let mask = without.set();
+    go_on(milliseconds(timeout), |limit| {
+        // SAFETY: the program's own list.
+        let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
+        let timeout = to_milliseconds(limit);
+        ours.unwrap_or_else(|| {
+            next!(epoll_pwait(
+                epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int,
+                mask: *const sigset_t
+            ) -> c_int)
+        })
     })
 }
 
@@ -289,13 +325,20 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: NULL or the program's own.
-    let limit = unsafe { timeout.as_ref() }.map(|&timeout| nanoseconds(timeout));
-    // SAFETY: the program's own list.
-    let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
-    ours.unwrap_or_else(|| {
-        next!(epoll_pwait2(
-            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec,
-            mask: *const sigset_t
-        ) -> c_int)
+    let limit = unsafe { timeout.as_ref() };
+    let is_time = limit.is_none_or(is_time);
+    let (without, given) = (Without::of(mask), timeout);
+    let mask = without.set();
+    go_on(limit.map(|&timeout| nanoseconds(timeout)), |limit| {
+        // SAFETY: the program's own list.
+        let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
+        let left = limit.map(to_timespec);
+        let timeout = if is_time { place(&left) } else { given };
+        ours.unwrap_or_else(|| {
+            next!(epoll_pwait2(
+                epoll: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec,
+                mask: *const sigset_t
+            ) -> c_int)
+        })
     })
 }

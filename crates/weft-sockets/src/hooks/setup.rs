@@ -14,7 +14,7 @@ use crate::next::next;
 use crate::stream::Stream;
 use crate::table::{self, Kind};
 use crate::ways::stdio;
-use crate::{process, settings};
+use crate::{by_hand, process, settings};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -29,6 +29,9 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         }
         _ => None,
     };
+    if fd >= 0 {
+        watch_calls();
+    }
     if fd >= 0
         && let Some(ours) = ours
         && settings::enabled()
@@ -115,11 +118,37 @@ unsafe extern "C-unwind" fn accept4(
     take(accepted)
 }
 
+/// Calls by hand are seen from here on: by any socket a connection may come.
+fn watch_calls() {
+    if !process::is_borrowed() {
+        let before = errno::get();
+        by_hand::begin();
+        errno::set_raw(before);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn socketpair(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    pair: *mut c_int,
+) -> c_int {
+    let made = next!(socketpair(
+        domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int
+    ) -> c_int);
+    if made == 0 {
+        watch_calls();
+    }
+    made
+}
+
 fn take(fd: c_int) -> c_int {
     if fd < 0 || !settings::enabled() || process::is_borrowed() {
         return fd;
     }
     let before = errno::get();
+    watch_calls();
     match Stream::accepted(fd) {
         Some(stream) => {
             table::install(fd, Kind::Stream(stream));

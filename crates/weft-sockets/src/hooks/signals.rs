@@ -1,10 +1,11 @@
-//! Handlers of signals.
+//! Handlers and masks of signals.
 //!
 //! A handler may call whatever the hooks stand in front of, also where it has interrupted a hook
 //! that holds a lock. So the kernel gets a handler of ours ([`handle`]), which calls the program's,
 //! and puts that off until the interrupted thread has left its sections ([`weft_sys::Section`]).
 //! The program is told of its own handlers alone. Those for faults stay as they are: a fault cannot
-//! be put off. What is known of handlers is asked anew when one is set.
+//! be put off. What is known of handlers is asked anew when one is set. `SIGSYS` is the kernel's way
+//! to report calls by hand ([`crate::by_hand::signals`]), and no set of signals holds it off.
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
@@ -14,10 +15,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libc::{c_int, c_void, sighandler_t, siginfo_t};
+use libc::{c_int, c_void, sighandler_t, siginfo_t, sigset_t};
 use rustix::io::Errno;
 use weft_sys::{FAULTS, SignalLock};
 
+use crate::by_hand::signals::{self, Without};
 use crate::next::{Next, next};
 use crate::{errno, process};
 
@@ -120,11 +122,13 @@ unsafe extern "C-unwind" fn sigaction(
     action: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let call = |action: *const libc::sigaction| -> c_int {
+    let set = |action, old| {
         next!(sigaction(
             signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction
         ) -> c_int)
     };
+    // SAFETY: NULL or the program's own, or a copy of that.
+    let call = |action| unsafe { signals::set_action(signal, action, old, set) };
     // SAFETY: NULL or the program's own.
     let (before, done) = match unsafe { action.as_ref() } {
         None => (programs(signal), call(action)),
@@ -175,6 +179,9 @@ impl Setter {
 
     /// The same for a handler of the program's.
     fn replace(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if signal == libc::SIGSYS {
+            return set_simply(signal, handler, libc::SA_RESTART);
+        }
         let (before, old) = replace(signal, handler, 0, |handler| {
             let old = self.set(signal, handler);
             (old, old == libc::SIG_ERR)
@@ -199,6 +206,11 @@ set!(sigset, c"sigset");
 
 /// Sets a handler for one signal, which another one may interrupt, as `sysv_signal(3)` does.
 fn set_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    set_simply(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
+}
+
+/// Sets a handler with flags alone.
+fn set_simply(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if handler == libc::SIG_ERR {
         errno::set(Errno::INVAL);
         return libc::SIG_ERR;
@@ -206,7 +218,7 @@ fn set_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: a structure of integers and pointers, for which zero is valid.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
-    action.sa_flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+    action.sa_flags = flags;
     let mut old = action;
     // SAFETY: both are local variables, and the handler is the program's own.
     let done = unsafe { sigaction(signal, &raw const action, &raw mut old) };
@@ -221,4 +233,63 @@ unsafe extern "C-unwind" fn sysv_signal(signal: c_int, handler: sighandler_t) ->
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     set_once(signal, handler)
+}
+
+/// Changes the calling thread's mask by the next library's function of a name.
+macro_rules! change_mask {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            how: c_int,
+            set: *const sigset_t,
+            old: *mut sigset_t,
+        ) -> c_int {
+            signals::change_mask(how, set, old, |set, old| {
+                next!($name(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int)
+            })
+        }
+    };
+}
+change_mask!(sigprocmask);
+change_mask!(pthread_sigmask);
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
+    let without = Without::of(set);
+    let set = without.set();
+    next!(sigsuspend(set: *const sigset_t) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_attr_setsigmask_np(
+    attributes: *mut c_void,
+    set: *const sigset_t,
+) -> c_int {
+    let without = Without::of(set);
+    let set = without.set();
+    next!(pthread_attr_setsigmask_np(attributes: *mut c_void, set: *const sigset_t) -> c_int)
+}
+
+/// `SIGSYS` in the sets of the BSD functions, which have a bit for each of the first 32 signals.
+const REPORT: c_int = 1 << (libc::SIGSYS - 1);
+
+/// A mask as a word, in the manner of BSD.
+macro_rules! mask {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(mask: c_int) -> c_int {
+            let mask = mask & !REPORT;
+            next!($name(mask: c_int) -> c_int)
+        }
+    };
+}
+mask!(sigblock);
+mask!(sigsetmask);
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sighold(signal: c_int) -> c_int {
+    if signal == libc::SIGSYS {
+        return 0;
+    }
+    next!(sighold(signal: c_int) -> c_int)
 }

@@ -7,12 +7,13 @@
 use std::io::IoSliceMut;
 
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
 use weft_sys::Buffers;
+use weft_sys::calls::poll;
 
 use crate::errno;
 use crate::next::next;

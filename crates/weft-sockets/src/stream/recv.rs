@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, How};
 use weft_sys::Buffers;
+use weft_sys::calls::{poll, socket_timeout};
 
 use super::far;
 use super::send::deadline;
@@ -303,7 +304,7 @@ fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
     let left = deadline(fd, sockopt::Timeout::Recv)
         .map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN | PollFlags::RDHUP)];
-    match rustix::event::poll(&mut set, left.as_ref())? {
+    match poll(&mut set, left.as_ref())? {
         0 => Err(Errno::AGAIN),
         _ => Ok(()),
     }
@@ -311,7 +312,7 @@ fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
 
 /// How long to sleep where only the peer can end it.
 fn doze_time(fd: RawFd) -> Timespec {
-    let limit = sockopt::socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let limit = socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
     let longest = std::time::Duration::from_nanos(doze::TIME_NS);
     let time = limit.map_or(longest, |limit| limit.min(longest));
     Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }

@@ -5,9 +5,9 @@ use std::os::fd::RawFd;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::thread::futex;
 use weft_stream::Carrier;
 use weft_sys::Buffers;
+use weft_sys::calls::{Sharing, futex_wait, poll, socket_timeout};
 
 use super::far;
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
@@ -173,7 +173,7 @@ impl Stream {
                     if end.room() > 0 {
                         return Ok(());
                     }
-                    futex::wait(word, futex::Flags::empty(), value, Some(&WRITER_NAP))
+                    futex_wait(word, Sharing::Processes, value, Some(&WRITER_NAP))
                 }
                 Link::There(far) => {
                     far.want_room();
@@ -206,14 +206,14 @@ impl Stream {
 
 /// When a call that begins now has waited for as long as the socket's option allows.
 pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
-    let limit = sockopt::socket_timeout(borrow(fd), which).ok().flatten()?;
+    let limit = socket_timeout(borrow(fd), which).ok().flatten()?;
     Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
     let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
-    match rustix::event::poll(&mut set, left.as_ref()) {
+    match poll(&mut set, left.as_ref()) {
         Ok(0) => Err(Errno::AGAIN),
         Err(Errno::INTR) if process::handlers_restart() => Ok(()),
         other => other.map(drop),

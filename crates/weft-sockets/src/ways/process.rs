@@ -79,7 +79,7 @@ const STACK_AT: usize = 40;
 ///
 /// # Safety
 /// The arguments are the program's.
-pub(super) unsafe fn flags(number: c_long, a: Arguments) -> usize {
+pub(crate) unsafe fn flags(number: c_long, a: Arguments) -> usize {
     if number != libc::SYS_clone3 {
         return a[0];
     }

@@ -131,6 +131,9 @@ before the call is made, *refused* that the call fails as where an administrator
 ";
 
 const NOTES: &str = "
+By hand, as an instruction of the program's own, they are done as by `syscall()`. There
+`rt_sigprocmask`, `rt_sigaction` and `rt_sigsuspend` leave `SIGSYS` alone.
+
 Forks by number are done as `fork` is. A child that shares the memory, but is no thread of the C
 library's, keeps the process on TCP; before any other child, connections go to TCP. What keeps a
 process on TCP is said in one line with `WEFT_LOG=info`.

@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::RecvFlags;
+use weft_sys::calls::recv_bytes;
 
 use crate::sock_diag::{
     AF_INET, AF_INET6, HEADER_LEN, LOOPBACK_INDEX, NLM_F_DUMP, NLMSG_DONE, NLMSG_ERROR, Protocol,
@@ -38,7 +39,7 @@ pub(crate) fn all() -> Result<HashSet<u64>, Errno> {
         let socket = ask(&request)?;
         let mut answer = vec![0; ANSWER_LEN];
         'answers: loop {
-            let (len, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+            let len = recv_bytes(&socket, &mut answer[..], RecvFlags::empty())?;
             let mut rest = answer.get(..len).ok_or(Errno::PROTO)?;
             while let Some((kind, body, behind)) = message(rest) {
                 match kind {

@@ -5,7 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::RecvFlags;
+use weft_sys::calls::recv_bytes;
 
 use super::End;
 use crate::words::NONE;
@@ -31,11 +32,11 @@ impl End {
         // Those that have been counted come before whatever else is in the socket.
         let counted = usize::try_from(self.bells_left()).unwrap_or(AT_ONCE).min(AT_ONCE);
         if counted > 0 {
-            let (taken, _) = recv(socket, &mut bells[..counted], RecvFlags::DONTWAIT)?;
+            let taken = recv_bytes(socket, &mut bells[..counted], RecvFlags::DONTWAIT)?;
             self.count_bells(taken);
             return Ok(if taken == 0 { Heard::End } else { Heard::Bells(taken) });
         }
-        let (seen, _) = recv(socket, &mut bells, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+        let seen = recv_bytes(socket, &mut bells, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
         if seen == 0 {
             return Ok(Heard::End);
         }
@@ -47,7 +48,7 @@ impl End {
         if left == 0 {
             return Ok(Heard::Bytes);
         }
-        let (taken, _) = recv(socket, &mut bells[..left], RecvFlags::DONTWAIT)?;
+        let taken = recv_bytes(socket, &mut bells[..left], RecvFlags::DONTWAIT)?;
         self.count_bells(taken);
         Ok(Heard::Bells(taken))
     }

@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::thread::futex;
 use weft_sys::SharedLock;
+use weft_sys::calls::{Sharing, futex_wake};
 
 use super::bells::{AT_ONCE, Heard};
 use super::{Carrier, End};
@@ -72,7 +72,7 @@ impl End {
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
         if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
             self.ring_bell(socket, &held);
-            let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
+            futex_wake(self.peer.space_wanted, Sharing::Processes, u32::MAX);
         }
         for ring in [first, second] {
             let words = ring.words();

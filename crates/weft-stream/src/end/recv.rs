@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
-use rustix::thread::futex;
+use weft_sys::calls::{Sharing, futex_wake};
 use weft_sys::{Buffers, SharedGuard, SharedLock};
 
 use super::bells::Heard;
@@ -233,7 +233,7 @@ impl End {
         let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
         let wanted = self.peer.waits().take_wanted(kept);
         if wanted & WANTED_BY_FUTEX != 0 {
-            let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
+            futex_wake(self.peer.space_wanted, Sharing::Processes, u32::MAX);
         }
         wanted
     }

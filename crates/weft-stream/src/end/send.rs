@@ -3,10 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::SendFlags;
 use rustix::time::Timespec;
+use weft_sys::calls::{poll, send_bytes};
 use weft_sys::{Buffers, SharedGuard, SharedLock, Sleeper, Stage, Tag, time_stamp};
 
 use super::{BELL, End};
@@ -213,7 +214,7 @@ impl End {
             return false; // The last one is still to be heard.
         }
         let words = self.tx.words();
-        match send(socket, &BELL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match send_bytes(socket, &BELL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => {
                 words.bells.fetch_add(1, Ordering::Relaxed);
                 return true;

@@ -1,0 +1,41 @@
+//! System calls that the program makes by an instruction of its own, beside the C library.
+//!
+//! The kernel reports them (`PR_SET_SYSCALL_USER_DISPATCH`, prctl(2)): a thread that is *armed*
+//! makes system calls without a report in the C library's code alone. For any other it gets a
+//! `SIGSYS`, whose handler has the call done as `syscall()` of the same number is: by a hook, if it
+//! may reach something of ours, otherwise by the kernel.
+//!
+//! * `threads`: arming the threads that there are and those that come;
+//! * `trap`: the handler, which only changes where the thread goes on;
+//! * `landing`: where that is; `stacks`: with which stack;
+//! * `code`: whose code makes a call;
+//! * `place`: what each thread has, without a call to find it;
+//! * `signals`: `SIGSYS` is never held off, and the program does not see that;
+//! * `state`: how far it is; `pure`: what can be said without the kernel.
+//!
+//! Nothing is armed before the process has its first socket. Where the kernel does not do it all
+//! connections of the process stay on TCP, unless the user says that its programs make no such
+//! calls (`WEFT_SOCKETS_BY_HAND=trust`).
+
+#[cfg(not(test))]
+mod code;
+#[cfg(not(test))]
+mod landing;
+#[cfg(not(test))]
+mod place;
+mod pure;
+#[cfg(not(test))]
+pub(crate) mod signals;
+#[cfg(not(test))]
+mod stacks;
+#[cfg(not(test))]
+mod state;
+#[cfg(not(test))]
+pub(crate) mod threads;
+#[cfg(not(test))]
+mod trap;
+
+#[cfg(not(test))]
+use state::{State, is, tell_waiting};
+#[cfg(not(test))]
+pub(crate) use state::{begin, give_up, in_child, is_ready, read};

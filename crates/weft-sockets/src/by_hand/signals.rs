@@ -1,0 +1,405 @@
+//! `SIGSYS` is never held off, nor ignored, where calls are reported: the next report would end the
+//! process. The program sees the masks and the handler that it has set all the same.
+//!
+//! # Safety
+//! Sets and actions are the program's, as its calls promise. A set is read and written as the
+//! kernel has it, eight bytes at its beginning.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, c_long, siginfo_t, sigset_t};
+use weft_sys::raw_system_call;
+
+use super::place::own;
+use super::pure::{Mask, REPORT, changed, seen};
+use super::{State, is, threads};
+use crate::hooks::is_nowhere;
+use crate::next::next;
+use crate::ways::dispatch::Arguments;
+
+/// Bytes of a set.
+const SET_LEN: usize = size_of::<Mask>();
+
+/// Handlers of these signals are to run with `SIGSYS` held off, as the program has asked for.
+static HELD_BY_ACTION: AtomicU64 = AtomicU64::new(0);
+/// Whether `SIGSYS` has a handler of ours.
+static IS_OURS: AtomicBool = AtomicBool::new(false);
+
+/// The action that the program has asked for.
+struct Action {
+    handler: AtomicUsize,
+    flags: AtomicUsize,
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+static PROGRAMS: Action = Action {
+    handler: AtomicUsize::new(0),
+    flags: AtomicUsize::new(0),
+    restorer: AtomicUsize::new(0),
+    mask: AtomicU64::new(0),
+};
+
+/// An action as the kernel has it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelAction {
+    handler: usize,
+    flags: usize,
+    restorer: usize,
+    mask: Mask,
+}
+
+impl Action {
+    fn get(&self) -> KernelAction {
+        KernelAction {
+            handler: self.handler.load(Ordering::Relaxed),
+            flags: self.flags.load(Ordering::Relaxed),
+            restorer: self.restorer.load(Ordering::Relaxed),
+            mask: self.mask.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set(&self, action: KernelAction) {
+        self.handler.store(action.handler, Ordering::Relaxed);
+        self.flags.store(action.flags, Ordering::Relaxed);
+        self.restorer.store(action.restorer, Ordering::Relaxed);
+        self.mask.store(action.mask, Ordering::Relaxed);
+    }
+}
+
+/// Whether threads are armed, or may be later.
+fn may_report() -> bool {
+    !is(State::Off)
+}
+
+/// Whether the calling thread's program has held `SIGSYS` off.
+pub(crate) fn holds_off() -> bool {
+    own!(holds_off)
+}
+
+/// Signals that have a number here.
+const SIGNALS: std::ops::RangeInclusive<c_int> = 1..=64;
+
+fn bit(signal: c_int) -> Mask {
+    if SIGNALS.contains(&signal) { 1 << (signal - 1) } else { 0 }
+}
+
+/// `SIGSYS` gets our handler, and no handler holds it off.
+pub(super) fn begin() -> Result<(), &'static str> {
+    for signal in SIGNALS {
+        let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        let place = (&raw mut action) as usize;
+        // SAFETY: the place for the answer is a local variable.
+        let known = unsafe { raw_action(signal, 0, place) };
+        if signal == libc::SIGSYS {
+            PROGRAMS.set(action);
+        } else if known == 0 && action.handler > libc::SIG_IGN && action.mask & REPORT != 0 {
+            HELD_BY_ACTION.fetch_or(bit(signal), Ordering::Relaxed);
+            action.mask &= !REPORT;
+            let changed = (&raw const action) as usize;
+            // SAFETY: the program's own handler.
+            unsafe { raw_action(signal, changed, 0) };
+        }
+    }
+    // SAFETY: a structure of integers and pointers, for which zero is valid.
+    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
+    ours.sa_sigaction = threads::handler() as usize;
+    // The program's stack may be small where it has made one for signals. Calls go on.
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    write_mask(&raw mut ours.sa_mask, Mask::MAX);
+    let (signal, ours): (c_int, *const libc::sigaction) = (libc::SIGSYS, &raw const ours);
+    let old: *mut libc::sigaction = std::ptr::null_mut();
+    let set: c_int = next!(sigaction(
+        signal: c_int, ours: *const libc::sigaction, old: *mut libc::sigaction
+    ) -> c_int);
+    if set != 0 {
+        return Err("calls by hand cannot be seen: there is no handler for SIGSYS to be had");
+    }
+    IS_OURS.store(true, Ordering::Release);
+    let_through();
+    Ok(())
+}
+
+/// The calling thread does not hold `SIGSYS` off any more.
+pub(super) fn let_through() {
+    let (set, mut before) = (REPORT, 0);
+    // SAFETY: the places are local variables.
+    unsafe { raw_mask(libc::SIG_UNBLOCK, (&raw const set) as usize, (&raw mut before) as usize) };
+    if before & REPORT != 0 {
+        own!(holds_off = true);
+    }
+}
+
+unsafe fn raw_action(signal: c_int, new: usize, old: usize) -> isize {
+    let arguments = [signal as usize, new, old, SET_LEN, 0, 0];
+    // SAFETY: the caller's arguments.
+    unsafe { raw_system_call(libc::SYS_rt_sigaction, arguments) }
+}
+
+unsafe fn raw_mask(how: c_int, new: usize, old: usize) -> isize {
+    let arguments = [how as usize, new, old, SET_LEN, 0, 0];
+    // SAFETY: the caller's arguments.
+    unsafe { raw_system_call(libc::SYS_rt_sigprocmask, arguments) }
+}
+
+fn read_mask(set: *const sigset_t) -> Mask {
+    // SAFETY: the program's own set.
+    unsafe { set.cast::<Mask>().read_unaligned() }
+}
+
+fn write_mask(set: *mut sigset_t, mask: Mask) {
+    // SAFETY: likewise.
+    unsafe { set.cast::<Mask>().write_unaligned(mask) };
+}
+
+/// A set for the time of one call, without `SIGSYS`.
+pub(crate) struct Without {
+    given: *const sigset_t,
+    set: sigset_t,
+}
+
+impl Without {
+    /// NULL or the program's set, of which the kernel's bytes are copied.
+    pub(crate) fn of(given: *const sigset_t) -> Self {
+        // SAFETY: plain data, for which zero is valid.
+        let mut set: sigset_t = unsafe { std::mem::zeroed() };
+        if !is_nowhere(given) {
+            write_mask(&raw mut set, read_mask(given) & !REPORT);
+        }
+        Self { given, set }
+    }
+
+    /// What the call is to get.
+    pub(crate) fn set(&self) -> *const sigset_t {
+        if is_nowhere(self.given) || !may_report() { self.given } else { &raw const self.set }
+    }
+}
+
+/// Changes the calling thread's mask by `call`, which takes the sets of sigprocmask(2).
+pub(crate) fn change_mask(
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+    call: impl FnOnce(*const sigset_t, *mut sigset_t) -> c_int,
+) -> c_int {
+    if !may_report() || !new.is_null() && is_nowhere(new) {
+        return call(new, old);
+    }
+    let held = own!(holds_off);
+    // SAFETY: plain data, for which zero is valid.
+    let mut set: sigset_t = unsafe { std::mem::zeroed() };
+    let mut holds = held;
+    let mut given = new;
+    if !new.is_null() {
+        let (mask, after) = changed(how, read_mask(new), held);
+        write_mask(&raw mut set, mask);
+        (given, holds) = (&raw const set, after);
+    }
+    let result = call(given, old);
+    if result == 0 {
+        own!(holds_off = holds);
+        if !old.is_null() {
+            write_mask(old, seen(read_mask(old), held));
+        }
+    }
+    result
+}
+
+/// `rt_sigprocmask(2)` by its number: the result as the kernel has it.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(super) unsafe fn mask_by_number(a: Arguments) -> isize {
+    if a[3] != SET_LEN {
+        // SAFETY: the caller's promise.
+        return unsafe { raw_system_call(libc::SYS_rt_sigprocmask, a) };
+    }
+    let mut result = 0;
+    let (new, old) = (a[1] as *const sigset_t, a[2] as *mut sigset_t);
+    change_mask(a[0] as c_int, new, old, |new, old| {
+        // SAFETY: likewise.
+        result = unsafe { raw_mask(a[0] as c_int, new as usize, old as usize) };
+        result as c_int
+    });
+    result
+}
+
+/// `rt_sigsuspend(2)` likewise.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(super) unsafe fn suspend_by_number(a: Arguments) -> isize {
+    let set = Without::of(a[0] as *const sigset_t);
+    let arguments = [set.set() as usize, a[1], 0, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { raw_system_call(libc::SYS_rt_sigsuspend, arguments) }
+}
+
+/// sigaction(3), done by `call` unless it is about `SIGSYS`.
+///
+/// # Safety
+/// NULL or the program's own actions.
+pub(crate) unsafe fn set_action(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+    call: impl FnOnce(*const libc::sigaction, *mut libc::sigaction) -> c_int,
+) -> c_int {
+    if signal == libc::SIGSYS && IS_OURS.load(Ordering::Acquire) {
+        let before = PROGRAMS.get();
+        if !new.is_null() {
+            // SAFETY: the caller's promise.
+            let new = unsafe { &*new };
+            PROGRAMS.set(KernelAction {
+                handler: new.sa_sigaction,
+                flags: new.sa_flags as usize,
+                restorer: 0,
+                mask: read_mask(&raw const new.sa_mask),
+            });
+        }
+        // SAFETY: likewise.
+        if let Some(old) = unsafe { old.as_mut() } {
+            old.sa_sigaction = before.handler;
+            old.sa_flags = before.flags as c_int & !SA_RESTORER;
+            write_mask(&raw mut old.sa_mask, before.mask);
+        }
+        return 0;
+    }
+    if !may_report() {
+        return call(new, old);
+    }
+    let was_held = HELD_BY_ACTION.load(Ordering::Relaxed) & bit(signal) != 0;
+    // SAFETY: the caller's promise.
+    let mut copy = (!is_nowhere(new)).then(|| unsafe { new.read() });
+    let mut holds = was_held;
+    if let Some(copy) = &mut copy {
+        let mask = read_mask(&raw const copy.sa_mask);
+        holds = mask & REPORT != 0;
+        write_mask(&raw mut copy.sa_mask, mask & !REPORT);
+    }
+    let done = call(copy.as_ref().map_or(new, std::ptr::from_ref), old);
+    if done == 0 {
+        note_held(signal, holds);
+        if was_held && !old.is_null() {
+            // SAFETY: the program's own.
+            let mask = unsafe { &raw mut (*old).sa_mask };
+            write_mask(mask, read_mask(mask) | REPORT);
+        }
+    }
+    done
+}
+
+const SA_RESTORER: c_int = 0x0400_0000;
+
+fn note_held(signal: c_int, holds: bool) {
+    if holds {
+        HELD_BY_ACTION.fetch_or(bit(signal), Ordering::Relaxed);
+    } else {
+        HELD_BY_ACTION.fetch_and(!bit(signal), Ordering::Relaxed);
+    }
+}
+
+/// `rt_sigaction(2)` by its number: the result as the kernel has it.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
+    let (signal, new, old) = (a[0] as c_int, a[1], a[2]);
+    let is_odd = a[3] != SET_LEN || new != 0 && is_nowhere(new as *const c_void);
+    if is_odd || !may_report() && signal != libc::SIGSYS {
+        // SAFETY: the caller's promise.
+        return unsafe { raw_system_call(libc::SYS_rt_sigaction, a) };
+    }
+    // SAFETY: likewise.
+    let mut copy = (new != 0).then(|| unsafe { (new as *const KernelAction).read_unaligned() });
+    let place = old as *mut KernelAction;
+    crate::process::handlers_changed();
+    if signal == libc::SIGSYS {
+        let before = PROGRAMS.get();
+        if let Some(action) = copy {
+            PROGRAMS.set(action);
+        }
+        if old != 0 {
+            // SAFETY: likewise.
+            unsafe { place.write_unaligned(before) };
+        }
+        return 0;
+    }
+    let was_held = HELD_BY_ACTION.load(Ordering::Relaxed) & bit(signal) != 0;
+    let holds = copy.as_ref().map_or(was_held, |action| action.mask & REPORT != 0);
+    if let Some(action) = &mut copy {
+        action.mask &= !REPORT;
+    }
+    let given = copy.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+    // SAFETY: likewise.
+    let done = unsafe { raw_action(signal, given, old) };
+    if done == 0 {
+        note_held(signal, holds);
+        if was_held && old != 0 {
+            // SAFETY: likewise; the kernel has written it.
+            let mut action = unsafe { place.read_unaligned() };
+            action.mask |= REPORT;
+            // SAFETY: likewise.
+            unsafe { place.write_unaligned(action) };
+        }
+    }
+    done
+}
+
+/// A `SIGSYS` that is not ours: the program's action is taken.
+///
+/// # Safety
+/// The arguments are those of a handler.
+pub(super) unsafe fn forward(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let action = PROGRAMS.get();
+    match action.handler {
+        libc::SIG_IGN => {}
+        libc::SIG_DFL => end_process(),
+        handler => {
+            // SAFETY: the kernel's context.
+            let uc = unsafe { &*context.cast::<libc::ucontext_t>() };
+            let mask = (read_mask(&raw const uc.uc_sigmask) | action.mask) & !REPORT;
+            // SAFETY: the place is a local variable.
+            unsafe { raw_mask(libc::SIG_SETMASK, (&raw const mask) as usize, 0) };
+            if action.flags & libc::SA_RESETHAND as usize != 0 {
+                PROGRAMS.handler.store(libc::SIG_DFL, Ordering::Relaxed);
+            }
+            type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+            // SAFETY: the program has set it; one that takes the signal alone ignores the rest.
+            let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+            handler(signal, info, context);
+        }
+    }
+}
+
+/// What `SIGSYS` does by itself: ends the process.
+fn end_process() {
+    let action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    let place = (&raw const action) as usize;
+    // SAFETY: a local variable.
+    unsafe { raw_action(libc::SIGSYS, place, 0) };
+    // Held off while this handler runs.
+    let arguments = [std::process::id() as usize, libc::SIGSYS as usize, 0, 0, 0, 0];
+    // SAFETY: it takes no memory.
+    unsafe { raw_system_call(libc::SYS_kill as c_long, arguments) };
+}
+
+/// The thread becomes another program, which gets the mask that this one has asked for. Nothing of
+/// ours runs until the call, which is the C library's.
+pub(crate) fn before_exec() {
+    if own!(holds_off) {
+        let set = REPORT;
+        // SAFETY: the place is a local variable.
+        unsafe { raw_mask(libc::SIG_BLOCK, (&raw const set) as usize, 0) };
+    }
+}
+
+/// It has not become one.
+pub(crate) fn after_exec() {
+    if own!(holds_off) {
+        let_through();
+    }
+}

@@ -1,0 +1,277 @@
+//! Arming threads.
+//!
+//! # Safety
+//! The kernel gets the address of a byte that lives for ever, and what it says is read as it has
+//! it.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, siginfo_t};
+use rustix::io::Errno;
+use rustix::thread::nanosleep;
+use rustix::time::Timespec;
+use weft_sys::raw_system_call;
+
+use super::place::own;
+use super::{State, code, is, landing, signals, stacks, trap};
+use crate::{errno, wait};
+
+pub(super) const SET_DISPATCH: c_int = 59; // PR_SET_SYSCALL_USER_DISPATCH
+pub(super) const ON: usize = 1;
+const OFF: usize = 0;
+
+/// What all armed threads do: reports, or lets all calls through.
+pub(super) static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+
+/// Arms the calling thread, the process's first. Why that cannot be done.
+pub(super) fn arm_process() -> Result<(), &'static str> {
+    if !landing::prepare() {
+        return Err("calls by hand cannot be seen: the processor has no XSAVE");
+    }
+    code::find().ok_or("calls by hand cannot be seen: the C library is not as it is known")?;
+    stacks::prepare();
+    signals::begin()?;
+    BEGAN.store(wait::now(), Ordering::Relaxed);
+    SELECTOR.store(BLOCK, Ordering::SeqCst);
+    WANTED.store(true, Ordering::SeqCst);
+    arm()
+}
+
+/// Arms the calling thread.
+pub(super) fn arm() -> Result<(), &'static str> {
+    // In this order: the gate is the C library's from the moment that calls are reported.
+    own!(is_armed = true);
+    let [start, len] =
+        [&code::ALLOWED_START, &code::ALLOWED_LEN].map(|word| word.load(Ordering::Relaxed));
+    if dispatch(ON, start, len) == 0 {
+        return Ok(());
+    }
+    own!(is_armed = false);
+    Err("calls by hand cannot be seen: the kernel does not report them")
+}
+
+/// Has the kernel report nothing of the calling thread for now.
+pub(super) fn disarm() {
+    dispatch(OFF, 0, 0);
+}
+
+fn dispatch(mode: usize, start: usize, len: usize) -> isize {
+    let selector = if mode == OFF { 0 } else { SELECTOR.as_ptr() as usize };
+    let arguments = [SET_DISPATCH as usize, mode, start, len, selector, 0];
+    // SAFETY: a byte that lives for ever.
+    unsafe { raw_system_call(libc::SYS_prctl, arguments) }
+}
+
+/// From here on nothing is reported of any thread.
+pub(super) fn let_all_through() {
+    SELECTOR.store(ALLOW, Ordering::SeqCst);
+}
+
+/// Threads are armed as they begin.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Threads that have been asked to arm themselves, and have not: their numbers.
+static ASKED: [AtomicU32; ASKED_MAX] = [const { AtomicU32::new(0) }; ASKED_MAX];
+const ASKED_MAX: usize = 1024;
+/// How many of them there are; one more while they are being asked.
+static MISSING: AtomicUsize = AtomicUsize::new(1);
+
+/// A thread begins, by a function of the C library's.
+pub(crate) fn begun(stack: usize, stack_len: usize, holds_off: bool) {
+    own!(stack = stacks::known_part(stack, stack_len));
+    own!(holds_off = holds_off);
+    if WANTED.load(Ordering::SeqCst) && is_wanted() {
+        signals::let_through();
+        // As for the first one; if not, its calls are not seen, and the process goes to TCP.
+        if let Err(why) = arm() {
+            super::give_up();
+            crate::ways::process::keep_on_tcp(why);
+        }
+    }
+}
+
+fn is_wanted() -> bool {
+    is(State::Beginning) || is(State::Armed)
+}
+
+/// Has the process's other threads arm themselves.
+pub(super) fn arm_others() {
+    let me = own_number();
+    let Ok(list) = std::fs::read_dir("/proc/self/task") else {
+        return; // Without it the process stays on TCP: one is missing.
+    };
+    let numbers = list.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+    let mut places = ASKED.iter();
+    for number in numbers.filter(|&number| number != me) {
+        let Some(asked) = places.next() else { return };
+        MISSING.fetch_add(1, Ordering::SeqCst);
+        asked.store(number, Ordering::SeqCst);
+    }
+    ask_all();
+    MISSING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Asks those that have not answered, once more perhaps.
+fn ask_all() {
+    for asked in &ASKED {
+        let number = asked.load(Ordering::SeqCst);
+        if number != 0 && !would_be_disturbed(number) && !ask(number) {
+            answered(number); // It has ended.
+        }
+    }
+}
+
+/// Whether a thread sleeps in a call that a signal ends for the program to see. Others go on by
+/// themselves (`SA_RESTART`), or by their hooks ([`go_on`]).
+fn would_be_disturbed(number: u32) -> bool {
+    const ENDED: [libc::c_long; 8] = [
+        libc::SYS_pause,
+        libc::SYS_rt_sigsuspend,
+        libc::SYS_rt_sigtimedwait,
+        libc::SYS_semop,
+        libc::SYS_semtimedop,
+        libc::SYS_msgsnd,
+        libc::SYS_msgrcv,
+        libc::SYS_io_getevents,
+    ];
+    let found = std::fs::read_to_string(format!("/proc/self/task/{number}/syscall"));
+    let call = found.ok().and_then(|text| text.split(' ').next()?.trim().parse().ok());
+    call.is_some_and(|call: libc::c_long| ENDED.contains(&call))
+}
+
+fn own_number() -> u32 {
+    // SAFETY: it takes no memory.
+    unsafe { raw_system_call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
+/// What comes with a signal, as far as it is said by its sender.
+#[repr(C, align(8))]
+struct Question {
+    signal: c_int,
+    error: c_int,
+    code: c_int,
+    _padding: c_int,
+    pid: u32,
+    user: u32,
+    value: usize,
+    _rest: [u64; 12],
+}
+
+/// Bytes of `siginfo_t`.
+const _: () = assert!(size_of::<Question>() == 128);
+
+/// What tells our question from any other signal.
+fn sign() -> usize {
+    SELECTOR.as_ptr() as usize
+}
+
+/// Asks a thread to arm itself. Whether it is there.
+fn ask(number: u32) -> bool {
+    let (pid, signal) = (std::process::id(), libc::SIGSYS);
+    let question = Question {
+        signal,
+        error: 0,
+        code: libc::SI_QUEUE,
+        _padding: 0,
+        pid,
+        user: 0,
+        value: sign(),
+        _rest: [0; 12],
+    };
+    let place = (&raw const question) as usize;
+    let arguments = [pid as usize, number as usize, signal as usize, place, 0, 0];
+    // SAFETY: a local variable, as the kernel has it.
+    unsafe { raw_system_call(libc::SYS_rt_tgsigqueueinfo, arguments) == 0 }
+}
+
+/// A thread need not be waited for any more.
+fn answered(number: u32) {
+    for asked in &ASKED {
+        if asked.compare_exchange(number, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            MISSING.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A `SIGSYS` that no call by hand has brought: whether it is ours, by which a thread arms itself.
+pub(super) fn is_call_to_arm(info: *const siginfo_t) -> bool {
+    // SAFETY: what the kernel has written.
+    let question = unsafe { &*info.cast::<Question>() };
+    if question.code != libc::SI_QUEUE || question.value != sign() {
+        return false;
+    }
+    own!(interruptions = own!(interruptions) + 1);
+    if own!(is_armed) || is_wanted() && arm().is_ok() {
+        answered(own_number());
+    }
+    true
+}
+
+/// Signals of ours that have interrupted the calling thread.
+pub(crate) fn interruptions() -> usize {
+    own!(interruptions)
+}
+
+/// Sleeps by `call` for as long as the program has asked for, in nanoseconds, whatever signals of
+/// ours come. It has the results of C.
+pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_int) -> c_int {
+    if own!(is_armed) || is(State::Off) {
+        return call(limit); // None comes any more.
+    }
+    let until = limit.map(|limit| wait::now().saturating_add(limit));
+    let mut left = limit;
+    loop {
+        let before = own!(interruptions);
+        let result = call(left);
+        if result >= 0 || errno::last() != Errno::INTR || own!(interruptions) == before {
+            return result;
+        }
+        left = until.map(|until| until.saturating_sub(wait::now()));
+    }
+}
+
+/// When the first thread was armed, in nanoseconds.
+static BEGAN: AtomicU64 = AtomicU64::new(u64::MAX);
+/// For how long connections wait for the others from then on.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// Whether each thread's calls are seen. Waits for those that are about to be.
+#[inline]
+pub(super) fn are_all_armed() -> bool {
+    is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || wait_for_others()
+}
+
+#[cold]
+fn wait_for_others() -> bool {
+    const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+    /// Naps after which threads are asked once more.
+    const ROUND: u32 = 32;
+    for nap in 0_u32.. {
+        if is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || is(State::Off) {
+            return true;
+        }
+        if is(State::Armed) && nap % ROUND == 0 {
+            ask_all();
+        }
+        if wait::now() > BEGAN.load(Ordering::Relaxed).saturating_add(PATIENCE_NS) {
+            break;
+        }
+        let _ = nanosleep(&NAP);
+    }
+    super::tell_waiting(MISSING.load(Ordering::Acquire));
+    false
+}
+
+/// The process is a fork's child, whose only thread is the calling one.
+pub(super) fn forget_others() {
+    ASKED.iter().for_each(|asked| asked.store(0, Ordering::Relaxed));
+    MISSING.store(0, Ordering::SeqCst);
+}
+
+pub(super) fn handler() -> extern "C" fn(c_int, *mut siginfo_t, *mut c_void) {
+    trap::handle
+}

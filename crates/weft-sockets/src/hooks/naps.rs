@@ -1,0 +1,82 @@
+//! Sleeping for a time: a thread that is asked to arm itself ([`crate::by_hand`]) sleeps on.
+//!
+//! # Safety
+//! Each function has the signature of the C library's that it stands in front of, and hands its
+//! arguments on as they are. Times are the program's, as its calls promise.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_uint, clockid_t, timespec};
+
+use crate::by_hand::threads::{go_on, interruptions};
+use crate::next::next;
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
+    // SAFETY: plain data, for which zero is valid.
+    let mut left: timespec = unsafe { std::mem::zeroed() };
+    let (mut time, place) = (time, &raw mut left);
+    go_on(None, |_| {
+        let slept = next!(nanosleep(time: *const timespec, place: *mut timespec) -> c_int);
+        if slept != 0 && crate::errno::last() == rustix::io::Errno::INTR {
+            if !rest.is_null() {
+                // SAFETY: the program's own.
+                unsafe { rest.write(left) };
+            }
+            time = place;
+        }
+        slept
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
+    const MICRO: u64 = 1_000;
+    let mut time = time;
+    go_on(Some(u64::from(time) * MICRO), |left| {
+        time = left.and_then(|left| c_uint::try_from(left.div_ceil(MICRO)).ok()).unwrap_or(time);
+        next!(usleep(time: c_uint) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sleep(seconds: c_uint) -> c_uint {
+    let mut seconds = seconds;
+    loop {
+        let before = interruptions();
+        let left = next!(sleep(seconds: c_uint) -> c_int).cast_unsigned();
+        if left == 0 || interruptions() == before {
+            return left;
+        }
+        seconds = left;
+    }
+}
+
+/// Returns its error instead of setting `errno`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn clock_nanosleep(
+    clock: clockid_t,
+    flags: c_int,
+    time: *const timespec,
+    rest: *mut timespec,
+) -> c_int {
+    // SAFETY: plain data, for which zero is valid.
+    let mut left: timespec = unsafe { std::mem::zeroed() };
+    let (mut time, place) = (time, &raw mut left);
+    loop {
+        let before = interruptions();
+        let failed = next!(clock_nanosleep(
+            clock: clockid_t, flags: c_int, time: *const timespec, place: *mut timespec
+        ) -> c_int);
+        let is_relative = flags & libc::TIMER_ABSTIME == 0;
+        if failed == libc::EINTR && is_relative {
+            if !rest.is_null() {
+                // SAFETY: the program's own.
+                unsafe { rest.write(left) };
+            }
+            time = place;
+        }
+        if failed != libc::EINTR || interruptions() == before {
+            return failed;
+        }
+    }
+}
