@@ -241,6 +241,13 @@ impl Watch {
         if lacks_room && news.events & IN != 0 && is_writable(self.fd) {
             news.events |= OUT;
         }
+        let comes_behind = |(come, _): (u64, u32)| Some(come) != seen.map(|(come, _)| come);
+        if self.events & EDGE != 0 && asked & !ours & IN != 0 && self.seen.is_some_and(comes_behind)
+        {
+            // Bytes in memory behind some that TCP still has: the kernel has told of those alone.
+            news.events |= IN | (now & asked & ours);
+            news.seen = seen;
+        }
         news.events |= self.pending & asked;
         if self.events & EDGE != 0 && self.pending & asked != 0 {
             news.seen = seen;
