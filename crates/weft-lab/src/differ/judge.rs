@@ -20,7 +20,7 @@ const LINES_AFTER: usize = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// The same events of an epoll instance in each wait, in another order. `epoll_wait(2)` promises
-    /// none, and the kernel does not tell when bytes came by TCP to those that are in memory.
+    /// none, and the kernel does not tell when bytes came by TCP.
     Order,
     /// Another result.
     Result,
