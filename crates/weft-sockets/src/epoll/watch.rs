@@ -89,9 +89,14 @@ impl Watch {
         IN | RDHUP | edge | note | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
+    /// What the program waits for now: of a one-shot that has been reported, nothing.
+    pub(super) fn asked(&self) -> u32 {
+        if self.is_disabled { self.events & MODES } else { self.events }
+    }
+
     /// What the kernel has of it.
     pub(super) fn mask(&self) -> u32 {
-        let asked = if self.is_disabled { self.events & MODES } else { self.events };
+        let asked = self.asked();
         let mask = match self.registered {
             Registered::Whole => asked,
             // The peer's shutdown is an edge, whatever the program waits for.
@@ -102,7 +107,7 @@ impl Watch {
             Registered::Changes if self.is_detached && self.is_exposed => {
                 foreign::note(0) | IS_EXACT
             }
-            Registered::Changes => self.changes(self.events) | foreign::note(self.events),
+            Registered::Changes => self.changes(asked) | foreign::note(asked),
             Registered::Announced => asked | WRITE_NORMAL | IS_ANNOUNCED,
         };
         match self.registered {
