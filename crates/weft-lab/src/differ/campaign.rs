@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 
 use super::executor::Executor;
 use super::generate::generate;
-use super::judge::{Failure, Judge, Verdict};
+use super::judge::{Class, Failure, Judge, Verdict};
 use super::known::{KNOWN_SEEDS, without_known};
 use super::shrink::shrink;
 
@@ -54,6 +54,8 @@ pub struct Summary {
     pub programs: u64,
     /// Those of them that were discarded, because they are not deterministic.
     pub discarded: u64,
+    /// Those that differ by the order of events alone, if that is left out.
+    pub orders: u64,
     /// Failures that looked like one that had been reported.
     pub repeated: u64,
     /// The seeds of all that failed.
@@ -76,6 +78,9 @@ impl fmt::Display for Summary {
         )?;
         if self.repeated > 0 {
             write!(formatter, " and {} more of the same", self.repeated)?;
+        }
+        if self.orders > 0 {
+            write!(formatter, ", {} by the order of events alone", self.orders)?;
         }
         if !self.seeds.is_empty() {
             write!(formatter, ", of seeds {:?}", self.seeds)?;
@@ -145,6 +150,11 @@ impl Campaign {
             match verdict {
                 Verdict::Same => {}
                 Verdict::Nondeterministic => lock().discarded += 1,
+                Verdict::Different(failure)
+                    if self.without_known && failure.class == Class::Order =>
+                {
+                    lock().orders += 1;
+                }
                 Verdict::Different(failure) => {
                     lock().seeds.insert(seed);
                     let signature = failure.signature(&steps);

@@ -19,6 +19,9 @@ const LINES_AFTER: usize = 6;
 /// What kind of difference it is, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
+    /// The same events of an epoll instance in each wait, in another order. `epoll_wait(2)` promises
+    /// none, and the kernel does not tell when bytes came by TCP.
+    Order,
     /// Another result.
     Result,
     /// A step that ends on the kernel does not on Weft.
@@ -32,6 +35,7 @@ pub enum Class {
 impl fmt::Display for Class {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
+            Self::Order => "another order of events",
             Self::Result => "another result",
             Self::Hang => "a hang",
             Self::Crash => "a crash",
@@ -139,9 +143,34 @@ fn classify(kernel: &Observed, weft: &Observed) -> Class {
         Class::Crash
     } else if only_here("LATE") {
         Class::Hang
+    } else if in_any_order(kernel) == in_any_order(weft) {
+        Class::Order
     } else {
         Class::Result
     }
+}
+
+/// What was observed, with the events of each wait sorted. Those of an epoll instance begin with a
+/// number.
+fn in_any_order(observed: &Observed) -> Vec<(Vec<&str>, String)> {
+    observed.lines.iter().map(|line| sort_events(line)).collect()
+}
+
+fn sort_events(line: &str) -> (Vec<&str>, String) {
+    let mut parts = line.split('[');
+    let mut rest = parts.next().unwrap_or_default().to_owned();
+    let mut events = Vec::new();
+    for part in parts {
+        let (inside, after) = part.split_once(']').unwrap_or((part, ""));
+        if inside.starts_with(|letter: char| letter.is_ascii_digit()) {
+            events.push(inside);
+        } else {
+            rest += &format!("[{inside}]");
+        }
+        rest += after;
+    }
+    events.sort_unstable();
+    (events, rest)
 }
 
 impl Failure {
@@ -189,5 +218,24 @@ impl fmt::Display for Failure {
             writeln!(formatter, "weft   {line}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(kernel: &str, weft: &str) -> Class {
+        let observed = |line: &str| Observed { lines: vec![line.to_owned()] };
+        classify(&observed(kernel), &observed(weft))
+    }
+
+    #[test]
+    fn another_order_is_told_from_other_events() {
+        assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] [4 in] = 2"), Class::Order);
+        assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] = 1"), Class::Result);
+        assert_eq!(class("@9 9 -> [4 in] = 1", "@9 9 -> [4 out] = 1"), Class::Result);
+        // Of `poll` the place says which descriptor it is.
+        assert_eq!(class("@9 9 -> [] [out] = 1", "@9 9 -> [out] [] = 1"), Class::Result);
     }
 }

@@ -68,7 +68,7 @@ impl Watches {
                 if event.events & EXCLUSIVE != 0
                     || (watch.is_detached && watch.is_exposed)
                     || event.u64 != watch.data
-                    || watch.changes(event.events) != watch.changes(watch.events)
+                    || watch.changes(event.events) != watch.changes(watch.asked())
                 {
                     return None;
                 }

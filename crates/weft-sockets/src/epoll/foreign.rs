@@ -127,7 +127,9 @@ impl Watches {
                 && !is_own
                 && let Some(watch) = self.places[place].as_mut()
             {
-                watch.wait_for(epoll_event { events: entry.asked(), u64: entry.data });
+                let asked = entry.asked();
+                watch.wait_for(epoll_event { events: asked, u64: entry.data });
+                watch.is_disabled = asked & ONESHOT != 0 && asked & !MODES == 0;
                 watch.set_registered(Registered::Whole);
                 watch.is_woken = entry.asked() != entry.events; // It is to be registered again.
             }

@@ -90,9 +90,14 @@ impl Watch {
         IN | RDHUP | edge | note | (events & libc::EPOLLPRI.cast_unsigned())
     }
 
+    /// What the program waits for now: of a one-shot that has been reported, nothing.
+    pub(super) fn asked(&self) -> u32 {
+        if self.is_disabled { self.events & MODES } else { self.events }
+    }
+
     /// What the kernel has of it.
     pub(super) fn mask(&self) -> u32 {
-        let asked = if self.is_disabled { self.events & MODES } else { self.events };
+        let asked = self.asked();
         let mask = match self.registered {
             Registered::Whole => asked,
             // The peer's shutdown is an edge, whatever the program waits for.
@@ -103,7 +108,7 @@ impl Watch {
             Registered::Changes if self.is_detached && self.is_exposed => {
                 foreign::note(0) | IS_EXACT
             }
-            Registered::Changes => self.changes(self.events) | foreign::note(self.events),
+            Registered::Changes => self.changes(asked) | foreign::note(asked),
             Registered::Announced => asked | WRITE_NORMAL | IS_ANNOUNCED,
         };
         match self.registered {
@@ -241,6 +246,13 @@ impl Watch {
         let lacks_room = self.events & EDGE != 0 && asked & !ours & OUT != 0;
         if lacks_room && news.events & IN != 0 && is_writable(self.fd) {
             news.events |= OUT;
+        }
+        let comes_behind = |(come, _): (u64, u32)| Some(come) != seen.map(|(come, _)| come);
+        if self.events & EDGE != 0 && asked & !ours & IN != 0 && self.seen.is_some_and(comes_behind)
+        {
+            // Bytes in memory behind some that TCP still has: the kernel has told of those alone.
+            news.events |= IN | (now & asked & ours);
+            news.seen = seen;
         }
         news.events |= self.pending & asked;
         if self.events & EDGE != 0 && self.pending & asked != 0 {

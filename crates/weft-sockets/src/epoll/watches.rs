@@ -375,6 +375,9 @@ impl Watches {
             let is_once = watch.events & (EDGE | ONESHOT) != 0;
             if watch.registered == Registered::Announced && is_once {
                 watch.register(epoll, Registered::Whole);
+            } else if self.is_exposed && watch.is_disabled && !watch.is_kernels {
+                watch.is_exposed = true; // A child is not to be told of it again.
+                watch.register_again(epoll);
             }
             *event = epoll_event { events: news.events, u64: watch.data };
         }

@@ -131,7 +131,17 @@ impl Stream {
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
+            let carrier = end.carrier_in();
             let result = match end.try_recv(borrow(fd), rest, how) {
+                // The last that TCP carried, or memory: what has come behind it belongs to the call.
+                Ok(received)
+                    if (1..rest.len()).contains(&received)
+                        && !keep
+                        && end.carrier_in() != carrier =>
+                {
+                    let more = end.try_recv(borrow(fd), rest.after(received), how);
+                    self.with_part(received, more)
+                }
                 Err(Errno::AGAIN) => {
                     if let Some(error) = self.take_error() {
                         Err(error)
