@@ -94,8 +94,10 @@ pub(crate) fn begin_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
 }
 
+/// How many forks have begun.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 pub(crate) extern "C" fn before_fork() {
-    static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         confine::leave_all(Reason::Processes);
@@ -173,7 +175,7 @@ impl Forking {
 
 /// There is no child after all.
 pub(crate) fn fork_failed() {
-    inheritance::fork_failed(&Own);
+    inheritance::fork_failed(&Own, FORKS.load(Ordering::Relaxed));
 }
 
 pub(crate) extern "C" fn in_child() {

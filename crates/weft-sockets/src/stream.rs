@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{getpeername, getsockname};
+use rustix::net::{getpeername, getsockname, sockopt};
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
 use weft_sys::{SectionLock, SectionOnce, Spin, network_namespace};
@@ -244,14 +244,14 @@ impl Stream {
     }
 
     /// It has an end from here on.
-    fn begin(&self, end: End) {
+    fn begin(&self, fd: RawFd, end: End) {
         if self.watches.load(Ordering::Relaxed) > 0 {
             // Who watches it may be asleep by now.
             end.begin_sleep();
             self.armed_early.store(1, Ordering::Relaxed);
         }
         // By the same thread, or under the lock of `before`: it has none yet.
-        self.holding.begin(end, process::number());
+        self.holding.begin(end, process::number(), borrow(fd));
     }
 
     /// This process does not hold the end any more. Once.
@@ -306,7 +306,7 @@ impl Stream {
             let offer =
                 |registry| End::offer(registry, &tuple(fd, own, peer), &me, settings::flow());
             match registry.and_then(offer) {
-                Some(end) => self.begin(end),
+                Some(end) => self.begin(fd, end),
                 None => self.fall_back(why),
             }
         }
@@ -336,7 +336,12 @@ impl Stream {
                 self.told.note(why);
                 end.note_left(why);
             }
-            None if !self.is(Phase::Tcp) => self.fall_back(why),
+            None if !self.is(Phase::Tcp) => {
+                self.fall_back(why);
+                if let Some(end) = self.holding.bar() {
+                    end.leave(borrow(fd)); // Another thread has just connected it.
+                }
+            }
             None => {}
         }
     }
@@ -495,7 +500,7 @@ impl Stream {
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it would take the end of the stream for ours.
             before.shut.into_iter().for_each(|how| shut(Link::Here(&end), fd, how));
-            self.begin(end);
+            self.begin(fd, end);
         }
     }
 
@@ -580,6 +585,10 @@ impl inheritance::Stream for Stream {
         } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
         {
             self.fall_back(Reason::Forked);
+        } else if self.is(Phase::Fresh) && sockopt::socket_acceptconn(borrow(fd)) != Ok(true) {
+            // Either may connect it, and the other one would not be known to hold the connection.
+            self.become_phase(Phase::Tcp);
+            self.told.note(Reason::Forked);
         }
     }
 

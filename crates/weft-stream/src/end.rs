@@ -236,9 +236,27 @@ impl<K: Kernel> End<K> {
         self.add_holder(Holder::ChildOf(parent));
     }
 
-    /// The child has been born, and has this number.
-    pub fn child_born(&self, parent: u32, child: u32) {
-        self.holders().replace(Holder::ChildOf(parent), Holder::Process(child));
+    /// The child has been born, and has this number. It holds the end in the place of the child
+    /// that was expected. If none was, because the end has begun beside the fork, it joins those
+    /// who hold the end; `false` if they have gone.
+    #[must_use]
+    pub fn child_born(&self, parent: u32, child: u32) -> bool {
+        if !self.is_current() {
+            return false;
+        }
+        if self.holders().replace(Holder::ChildOf(parent), Holder::Process(child)) {
+            return true;
+        }
+        let holds = self.holders().join(Holder::Process(child));
+        fence(Ordering::SeqCst);
+        if holds && self.registry.live_generation(self.slot) != Some(self.generation) {
+            self.holders().remove(Holder::Process(child)); // Another connection's.
+            return false;
+        }
+        if holds {
+            self.own.waits().tag(None);
+        }
+        holds
     }
 
     /// There is no child after all.
@@ -257,6 +275,12 @@ impl<K: Kernel> End<K> {
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.registry.generation(self.slot) == self.generation
+    }
+
+    /// Whether the slot is this connection's, and in use.
+    #[cfg(test)]
+    pub(crate) fn is_live(&self) -> bool {
+        self.registry.live_generation(self.slot) == Some(self.generation)
     }
 
     /// The kernel's number for the socket (`SO_COOKIE`).

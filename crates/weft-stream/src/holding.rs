@@ -1,7 +1,7 @@
 //! As whom a process holds the end of a connection: one for each open socket of the process,
 //! whatever number of descriptors stands for it.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use weft_sys::SectionOnce;
 
@@ -17,6 +17,8 @@ pub struct Holding<K: Kernel = Linux> {
     holder: AtomicU32,
     /// The last fork that it has been told of.
     fork: AtomicU32,
+    /// Others may hold the socket whom nobody has counted: no end may begin.
+    is_barred: AtomicBool,
 }
 
 impl<K: Kernel> Default for Holding<K> {
@@ -29,7 +31,12 @@ impl<K: Kernel> Holding<K> {
     /// Of a socket that has no end yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { end: SectionOnce::new(), holder: AtomicU32::new(0), fork: AtomicU32::new(0) }
+        Self {
+            end: SectionOnce::new(),
+            holder: AtomicU32::new(0),
+            fork: AtomicU32::new(0),
+            is_barred: AtomicBool::new(false),
+        }
     }
 
     /// Of a socket that another process had, or another program in this one: the process `pid` has
@@ -38,7 +45,7 @@ impl<K: Kernel> Holding<K> {
     pub fn inherited(end: End<K>, pid: u32) -> Self {
         end.revoke_of(pid);
         let holding = Self::new();
-        holding.begin(end, pid);
+        holding.set(end, pid);
         holding
     }
 
@@ -48,18 +55,45 @@ impl<K: Kernel> Holding<K> {
         self.end.get()
     }
 
-    /// The socket has an end from here on, and the process `pid` has been counted. An end that it
-    /// has already stays. One thread at a time calls it.
-    pub fn begin(&self, end: End<K>, pid: u32) {
+    /// The socket has an end from here on, and the process `pid` has been counted. If another
+    /// thread has given the socket to somebody meanwhile, the end goes on over TCP at once. An end
+    /// that it has already stays. One thread at a time calls it.
+    pub fn begin(&self, end: End<K>, pid: u32, socket: K::Socket<'_>) {
+        // Before another thread can use it: whoever has barred it has not asked for what it holds.
+        if self.is_barred.load(Ordering::Acquire) {
+            end.leave(socket);
+        }
+        self.set(end, pid);
+        fence(Ordering::SeqCst); // Of this and `bar`, one sees the other.
+        if self.is_barred.load(Ordering::Relaxed) {
+            end.leave(socket);
+        }
+    }
+
+    fn set(&self, end: End<K>, pid: u32) {
         if self.end.set(end).is_ok() {
             self.holder.store(pid, Ordering::Release);
         }
+    }
+
+    /// Somebody gets the socket, which has had no end just now, and is not counted: it may have
+    /// none, or one that goes on over TCP at once. Returns the end that it has got meanwhile.
+    pub fn bar(&self) -> Option<&End<K>> {
+        self.is_barred.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.end()
     }
 
     /// Whether this process counts as a holder.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holder.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the process counts by this number: a child just born has its parent's in it.
+    #[cfg(test)]
+    pub(crate) fn is_held_by(&self, pid: u32) -> bool {
+        self.holder.load(Ordering::Acquire) == pid
     }
 
     /// This process does not hold the end any more. Once.
@@ -98,6 +132,18 @@ impl<K: Kernel> Holding<K> {
         holds
     }
 
+    /// What a child gets of it by `fork`, which copies memory.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> Self {
+        let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::Relaxed));
+        Self {
+            end: self.end.clone(),
+            holder: copy(&self.holder),
+            fork: copy(&self.fork),
+            is_barred: AtomicBool::new(self.is_barred.load(Ordering::Relaxed)),
+        }
+    }
+
     /// Whether the socket has not been told of this fork yet: several descriptors may stand for it,
     /// and a `fork` counts once.
     #[must_use]
@@ -105,24 +151,28 @@ impl<K: Kernel> Holding<K> {
         self.fork.swap(fork, Ordering::Relaxed) != fork
     }
 
-    /// The child that the process `parent` was to have has not been born.
-    pub(crate) fn not_forked(&self, parent: u32) {
-        if self.fork.swap(0, Ordering::Relaxed) != 0
+    /// The child that the process `parent` was to have by the fork of this number has not been born.
+    /// One that the end was not told of is not taken back.
+    pub(crate) fn not_forked(&self, fork: u32, parent: u32) {
+        let told = self.fork.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if told.is_ok()
             && let Some(end) = self.end()
         {
             end.expect_no_child(parent);
         }
     }
 
-    /// This is the child of `parent`, just born, and its number is `child`.
-    pub(crate) fn forked(&self, parent: u32, child: u32) {
+    /// This is the child of `parent`, just born, and its number is `child`. `false`: it cannot hold
+    /// the end, which has begun beside the fork, and whose holders have gone.
+    pub(crate) fn forked(&self, parent: u32, child: u32) -> bool {
         let turned =
             self.holder.compare_exchange(parent, child, Ordering::AcqRel, Ordering::Relaxed);
-        if turned.is_ok()
-            && let Some(end) = self.end()
-        {
-            end.child_born(parent, child);
+        let Some(end) = self.end().filter(|_| turned.is_ok()) else { return true };
+        let holds = end.child_born(parent, child);
+        if !holds {
+            self.holder.store(0, Ordering::Release);
         }
+        holds
     }
 
     /// The last descriptor of this process is about to be closed. The slot is given back by
@@ -130,11 +180,11 @@ impl<K: Kernel> Holding<K> {
     /// the kernel keeps the socket for it.
     pub fn closing(&self, socket: K::Socket<'_>) {
         let Some(end) = self.end() else { return };
-        let unread = end.unread() > 0;
         if end.part() {
             end.hush(socket); // A process that goes on may be asleep until its wakeup.
         }
-        if unread && end.is_sole_holder() {
+        // Another thread may be reading all the while.
+        if end.unread() > 0 && end.is_sole_holder() {
             // As TCP does when the closing end has not read everything: a reset.
             K::reset_at_close(socket);
         }
@@ -147,11 +197,10 @@ impl<K: Kernel> Holding<K> {
             return; // It stays open by another descriptor, or has been dealt with.
         }
         if let Some(end) = self.end().filter(|end| end.is_sole_holder()) {
-            let unread = end.unread() > 0;
             leave();
             end.part();
             end.hush(socket);
-            if unread {
+            if end.unread() > 0 {
                 K::reset_at_close(socket);
             }
         }

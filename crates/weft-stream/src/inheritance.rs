@@ -23,7 +23,8 @@ pub trait Stream {
     /// The end that it has, and as whom.
     fn holding(&self) -> &Holding<Self::Kernel>;
 
-    /// Has the connection go on over TCP, in whatever way it has been carried.
+    /// Has the connection go on over TCP, in whatever way it has been carried. One that has no end
+    /// yet is barred from having one ([`Holding::bar`]).
     fn leave(&self, fd: RawFd, why: Reason);
 
     /// The same, for a process that has nothing of this one's memory.
@@ -191,7 +192,7 @@ fn start_with<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> boo
 fn rest_of<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
     // Between hosts the window is this process's, which may go on reading.
     let Some(end) = stream.holding().end().filter(|end| !end.is_over()) else { return false };
-    end.hush(process.socket(fd));
+    hush_if_empty(end, process.socket(fd));
     if end.is_over() {
         return false;
     }
@@ -217,26 +218,33 @@ pub fn before_fork<D: Descriptors>(process: &D, fork: u32) {
             stream.before_fork(fd);
             match stream.holding().end() {
                 Some(end) => end.expect_child(process.pid()),
-                None => stream.forking_without_end(fd),
+                None => {
+                    stream.forking_without_end(fd);
+                    // Another thread may be about to connect it.
+                    stream.holding().bar().map(|end| end.expect_child(process.pid()));
+                }
             }
         });
     }
 }
 
-/// There is no child after all.
-pub fn fork_failed<D: Descriptors>(process: &D) {
+/// There is no child by the `fork` of this number after all.
+pub fn fork_failed<D: Descriptors>(process: &D, fork: u32) {
     for fd in process.streams() {
-        process.with(fd, |stream| stream.holding().not_forked(process.pid()));
+        process.with(fd, |stream| stream.holding().not_forked(fork, process.pid()));
     }
 }
 
 /// This is the child of `parent`, just born.
 pub fn in_child<D: Descriptors>(process: &D, parent: u32) {
     for fd in process.streams() {
-        process.with(fd, |stream| {
-            stream.holding().forked(parent, process.pid());
+        let holds = process.with(fd, |stream| {
             stream.born();
+            stream.holding().forked(parent, process.pid())
         });
+        if holds == Some(false) {
+            process.forget(fd);
+        }
     }
 }
 
@@ -247,7 +255,16 @@ pub fn pass_on<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) {
     stream.hand_on(fd, Reason::PassedOn);
     if let Some(end) = stream.holding().end() {
         end.pass_on();
-        end.hush(process.socket(fd));
+        hush_if_empty(end, process.socket(fd));
+    }
+}
+
+/// Takes the wakeups from a connection that has left memory, unless something is unread there: then
+/// another process or thread may be about to be woken by them, and whoever reads what is in memory
+/// takes them afterwards.
+fn hush_if_empty<K: Kernel>(end: &End<K>, socket: K::Socket<'_>) {
+    if end.unread() == 0 {
+        end.hush(socket);
     }
 }
 
