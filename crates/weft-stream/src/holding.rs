@@ -136,8 +136,12 @@ impl<K: Kernel> Holding<K> {
     #[cfg(test)]
     pub(crate) fn copied(&self) -> Self {
         let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::Relaxed));
+        let end = SectionOnce::new();
+        if let Some(begun) = self.end() {
+            end.set(*begun).expect("it is new");
+        }
         Self {
-            end: self.end.clone(),
+            end,
             holder: copy(&self.holder),
             fork: copy(&self.fork),
             is_barred: AtomicBool::new(self.is_barred.load(Ordering::Relaxed)),
