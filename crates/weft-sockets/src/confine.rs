@@ -6,9 +6,11 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
+use weft_stream::inheritance;
+
 use crate::datagram::Why;
+use crate::handover::Own;
 use crate::reason::Reason;
-use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::{by_hand, epoll, errno, remote, settings};
 
@@ -37,16 +39,10 @@ pub(crate) fn leave_all(why: Reason) {
     if !settings::enabled() {
         return;
     }
+    inheritance::leave_all(&Own, why);
     for fd in table::within(0, u32::MAX) {
-        match table::find(fd).as_deref() {
-            Some(Kind::Stream(stream)) => {
-                stream.leave(fd, why);
-                if let Some(end) = stream.end() {
-                    end.hush(borrow(fd));
-                }
-            }
-            Some(Kind::Datagram(datagram)) => datagram.leave(Why::Confined),
-            Some(Kind::Epoll(_)) | None => {}
+        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref() {
+            datagram.leave(Why::Confined);
         }
     }
 }

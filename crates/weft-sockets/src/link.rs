@@ -58,14 +58,6 @@ both! {
 }
 
 impl<'a> Link<'a> {
-    /// The socket is being passed to another process, which holds it, too.
-    pub(crate) fn pass_on(self) {
-        match self {
-            Self::Here(end) => end.pass_on(),
-            Self::There(far) => far.retain(),
-        }
-    }
-
     /// Takes part in what the peer wants, as [`End::advance`]; what one on another host wants, a
     /// thread does.
     #[inline]

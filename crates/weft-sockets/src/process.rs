@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::{c_int, c_long};
 use rustix::net::{SocketType, sockopt};
-use weft_stream::{End, Owner, Process};
+use weft_stream::{Owner, Process, inheritance};
 use weft_sys::Spin;
 use weft_sys::calls::socket_cookie;
 
 use crate::datagram::Datagram;
+use crate::handover::Own;
 use crate::hooks::files;
 use crate::reason::Reason;
-use crate::stream::{self, Stream, borrow};
+use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
 use crate::{by_hand, confine, epoll, errno, extended, hooks, remote, settings, ways};
@@ -95,19 +96,19 @@ pub(crate) fn begin_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
 }
 
+/// How many forks have begun.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
 pub(crate) extern "C" fn before_fork() {
-    static FORKS: AtomicU32 = AtomicU32::new(0);
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         confine::leave_all(Reason::Processes);
     }
     remote::finish(); // A child would hold their sockets open.
+    inheritance::before_fork(&Own, fork);
     for fd in table::within(0, u32::MAX) {
-        let Some(held) = table::find(fd) else { continue };
-        match &*held {
-            Kind::Stream(stream) => stream.forking(fd, fork),
-            Kind::Datagram(datagram) => datagram.forking(fork),
-            Kind::Epoll(_) => {}
+        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref() {
+            datagram.forking(fork);
         }
     }
     // An instance's lock is held where a connection goes back to TCP, which takes back promises.
@@ -176,7 +177,7 @@ impl Forking {
 
 /// There is no child after all.
 pub(crate) fn fork_failed() {
-    for_each_stream(|_, stream| stream.not_forked());
+    inheritance::fork_failed(&Own, FORKS.load(Ordering::Relaxed));
 }
 
 pub(crate) extern "C" fn in_child() {
@@ -188,7 +189,7 @@ pub(crate) extern "C" fn in_child() {
     renew_proof();
     weft_sys::forget_thread();
     settings::enter();
-    for_each_stream(|_, stream| stream.forked(parent));
+    inheritance::in_child(&Own, parent);
     remote::forked();
     epoll::forked();
     promised::forked();
@@ -196,17 +197,6 @@ pub(crate) extern "C" fn in_child() {
         // Bytes that have come into memory are still read from there.
         weft_sys::hide_threads();
         settings::disable();
-    }
-}
-
-/// Does something with each TCP socket, by each of its descriptors.
-pub(crate) fn for_each_stream(mut act: impl FnMut(RawFd, &Stream)) {
-    for fd in table::within(0, u32::MAX) {
-        if let Some(held) = table::find(fd)
-            && let Kind::Stream(stream) = &*held
-        {
-            act(fd, stream);
-        }
     }
 }
 
@@ -354,28 +344,7 @@ fn inherit() {
 /// Goes on with the connection of a TCP socket that this process has got from another one or from
 /// the program that it was before, if there is something of it in memory.
 pub(crate) fn adopt(fd: RawFd) {
-    if sockopt::socket_type(borrow(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
-        return;
-    }
-    let Ok(cookie) = socket_cookie(borrow(fd)) else { return };
-    let is_same = |other: &RawFd| socket_cookie(borrow(*other)) == Ok(cookie);
-    if let Some(held) = table::within(0, u32::MAX).find(is_same).and_then(table::find) {
-        // By another descriptor it is here already.
-        if let Kind::Stream(stream) = &*held
-            && let Some(end) = stream.end()
-        {
-            end.received_again();
-        }
-        return table::share(&held, fd);
-    }
-    let numbers = (weft_sys::network_namespace(borrow(fd)), cookie);
-    let find = |ends| End::inherited(settings::registry()?, ends, numbers, number());
-    match stream::addresses(fd).and_then(find) {
-        // All of it is the kernel's.
-        Some(end) if end.is_over() => drop(end.release(number())),
-        Some(end) => table::install(fd, Kind::Stream(Stream::inherited(end))),
-        None => {}
-    }
+    inheritance::adopt(&Own, fd);
 }
 
 /// Whether a socket is of IPv4 or IPv6.

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{End, Role, Tuple, is_local};
+use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
 use weft_sys::calls::{file_flags, poll};
 use weft_sys::{SectionLock, SectionOnce, Spin, network_namespace};
 
@@ -65,7 +65,8 @@ enum Phase {
 pub(crate) struct Stream {
     phase: AtomicU32,
     told: Told,
-    end: SectionOnce<End>,
+    /// Its end, if the peer is on this host, and as whom this process holds it.
+    holding: Holding,
     /// Its end, if the peer is on another host.
     far: SectionOnce<Arc<Far>>,
     before: SectionLock<Before>,
@@ -91,10 +92,6 @@ pub(crate) struct Stream {
     files: AtomicU32,
     /// When a program that does not wait has last had the kernel asked, in nanoseconds.
     asked: AtomicU64,
-    /// The last fork that it has been told of.
-    fork: AtomicU32,
-    /// The number by which this process holds the end; 0: not, or not any more.
-    holder: AtomicU32,
     /// What it has in extended mode.
     extended: SectionOnce<Box<Extended>>,
 }
@@ -145,7 +142,7 @@ impl Stream {
         Self {
             phase: AtomicU32::new(phase as u32),
             told: Told::new(),
-            end: SectionOnce::new(),
+            holding: Holding::new(),
             far: SectionOnce::new(),
             before: SectionLock::new(Before::default()),
             spin_in: Spin::new(),
@@ -160,8 +157,6 @@ impl Stream {
             announced: AtomicU32::new(0),
             files: AtomicU32::new(0),
             asked: AtomicU64::new(0),
-            fork: AtomicU32::new(0),
-            holder: AtomicU32::new(0),
             extended: SectionOnce::new(),
         }
     }
@@ -173,10 +168,9 @@ impl Stream {
 
     /// A socket that somebody else had, and its end.
     pub(crate) fn inherited(end: End) -> Self {
-        let stream = Self::new(Phase::Connecting);
-        end.revoke_of(process::number());
-        stream.holder.store(process::number(), Ordering::Relaxed);
-        let _ = stream.end.set(end); // It is fresh.
+        let holding = Holding::inherited(end, process::number());
+        let mut stream = Self::new(Phase::Connecting);
+        stream.holding = holding;
         stream
     }
 
@@ -221,13 +215,13 @@ impl Stream {
     /// Its end, if it has one.
     #[inline]
     pub(crate) fn end(&self) -> Option<&End> {
-        self.end.get()
+        self.holding.end()
     }
 
     /// Its end, wherever the other one is.
     #[inline]
     pub(crate) fn link(&self) -> Option<Link<'_>> {
-        match self.end.get() {
+        match self.end() {
             Some(end) => Some(Link::Here(end)),
             None => self.far().map(Link::There),
         }
@@ -256,26 +250,19 @@ impl Stream {
     }
 
     /// It has an end from here on.
-    fn begin(&self, end: End) {
+    fn begin(&self, fd: RawFd, end: End) {
         if self.watches.load(Ordering::Relaxed) > 0 {
             // Who watches it may be asleep by now.
             end.begin_sleep();
             self.armed_early.store(1, Ordering::Relaxed);
         }
         // By the same thread, or under the lock of `before`: it has none yet.
-        if self.end.set(end).is_ok() {
-            self.holder.store(process::number(), Ordering::Release);
-        }
+        self.holding.begin(end, process::number(), borrow(fd));
     }
 
     /// This process does not hold the end any more. Once.
     pub(crate) fn let_go(&self) {
-        let holder = self.holder.swap(0, Ordering::AcqRel);
-        if holder != 0
-            && let Some(end) = self.end()
-        {
-            end.release(holder);
-        }
+        self.holding.let_go();
     }
 
     /// Who watches it looks at the rings now.
@@ -327,7 +314,7 @@ impl Stream {
             let offer =
                 |registry| End::offer(registry, &tuple(fd, own, peer), &me, settings::flow());
             match registry.and_then(offer) {
-                Some(end) => self.begin(end),
+                Some(end) => self.begin(fd, end),
                 None => self.fall_back(why),
             }
         }
@@ -357,7 +344,12 @@ impl Stream {
                 self.told.note(why);
                 end.note_left(why);
             }
-            None if !self.is(Phase::Tcp) => self.fall_back(why),
+            None if !self.is(Phase::Tcp) => {
+                self.fall_back(why);
+                if let Some(end) = self.holding.bar() {
+                    end.leave(borrow(fd)); // Another thread has just connected it.
+                }
+            }
             None => {}
         }
     }
@@ -368,65 +360,12 @@ impl Stream {
         self.told.tell(fd, self.end(), true);
     }
 
-    /// The program that this process is about to become holds the end in its place.
-    pub(crate) fn hand_over(&self) {
-        let holder = self.holder.swap(0, Ordering::AcqRel);
-        if holder != 0
-            && let Some(end) = self.end()
-        {
-            end.revoke_of(holder); // The memory goes.
-            end.hand_over(holder);
-        }
-    }
-
-    /// The process has not become another program, and holds the end again. `false` if there is no
-    /// connection any more that it could hold.
-    pub(crate) fn hold_again(&self) -> bool {
-        let Some(end) = self.end() else { return true };
-        let own = process::number();
-        if self.holder.compare_exchange(0, own, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return true; // By another descriptor it does already.
-        }
-        let holds = end.hold_again(own);
-        if !holds {
-            self.holder.store(0, Ordering::Release);
-        }
-        holds
-    }
-
-    /// The socket is about to be closed because this process becomes another program.
-    pub(crate) fn closing_by_exec(&self, fd: RawFd) {
-        if self.holder.load(Ordering::Acquire) == 0 {
-            return; // It stays open by another descriptor, or has been dealt with.
-        }
-        if let Some(end) = self.end().filter(|end| end.is_sole_holder()) {
-            let unread = end.unread() > 0;
-            // Should the program not start, the connection goes on over TCP.
-            self.leave(fd, Reason::Started);
-            end.part();
-            end.hush(borrow(fd));
-            if unread {
-                let _ = sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
-            }
-        }
-        self.let_go();
-    }
-
     /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
     pub(crate) fn has_rest(&self) -> bool {
         match self.link() {
             Some(Link::Here(end)) => !end.is_over(),
             Some(Link::There(far)) => far.has_rest(),
             None => false,
-        }
-    }
-
-    /// The socket goes to another program, which does not have the window of a connection between
-    /// hosts.
-    pub(crate) fn hand_on(&self, fd: RawFd, why: Reason) {
-        self.leave(fd, why);
-        if let Some(far) = self.far() {
-            far.hand_on(borrow(fd));
         }
     }
 
@@ -442,56 +381,6 @@ impl Stream {
         self.become_phase(Phase::Tcp);
         self.told.note(why);
         fall_back(why);
-    }
-
-    /// A relative will be born that knows as much as we do: what is not in shared memory cannot be
-    /// counted any more. Several descriptors may stand for the socket; a `fork` counts once.
-    pub(crate) fn forking(&self, fd: RawFd, fork: u32) {
-        if self.fork.swap(fork, Ordering::Relaxed) == fork {
-            return;
-        }
-        if self.is(Phase::Candidate) {
-            self.wait_for_offer(fd);
-        }
-        match self.link() {
-            Some(Link::Here(end)) => end.expect_child(process::number()),
-            Some(Link::There(far)) => {
-                // The queue pair stays the parent's.
-                far.leave(borrow(fd));
-                far.retain();
-            }
-            // Of two that both count from the beginning, each would miss what the other moves.
-            None if self.is(Phase::Foreign)
-                || self.is(Phase::Candidate)
-                || self.is(Phase::Connecting) =>
-            {
-                self.fall_back(Reason::Forked);
-            }
-            None => {}
-        }
-    }
-
-    /// The child that was to be born has not been: several descriptors may stand for the socket.
-    pub(crate) fn not_forked(&self) {
-        if self.fork.swap(0, Ordering::Relaxed) != 0
-            && let Some(Link::Here(end)) = self.link()
-        {
-            end.expect_no_child(process::number());
-        }
-    }
-
-    /// This is a child just born of `parent`: queue pairs are the parent's.
-    pub(crate) fn forked(&self, parent: u32) {
-        let (was, now) = (parent, process::number());
-        let turned = self.holder.compare_exchange(was, now, Ordering::AcqRel, Ordering::Relaxed);
-        if turned.is_ok()
-            && let Some(end) = self.end()
-        {
-            end.child_born(parent, now);
-        }
-        if let Some(far) = self.far.get() {
-            far.disown();
-        }
     }
 
     /// Looks for an offer until there is one or it is unlikely to come.
@@ -618,7 +507,7 @@ impl Stream {
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it would take the end of the stream for ours.
             before.shut.into_iter().for_each(|how| shut(Link::Here(&end), fd, how));
-            self.begin(end);
+            self.begin(fd, end);
         }
     }
 
@@ -631,18 +520,10 @@ impl Stream {
             self.fall_back(Reason::Peer);
         }
         self.told.tell(fd, self.end(), true);
-        let Some(end) = self.end() else { return };
-        zcopy::promised::reclaim(self);
-        let unread = end.unread() > 0;
-        if end.part() {
-            end.hush(borrow(fd)); // A relative that goes on may be asleep until its bell.
+        if self.end().is_some() {
+            zcopy::promised::reclaim(self);
         }
-        if unread && end.is_sole_holder() {
-            // As TCP does when the closing end has not read everything: a reset.
-            let _ = sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
-        }
-        // The slot is given back with the last reference: a call of another thread may be under
-        // way, as the kernel keeps the socket for it.
+        self.holding.closing(borrow(fd));
     }
 
     /// `shutdown(2)`, before the kernel is told.
@@ -667,6 +548,62 @@ impl Stream {
             |held| matches!(&*held, Kind::Stream(stream) if std::ptr::eq(stream, self)),
         );
         if same { Ok(()) } else { Err(Errno::BADF) }
+    }
+}
+
+/// As [`weft_stream::inheritance`] sees it.
+impl inheritance::Stream for Stream {
+    type Kernel = Linux;
+
+    fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    fn leave(&self, fd: RawFd, why: Reason) {
+        self.leave(fd, why);
+    }
+
+    /// What gets the socket does not have the window of a connection between hosts.
+    fn hand_on(&self, fd: RawFd, why: Reason) {
+        self.leave(fd, why);
+        if let Some(far) = self.far() {
+            far.hand_on(borrow(fd));
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.is_tcp()
+    }
+
+    fn before_fork(&self, fd: RawFd) {
+        if self.is(Phase::Candidate) {
+            self.wait_for_offer(fd);
+        }
+    }
+
+    /// A child will be born that knows as much as this process does: what is not in shared memory
+    /// cannot be counted any more. Of two that both count from the beginning, each would miss what
+    /// the other moves.
+    fn forking_without_end(&self, fd: RawFd) {
+        if let Some(far) = self.far() {
+            // The queue pair stays the parent's.
+            far.leave(borrow(fd));
+            far.retain();
+        } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
+        {
+            self.fall_back(Reason::Forked);
+        } else if self.is(Phase::Fresh) && sockopt::socket_acceptconn(borrow(fd)) != Ok(true) {
+            // Either may connect it, and the other one would not be known to hold the connection.
+            self.become_phase(Phase::Tcp);
+            self.told.note(Reason::Forked);
+        }
+    }
+
+    /// Queue pairs are the parent's.
+    fn born(&self) {
+        if let Some(far) = self.far.get() {
+            far.disown();
+        }
     }
 }
 

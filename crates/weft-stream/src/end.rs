@@ -15,18 +15,17 @@ mod recv;
 mod send;
 mod sleep;
 
+use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::process::geteuid;
-use weft_sys::calls::{set_tcp_cork, set_tcp_nodelay, tcp_cork, tcp_nodelay};
 use weft_sys::{SharedGuard, SharedLock};
 
 use crate::flow::{Flow, Queue};
 use crate::grants::Grants;
 use crate::holders::{Holder, Holders};
+use crate::kernel::{Kernel, Linux};
 use crate::layout::{entry, entry_at, side, totals};
 use crate::limits::WRITABLE_LEN;
 use crate::registry::Registry;
@@ -58,7 +57,7 @@ pub enum Carrier {
 
 /// One end of a connection that is, or may be, carried by shared memory.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
+pub struct End<K: Kernel = Linux> {
     registry: &'static Registry,
     slot: usize,
     generation: u32,
@@ -69,9 +68,10 @@ pub struct End {
     rx: Queue,
     sources_out: Sources,
     sources_in: Sources,
+    kernel: PhantomData<K>,
 }
 
-impl End {
+impl<K: Kernel> End<K> {
     /// The connector's end of a connection just made: offers it, with the flow control that it
     /// prefers. `None` if there is no room.
     #[must_use]
@@ -81,7 +81,7 @@ impl End {
         me: &Process,
         flow: Flow,
     ) -> Option<Self> {
-        let (slot, generation) = registry.take(tuple)?;
+        let (slot, generation) = registry.take::<K>(tuple)?;
         // Credits stand for buffers, which have to be there.
         let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
@@ -167,7 +167,14 @@ impl End {
             rx: Queue::of(registry, slot, role.other(), flow),
             sources_out: Sources::of(registry, slot, role),
             sources_in: Sources::of(registry, slot, role.other()),
+            kernel: PhantomData,
         }
+    }
+
+    /// Takes one of the locks of a slot. `None`: the calling thread has it already.
+    #[inline]
+    fn lock(word: &'static AtomicU32) -> Option<SharedGuard<'static, K>> {
+        SharedLock::of(word).lock()
     }
 
     fn introduce(&self, me: &Process) {
@@ -221,7 +228,7 @@ impl End {
     /// Whether a new program of this process's user would find the connection.
     #[must_use]
     pub fn can_be_found(&self) -> bool {
-        self.registry.user() == geteuid().as_raw() && self.registry.is_own()
+        self.registry.user() == K::user() && K::is_own(self.registry)
     }
 
     /// The process `parent` is about to have a child, which will hold the socket, too.
@@ -229,9 +236,27 @@ impl End {
         self.add_holder(Holder::ChildOf(parent));
     }
 
-    /// The child has been born, and has this number.
-    pub fn child_born(&self, parent: u32, child: u32) {
-        self.holders().replace(Holder::ChildOf(parent), Holder::Process(child));
+    /// The child has been born, and has this number. It holds the end in the place of the child
+    /// that was expected. If none was, because the end has begun beside the fork, it joins those
+    /// who hold the end; `false` if they have gone.
+    #[must_use]
+    pub fn child_born(&self, parent: u32, child: u32) -> bool {
+        if !self.is_current() {
+            return false;
+        }
+        if self.holders().replace(Holder::ChildOf(parent), Holder::Process(child)) {
+            return true;
+        }
+        let holds = self.holders().join(Holder::Process(child));
+        fence(Ordering::SeqCst);
+        if holds && self.registry.live_generation(self.slot) != Some(self.generation) {
+            self.holders().remove(Holder::Process(child)); // Another connection's.
+            return false;
+        }
+        if holds {
+            self.own.waits().tag(None);
+        }
+        holds
     }
 
     /// There is no child after all.
@@ -250,6 +275,12 @@ impl End {
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.registry.generation(self.slot) == self.generation
+    }
+
+    /// Whether the slot is this connection's, and in use.
+    #[cfg(test)]
+    pub(crate) fn is_live(&self) -> bool {
+        self.registry.live_generation(self.slot) == Some(self.generation)
     }
 
     /// The kernel's number for the socket (`SO_COOKIE`).
@@ -311,21 +342,21 @@ impl End {
     /// Takes part: from here on this process looks at the rings as well as at the socket. Moves the
     /// own direction to the rings as soon as the peer does the same.
     #[inline]
-    pub fn advance(&self, socket: BorrowedFd<'_>) {
+    pub fn advance(&self, socket: K::Socket<'_>) {
         if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
             self.agree(socket);
         }
     }
 
     #[cold]
-    fn agree(&self, socket: BorrowedFd<'_>) {
-        if let Some(held) = SharedLock::on(self.tx.words().lock).lock() {
+    fn agree(&self, socket: K::Socket<'_>) {
+        if let Some(held) = Self::lock(self.tx.words().lock) {
             self.agree_held(socket, &held);
         }
     }
 
     /// Whether the own direction is carried by the rings now. Its lock is held.
-    fn agree_held(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) -> bool {
+    fn agree_held(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) -> bool {
         if self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
             return true;
         }
@@ -346,14 +377,11 @@ impl End {
     }
 
     /// Moves the own direction to the rings. Its lock is held, and the peer looks at them.
-    fn switch(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) {
+    fn switch(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) {
         let words = self.tx.words();
         // A bell must not wait for others to go with it.
-        let set = [(Delays::NODELAY, tcp_nodelay(socket)), (Delays::CORK, tcp_cork(socket))];
-        set.into_iter()
-            .for_each(|(option, on)| Delays(self.own.delays).set(option, on == Ok(true)));
-        let _ = set_tcp_cork(socket, false);
-        let _ = set_tcp_nodelay(socket, true);
+        let before = [Delays::NODELAY, Delays::CORK].into_iter().zip(K::undelay(socket));
+        before.for_each(|(option, on)| Delays(self.own.delays).set(option, on));
         words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
         if self.role == Role::Connector {
             self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);

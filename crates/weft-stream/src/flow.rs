@@ -210,7 +210,9 @@ mod tests {
         let registry: &'static Registry =
             Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let (slot, _) = registry.take(&Tuple::new(address(1), address(2))).expect("room");
+        let (slot, _) = registry
+            .take::<crate::kernel::Linux>(&Tuple::new(address(1), address(2)))
+            .expect("room");
         assert!(flow == Flow::Packed || registry.fill(slot, 0, 0) > 0);
         let queue = Queue::of(registry, slot, Role::Connector, flow);
         queue.words().reset();

@@ -67,6 +67,17 @@ impl Holders {
         }
     }
 
+    /// Adds a holder beside others. `false`: there are none by now, and the peer may have seen that.
+    pub(crate) fn join(&self, holder: Holder) -> bool {
+        let more = |refs: u32| (refs > 0).then(|| refs + 1);
+        let joined = self.refs().fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok();
+        if joined {
+            self.add(holder);
+            self.refs().fetch_sub(1, Ordering::AcqRel);
+        }
+        joined
+    }
+
     /// Others than those of the table may hold the socket from here on, for good.
     pub(crate) fn add_uncounted(&self) {
         let word = self.registry.word(self.at + side::UNCOUNTED);
@@ -137,6 +148,16 @@ mod tests {
         assert!(!holders.remove(Holder::Process(7)));
         assert!(!holders.remove(Holder::Process(7)), "once");
         assert!(holders.remove(Holder::Process(9)), "the last one");
+    }
+
+    #[test]
+    fn nobody_joins_those_who_have_gone() {
+        let holders = holders();
+        assert!(!holders.join(Holder::Process(7)));
+        holders.add(Holder::Process(8));
+        assert!(holders.join(Holder::Process(7)));
+        assert!(!holders.remove(Holder::Process(8)));
+        assert!(holders.remove(Holder::Process(7)));
     }
 
     #[test]

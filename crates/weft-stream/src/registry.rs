@@ -17,6 +17,7 @@ use weft_sys::{NamedMemory, OpenSlots, SharedMemory, SlotState};
 
 use crate::bitmap::Bitmap;
 use crate::flow::Flow;
+use crate::kernel::Kernel;
 use crate::layout::{
     BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
     big_ring_at, entry, entry_at, slot_at, totals,
@@ -151,9 +152,9 @@ impl Registry {
 
     /// Takes a slot for a connection and prepares its directory entry. Returns it with its
     /// generation. `None` if all are taken or there is no memory.
-    pub(crate) fn take(&self, tuple: &Tuple) -> Option<(usize, u32)> {
+    pub(crate) fn take<K: Kernel>(&self, tuple: &Tuple) -> Option<(usize, u32)> {
         let slot = self.bitmap().take().or_else(|| {
-            self.sweep_now_and_then();
+            self.sweep_now_and_then::<K>();
             self.bitmap().take()
         })?;
         if self.open_slot(slot).is_err() {
@@ -191,11 +192,10 @@ impl Registry {
 
     /// While all slots are in use by the living, to look for the dead each time would be in vain.
     #[cold]
-    fn sweep_now_and_then(&self) {
-        let second = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec;
-        let second = second.cast_unsigned();
+    fn sweep_now_and_then<K: Kernel>(&self) {
+        let second = K::second();
         if self.swept.swap(second, Ordering::Relaxed) != second {
-            sweep::sweep(self);
+            sweep::sweep::<K>(self);
         }
     }
 
@@ -429,6 +429,7 @@ pub fn is_local(own: SocketAddr, peer: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::Linux;
 
     fn tuple(port: u16) -> Tuple {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -440,7 +441,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (Registry::open(dir.path()), Registry::open(dir.path()));
         let (ours, theirs) = (ours.expect("a registry"), theirs.expect("the same"));
-        let (slot, generation) = ours.take(&tuple(1)).expect("room");
+        let (slot, generation) = ours.take::<Linux>(&tuple(1)).expect("room");
         assert!(ours.publish(slot, generation, &tuple(1)));
         assert_eq!(theirs.find(&tuple(2)), None);
         assert_eq!(theirs.find(&tuple(1).in_namespace(5)), None, "of another network");
@@ -460,7 +461,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let [dead, live] = [(); 2].map(|()| {
-            let (slot, generation) = registry.take(&tuple(1)).expect("room");
+            let (slot, generation) = registry.take::<Linux>(&tuple(1)).expect("room");
             assert!(registry.publish(slot, generation, &tuple(1)));
             (slot, generation)
         });
@@ -473,7 +474,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let take = |port| {
-            let (slot, generation) = registry.take(&tuple(port)).expect("room");
+            let (slot, generation) = registry.take::<Linux>(&tuple(port)).expect("room");
             assert!(registry.publish(slot, generation, &tuple(port)));
             (slot, generation)
         };

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::end::Process;
+use crate::kernel::Linux;
 use crate::layout::totals;
 use crate::reason::Reason;
 use crate::registry::Registry;
@@ -33,7 +34,7 @@ impl Shown {
         role: Role,
         me: &Process,
     ) -> Option<Self> {
-        let (slot, generation) = registry.take(tuple)?;
+        let (slot, generation) = registry.take::<Linux>(tuple)?;
         let [own, peer] = [role, role.other()].map(|role| Side::of(registry, slot, role));
         let [out, come] = [role, role.other()].map(|from| Direction::of(registry, slot, from));
         own.reset();

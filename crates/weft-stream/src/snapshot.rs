@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use crate::flow::Flow;
+use crate::kernel::Linux;
 use crate::layout::{direction, direction_at, side, side_at, totals};
 use crate::reason::Reason;
 use crate::registry::Registry;
@@ -139,7 +140,7 @@ impl Registry {
     /// The open connections. They go on while they are looked at, so the numbers of one may be of
     /// different moments.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionSnapshot> + '_ {
-        let abandoned = sweep::abandoned(self);
+        let abandoned = sweep::abandoned::<Linux>(self);
         let open = self.live().filter(|&(slot, _)| self.is_accessible(slot));
         open.filter(move |live| !abandoned.contains(live)).map(|(slot, _)| self.connection(slot))
     }

@@ -42,11 +42,11 @@ pub(crate) enum Protocol {
 
 /// A TCP socket that some process has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub struct Held {
     /// The number of its inode, by which `/proc/PID/fd` names it.
-    pub(crate) inode: u32,
+    pub inode: u32,
     /// Whose it is.
-    pub(crate) user: u32,
+    pub user: u32,
 }
 
 /// The TCP socket whose own address is `own` and whose peer's is `peer`. `None` if there is none,

@@ -446,7 +446,9 @@ mod tests {
             let registry = Registry::open(dir.path()).expect("a registry");
             let registry: &'static Registry = Box::leak(Box::new(registry));
             let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-            let (slot, _) = registry.take(&Tuple::new(address(1), address(2))).expect("room");
+            let (slot, _) = registry
+                .take::<crate::kernel::Linux>(&Tuple::new(address(1), address(2)))
+                .expect("room");
             let sources = Sources::of(registry, slot, Role::Connector);
             sources.words.reset();
             Self { sources, proof: Box::new(AtomicU64::new(PROOF)) }

@@ -4,17 +4,14 @@ use std::collections::HashSet;
 use std::fs::read_to_string;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, socket};
-
+use crate::kernel::Kernel;
 use crate::registry::Registry;
-use crate::sock_diag::holder_of;
 use crate::tuple::Tuple;
 
 /// Gives back the slots of connections of which no process has either end. Several processes may do
 /// so at once.
-pub(crate) fn sweep(registry: &Registry) {
-    for (slot, generation) in abandoned(registry) {
+pub(crate) fn sweep<K: Kernel>(registry: &Registry) {
+    for (slot, generation) in abandoned::<K>(registry) {
         registry.release(slot, generation);
     }
 }
@@ -23,32 +20,32 @@ pub(crate) fn sweep(registry: &Registry) {
 /// may have been handed on to processes that nobody has counted, so the kernel decides; where it
 /// does not know, because the connection is of another network namespace or it has no `tcp_diag`,
 /// the slot is taken for one in use.
-pub(crate) fn abandoned(registry: &Registry) -> Vec<(usize, u32)> {
-    let Ok(namespace) = own_namespace() else { return Vec::new() };
-    if !registry.is_own() {
+pub(crate) fn abandoned<K: Kernel>(registry: &Registry) -> Vec<(usize, u32)> {
+    let Ok(namespace) = K::namespace() else { return Vec::new() };
+    if !K::is_own(registry) {
         return Vec::new();
     }
     // First the generation, then the question: what is another's by then is not released.
     let live = registry.live().filter(|&(slot, _)| registry.is_accessible(slot));
-    let is_abandoned = |slot| is_abandoned(&registry.tuple_of(slot), namespace);
+    let is_abandoned = |slot| is_abandoned::<K>(&registry.tuple_of(slot), namespace);
     let mut suspects: Vec<_> = live.filter(|&(slot, _)| is_abandoned(slot)).collect();
     if !suspects.is_empty() {
         // A socket that is bound to an interface is found by no question that leaves that open.
-        let listed = listed(namespace);
+        let listed = K::connections(namespace);
         suspects.retain(|&(slot, _)| !listed.contains(&registry.tuple_of(slot)));
     }
     suspects
 }
 
-fn is_abandoned(tuple: &Tuple, namespace: u64) -> bool {
+fn is_abandoned<K: Kernel>(tuple: &Tuple, namespace: u64) -> bool {
     let (connector, acceptor) = tuple.addresses();
     tuple.namespace() == namespace
-        && holder_of(connector, acceptor) == Ok(None)
-        && holder_of(acceptor, connector) == Ok(None)
+        && K::holder_of(connector, acceptor) == Ok(None)
+        && K::holder_of(acceptor, connector) == Ok(None)
 }
 
 /// Every connection in the kernel that has an owner, named both ways round.
-fn listed(namespace: u64) -> HashSet<Tuple> {
+pub(crate) fn listed(namespace: u64) -> HashSet<Tuple> {
     let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let texts = files.map(|file| read_to_string(file).unwrap_or_default());
     let lines = texts.iter().flat_map(|text| text.lines().skip(1));
@@ -83,12 +80,6 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::from((Ipv6Addr::from(bytes), port)))
 }
 
-/// The kernel's number for the calling thread's network namespace; 0 where it tells none.
-fn own_namespace() -> Result<u64, Errno> {
-    let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
-    Ok(weft_sys::network_namespace(&probe))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,10 +88,11 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use crate::holders::{Holder, Holders};
+    use crate::kernel::Linux;
     use crate::words::Role;
 
     fn here(tuple: Tuple) -> Tuple {
-        tuple.in_namespace(own_namespace().expect("a socket"))
+        tuple.in_namespace(Linux::namespace().expect("a socket"))
     }
 
     fn tuple(port: u16) -> Tuple {
@@ -112,7 +104,7 @@ mod tests {
     fn connections_without_ends_are_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
-        let (slot, generation) = registry.take(&tuple(1)).expect("room");
+        let (slot, generation) = registry.take::<Linux>(&tuple(1)).expect("room");
         assert!(registry.publish(slot, generation, &tuple(1)));
         for end in 0..2 {
             let moved = registry.word64(direction_at(slot, end) + direction::HEAD);
@@ -122,7 +114,7 @@ mod tests {
         let seen = Registry::existing(dir.path());
         assert_eq!(seen[0].connections().count(), 0);
         assert_eq!(seen[0].totals().bytes, 14);
-        sweep(&registry);
+        sweep::<Linux>(&registry);
         assert_eq!(registry.in_use(), 0);
         assert_eq!(registry.totals().bytes, 14);
     }
@@ -137,14 +129,14 @@ mod tests {
         let ends = client.local_addr().and_then(|own| Ok((own, client.peer_addr()?)));
         let (own, peer) = ends.expect("connected");
         let tuple = here(Tuple::new(own, peer));
-        let (slot, generation) = registry.take(&tuple).expect("room");
+        let (slot, generation) = registry.take::<Linux>(&tuple).expect("room");
         assert!(registry.publish(slot, generation, &tuple));
         Holders::of(registry, slot, Role::Connector).add(Holder::Process(i32::MAX as u32));
-        sweep(registry);
+        sweep::<Linux>(registry);
         assert_eq!(registry.live_generation(slot), Some(generation));
         drop(client);
         drop(listener);
-        sweep(registry);
+        sweep::<Linux>(registry);
         assert_eq!(registry.live_generation(slot), None);
     }
 
@@ -164,9 +156,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let elsewhere = tuple(1).in_namespace(u64::MAX);
-        let (slot, generation) = registry.take(&elsewhere).expect("room");
+        let (slot, generation) = registry.take::<Linux>(&elsewhere).expect("room");
         assert!(registry.publish(slot, generation, &elsewhere));
-        sweep(&registry);
+        sweep::<Linux>(&registry);
         assert_eq!(registry.in_use(), 1);
     }
 }

@@ -2,6 +2,7 @@
 //! holds it.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
@@ -59,25 +60,92 @@ fn own() -> u32 {
     })
 }
 
+/// What a lock asks of the kernel about threads.
+pub trait Threads {
+    /// While there is one, handlers of the calling thread's signals are put off.
+    type Section: std::fmt::Debug;
+    /// Begins one.
+    fn begin_section() -> Self::Section;
+    /// The calling thread's number: below 2^31, and not 0.
+    fn own() -> u32;
+    /// Whether there is no thread of this number any more.
+    fn is_dead(thread: u32) -> bool;
+    /// Lets others run.
+    fn offer_core();
+    /// Sleeps until the word is woken or is not `value`. Returns whether that took so long that the
+    /// lock's holder may have died.
+    fn wait(word: &AtomicU32, value: u32) -> bool;
+    /// Wakes `count` threads that sleep on a word.
+    fn wake(word: &AtomicU32, count: u32);
+}
+
+/// Linux, which the products ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Linux;
+
+impl Threads for Linux {
+    #[cfg(not(loom))]
+    type Section = crate::section::Section;
+    #[cfg(loom)]
+    type Section = ();
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn begin_section() -> Self::Section {
+        crate::section::Section::begin()
+    }
+
+    #[cfg(loom)]
+    fn begin_section() {}
+
+    #[inline]
+    fn own() -> u32 {
+        own()
+    }
+
+    fn is_dead(thread: u32) -> bool {
+        is_dead(thread)
+    }
+
+    fn offer_core() {
+        sched_yield();
+    }
+
+    fn wait(word: &AtomicU32, value: u32) -> bool {
+        futex_wait(word, Sharing::Processes, value, Some(&PATIENCE)) == Err(Errno::TIMEDOUT)
+    }
+
+    fn wake(word: &AtomicU32, count: u32) {
+        futex_wake(word, Sharing::Processes, count);
+    }
+}
+
 /// A lock on a word of shared memory that is zero at first. Each byte of what it guards may be half
 /// changed when the last holder died; what counts is the one word that publishes a change.
 #[derive(Clone, Copy, Debug)]
-pub struct SharedLock<'a>(&'a AtomicU32);
+pub struct SharedLock<'a, T = Linux>(&'a AtomicU32, PhantomData<T>);
 
 /// The lock is held until this is dropped.
 #[derive(Debug)]
-pub struct SharedGuard<'a> {
+pub struct SharedGuard<'a, T: Threads = Linux> {
     word: &'a AtomicU32,
     /// Ends when the lock is free.
-    #[cfg(not(loom))]
-    _section: crate::section::Section,
+    _section: T::Section,
 }
 
 impl<'a> SharedLock<'a> {
     /// The lock that `word` is.
     #[must_use]
     pub fn on(word: &'a AtomicU32) -> Self {
-        Self(word)
+        Self(word, PhantomData)
+    }
+}
+
+impl<'a, T: Threads> SharedLock<'a, T> {
+    /// The lock that `word` is, among the threads of another kernel: a simulated one.
+    #[must_use]
+    pub fn of(word: &'a AtomicU32) -> Self {
+        Self(word, PhantomData)
     }
 
     /// Takes the lock, from a dead holder if need be. `None` if the calling thread itself holds it:
@@ -85,21 +153,16 @@ impl<'a> SharedLock<'a> {
     /// interrupted cannot go on before it ends.
     #[must_use]
     #[inline]
-    pub fn lock(self) -> Option<SharedGuard<'a>> {
-        #[cfg(not(loom))]
-        let section = crate::section::Section::begin();
-        let own = own();
+    pub fn lock(self) -> Option<SharedGuard<'a, T>> {
+        let section = T::begin_section();
+        let own = T::own();
         let taken = self.0.compare_exchange(FREE, own, Ordering::Acquire, Ordering::Relaxed);
         let is_taken = taken.is_ok() || self.lock_slow(own);
-        is_taken.then(|| SharedGuard {
-            word: self.0,
-            #[cfg(not(loom))]
-            _section: section,
-        })
+        is_taken.then(|| SharedGuard { word: self.0, _section: section })
     }
 
     #[cold]
-    fn lock_slow(self, own: u32) -> bool {
+    fn lock_slow(&self, own: u32) -> bool {
         let mut looks = 0;
         loop {
             let held = self.0.load(Ordering::Relaxed);
@@ -116,13 +179,12 @@ impl<'a> SharedLock<'a> {
             } else if looks < SPINS_MAX {
                 std::hint::spin_loop();
             } else if looks < SPINS_MAX + YIELDS_MAX {
-                sched_yield();
+                T::offer_core();
             } else if held & CONTENDED == 0 {
                 self.try_replace(held, held | CONTENDED);
             } else {
-                let woken = futex_wait(self.0, Sharing::Processes, held, Some(&PATIENCE));
-                if woken == Err(Errno::TIMEDOUT)
-                    && is_dead(holder)
+                if T::wait(self.0, held)
+                    && T::is_dead(holder)
                     && self.try_replace(held, own | CONTENDED)
                 {
                     return true;
@@ -132,7 +194,7 @@ impl<'a> SharedLock<'a> {
         }
     }
 
-    fn try_replace(self, old: u32, new: u32) -> bool {
+    fn try_replace(&self, old: u32, new: u32) -> bool {
         self.0.compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
@@ -147,11 +209,11 @@ fn is_dead(thread: u32) -> bool {
     number.is_none_or(|number| test_kill_process(number) == Err(Errno::SRCH))
 }
 
-impl Drop for SharedGuard<'_> {
+impl<T: Threads> Drop for SharedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if self.word.swap(FREE, Ordering::Release) & CONTENDED != 0 {
-            futex_wake(self.word, Sharing::Processes, 1);
+            T::wake(self.word, 1);
         }
     }
 }

@@ -6,11 +6,13 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, cmsghdr, msghdr};
+use weft_stream::inheritance;
 
 use crate::datagram::Why;
-use crate::reason::Reason;
+use crate::handover::Own;
+use crate::link::Link;
 use crate::table::{self, Kind};
-use crate::{epoll, process, settings, stream, ways};
+use crate::{epoll, process, settings, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -25,10 +27,9 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         let Some(held) = table::find(fd) else { return };
         match &*held {
             Kind::Stream(stream) => {
-                stream.hand_on(fd, Reason::PassedOn);
-                if let Some(end) = stream.link() {
-                    end.pass_on();
-                    end.hush(stream::borrow(fd));
+                inheritance::pass_on(&Own, stream, fd);
+                if let Some(far) = stream.link().and_then(Link::far) {
+                    far.retain();
                 }
             }
             Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),

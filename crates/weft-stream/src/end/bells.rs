@@ -1,14 +1,12 @@
 //! Bells as their reader takes them from the kernel's socket, in which there may be bytes of the
 //! first phase before them and of the third behind them.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use weft_sys::calls::recv_bytes;
 
 use super::End;
+use crate::kernel::Kernel;
 use crate::words::NONE;
 
 /// Bells that one call takes.
@@ -25,18 +23,18 @@ pub(super) enum Heard {
     End,
 }
 
-impl End {
+impl<K: Kernel> End<K> {
     /// Takes bells from the socket, but no bytes of the third phase. The reader's lock is held.
-    pub(super) fn take_bells(&self, socket: BorrowedFd<'_>) -> Result<Heard, Errno> {
+    pub(super) fn take_bells(&self, socket: K::Socket<'_>) -> Result<Heard, Errno> {
         let mut bells = [0_u8; AT_ONCE];
         // Those that have been counted come before whatever else is in the socket.
         let counted = usize::try_from(self.bells_left()).unwrap_or(AT_ONCE).min(AT_ONCE);
         if counted > 0 {
-            let taken = recv_bytes(socket, &mut bells[..counted], RecvFlags::DONTWAIT)?;
+            let taken = K::take(socket, &mut bells[..counted], false)?;
             self.count_bells(taken);
             return Ok(if taken == 0 { Heard::End } else { Heard::Bells(taken) });
         }
-        let seen = recv_bytes(socket, &mut bells, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
+        let seen = K::take(socket, &mut bells, true)?;
         if seen == 0 {
             return Ok(Heard::End);
         }
@@ -48,7 +46,7 @@ impl End {
         if left == 0 {
             return Ok(Heard::Bytes);
         }
-        let taken = recv_bytes(socket, &mut bells[..left], RecvFlags::DONTWAIT)?;
+        let taken = K::take(socket, &mut bells[..left], false)?;
         self.count_bells(taken);
         Ok(Heard::Bells(taken))
     }
@@ -69,7 +67,7 @@ impl End {
 
     /// The third phase begins when all bells of the second have been taken.
     #[cold]
-    pub(super) fn take_last_bells(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(super) fn take_last_bells(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
         while self.bells_left() > 0 {
             match self.take_bells(socket)? {
                 Heard::Bells(taken) if taken > 0 => {}

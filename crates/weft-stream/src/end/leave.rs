@@ -1,24 +1,21 @@
 //! The end: of memory, back to TCP, and of the stream.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
-use weft_sys::SharedLock;
-use weft_sys::calls::{Sharing, futex_wake};
 
 use super::bells::{AT_ONCE, Heard};
 use super::{Carrier, End};
-
+use crate::kernel::Kernel;
 use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
 
-impl End {
+impl<K: Kernel> End<K> {
     /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
     /// is told.
     pub fn shut_write(&self) {
         // Behind a send that is under way.
-        let _held = SharedLock::on(self.tx.words().lock).lock();
+        let _held = Self::lock(self.tx.words().lock);
         self.own.shut_write.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.wake_dozers();
@@ -54,17 +51,17 @@ impl End {
     }
 }
 
-impl End {
+impl<K: Kernel> End<K> {
     /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
     /// the socket goes to somebody who does not know them. What the rings hold is read first, so
     /// the next reader must know them unless [`End::unread`] is 0 after this.
-    pub fn leave(&self, socket: BorrowedFd<'_>) {
+    pub fn leave(&self, socket: K::Socket<'_>) {
         let [first, second] = match self.role {
             Role::Connector => [&self.tx, &self.rx],
             Role::Acceptor => [&self.rx, &self.tx],
         };
-        let Some(_first) = SharedLock::on(first.words().lock).lock() else { return };
-        let Some(held) = SharedLock::on(second.words().lock).lock() else { return };
+        let Some(_first) = Self::lock(first.words().lock) else { return };
+        let Some(held) = Self::lock(second.words().lock) else { return };
         if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
             return;
         }
@@ -72,7 +69,7 @@ impl End {
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
         if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
             self.ring_bell(socket, &held);
-            futex_wake(self.peer.space_wanted, Sharing::Processes, u32::MAX);
+            K::wake_all(self.peer.space_wanted);
         }
         for ring in [first, second] {
             let words = ring.words();
@@ -108,11 +105,11 @@ impl End {
     ///
     /// # Errors
     /// What the kernel says of the socket, which it says only once.
-    pub fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno> {
+    pub fn settle(&self, socket: K::Socket<'_>, may_have_ended: bool) -> Result<bool, Errno> {
         if self.carrier_in() == Carrier::Tcp {
             return Ok(false);
         }
-        let held = SharedLock::on(self.rx.words().reader_lock).lock();
+        let held = Self::lock(self.rx.words().reader_lock);
         let Some(_held) = held else { return Ok(false) };
         loop {
             match self.take_bells(socket) {
@@ -140,9 +137,9 @@ impl End {
 
     /// Takes the bells that have come, before the socket is closed or goes to somebody who would
     /// take them for data: the kernel resets a connection that is closed with bytes unread.
-    pub fn hush(&self, socket: BorrowedFd<'_>) {
+    pub fn hush(&self, socket: K::Socket<'_>) {
         if self.has_switched_in()
-            && let Some(_held) = SharedLock::on(self.rx.words().reader_lock).lock()
+            && let Some(_held) = Self::lock(self.rx.words().reader_lock)
         {
             while let Ok(Heard::Bells(_)) = self.take_bells(socket) {}
         }

@@ -5,12 +5,12 @@
 //! order: when the process is about to end, or the socket, or the memory that they lie in. For the
 //! program nothing is different from a ring into which its bytes have been copied.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use weft_sys::{Buffers, SharedLock};
+use weft_sys::Buffers;
 
 use super::End;
+use crate::kernel::Kernel;
 use crate::limits::WRITABLE_LEN;
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
@@ -19,7 +19,7 @@ use crate::words::NONE;
 /// pieces.
 const ROOM_MIN: usize = WRITABLE_LEN / 4;
 
-impl End {
+impl<K: Kernel> End<K> {
     /// How many bytes can be put, named or promised behind messages that are named. The peer has to
     /// pull what is not promised, or is another process's, before anything can follow.
     #[cold]
@@ -49,7 +49,7 @@ impl End {
     /// have been moved or reclaimed. `None`: not now, or there is no room.
     pub fn promise(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         owner: &Owner,
     ) -> Option<SourceNumber> {
@@ -93,13 +93,9 @@ impl End {
     /// Puts what has been promised, all of it and in its order, into the ring. Afterwards nothing
     /// of it is promised any more. `false`: it cannot be, because the bytes behind it are TCP's
     /// already; nothing has changed then.
-    pub fn reclaim(
-        &self,
-        socket: BorrowedFd<'_>,
-        promises: &[(SourceNumber, Buffers<'_>)],
-    ) -> bool {
+    pub fn reclaim(&self, socket: K::Socket<'_>, promises: &[(SourceNumber, Buffers<'_>)]) -> bool {
         let words = self.tx.words();
-        let Some(held) = SharedLock::on(words.lock).lock() else { return false };
+        let Some(held) = Self::lock(words.lock) else { return false };
         if !self.is_current() {
             return true; // Nobody is there to read it.
         }

@@ -1,21 +1,19 @@
 //! Receiving: from TCP, from the ring and from sources; and telling who waits for room.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
-use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
-use weft_sys::calls::{Sharing, futex_wake};
-use weft_sys::{Buffers, SharedGuard, SharedLock};
+use weft_sys::{Buffers, SharedGuard};
 
 use super::bells::Heard;
 use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 use crate::how::How;
+use crate::kernel::Kernel;
 use crate::pullers;
 use crate::ring::Broken;
 use crate::words::NONE;
 
-impl End {
+impl<K: Kernel> End<K> {
     /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
     ///
     /// # Errors
@@ -24,13 +22,13 @@ impl End {
     #[inline]
     pub fn try_recv(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         how: How,
     ) -> Result<usize, Errno> {
         self.advance(socket);
         let words = self.rx.words();
-        let _held = SharedLock::on(words.reader_lock).lock().ok_or(Errno::DEADLK)?;
+        let _held = Self::lock(words.reader_lock).ok_or(Errno::DEADLK)?;
         loop {
             let switch_at = words.switch_at.load(Ordering::Acquire);
             let tcp_read = words.tcp_read.load(Ordering::Relaxed);
@@ -61,7 +59,7 @@ impl End {
             }
             if self.is_back() {
                 self.take_last_bells(socket)?;
-                return buffers.recv(socket, how.flags());
+                return K::recv(socket, buffers, usize::MAX, how.flags());
             }
             if !how.look {
                 return Err(Errno::AGAIN);
@@ -79,7 +77,7 @@ impl End {
     #[cold]
     pub(super) fn pull(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         how: How,
         taken: usize,
@@ -103,7 +101,7 @@ impl End {
     #[cold]
     fn recv_over_tcp(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         how: How,
     ) -> Result<Option<usize>, Errno> {
@@ -115,7 +113,7 @@ impl End {
                 // No more is taken than has been seen, for what comes later may be a bell; and no
                 // less, for programs expect a message that came whole to be received whole.
                 let look = How { keep: true, discard: true, look: false };
-                match buffers.recv(socket, look.flags()) {
+                match K::recv(socket, buffers, usize::MAX, look.flags()) {
                     Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
                     Ok(0) => return Ok(Some(0)),
                     come => come? as u64,
@@ -125,7 +123,7 @@ impl End {
         };
         // Behind the last byte of the first phase there may be bells, and bytes of the third.
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let received = match buffers.recv_most(socket, most, how.flags()) {
+        let received = match K::recv(socket, buffers, most, how.flags()) {
             Ok(received) => received,
             Err(Errno::AGAIN) if words.switch_at.load(Ordering::Acquire) == before => {
                 return Ok(None);
@@ -146,7 +144,7 @@ impl End {
     /// The rings are empty: has the stream ended? `Some(0)` if so, `None` if something has come
     /// meanwhile.
     #[cold]
-    fn ask_kernel(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
+    fn ask_kernel(&self, socket: K::Socket<'_>) -> Result<Option<usize>, Errno> {
         let answer = self.take_bells(socket);
         fence(Ordering::SeqCst);
         if self.available()? > 0 {
@@ -166,7 +164,7 @@ impl End {
     }
 
     /// The kernel has no more, and neither have the rings.
-    pub(super) fn ended(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+    pub(super) fn ended(&self, socket: K::Socket<'_>) -> Result<usize, Errno> {
         let words = self.rx.words();
         // What the peer has promised, and has died before it was there.
         if self.sources_in.are_owed() || words.reclaiming.load(Ordering::Acquire) != 0 {
@@ -188,13 +186,11 @@ impl End {
     }
 
     /// The connection is over, which the kernel does not know. Says so, once.
-    fn reset(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn reset(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
         if self.own.reset_told.swap(1, Ordering::Relaxed) != 0 {
             return Ok(());
         }
-        let _ = connect_unspec(socket);
-        let _ = shutdown(socket, Shutdown::Both);
-        let _ = sockopt::socket_error(socket);
+        K::reset(socket);
         Err(Errno::CONNRESET)
     }
 
@@ -213,7 +209,7 @@ impl End {
 
     /// Tells a writer that waits for it.
     #[inline]
-    pub(super) fn announce_room(&self, socket: BorrowedFd<'_>) {
+    pub(super) fn announce_room(&self, socket: K::Socket<'_>) {
         if self.peer.waits().is_room_wanted() && self.rx.has_made_room() {
             self.announce_room_to_waiter(socket);
         }
@@ -221,7 +217,7 @@ impl End {
 
     /// The same, with the lock of the own direction, which is the rings'.
     #[cold]
-    pub(super) fn announce_room_held(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
+    pub(super) fn announce_room_held(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
         if self.peer.waits().is_room_wanted() && self.wake_writer() & WANTED_BY_POLL != 0 {
             self.ring_bell(socket, held);
         }
@@ -233,15 +229,15 @@ impl End {
         let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
         let wanted = self.peer.waits().take_wanted(kept);
         if wanted & WANTED_BY_FUTEX != 0 {
-            futex_wake(self.peer.space_wanted, Sharing::Processes, u32::MAX);
+            K::wake_all(self.peer.space_wanted);
         }
         wanted
     }
 
     #[cold]
-    fn announce_room_to_waiter(&self, socket: BorrowedFd<'_>) {
+    fn announce_room_to_waiter(&self, socket: K::Socket<'_>) {
         if self.wake_writer() & WANTED_BY_POLL != 0
-            && let Some(held) = SharedLock::on(self.tx.words().lock).lock()
+            && let Some(held) = Self::lock(self.tx.words().lock)
             && self.tx.words().back_at.load(Ordering::Relaxed) == NONE
         {
             if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {

@@ -1,22 +1,18 @@
 //! Sending: into the ring, by naming a source, or over TCP; and waking who waits for it.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
-use rustix::time::Timespec;
-use weft_sys::calls::{poll, send_bytes};
-use weft_sys::{Buffers, SharedGuard, SharedLock, Sleeper, Stage, Tag, time_stamp};
+use weft_sys::{Buffers, SharedGuard, Sleeper, Stage, Tag, time_stamp};
 
 use super::{BELL, End};
 use crate::alarms;
 use crate::how::DONTWAIT;
+use crate::kernel::Kernel;
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
 
-impl End {
+impl<K: Kernel> End<K> {
     /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
     ///
     /// # Errors
@@ -25,18 +21,18 @@ impl End {
     #[inline]
     pub fn try_send(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
         let words = self.tx.words();
-        let held = SharedLock::on(words.lock).lock().ok_or(Errno::DEADLK)?;
+        let held = Self::lock(words.lock).ok_or(Errno::DEADLK)?;
         if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
             let sent_before = words.tcp_sent.load(Ordering::Relaxed);
             if words.tcp_read.load(Ordering::Relaxed) >= sent_before {
                 words.arrived_at.store(time_stamp(), Ordering::Relaxed);
             }
-            let sent = buffers.send(socket, flags | DONTWAIT)?;
+            let sent = K::send(socket, buffers, flags | DONTWAIT)?;
             words.tcp_sent.store(sent_before + sent as u64, Ordering::Relaxed);
             return Ok(sent);
         }
@@ -44,7 +40,7 @@ impl End {
             self.ask_for_peer(socket);
         }
         if self.is_the_kernels_to_send() {
-            let sent = buffers.send(socket, flags | DONTWAIT);
+            let sent = K::send(socket, buffers, flags | DONTWAIT);
             if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
                 self.own.reset_told.store(1, Ordering::Relaxed);
             }
@@ -82,11 +78,8 @@ impl End {
     /// The last one of the peer's, as far as it knew, was about to close the socket. If that was
     /// so, the kernel has seen the end.
     #[cold]
-    fn ask_for_peer(&self, socket: BorrowedFd<'_>) {
-        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0) {
+    fn ask_for_peer(&self, socket: K::Socket<'_>) {
+        if K::is_hung_up(socket) {
             self.hang_up();
         }
     }
@@ -95,7 +88,7 @@ impl End {
     /// memory: it must stay there, and as it is, until the source is over. `None`: not now.
     pub fn post_source(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         owner: &Owner,
     ) -> Option<SourceNumber> {
@@ -110,11 +103,11 @@ impl End {
     /// Posts a source, under the lock of the own direction, if the rings carry it.
     pub(super) fn name_bytes(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: K::Socket<'_>,
         post: impl FnOnce() -> Option<SourceNumber>,
     ) -> Option<SourceNumber> {
         let words = self.tx.words();
-        let held = SharedLock::on(words.lock).lock()?;
+        let held = Self::lock(words.lock)?;
         let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
         if !in_memory || self.is_the_kernels_to_send() {
             return None;
@@ -154,7 +147,7 @@ impl End {
     /// Something has been put: wakes whoever waits for it at the other end. The lock of the own
     /// direction is held.
     #[inline]
-    pub(super) fn announce_bytes(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>) {
+    pub(super) fn announce_bytes(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
         match self.peer.waits().wake_dozers_for_what_came() {
             Sleeper::Tagged(tag) => self.wake_unless_woken(socket, held, tag),
             // Of one that has shut down its half, only the kernel can say whether it still lives.
@@ -171,7 +164,7 @@ impl End {
     /// Wakes one who sleeps for other connections, too, unless something has come by one of those
     /// just now.
     #[cold]
-    fn wake_unless_woken(&self, socket: BorrowedFd<'_>, held: &SharedGuard<'_>, tag: Tag) {
+    fn wake_unless_woken(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>, tag: Tag) {
         let alarm = alarms::of_peer(self.registry, tag);
         let is_asleep = alarm.is_none_or(|alarm| alarm.stage(tag) != Stage::Woken);
         let may_live = self.peer.shut_write.load(Ordering::Relaxed) == 0;
@@ -206,7 +199,7 @@ impl End {
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
     /// rings'. Returns whether it has been rung just now.
-    pub(super) fn ring_bell(&self, socket: BorrowedFd<'_>, _held: &SharedGuard<'_>) -> bool {
+    pub(super) fn ring_bell(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) -> bool {
         if self.own.shut_write.load(Ordering::Relaxed) != 0 {
             return false; // The kernel sends nothing any more: see `can_be_rung`.
         }
@@ -214,7 +207,7 @@ impl End {
             return false; // The last one is still to be heard.
         }
         let words = self.tx.words();
-        match send_bytes(socket, &BELL, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match K::put(socket, &BELL) {
             Ok(_) => {
                 words.bells.fetch_add(1, Ordering::Relaxed);
                 return true;

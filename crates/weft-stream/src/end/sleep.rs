@@ -1,18 +1,19 @@
 //! What who waits says before it sleeps.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use weft_sys::{Doze, Tag};
 
+use crate::kernel::Kernel;
+
 use super::{Carrier, End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 
-impl End {
+impl<K: Kernel> End<K> {
     /// Lets the peer's writer have what has been read, as a reader does that will not come back
     /// soon: under flow control by credits that may not have been due.
-    pub fn acknowledge(&self, socket: BorrowedFd<'_>) {
+    pub fn acknowledge(&self, socket: K::Socket<'_>) {
         if self.rx.acknowledge() {
             self.announce_room(socket);
         }

@@ -1,0 +1,203 @@
+//! The kernel, as far as connections know it: what they ask of it, and what they have it do.
+//!
+//! There is one in the product, [`Linux`], and one in the simulation (`crate::sim`), which many
+//! processes share, and in which each of these calls is a moment at which a process may be killed
+//! and another one goes on. Calls are dispatched when the program is built.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, connect_unspec, shutdown, socket,
+    sockopt,
+};
+use rustix::process::geteuid;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+pub use weft_sys::Linux;
+use weft_sys::calls::{
+    poll, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork, tcp_nodelay,
+};
+use weft_sys::{Buffers, Threads, network_namespace};
+
+use crate::registry::Registry;
+pub use crate::sock_diag::Held;
+use crate::sock_diag::holder_of;
+use crate::sweep::listed;
+use crate::tuple::Tuple;
+
+/// A kernel.
+pub trait Kernel: Threads + Copy + Debug + 'static {
+    /// A socket of the calling process's, for one call.
+    type Socket<'a>: Copy + Debug;
+
+    /// `sendmsg(2)`: how many bytes the socket took.
+    ///
+    /// # Errors
+    /// What the kernel says, as of all others here.
+    fn send(socket: Self::Socket<'_>, buffers: Buffers<'_>, flags: i32) -> Result<usize, Errno>;
+
+    /// `recvmsg(2)`, of `most` bytes at most.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn recv(
+        socket: Self::Socket<'_>,
+        buffers: Buffers<'_>,
+        most: usize,
+        flags: i32,
+    ) -> Result<usize, Errno>;
+
+    /// Sends a few bytes without waiting, and without a signal.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn put(socket: Self::Socket<'_>, bytes: &[u8]) -> Result<usize, Errno>;
+
+    /// Takes a few bytes without waiting, or only looks at them and leaves them (`keep`).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn take(socket: Self::Socket<'_>, bytes: &mut [u8], keep: bool) -> Result<usize, Errno>;
+
+    /// Whether the kernel has seen the peer's end.
+    fn is_hung_up(socket: Self::Socket<'_>) -> bool;
+
+    /// Has the socket send at once from here on. Returns whether `TCP_NODELAY` and `TCP_CORK` were
+    /// set before.
+    fn undelay(socket: Self::Socket<'_>) -> [bool; 2];
+
+    /// Resets the connection, so that every holder of the socket learns of it.
+    fn dissolve(socket: Self::Socket<'_>);
+
+    /// The same, and takes the error, which its caller reports.
+    fn reset(socket: Self::Socket<'_>);
+
+    /// Has the last `close` reset the connection (`SO_LINGER` 0).
+    fn reset_at_close(socket: Self::Socket<'_>);
+
+    /// Whether a descriptor stays open when its process becomes another program.
+    fn stays_open(socket: Self::Socket<'_>) -> bool;
+
+    /// The TCP socket between two addresses that some process has open.
+    ///
+    /// # Errors
+    /// The kernel cannot say.
+    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno>;
+
+    /// Every TCP connection of the network namespace that has an owner, named both ways round.
+    fn connections(namespace: u64) -> HashSet<Tuple>;
+
+    /// The kernel's number for the calling thread's network namespace; 0 where it tells none.
+    ///
+    /// # Errors
+    /// What `socket(2)` reports.
+    fn namespace() -> Result<u64, Errno>;
+
+    /// Whether a registry is that of this process's namespaces, so that the processes and addresses
+    /// in it are those that this process sees.
+    fn is_own(registry: &Registry) -> bool;
+
+    /// The user that the process acts for.
+    fn user() -> u32;
+
+    /// Seconds of the monotonic clock.
+    fn second() -> u64;
+
+    /// Wakes all who sleep on a word.
+    fn wake_all(word: &AtomicU32) {
+        Self::wake(word, u32::MAX);
+    }
+}
+
+impl Kernel for Linux {
+    type Socket<'a> = BorrowedFd<'a>;
+
+    #[inline]
+    fn send(socket: BorrowedFd<'_>, buffers: Buffers<'_>, flags: i32) -> Result<usize, Errno> {
+        buffers.send(socket, flags)
+    }
+
+    #[inline]
+    fn recv(
+        socket: BorrowedFd<'_>,
+        buffers: Buffers<'_>,
+        most: usize,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        buffers.recv_most(socket, most, flags)
+    }
+
+    #[inline]
+    fn put(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+        send_bytes(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+    }
+
+    #[inline]
+    fn take(socket: BorrowedFd<'_>, bytes: &mut [u8], keep: bool) -> Result<usize, Errno> {
+        let kept = if keep { RecvFlags::PEEK } else { RecvFlags::empty() };
+        recv_bytes(socket, bytes, RecvFlags::DONTWAIT | kept)
+    }
+
+    fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
+        let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    fn undelay(socket: BorrowedFd<'_>) -> [bool; 2] {
+        let before = [tcp_nodelay(socket), tcp_cork(socket)];
+        let _ = set_tcp_cork(socket, false);
+        let _ = set_tcp_nodelay(socket, true);
+        before.map(|on| on == Ok(true))
+    }
+
+    fn dissolve(socket: BorrowedFd<'_>) {
+        let _ = connect_unspec(socket);
+    }
+
+    fn reset(socket: BorrowedFd<'_>) {
+        let _ = connect_unspec(socket);
+        let _ = shutdown(socket, Shutdown::Both);
+        let _ = sockopt::socket_error(socket);
+    }
+
+    fn reset_at_close(socket: BorrowedFd<'_>) {
+        let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    }
+
+    fn stays_open(socket: BorrowedFd<'_>) -> bool {
+        rustix::io::fcntl_getfd(socket).is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
+    }
+
+    fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
+        holder_of(own, peer)
+    }
+
+    fn connections(namespace: u64) -> HashSet<Tuple> {
+        listed(namespace)
+    }
+
+    fn namespace() -> Result<u64, Errno> {
+        let probe = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+        Ok(network_namespace(&probe))
+    }
+
+    fn is_own(registry: &Registry) -> bool {
+        registry.is_own()
+    }
+
+    fn user() -> u32 {
+        geteuid().as_raw()
+    }
+
+    fn second() -> u64 {
+        clock_gettime(ClockId::Monotonic).tv_sec.cast_unsigned()
+    }
+}
