@@ -21,6 +21,7 @@ mod judge;
 mod layout;
 pub mod limits;
 mod patience;
+mod peer_socket;
 mod pipes;
 #[doc(hidden)]
 pub mod places;

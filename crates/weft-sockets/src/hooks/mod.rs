@@ -26,6 +26,7 @@ mod sessions;
 mod setup;
 mod signals;
 mod transfer;
+pub(crate) mod users;
 #[cfg(target_arch = "x86_64")]
 mod variadic;
 mod ways;

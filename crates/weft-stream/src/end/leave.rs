@@ -5,11 +5,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use weft_sys::SharedLock;
+use weft_sys::{SharedGuard, SharedLock};
 
 use super::bells::{AT_ONCE, Heard};
 use super::{Carrier, End};
 
+use crate::flow::Queue;
 use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
 
@@ -55,18 +56,29 @@ impl End {
 }
 
 impl End {
-    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
-    /// the socket goes to somebody who does not know them. What the rings hold is read first, so
-    /// the next reader must know them unless [`End::unread`] is 0 after this.
-    pub fn leave(&self, socket: BorrowedFd<'_>) {
-        let [first, second] = match self.role {
+    /// Goes back to TCP, and puts nothing back: what the rings hold is read first.
+    pub fn leave_unread(&self, socket: BorrowedFd<'_>) {
+        if let Some(held) = self.begin_to_leave(socket) {
+            self.finish_leaving(held);
+        }
+    }
+
+    /// Both directions, in the order in which whoever needs both takes their locks.
+    pub(super) fn in_order(&self) -> [&Queue; 2] {
+        match self.role {
             Role::Connector => [&self.tx, &self.rx],
             Role::Acceptor => [&self.rx, &self.tx],
-        };
-        let Some(_first) = SharedLock::on(first.words().lock).lock() else { return };
-        let Some(held) = SharedLock::on(second.words().lock).lock() else { return };
+        }
+    }
+
+    /// Takes the locks of both directions, and wakes a writer that waits for room. `None` if it has
+    /// left already.
+    pub(super) fn begin_to_leave(&self, socket: BorrowedFd<'_>) -> Option<[SharedGuard<'_>; 2]> {
+        let [first, second] = self.in_order();
+        let first = SharedLock::on(first.words().lock).lock()?;
+        let held = SharedLock::on(second.words().lock).lock()?;
         if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
-            return;
+            return None;
         }
         // A writer that sleeps until there is room goes on over TCP.
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
@@ -74,7 +86,12 @@ impl End {
             self.ring_bell(socket, &held);
             let _ = futex::wake(self.peer.space_wanted, futex::Flags::empty(), u32::MAX);
         }
-        for ring in [first, second] {
+        Some([first, held])
+    }
+
+    /// From here on both directions are TCP's.
+    pub(super) fn finish_leaving(&self, _held: [SharedGuard<'_>; 2]) {
+        for ring in self.in_order() {
             let words = ring.words();
             if words.switch_at.load(Ordering::Relaxed) == NONE {
                 let sent = words.tcp_sent.load(Ordering::Relaxed);

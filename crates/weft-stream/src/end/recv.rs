@@ -31,6 +31,10 @@ impl End {
         self.advance(socket);
         let words = self.rx.words();
         let _held = SharedLock::on(words.reader_lock).lock().ok_or(Errno::DEADLK)?;
+        if self.is_torn() {
+            self.own.gone.store(1, Ordering::Relaxed);
+            return self.reset(socket).map(|()| 0);
+        }
         loop {
             let switch_at = words.switch_at.load(Ordering::Acquire);
             let tcp_read = words.tcp_read.load(Ordering::Relaxed);
@@ -188,7 +192,7 @@ impl End {
     }
 
     /// The connection is over, which the kernel does not know. Says so, once.
-    fn reset(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(super) fn reset(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         if self.own.reset_told.swap(1, Ordering::Relaxed) != 0 {
             return Ok(());
         }
