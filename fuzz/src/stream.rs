@@ -47,7 +47,7 @@ fn connection(flow: Flow) -> Option<([TcpStream; 2], [End; 2])> {
     let (server, _) = listener.accept().expect("accepted");
     let own = client.local_addr().expect("connected");
     let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
-    let me = Process { pid: std::process::id(), cookie: 0, program: [0; 16] };
+    let me = Process { pid: std::process::id(), fd: 0, cookie: 0, program: [0; 16] };
     let offered = End::offer(registry, &tuple, &me, flow)?;
     let found = End::find(registry, &tuple, &me, (0, 0))?;
     found.advance(server.as_fd());

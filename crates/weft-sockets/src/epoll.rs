@@ -343,6 +343,13 @@ fn leave(socket: &Held, fd: RawFd) {
     }
 }
 
+/// The same, but what is unread in memory stays there: back in the kernel it would be an edge.
+fn leave_unread(socket: &Held, fd: RawFd) {
+    if let Kind::Stream(stream) = &**socket {
+        stream.leave_unread(fd, Reason::Watched);
+    }
+}
+
 /// Whether something waits in memory now.
 fn holds_something(socket: &Held) -> bool {
     match &**socket {

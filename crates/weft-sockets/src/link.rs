@@ -78,7 +78,10 @@ impl<'a> Link<'a> {
     /// The own direction ends, before the kernel is told.
     pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
         match self {
-            Self::Here(end) => end.shut_write(),
+            Self::Here(end) => {
+                end.put_back_own(socket);
+                end.shut_write();
+            }
             Self::There(far) => far.shut_write(socket),
         }
     }

@@ -17,7 +17,7 @@ use crate::datagram::Datagram;
 use crate::handover::Own;
 use crate::hooks::files;
 use crate::reason::Reason;
-use crate::stream::borrow;
+use crate::stream::{self, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
 use crate::{by_hand, confine, epoll, errno, extended, hooks, remote, settings, ways};
@@ -117,10 +117,13 @@ pub(crate) extern "C" fn before_fork() {
     settings::freeze();
     table::freeze();
     extended::memory::freeze();
+    stream::freeze();
 }
 
 pub(crate) extern "C" fn in_parent() {
     // SAFETY: `before_fork` has frozen them.
+    unsafe { stream::thaw() };
+    // SAFETY: likewise.
     unsafe { extended::memory::thaw() };
     // SAFETY: likewise.
     unsafe { table::thaw() };
@@ -252,7 +255,7 @@ pub(crate) fn me(fd: RawFd) -> Process {
     let name = program();
     let len = name.len().min(padded.len());
     padded[..len].copy_from_slice(&name[..len]);
-    Process { pid: PID.load(Ordering::Relaxed), cookie, program: padded }
+    Process { pid: PID.load(Ordering::Relaxed), fd: fd.cast_unsigned(), cookie, program: padded }
 }
 
 /// Whether calls that handled signals interrupt go on (`SA_RESTART`).

@@ -21,7 +21,7 @@ use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
 use weft_sys::calls::{file_flags, poll};
-use weft_sys::{SectionLock, SectionOnce, Spin, network_namespace};
+use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
 
 use crate::extended::Extended;
 use crate::link::Link;
@@ -43,6 +43,24 @@ const FORK_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// How long a writer sleeps before it asks the kernel whether the peer still lives.
 const WRITER_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SPIN_MAX_NS: u64 = 2_000_000;
+
+/// Held while this process may have a peer's socket open, which no child is to get: it would keep
+/// the peer's end from being told.
+static LEAVING: SignalLock<()> = SignalLock::new(());
+
+/// Before a fork: no other thread is about to leave.
+pub(crate) fn freeze() {
+    LEAVING.freeze();
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    // SAFETY: the caller's promise.
+    unsafe { LEAVING.thaw() };
+}
 
 /// Where a socket is on its way to an [`End`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,8 +348,18 @@ impl Stream {
         }
     }
 
-    /// What cannot be carried otherwise goes over TCP from here on.
+    /// The connection goes on over TCP. Bytes that are unread in memory go back to the kernel, as
+    /// far as that is possible ([`Stream::has_rest`]).
     pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
+        self.leave_by(fd, why, |end, socket| end.leave(socket));
+    }
+
+    /// The same, but bytes that are unread in memory are read from there.
+    pub(crate) fn leave_unread(&self, fd: RawFd, why: Reason) {
+        self.leave_by(fd, why, |end, socket| end.leave_unread(socket));
+    }
+
+    fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
         zcopy::promised::reclaim(self);
         match self.link() {
             Some(Link::Here(end)) if end.has_left() => {}
@@ -340,7 +368,10 @@ impl Stream {
                 fall_back(why);
             }
             Some(Link::Here(end)) => {
-                end.leave(borrow(fd));
+                // A child of `vfork` has descriptors of its own.
+                let held = (!process::is_borrowed()).then(|| LEAVING.lock());
+                leave(end, borrow(fd));
+                drop(held);
                 self.told.note(why);
                 end.note_left(why);
             }

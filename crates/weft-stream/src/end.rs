@@ -11,6 +11,7 @@
 mod bells;
 mod leave;
 mod promise;
+mod put_back;
 mod recv;
 mod send;
 mod sleep;
@@ -179,6 +180,7 @@ impl<K: Kernel> End<K> {
 
     fn introduce(&self, me: &Process) {
         self.own.pid.store(me.pid, Ordering::Relaxed);
+        self.own.fd.store(me.fd, Ordering::Relaxed);
         self.own.cookie.store(me.cookie, Ordering::Relaxed);
         for (word, part) in self.own.program.iter().zip(me.program.chunks_exact(8)) {
             let part = part.try_into().unwrap_or([0; 8]);
@@ -541,6 +543,8 @@ impl<K: Kernel> End<K> {
 pub struct Process {
     /// Its number.
     pub pid: u32,
+    /// Its descriptor for the socket.
+    pub fd: u32,
     /// The kernel's number for the socket (`SO_COOKIE`).
     pub cookie: u64,
     /// The program's name, padded with zeros.

@@ -107,6 +107,12 @@ impl Holders {
         }
     }
 
+    /// The processes that are known by their numbers.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + use<> {
+        let numbers = self.words().map(|word| word.load(Ordering::Relaxed));
+        numbers.filter(|&number| number != 0 && number < ACCEPTOR)
+    }
+
     /// As at the start of a connection: nobody.
     pub(crate) fn reset(&self) {
         self.words().for_each(|word| word.store(0, Ordering::Relaxed));

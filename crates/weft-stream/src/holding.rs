@@ -184,11 +184,16 @@ impl<K: Kernel> Holding<K> {
     /// the kernel keeps the socket for it.
     pub fn closing(&self, socket: K::Socket<'_>) {
         let Some(end) = self.end() else { return };
+        // To put back the peer's bytes may be to leave, which moves these to the kernel.
+        let unread = end.unread() > 0;
+        if end.is_sole_holder() {
+            end.put_back_own(socket);
+        }
         if end.part() {
             end.hush(socket); // A process that goes on may be asleep until its wakeup.
         }
         // Another thread may be reading all the while.
-        if end.unread() > 0 && end.is_sole_holder() {
+        if (unread || end.unread() > 0) && end.is_sole_holder() {
             // As TCP does when the closing end has not read everything: a reset.
             K::reset_at_close(socket);
         }

@@ -103,6 +103,8 @@ pub(crate) mod side {
     pub(crate) const EXTENDED: usize = 56;
     /// Others than [`HOLDERS`] may hold the socket.
     pub(crate) const UNCOUNTED: usize = 60;
+    /// The descriptor that [`PID`] had when it made its end: where to look for it first.
+    pub(crate) const FD: usize = 64;
     /// Threads that sleep in the kernel until something comes.
     pub(crate) const SLEEPERS: usize = 128;
     /// Which sleep that is ([`weft_sys::Tag`]).
@@ -143,6 +145,8 @@ pub(crate) mod direction {
     pub(crate) const POSTED: usize = 104;
     /// What was promised is on its way into the ring.
     pub(crate) const RECLAIMING: usize = 112;
+    /// Unread bytes are on their way back into the kernel's queue.
+    pub(crate) const RETURNING: usize = 116;
     // The consumer's.
     pub(crate) const TAIL: usize = 128;
     pub(crate) const TCP_READ: usize = 136;

@@ -24,6 +24,7 @@ mod kernel;
 mod layout;
 pub mod limits;
 mod patience;
+mod peer_socket;
 mod pipes;
 #[doc(hidden)]
 pub mod places;

@@ -6,6 +6,7 @@
 //! the memory of a third process, or its own, and to hand it to its program as received.
 
 use std::fs::{read_dir, read_link};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use rustix::process::geteuid;
@@ -28,17 +29,22 @@ pub(crate) fn is_side(registry: &Registry, slot: usize, role: Role, pid: u32) ->
         Role::Acceptor => (acceptor, connector),
     };
     let Ok(Some(held)) = holder_of(own, peer) else { return false };
-    let is_side = held.user == geteuid().as_raw() && has_open(pid, held.inode);
+    let is_side = held.user == geteuid().as_raw() && descriptor_of(pid, held.inode, 0).is_some();
     if is_side {
         known.store(proven, Ordering::Relaxed);
     }
     is_side
 }
 
-/// Whether one of a process's descriptors is the socket of this inode (proc_pid_fd(5)).
-fn has_open(pid: u32, inode: u32) -> bool {
+/// One of a process's descriptors that is the socket of this inode (proc_pid_fd(5)): `likely`, or
+/// any other.
+pub(crate) fn descriptor_of(pid: u32, inode: u32, likely: u32) -> Option<i32> {
     let name = format!("socket:[{inode}]");
-    let fds = read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut links = fds.filter_map(|fd| read_link(fd.path()).ok());
-    links.any(|link| link.to_str() == Some(&name))
+    let is_it = |link: PathBuf| link.to_str() == Some(&name);
+    if read_link(format!("/proc/{pid}/fd/{likely}")).is_ok_and(is_it) {
+        return i32::try_from(likely).ok();
+    }
+    let mut fds = read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let fd = fds.find(|fd| read_link(fd.path()).is_ok_and(is_it))?;
+    fd.file_name().to_str()?.parse().ok()
 }

@@ -47,11 +47,13 @@ pub enum Reason {
     Stdio,
     /// The program uses something that reaches connections unseen.
     ByHand,
+    /// The process has become another user.
+    User,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -73,6 +75,7 @@ impl Reason {
         Self::Processes,
         Self::Stdio,
         Self::ByHand,
+        Self::User,
     ];
 
     /// A word for it.
@@ -100,6 +103,7 @@ impl Reason {
             Self::Processes => "processes",
             Self::Stdio => "stdio",
             Self::ByHand => "by-hand",
+            Self::User => "user",
         }
     }
 
@@ -128,6 +132,7 @@ impl Reason {
             Self::Processes => "processes share it in a way that is not counted",
             Self::Stdio => "a stream of the C library has its number",
             Self::ByHand => "the program reaches it by ways that are not seen",
+            Self::User => "the process has become another user",
         }
     }
 }

@@ -218,6 +218,16 @@ impl Sources {
         }
     }
 
+    /// Takes the source that is not promised, if there is one, from its sender, which waits for
+    /// it and then sends what has not been pulled in another way. The writer's lock is held.
+    pub(crate) fn turn_away(&self) {
+        for (number, state) in self.open() {
+            if state & PROMISED == 0 {
+                let _ = self.withdraw(SourceNumber(number));
+            }
+        }
+    }
+
     /// The sender has copied all bytes of a source to an address of its process, where they are
     /// pulled from now on (AZ-SDP's Updated Source Avail). `false` if it is over. Once only, and by
     /// the one who has posted it.

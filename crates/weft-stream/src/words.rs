@@ -45,6 +45,8 @@ pub(crate) struct Side {
     /// How many hold the socket, as far as is known ([`crate::holders`]).
     pub(crate) refs: &'static AtomicU32,
     pub(crate) pid: &'static AtomicU32,
+    /// A descriptor of that process's for the socket, at first.
+    pub(crate) fd: &'static AtomicU32,
     pub(crate) shut_write: &'static AtomicU32,
     pub(crate) shut_read: &'static AtomicU32,
     pub(crate) gone: &'static AtomicU32,
@@ -71,6 +73,7 @@ impl Side {
             joined: word(side::JOINED),
             refs: word(side::REFS),
             pid: word(side::PID),
+            fd: word(side::FD),
             shut_write: word(side::SHUT_WRITE),
             shut_read: word(side::SHUT_READ),
             gone: word(side::GONE),
@@ -105,6 +108,7 @@ impl Side {
         let words = [
             self.joined,
             self.pid,
+            self.fd,
             self.shut_write,
             self.shut_read,
             self.gone,
@@ -148,6 +152,8 @@ pub(crate) struct Direction {
     pub(crate) stalled_allotted: &'static AtomicU64,
     pub(crate) posted: &'static AtomicU64,
     pub(crate) reclaiming: &'static AtomicU32,
+    /// Unread bytes are on their way back into the kernel's queue.
+    pub(crate) returning: &'static AtomicU32,
     /// Bytes taken out of the rings so far.
     pub(crate) tail: &'static AtomicU64,
     pub(crate) tcp_read: &'static AtomicU64,
@@ -186,6 +192,7 @@ impl Direction {
             stalled_allotted: word64(direction::STALLED_ALLOTTED),
             posted: word64(direction::POSTED),
             reclaiming: word(direction::RECLAIMING),
+            returning: word(direction::RETURNING),
             tail: word64(direction::TAIL),
             tcp_read: word64(direction::TCP_READ),
             bells_taken: word64(direction::BELLS_TAKEN),
@@ -227,6 +234,7 @@ impl Direction {
         counters.into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.refused.store(0, Ordering::Relaxed);
         self.reclaiming.store(0, Ordering::Relaxed);
+        self.returning.store(0, Ordering::Relaxed);
         self.lock.store(0, Ordering::Relaxed);
         self.reader_lock.store(0, Ordering::Relaxed);
     }

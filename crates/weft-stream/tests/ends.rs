@@ -39,7 +39,7 @@ fn pattern(at: usize, len: usize) -> &'static [u8] {
 }
 
 fn process(cookie: u64) -> Process {
-    Process { pid: std::process::id(), cookie, program: *b"ends\0\0\0\0\0\0\0\0\0\0\0\0" }
+    Process { pid: std::process::id(), fd: 0, cookie, program: *b"ends\0\0\0\0\0\0\0\0\0\0\0\0" }
 }
 
 /// Both ends of a connection of the kernel's.
@@ -232,11 +232,10 @@ impl Pair {
                 self.sides[at].wants_room = false;
             }
             Step::Acknowledge => end.acknowledge(fd),
-            Step::Leave => {
-                end.leave(fd);
-                self.sides[at].has_left = true;
-            }
+            Step::Leave => self.leave(at)?,
             Step::ShutWrite => {
+                end.put_back_own(fd);
+                self.sides[at].has_left |= end.has_left();
                 end.shut_write();
                 let _ = socket.shutdown(Shutdown::Write);
                 self.sides[at].has_shut = true;
@@ -310,6 +309,26 @@ impl Pair {
         Ok(())
     }
 
+    /// Afterwards nothing is in memory, unless the other side's half is shut, or it is closed, so
+    /// that the kernel sends nothing for it any more.
+    fn leave(&mut self, at: usize) -> Result<(), TestCaseError> {
+        let side = &mut self.sides[at];
+        let end = side.end.expect("it leaves");
+        let leaves = !end.has_left();
+        end.leave(side.socket.as_ref().expect("open").as_fd());
+        side.has_left = true;
+        for reader in [at, 1 - at] {
+            let [side, writer] = [&self.sides[reader], &self.sides[1 - reader]];
+            let Some(end) = side.end.filter(|_| leaves && !side.closed) else { continue };
+            let may_send = !writer.closed && !writer.has_shut && !side.closed;
+            if may_send && !self.sides.iter().any(|side| side.reset_is_due) {
+                prop_assert_eq!(end.unread(), 0, "left in memory");
+                prop_assert_eq!(end.carrier_in(), Carrier::Tcp);
+            }
+        }
+        Ok(())
+    }
+
     fn recv(
         &mut self,
         at: usize,
@@ -373,6 +392,8 @@ impl Pair {
         let socket = side.socket.take().expect("open");
         if let Some(end) = side.end {
             let in_memory = end.unread() > 0;
+            end.put_back_own(socket.as_fd());
+            side.has_left |= end.has_left();
             end.part();
             end.hush(socket.as_fd());
             if end.release(std::process::id()) && in_memory {

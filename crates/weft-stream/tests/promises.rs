@@ -52,7 +52,7 @@ fn sides() -> [Side; 2] {
     let (server, _) = listener.accept().expect("accepted");
     let addresses = [client.local_addr().expect("bound"), server.local_addr().expect("bound")];
     let tuple = Tuple::new(addresses[0], addresses[1]);
-    let process = |cookie| Process { pid: std::process::id(), cookie, program: [0; 16] };
+    let process = |cookie| Process { pid: std::process::id(), fd: 0, cookie, program: [0; 16] };
     let offer = End::offer(registry, &tuple, &process(1), Flow::Packed).expect("room");
     let found = End::find(registry, &tuple, &process(2), (0, 0)).expect("an offer");
     let sides = [Side { socket: client, end: offer }, Side { socket: server, end: found }];

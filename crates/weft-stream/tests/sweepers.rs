@@ -34,7 +34,7 @@ impl Connection {
         let (server, own) = listener.accept().expect("accepted");
         let tuple = Tuple::new(own, address).in_namespace(network_namespace(&client));
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        let me = Process { pid, cookie: 0, program: [0; 16] };
+        let me = Process { pid, fd: 0, cookie: 0, program: [0; 16] };
         let offered = End::offer(registry, &tuple, &me, Flow::Packed)?;
         let found = End::find(registry, &tuple, &me, (0, 0)).expect("offered");
         found.advance(server.as_fd());

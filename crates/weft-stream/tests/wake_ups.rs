@@ -79,7 +79,7 @@ fn connected(flow: Flow) -> [Side; 2] {
     }
     let own = client.local_addr().expect("connected");
     let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
-    let me = Process { pid: std::process::id(), cookie: 0, program: [0; 16] };
+    let me = Process { pid: std::process::id(), fd: 0, cookie: 0, program: [0; 16] };
     let end = End::offer(registry, &tuple, &me, flow).expect("room");
     let client = Side { socket: client, end };
     let end = End::find(registry, &tuple, &me, (0, 0)).expect("offered");

@@ -14,13 +14,7 @@ pub struct Known {
 }
 
 /// All of them. `make differ` leaves out nothing by itself: `--without-known` does.
-pub const KNOWN: &[Known] = &[Known {
-    operation: "scan",
-    word: "how=dup2",
-    instead: "how=fdopen",
-    reason: "a C stream that was kept from before its descriptor became a connection reads \
-                 the kernel's socket, as its calls do not leave the C library",
-}];
+pub const KNOWN: &[Known] = &[];
 
 /// Programs of `make test` that still differ, most of them by the readiness of an epoll instance
 /// that several processes have, and by the order in which it is told; `programs/differ/known/` has

@@ -14,7 +14,9 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::all::adopt;
-use super::{Epoll, IN, Reach, Registered, Watches, kernel_control, leave, may_hold_something};
+use super::{
+    Epoll, IN, Reach, Registered, Watches, kernel_control, leave, leave_unread, may_hold_something,
+};
 use crate::errno;
 use crate::handover::stays_open;
 use crate::table::{self, Held, Kind};
@@ -139,6 +141,9 @@ impl Watches {
             if watch.is_detached {
                 self.delete_detached(epoll, place);
                 continue;
+            }
+            if watch.is_edge_told() {
+                leave_unread(&watch.socket, watch.fd); // It would be told once more.
             }
             leave(&watch.socket, watch.fd);
             if reach == Reach::Shared {

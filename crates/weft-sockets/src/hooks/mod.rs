@@ -28,6 +28,7 @@ mod setup;
 mod signals;
 mod threads;
 mod transfer;
+pub(crate) mod users;
 #[cfg(target_arch = "x86_64")]
 mod variadic;
 mod ways;

@@ -14,6 +14,7 @@ use weft_sys::{is_apart, system_call};
 use super::{leave, process as whole};
 use crate::hooks::exec::execveat;
 use crate::hooks::memory;
+use crate::hooks::users::becoming;
 use crate::{process, settings, table};
 
 /// The arguments of a system call.
@@ -317,6 +318,10 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         libc::SYS_prlimit64 => {
             let (pid, limit) = (int(a[0]), place(2).cast_const().cast());
             hook!(libc::prlimit, pid, uint(a[1]), limit, place(3).cast())
+        }
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+            becoming(uint(a[0]));
+            None
         }
         libc::SYS_unshare => {
             whole::unsharing(int(a[0]));

@@ -170,6 +170,12 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Process,
+        how: "becomes another user: connections go to TCP first",
+        hooked: true,
+        names: &["setuid", "setreuid", "setresuid"],
+    },
+    Functions {
+        reach: Reach::Process,
         how: "enters other namespaces: the process stays on TCP",
         hooked: true,
         names: &["unshare", "setns"],

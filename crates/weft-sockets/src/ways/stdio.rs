@@ -68,7 +68,7 @@ pub(crate) fn check(fd: RawFd) {
         return;
     }
     leave(fd);
-    if fd == libc::STDIN_FILENO && has_been_in_memory(fd) && is_unused() {
+    if fd == libc::STDIN_FILENO && has_rest(fd) && is_unused() {
         // What is unread in memory, and wakeups that are under way, are for the hooks.
         let before = errno::get();
         files::replace_input();
@@ -88,9 +88,9 @@ fn leave(fd: RawFd) {
     errno::set_raw(before);
 }
 
-fn has_been_in_memory(fd: RawFd) -> bool {
+fn has_rest(fd: RawFd) -> bool {
     match table::find(fd).as_deref() {
-        Some(Kind::Stream(stream)) => stream.link().is_some(),
+        Some(Kind::Stream(stream)) => stream.has_rest(),
         _ => false,
     }
 }

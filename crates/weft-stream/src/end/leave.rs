@@ -4,8 +4,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::io::Errno;
 
+use weft_sys::SharedGuard;
+
 use super::bells::{AT_ONCE, Heard};
 use super::{Carrier, End};
+use crate::flow::Queue;
 use crate::kernel::Kernel;
 use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
@@ -53,17 +56,46 @@ impl<K: Kernel> End<K> {
 
 impl<K: Kernel> End<K> {
     /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
-    /// the socket goes to somebody who does not know them. What the rings hold is read first, so
-    /// the next reader must know them unless [`End::unread`] is 0 after this.
+    /// the socket goes to somebody who does not know them. What neither end has read is put back
+    /// into the kernel's queues. What cannot be is read first, so that the next reader must know
+    /// the rings unless the end [is over](End::is_over).
     pub fn leave(&self, socket: K::Socket<'_>) {
-        let [first, second] = match self.role {
+        K::leave(self, socket);
+    }
+
+    /// Puts back what the peer has not read, before this half is shut or the socket is closed: the
+    /// kernel sends nothing more then, and the peer might have to hand on its end. If there is
+    /// something, the connection goes back to TCP with it.
+    pub fn put_back_own(&self, socket: K::Socket<'_>) {
+        K::put_back_own(self, socket);
+    }
+
+    /// Goes back to TCP, and puts nothing back: what the rings hold is read first.
+    pub fn leave_unread(&self, socket: K::Socket<'_>) {
+        if let Some(held) = self.begin_to_leave(socket) {
+            self.finish_leaving(held);
+        }
+    }
+
+    /// Both directions, in the order in which whoever needs both takes their locks.
+    pub(super) fn in_order(&self) -> [&Queue; 2] {
+        match self.role {
             Role::Connector => [&self.tx, &self.rx],
             Role::Acceptor => [&self.rx, &self.tx],
-        };
-        let Some(_first) = Self::lock(first.words().lock) else { return };
-        let Some(held) = Self::lock(second.words().lock) else { return };
+        }
+    }
+
+    /// Takes the locks of both directions, and wakes a writer that waits for room. `None` if it has
+    /// left already.
+    pub(super) fn begin_to_leave(
+        &self,
+        socket: K::Socket<'_>,
+    ) -> Option<[SharedGuard<'static, K>; 2]> {
+        let [first, second] = self.in_order();
+        let first = Self::lock(first.words().lock)?;
+        let held = Self::lock(second.words().lock)?;
         if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
-            return;
+            return None;
         }
         // A writer that sleeps until there is room goes on over TCP.
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
@@ -71,7 +103,12 @@ impl<K: Kernel> End<K> {
             self.ring_bell(socket, &held);
             K::wake_all(self.peer.space_wanted);
         }
-        for ring in [first, second] {
+        Some([first, held])
+    }
+
+    /// From here on both directions are TCP's.
+    pub(super) fn finish_leaving(&self, _held: [SharedGuard<'static, K>; 2]) {
+        for ring in self.in_order() {
             let words = ring.words();
             if words.switch_at.load(Ordering::Relaxed) == NONE {
                 let sent = words.tcp_sent.load(Ordering::Relaxed);

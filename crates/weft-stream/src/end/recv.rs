@@ -29,6 +29,10 @@ impl<K: Kernel> End<K> {
         self.advance(socket);
         let words = self.rx.words();
         let _held = Self::lock(words.reader_lock).ok_or(Errno::DEADLK)?;
+        if self.is_torn() {
+            self.own.gone.store(1, Ordering::Relaxed);
+            return self.reset(socket).map(|()| 0);
+        }
         loop {
             let switch_at = words.switch_at.load(Ordering::Acquire);
             let tcp_read = words.tcp_read.load(Ordering::Relaxed);
@@ -186,7 +190,7 @@ impl<K: Kernel> End<K> {
     }
 
     /// The connection is over, which the kernel does not know. Says so, once.
-    fn reset(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
+    pub(super) fn reset(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
         if self.own.reset_told.swap(1, Ordering::Relaxed) != 0 {
             return Ok(());
         }

@@ -27,6 +27,10 @@ impl<K: Kernel> End<K> {
     ) -> Result<usize, Errno> {
         let words = self.tx.words();
         let held = Self::lock(words.lock).ok_or(Errno::DEADLK)?;
+        if words.returning.load(Ordering::Relaxed) != 0 {
+            self.own.gone.store(1, Ordering::Relaxed); // Torn: see `put_back`.
+            self.reset(socket)?;
+        }
         if words.switch_at.load(Ordering::Relaxed) == NONE && !self.agree_held(socket, &held) {
             let sent_before = words.tcp_sent.load(Ordering::Relaxed);
             if words.tcp_read.load(Ordering::Relaxed) >= sent_before {

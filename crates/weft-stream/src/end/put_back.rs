@@ -1,0 +1,291 @@
+//! Unread bytes go from memory back into the kernel's queues, before the socket goes to somebody
+//! who does not know the rings.
+//!
+//! A byte comes into a socket's queue only by the other end's socket. So the process that leaves
+//! fetches the peer's ([`crate::peer_socket`]) and sends by it what has not been read, while it
+//! holds the locks of both directions, by which the peer's sends and notifications are excluded;
+//! what the peer sends later comes behind it. Its own socket does the same for the peer.
+//!
+//! Bytes that have been put back belong to the first phase, by which the direction began on TCP.
+//! So it may be a part of them: the rest stays in memory, and is read behind that part. When all of
+//! them have been put back the kernel has the whole stream.
+//!
+//! Who is killed in the middle leaves a mark ([`RETURNING`](crate::layout::direction::RETURNING)),
+//! because it is not known which bytes have been sent and not counted. Whoever takes one of the
+//! locks next resets the connection.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::time::Timespec;
+use weft_sys::{Buffers, Linux};
+
+use super::End;
+use super::bells::Heard;
+use crate::how::How;
+use crate::kernel::Kernel;
+use crate::words::NONE;
+use crate::{peer_socket, pullers};
+
+/// Bytes that are sent at once. They are on the stack: a child of `vfork` takes no memory.
+const CHUNK_LEN: usize = 8 << 10;
+/// How long the kernel may take to bring what has been sent, at a time.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const NAPS_MAX: u32 = 20;
+/// Bytes of the first phase that are taken and sent again, at most.
+const TAKEN_MAX: u64 = 16 << 20;
+
+/// What is before the bytes that are put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Only such as are read before them.
+    Clear,
+    /// Notifications, which nobody must take for data: nothing has changed.
+    Blocked,
+    /// Bytes have been taken that could not be sent again.
+    Torn,
+}
+
+impl End<Linux> {
+    /// [`End::leave`].
+    pub(crate) fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
+        let [first, second] = self.in_order();
+        // Readers take the lock of a direction before that of the other one's writer.
+        let readers =
+            (Self::lock(first.words().reader_lock), Self::lock(second.words().reader_lock));
+        let (Some(_first), Some(_second)) = readers else { return self.leave_unread(socket) };
+        let Some(held) = self.begin_to_leave(socket) else { return };
+        let peer = self.other();
+        if self.has_to_put_back() || peer.has_to_put_back() {
+            let pids = self.peer_holders();
+            let likely = self.peer.pid.load(Ordering::Relaxed);
+            let pids = std::iter::once(likely).chain(pids.processes().filter(|&it| it != likely));
+            let fd = self.peer.fd.load(Ordering::Relaxed);
+            if let Some(fetched) = peer_socket::fetch(socket, pids, fd) {
+                self.put_back(socket, fetched.as_fd());
+                peer.put_back(fetched.as_fd(), socket);
+            }
+        }
+        self.finish_leaving(held);
+        for end in [self, &peer] {
+            end.be_the_kernels();
+        }
+    }
+
+    /// [`End::put_back_own`].
+    pub(crate) fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
+        if self.unsent() == 0 || self.is_the_kernels_to_send() {
+            return;
+        }
+        let peer = self.other();
+        let Some(_reader) = Self::lock(self.tx.words().reader_lock) else { return };
+        let Some(held) = self.begin_to_leave(socket) else { return };
+        if peer.has_to_put_back() && !peer.is_torn() {
+            peer.put_behind_notifications(socket);
+        }
+        self.finish_leaving(held);
+    }
+
+    /// Puts back all that this end has not read, where notifications may be before it, which the
+    /// reader takes first: those belong to the second phase, so all goes into the third. It is
+    /// done only if the kernel takes it all for sure.
+    fn put_behind_notifications(&self, writer: BorrowedFd<'_>) {
+        let words = self.rx.words();
+        let unread = self.rx.available().unwrap_or(usize::MAX);
+        // The kernel counts its own memory, which is less than twice the bytes.
+        let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
+        if unread > room / 4 || self.sources_in.are_open() {
+            return;
+        }
+        words.returning.store(1, Ordering::SeqCst);
+        let mut chunk = [0_u8; CHUNK_LEN];
+        let mut is_first = true;
+        loop {
+            let slices = &mut [IoSliceMut::new(&mut chunk)];
+            let Ok(len) = self.rx.take(Buffers::of(slices), true) else { return };
+            if len == 0 {
+                break;
+            }
+            match send_all(writer, &chunk[..len]) {
+                Ok(()) if self.rx.skip(len) == Ok(len) => is_first = false,
+                Err(0) if is_first => break,
+                _ => return, // Torn.
+            }
+        }
+        words.returning.store(0, Ordering::SeqCst);
+    }
+
+    /// The other end, as this process sees it.
+    fn other(&self) -> Self {
+        Self::at(self.registry, self.slot, self.generation, self.role.other())
+    }
+
+    /// Whether bytes are unread in memory that could be put back. Those of a message whose sender
+    /// waits until it has been pulled go over TCP by themselves. An end that has shut down both
+    /// halves would be reset by bytes that come now (tcp_rcv_state_process).
+    fn has_to_put_back(&self) -> bool {
+        self.rx.words().switch_at.load(Ordering::Relaxed) != NONE
+            && self.own.shut_read.load(Ordering::Relaxed) == 0
+            && (self.rx.available().is_ok_and(|bytes| bytes > 0) || self.sources_in.are_open())
+    }
+
+    /// Puts back what this end has not read, by the other end's socket. All locks of the connection
+    /// are held.
+    fn put_back(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) {
+        let words = self.rx.words();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Behind its end the kernel sends nothing more.
+        if !self.has_to_put_back() || self.is_torn() || send(writer, &[], flags).is_err() {
+            return;
+        }
+        words.returning.store(1, Ordering::SeqCst);
+        match self.clear_way(socket, writer) {
+            Way::Clear => {
+                self.sources_in.turn_away();
+                if self.send_back(writer).is_ok() {
+                    words.returning.store(0, Ordering::SeqCst);
+                }
+            }
+            Way::Blocked => words.returning.store(0, Ordering::SeqCst),
+            Way::Torn => {}
+        }
+    }
+
+    /// Takes the notifications out of the kernel's queue.
+    fn clear_way(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Way {
+        if !self.has_switched_in() {
+            return if self.bells_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
+        }
+        for _ in 0..NAPS_MAX {
+            while let Ok(Heard::Bells(1..)) = self.take_bells(socket) {}
+            if self.bells_left() == 0 {
+                return Way::Clear;
+            }
+            wait(socket, PollFlags::IN);
+        }
+        Way::Blocked
+    }
+
+    /// Takes the bytes of the first phase and the notifications behind them, and sends the bytes
+    /// again.
+    fn renew(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Way {
+        let words = self.rx.words();
+        let read = words.tcp_read.load(Ordering::Relaxed);
+        let first = words.switch_at.load(Ordering::Relaxed).saturating_sub(read);
+        let bells = self.bells_left();
+        let all = first.saturating_add(bells);
+        let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
+        if all > TAKEN_MAX || !(0..NAPS_MAX).any(|_| has_come() || wait_a_moment()) || !has_come() {
+            return Way::Blocked;
+        }
+        let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
+        let mut taken = 0;
+        while taken < bytes.len() {
+            match recv(socket, &mut bytes[taken..], RecvFlags::DONTWAIT) {
+                Ok((more, _)) if more > 0 => taken += more,
+                _ => return if taken == 0 { Way::Blocked } else { Way::Torn },
+            }
+        }
+        self.count_bells(usize::try_from(bells).unwrap_or(0));
+        bytes.truncate(usize::try_from(first).unwrap_or(0));
+        if send_all(writer, &bytes).is_ok() { Way::Clear } else { Way::Torn }
+    }
+
+    /// Sends what is unread, as far as the kernel takes it.
+    ///
+    /// # Errors
+    /// Bytes have been sent that could not be counted.
+    fn send_back(&self, writer: BorrowedFd<'_>) -> Result<(), Errno> {
+        let words = self.rx.words();
+        let mut chunk = [0_u8; CHUNK_LEN];
+        loop {
+            let keep = How { keep: true, ..How::default() };
+            let slices = &mut [IoSliceMut::new(&mut chunk)];
+            let len = self.take_from_memory(Buffers::of(slices), keep);
+            if len == 0 {
+                return Ok(());
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let Ok(sent) = send(writer, &chunk[..len], flags) else { return Ok(()) };
+            words.switch_at.fetch_add(sent as u64, Ordering::AcqRel);
+            let drop = How { discard: true, ..How::default() };
+            let mut dropped = 0;
+            while dropped < sent {
+                let slices = &mut [IoSliceMut::new(&mut chunk[dropped..sent])];
+                match self.take_from_memory(Buffers::of(slices), drop) {
+                    0 => return Err(Errno::CONNRESET),
+                    more => dropped += more,
+                }
+            }
+        }
+    }
+
+    /// Takes bytes out of the ring or, if it is empty, of promised messages.
+    fn take_from_memory(&self, buffers: Buffers<'_>, how: How) -> usize {
+        let taken =
+            if how.discard { self.rx.skip(buffers.len()) } else { self.rx.take(buffers, how.keep) };
+        match taken {
+            Ok(0) => {
+                let is_next = || self.rx.available() == Ok(0);
+                let is_peer =
+                    |pid| pullers::is_side(self.registry, self.slot, self.role.other(), pid);
+                self.sources_in.pull(buffers, how.keep, how.discard, is_next, is_peer).bytes
+            }
+            taken => taken.unwrap_or(0),
+        }
+    }
+
+    /// Where nothing is left in memory, and no notification in the kernel's queue, there are no
+    /// phases any more: whatever comes is the kernel's.
+    fn be_the_kernels(&self) {
+        let words = self.rx.words();
+        if self.is_over() && !self.is_torn() {
+            let read = words.tcp_read.load(Ordering::Relaxed);
+            words.switch_at.store(read, Ordering::Release);
+        }
+    }
+}
+
+impl<K: Kernel> End<K> {
+    /// Whether a process was killed while it put back what this end has not read. A lock of the
+    /// direction is held.
+    #[inline]
+    pub(super) fn is_torn(&self) -> bool {
+        self.rx.words().returning.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// Sends all bytes, for which there is room, if not at once.
+///
+/// # Errors
+/// So many were sent.
+fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
+    let mut sent = 0;
+    let mut naps = 0;
+    while sent < bytes.len() {
+        match send(writer, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(more) => sent += more,
+            Err(Errno::AGAIN) if naps < NAPS_MAX => {
+                naps += 1;
+                wait(writer, PollFlags::OUT);
+            }
+            Err(_) => return Err(sent),
+        }
+    }
+    Ok(())
+}
+
+/// Waits a moment for something to happen to a socket.
+fn wait(socket: BorrowedFd<'_>, what: PollFlags) {
+    let _ = poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&NAP));
+}
+
+/// `false`, a moment later.
+fn wait_a_moment() -> bool {
+    let _ = rustix::thread::nanosleep(&NAP);
+    false
+}

@@ -1,0 +1,52 @@
+//! The peer's socket as a descriptor of this process, for bytes that go back to the kernel: only
+//! by it they come into the queue from which this end reads (pidfd_getfd(2)).
+//!
+//! The shared words say which processes may have it, and any process of the user can write those.
+//! So the kernel is asked which socket is the other end (`sock_diag`), and of what has been fetched
+//! whether it is that. Where the kernel does not let this process have it, there is none.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{SocketType, getpeername, getsockname, sockopt};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use weft_sys::network_namespace;
+
+use crate::pullers::descriptor_of;
+use crate::sock_diag::holder_of;
+use crate::tuple::Tuple;
+
+/// The other end of the connection that `own` is an end of, from one of the processes `pids`, of
+/// which the first `likely` has it by this number.
+pub(crate) fn fetch(
+    own: BorrowedFd<'_>,
+    pids: impl Iterator<Item = u32>,
+    likely: u32,
+) -> Option<OwnedFd> {
+    let (here, there) = ends(own)?;
+    let held = holder_of(there, here).ok()??;
+    pids.filter_map(|pid| {
+        let fd = descriptor_of(pid, held.inode, likely)?;
+        let process = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
+        pidfd_getfd(process, fd, PidfdGetfdFlags::empty()).ok()
+    })
+    .find(|fetched| is_other_end(fetched.as_fd(), own))
+}
+
+/// Whether two sockets are the ends of one connection.
+fn is_other_end(fetched: BorrowedFd<'_>, own: BorrowedFd<'_>) -> bool {
+    let (Some((here, there)), Some((its, ours))) = (ends(own), ends(fetched)) else {
+        return false;
+    };
+    sockopt::socket_type(fetched) == Ok(SocketType::STREAM)
+        && network_namespace(fetched) == network_namespace(own)
+        && Tuple::new(here, there) == Tuple::new(ours, its)
+}
+
+/// A socket's own address and its peer's, as the kernel has them for IPv4 as well.
+fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
+    let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;
+    Some(Tuple::new(own, peer).addresses())
+}
