@@ -201,7 +201,17 @@ impl Watch {
         if let Link::Here(end) = end {
             stream.is_looked_at(end);
         }
-        if self.registered == Registered::Changes || self.is_kernels || self.is_orphan {
+        if self.is_kernels || self.is_orphan {
+            return;
+        }
+        if self.registered == Registered::Changes {
+            let (_, ours) = stream.readiness(end);
+            if ours & IN == 0 && !self.is_detached {
+                // It has left memory. What the kernel has told of it was taken for a wakeup.
+                let all = if ours & OUT == 0 { Registered::Whole } else { Registered::WithoutRoom };
+                self.is_woken = false;
+                self.register(epoll, all);
+            }
             return;
         }
         // If TCP still carries everything the kernel tells.
