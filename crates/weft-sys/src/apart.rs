@@ -1,6 +1,6 @@
 //! Descriptors that Weft has in a program's process: at numbers that programs do not come to
-//! before they have hundreds open, and known by them, so that a program which closes whatever may be
-//! open does not close these.
+//! before they have hundreds open, and known by them, so that a program which closes whatever may
+//! be open does not close these.
 //!
 //! # Safety
 //! A number is used only while this module has it open.

@@ -19,8 +19,8 @@ const LINES_AFTER: usize = 6;
 /// What kind of difference it is, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// The same events of an epoll instance in each wait, in another order. `epoll_wait(2)` promises
-    /// none, and the kernel does not tell when bytes came by TCP.
+    /// The same events of an epoll instance in each wait, in another order. `epoll_wait(2)`
+    /// promises none, and the kernel does not tell when bytes came by TCP.
     Order,
     /// Another result.
     Result,

@@ -2,11 +2,11 @@
 //!
 //! A server that answers many connections of one client would be notified for each of them before
 //! the client has got its core back, and every wakeup is a system call on both sides. So the first
-//! is to be the only one: see [`weft_sys::Alarm`]. And it comes by a pipe that the instance watches,
-//! which costs less than a byte over TCP.
+//! is to be the only one: see [`weft_sys::Alarm`]. And it comes by a pipe that the instance
+//! watches, which costs less than a byte over TCP.
 //!
-//! The kernel tells whoever waits in the instance of the pipe, and that must be one who knows it: the
-//! pipe is closed before the instance is watched itself, or another process can have it.
+//! The kernel tells whoever waits in the instance of the pipe, and that must be one who knows it:
+//! the pipe is closed before the instance is watched itself, or another process can have it.
 //!
 //! That says what one sleeper looks at when it wakes. So as soon as a second thread waits in the
 //! instance, or another one looks on the sleeper's behalf, each socket has its own wakeup again.

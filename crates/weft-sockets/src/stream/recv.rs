@@ -131,14 +131,11 @@ impl Stream {
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
-            let carrier = end.carrier_in();
+            let is_tcp = end.carrier_in() == Carrier::Tcp;
             let result = match end.try_recv(borrow(fd), rest, how) {
-                // The last that TCP carried, or memory: what has come behind it belongs to the call.
-                Ok(received)
-                    if (1..rest.len()).contains(&received)
-                        && !keep
-                        && end.carrier_in() != carrier =>
-                {
+                // The last that TCP carries: what stands in memory behind it belongs to the call.
+                // Not the other way: TCP may begin with urgent data, where a call stops.
+                Ok(received) if is_tcp && received < rest.len() && !keep && end.unread() > 0 => {
                     let more = end.try_recv(borrow(fd), rest.after(received), how);
                     self.with_part(received, more)
                 }
