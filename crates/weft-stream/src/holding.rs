@@ -136,8 +136,12 @@ impl<K: Kernel> Holding<K> {
     #[cfg(test)]
     pub(crate) fn copied(&self) -> Self {
         let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::Relaxed));
+        let end = SectionOnce::new();
+        if let Some(begun) = self.end() {
+            end.set(*begun).expect("it is new");
+        }
         Self {
-            end: self.end.clone(),
+            end,
             holder: copy(&self.holder),
             fork: copy(&self.fork),
             is_barred: AtomicBool::new(self.is_barred.load(Ordering::Relaxed)),
@@ -151,7 +155,7 @@ impl<K: Kernel> Holding<K> {
         self.fork.swap(fork, Ordering::Relaxed) != fork
     }
 
-    /// The child that the process `parent` was to have by the fork of this number has not been born.
+    /// The child that the process `parent` was to have by this fork has not been born.
     /// One that the end was not told of is not taken back.
     pub(crate) fn not_forked(&self, fork: u32, parent: u32) {
         let told = self.fork.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed);

@@ -35,6 +35,8 @@ pub mod remote;
 mod ring;
 pub mod rules;
 mod shown;
+#[cfg(test)]
+mod sim;
 mod snapshot;
 mod sock_diag;
 mod source;

@@ -49,7 +49,8 @@ impl ApartFd {
         let bit = bit(copy.as_raw_fd())?;
         OURS.fetch_or(bit, Ordering::SeqCst);
         // Until then a program that closes everything may have closed it.
-        let same = |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        let same =
+            |one: Stat, other: Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
         let is_it = fstat(&copy).is_ok_and(|it| fstat(file).is_ok_and(|file| same(it, file)));
         let fd = copy.into_raw_fd();
         if !is_it {

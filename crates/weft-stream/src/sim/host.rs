@@ -1,0 +1,428 @@
+//! The simulated kernel's state: processes and their descriptors, open sockets, TCP.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use rustix::io::Errno;
+
+/// An open socket, by which the kernel knows it.
+pub(super) type SocketId = usize;
+/// A process, by its number.
+pub(super) type Pid = u32;
+
+/// The listener's port. Each connection's own is one of few, so that addresses come up again.
+const PORT: u16 = 80;
+const FIRST_PORT: u16 = 40_000;
+const PORTS: u16 = 6;
+
+/// One end of a TCP connection in the kernel.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) cookie: u64,
+    pub(super) own: SocketAddr,
+    pub(super) peer: SocketAddr,
+    other: SocketId,
+    /// Not connected yet.
+    is_fresh: bool,
+    /// Descriptors, and messages under way, that stand for it.
+    open: usize,
+    /// In a listener's queue: it is there, but nobody has it.
+    is_pending: bool,
+    is_closed: bool,
+    /// What has come and has not been taken.
+    queue: VecDeque<u8>,
+    /// How much of that there may be.
+    room: usize,
+    /// The peer sends no more.
+    has_end: bool,
+    /// The peer has closed its socket, and answers with a reset.
+    is_refused: bool,
+    is_shut: bool,
+    /// There is no connection any more.
+    is_dead: bool,
+    error: Option<Errno>,
+    resets_at_close: bool,
+}
+
+/// A process, as the kernel sees it.
+#[derive(Debug, Default)]
+pub(super) struct Descriptors {
+    pub(super) open: BTreeMap<RawFd, (SocketId, bool)>,
+    /// Descriptors that no call has returned to the program yet: it does not use them, and neither
+    /// does a child born meanwhile.
+    pub(super) unknown: BTreeSet<RawFd>,
+    /// Sockets that others have passed to it and that it has not received.
+    pub(super) passed: VecDeque<SocketId>,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    pub(super) sockets: Vec<Socket>,
+    pub(super) processes: BTreeMap<Pid, Descriptors>,
+    /// Connections that nobody has accepted.
+    backlog: VecDeque<SocketId>,
+    /// Sockets that the last descriptor of was closed since this was looked at.
+    pub(super) closed: Vec<SocketId>,
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+impl Host {
+    /// Makes a socket, and the one that will be its peer.
+    pub(super) fn socket(&mut self, pid: Pid, room: usize, cookie: u64) -> RawFd {
+        let first = self.sockets.len();
+        for index in 0..2 {
+            self.sockets.push(Socket {
+                cookie: cookie + index as u64,
+                own: address(0),
+                peer: address(0),
+                is_fresh: true,
+                other: first + 1 - index,
+                open: 0,
+                is_pending: index == 1,
+                is_closed: false,
+                queue: VecDeque::new(),
+                room,
+                has_end: false,
+                is_refused: false,
+                is_shut: false,
+                is_dead: false,
+                error: None,
+                resets_at_close: false,
+            });
+        }
+        self.install(pid, first, false)
+    }
+
+    /// Connects a socket, whose peer waits in the queue from here on.
+    ///
+    /// # Errors
+    /// `EISCONN`; `EADDRNOTAVAIL`: all ports are in use.
+    pub(super) fn connect(&mut self, id: SocketId) -> Result<(), Errno> {
+        if !self.sockets[id].is_fresh {
+            return Err(Errno::ISCONN);
+        }
+        let is_used = |port: u16| {
+            let is_of = |socket: &&Socket| socket.own.port() == port || socket.peer.port() == port;
+            self.sockets.iter().filter(is_of).any(|socket| !socket.is_closed)
+        };
+        let port = (FIRST_PORT..FIRST_PORT + PORTS).find(|&port| !is_used(port));
+        let port = port.ok_or(Errno::ADDRNOTAVAIL)?;
+        for (index, [own, peer]) in [[port, PORT], [PORT, port]].into_iter().enumerate() {
+            let socket = &mut self.sockets[id + index];
+            (socket.own, socket.peer, socket.is_fresh) = (address(own), address(peer), false);
+        }
+        self.backlog.push_back(id + 1);
+        Ok(())
+    }
+
+    /// Gives a process the connection that has waited for the longest time.
+    pub(super) fn accept(&mut self, pid: Pid) -> Option<RawFd> {
+        let socket = self.backlog.pop_front()?;
+        self.sockets[socket].is_pending = false;
+        Some(self.install(pid, socket, false))
+    }
+
+    /// Resets what nobody has accepted: the listener is closed.
+    pub(super) fn close_listener(&mut self) {
+        while let Some(socket) = self.backlog.pop_front() {
+            self.sockets[socket].resets_at_close = true;
+            self.end(socket);
+        }
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// A process's lowest free descriptor stands for a socket from here on.
+    pub(super) fn install(&mut self, pid: Pid, socket: SocketId, is_cloexec: bool) -> RawFd {
+        self.sockets[socket].open += 1;
+        let open = &mut self.processes.get_mut(&pid).expect("it lives").open;
+        let fd = (3..).find(|fd| !open.contains_key(fd)).expect("a number");
+        open.insert(fd, (socket, is_cloexec));
+        fd
+    }
+
+    /// A call is about to return a descriptor, but not yet.
+    pub(super) fn hide(&mut self, pid: Pid, fd: RawFd) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.unknown.insert(fd);
+        }
+    }
+
+    /// What other threads have opened since a call began its child does not use.
+    pub(super) fn hide_all_but(&mut self, pid: Pid, known: &[RawFd]) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.unknown.extend(process.open.keys().filter(|fd| !known.contains(fd)));
+        }
+    }
+
+    /// It returns.
+    pub(super) fn show(&mut self, pid: Pid, fd: RawFd) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.unknown.remove(&fd);
+        }
+    }
+
+    /// The sockets of a process that hold something.
+    pub(super) fn unread_of(&self, pid: Pid) -> Vec<SocketId> {
+        let Some(process) = self.processes.get(&pid) else { return Vec::new() };
+        let open = process.open.values().map(|&(socket, _)| socket).chain(process.passed.clone());
+        open.filter(|&socket| !self.sockets[socket].queue.is_empty()).collect()
+    }
+
+    /// The descriptors that a program may use.
+    pub(super) fn known(&self, pid: Pid) -> Vec<(RawFd, SocketId)> {
+        let Some(process) = self.processes.get(&pid) else { return Vec::new() };
+        let open = process.open.iter().filter(|(fd, _)| !process.unknown.contains(fd));
+        open.map(|(&fd, &(socket, _))| (fd, socket)).collect()
+    }
+
+    pub(super) fn socket_of(&self, pid: Pid, fd: RawFd) -> Option<SocketId> {
+        Some(self.processes.get(&pid)?.open.get(&fd)?.0)
+    }
+
+    pub(super) fn close(&mut self, pid: Pid, fd: RawFd) {
+        let process = self.processes.get_mut(&pid).expect("it lives");
+        process.unknown.remove(&fd);
+        if let Some((socket, _)) = process.open.remove(&fd) {
+            self.drop_reference(socket);
+        }
+    }
+
+    /// A copy of a descriptor, by a number of the kernel's choice or by this one.
+    pub(super) fn dup(&mut self, pid: Pid, fd: RawFd, to: Option<RawFd>) -> Option<RawFd> {
+        let socket = self.socket_of(pid, fd)?;
+        let Some(to) = to else { return Some(self.install(pid, socket, false)) };
+        self.sockets[socket].open += 1;
+        let process = self.processes.get_mut(&pid).expect("it lives");
+        if let Some((before, _)) = process.open.insert(to, (socket, false)) {
+            self.drop_reference(before);
+        }
+        Some(to)
+    }
+
+    pub(super) fn set_cloexec(&mut self, pid: Pid, fd: RawFd, is_cloexec: bool) {
+        let process = self.processes.get_mut(&pid).expect("it lives");
+        if let Some(open) = process.open.get_mut(&fd) {
+            open.1 = is_cloexec;
+        }
+    }
+
+    /// A child gets copies of all descriptors.
+    pub(super) fn fork(&mut self, parent: Pid, child: Pid) {
+        let (open, unknown) =
+            (self.processes[&parent].open.clone(), self.processes[&parent].unknown.clone());
+        for (socket, _) in open.values() {
+            self.sockets[*socket].open += 1;
+        }
+        self.processes.insert(child, Descriptors { open, unknown, passed: VecDeque::new() });
+    }
+
+    /// A process becomes another program.
+    pub(super) fn exec(&mut self, pid: Pid) {
+        let open = &self.processes[&pid].open;
+        let closes =
+            |(&fd, &(_, is_cloexec)): (&RawFd, &(SocketId, bool))| is_cloexec.then_some(fd);
+        let closed: Vec<_> = open.iter().filter_map(closes).collect();
+        closed.into_iter().for_each(|fd| self.close(pid, fd));
+    }
+
+    pub(super) fn pass(&mut self, from: Pid, fd: RawFd, to: Pid) {
+        let Some(socket) = self.socket_of(from, fd) else { return };
+        let Some(process) = self.processes.get_mut(&to) else { return };
+        process.passed.push_back(socket);
+        self.sockets[socket].open += 1;
+    }
+
+    pub(super) fn receive(&mut self, pid: Pid) -> Option<RawFd> {
+        let socket = self.processes.get_mut(&pid)?.passed.pop_front()?;
+        let fd = self.install(pid, socket, false);
+        self.drop_reference(socket); // The message's.
+        Some(fd)
+    }
+
+    /// A process ends, in whatever way.
+    pub(super) fn exit(&mut self, pid: Pid) {
+        let Some(process) = self.processes.remove(&pid) else { return };
+        let sockets = process.open.into_values().map(|(socket, _)| socket);
+        sockets.chain(process.passed).for_each(|socket| self.drop_reference(socket));
+    }
+
+    fn drop_reference(&mut self, socket: SocketId) {
+        self.sockets[socket].open -= 1;
+        if self.sockets[socket].open == 0 {
+            self.end(socket);
+        }
+    }
+
+    /// The last reference has gone.
+    fn end(&mut self, id: SocketId) {
+        let socket = &mut self.sockets[id];
+        let resets = socket.resets_at_close || !socket.queue.is_empty();
+        let (other, is_dead) = (socket.other, socket.is_dead);
+        let is_fresh = socket.is_fresh;
+        (socket.is_closed, socket.is_dead, socket.is_pending) = (true, true, false);
+        socket.queue.clear();
+        self.closed.push(id);
+        if is_fresh {
+            self.sockets[other].is_closed = true; // It has never been there.
+        } else if resets && !is_dead {
+            self.reset_peer(other);
+        } else if !is_dead {
+            (self.sockets[other].has_end, self.sockets[other].is_refused) = (true, true);
+        }
+    }
+
+    /// A reset has come (tcp_reset).
+    fn reset_peer(&mut self, id: SocketId) {
+        let socket = &mut self.sockets[id];
+        if !socket.is_dead {
+            let error = if socket.has_end { Errno::PIPE } else { Errno::CONNRESET };
+            (socket.is_dead, socket.error) = (true, Some(error));
+        }
+    }
+
+    pub(super) fn send(&mut self, id: SocketId, bytes: &[u8]) -> Result<usize, Errno> {
+        let socket = &mut self.sockets[id];
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        if socket.is_dead || socket.is_shut || socket.is_fresh {
+            return Err(Errno::PIPE);
+        }
+        if socket.is_refused {
+            self.reset_peer(id);
+            return Ok(bytes.len());
+        }
+        let other = socket.other;
+        let other = &mut self.sockets[other];
+        let count = bytes.len().min(other.room - other.queue.len());
+        if count == 0 && !bytes.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        other.queue.extend(&bytes[..count]);
+        Ok(count)
+    }
+
+    pub(super) fn receive_bytes(
+        &mut self,
+        id: SocketId,
+        most: usize,
+        keep: bool,
+    ) -> Result<Vec<u8>, Errno> {
+        let socket = &mut self.sockets[id];
+        let count = most.min(socket.queue.len());
+        if count > 0 {
+            let bytes = socket.queue.iter().take(count).copied().collect();
+            if !keep {
+                socket.queue.drain(..count);
+            }
+            return Ok(bytes);
+        }
+        if socket.is_fresh {
+            return Err(Errno::NOTCONN);
+        }
+        if socket.has_end {
+            return Ok(Vec::new());
+        }
+        match socket.error.take() {
+            Some(error) => Err(error),
+            None if socket.is_dead => Ok(Vec::new()),
+            None => Err(Errno::AGAIN),
+        }
+    }
+
+    /// Whether a call that receives returns at once.
+    pub(super) fn is_readable(&self, id: SocketId) -> bool {
+        let socket = &self.sockets[id];
+        !socket.queue.is_empty()
+            || socket.is_fresh
+            || socket.has_end
+            || socket.is_dead
+            || socket.error.is_some()
+    }
+
+    /// Whether a call that sends returns at once.
+    pub(super) fn is_writable(&self, id: SocketId) -> bool {
+        let (socket, other) = (&self.sockets[id], &self.sockets[self.sockets[id].other]);
+        other.queue.len() < other.room
+            || socket.is_fresh
+            || socket.is_dead
+            || socket.is_shut
+            || socket.is_refused
+    }
+
+    pub(super) fn is_hung_up(&self, id: SocketId) -> bool {
+        let socket = &self.sockets[id];
+        socket.has_end || socket.is_dead || socket.is_fresh || socket.error.is_some()
+    }
+
+    pub(super) fn shut_write(&mut self, id: SocketId) {
+        let socket = &mut self.sockets[id];
+        if !socket.is_dead && !socket.is_fresh {
+            socket.is_shut = true;
+            let other = socket.other;
+            self.sockets[other].has_end = true;
+        }
+    }
+
+    /// `connect(2)` with `AF_UNSPEC` (tcp_disconnect).
+    pub(super) fn dissolve(&mut self, id: SocketId) {
+        let socket = &mut self.sockets[id];
+        if socket.is_dead || socket.is_fresh {
+            return;
+        }
+        (socket.is_dead, socket.error) = (true, Some(Errno::CONNRESET));
+        socket.queue.clear();
+        let other = socket.other;
+        self.reset_peer(other);
+    }
+
+    pub(super) fn take_error(&mut self, id: SocketId) {
+        self.sockets[id].error = None;
+    }
+
+    pub(super) fn reset_at_close(&mut self, id: SocketId) {
+        self.sockets[id].resets_at_close = true;
+    }
+
+    pub(super) fn other(&self, id: SocketId) -> SocketId {
+        self.sockets[id].other
+    }
+
+    /// Whether a socket's owner can hear no more, and sends no more.
+    pub(super) fn is_closed(&self, id: SocketId) -> bool {
+        self.sockets[id].is_closed
+    }
+
+    pub(super) fn is_fresh(&self, id: SocketId) -> bool {
+        self.sockets[id].is_fresh
+    }
+
+    /// Whether nothing more can come from the peer.
+    pub(super) fn has_end(&self, id: SocketId) -> bool {
+        self.sockets[id].has_end || self.sockets[id].is_dead
+    }
+
+    /// Whether a process has a socket between these addresses (sock_diag(7)).
+    pub(super) fn holder_of(&self, own: SocketAddr, peer: SocketAddr) -> bool {
+        self.sockets.iter().any(|socket| {
+            (socket.own, socket.peer) == (own, peer)
+                && !socket.is_fresh
+                && !socket.is_closed
+                && !socket.is_pending
+        })
+    }
+
+    /// The addresses of all sockets that a process has.
+    pub(super) fn connections(&self) -> impl Iterator<Item = (SocketAddr, SocketAddr)> {
+        let held = self.sockets.iter().filter(|socket| !socket.is_closed && !socket.is_pending);
+        held.map(|socket| (socket.own, socket.peer))
+    }
+}

@@ -1,0 +1,110 @@
+//! A seeded simulation of many processes that connect, send, receive, fork, become other programs,
+//! start some, pass sockets on, close them and are killed, in the kernel of one host that is
+//! simulated, too ([`host`]). Each process has a view of the registry and a descriptor table of its
+//! own ([`process`]); what they decide, and how bytes move, is the product's. Each thread has a
+//! stack ([`fibers`]). At each system call, and at each lock that is taken, a thread may pause for
+//! others, or its process be killed ([`world`]). What must come of it the model says ([`model`]):
+//! of each direction the bytes that were sent, once and in their order, to those who hold the other
+//! end; no end before them, and no reset without a reason; nobody sleeps for whom there is
+//! something; no slot is free that somebody holds, and all are when everybody has gone.
+//!
+//! `WEFT_SIM_SEED=n` runs one seed again and `WEFT_SIM_SEEDS=n` that many, starting from a random
+//! one.
+
+mod fibers;
+mod host;
+mod model;
+mod process;
+mod program;
+mod world;
+
+use std::env;
+use std::time::{Duration, Instant};
+
+/// Seeds of an ordinary run, or as many as can be done in [`TIME`].
+const SEEDS: u64 = 20_000;
+const TIME: Duration = Duration::from_secs(3);
+/// Runs in which a defect must have shown.
+const MUTATED_SEEDS: u64 = 20_000;
+
+/// A defect to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mutation {
+    /// A wakeup is not sent.
+    LostWakeup,
+    /// The library forgets a copy of a descriptor.
+    DupForgotten,
+    /// Nobody counts a child of `fork`.
+    ChildUncounted,
+    /// A connection goes to TCP after the program has been started that gets it.
+    LeavesLate,
+}
+
+fn number_of(variable: &str) -> Option<u64> {
+    let value = env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
+}
+
+/// Runs one seed; returns what is wrong.
+fn run(seed: u64, mutation: Option<Mutation>) -> Option<String> {
+    world::run(seed, mutation, false).wrong.map(|wrong| format!("seed {seed}: {wrong}"))
+}
+
+/// What led to it.
+fn report(seed: u64, mutation: Option<Mutation>) -> String {
+    let outcome = world::run(seed, mutation, true);
+    let notes: Vec<_> = outcome.notes.into_iter().collect();
+    let wrong = outcome.wrong.unwrap_or_else(|| "not found again".to_owned());
+    format!("{}\n{wrong}\nreplay it by WEFT_SIM_SEED={seed}", notes.join("\n"))
+}
+
+#[test]
+fn seeds() {
+    let (seeds, time) = match (number_of("WEFT_SIM_SEED"), number_of("WEFT_SIM_SEEDS")) {
+        (Some(seed), _) => {
+            eprintln!("{}", report(seed, None));
+            (seed..seed + 1, None)
+        }
+        (None, Some(count)) => {
+            let first = u64::from(fastrand::u32(..));
+            (first..first + count, None)
+        }
+        (None, None) => (0..SEEDS, Some(TIME)),
+    };
+    let (start, first) = (Instant::now(), seeds.start);
+    for seed in seeds.clone() {
+        if time.is_some_and(|time| start.elapsed() > time) {
+            eprintln!("the time is up at seed {seed}");
+            break;
+        }
+        assert!(run(seed, None).is_none(), "{}", report(seed, None));
+    }
+    eprintln!("{} seeds from {first} on, {:?}", seeds.end - first, start.elapsed());
+}
+
+/// The simulation is of use only if it can fail: each defect is found.
+#[test]
+fn every_mutation_is_found() {
+    let all = [
+        Mutation::LostWakeup,
+        Mutation::DupForgotten,
+        Mutation::ChildUncounted,
+        Mutation::LeavesLate,
+    ];
+    for mutation in all {
+        let found = (0..MUTATED_SEEDS).find_map(|seed| run(seed, Some(mutation)));
+        eprintln!("{mutation:?}: {found:?}");
+        assert!(found.is_some(), "{mutation:?} is not found");
+    }
+}
+
+/// What a seed does does not depend on what has run before.
+#[test]
+fn a_seed_does_the_same_again() {
+    for seed in 0..50 {
+        let first = world::run(seed, None, true).notes;
+        for (line, again) in world::run(seed, None, true).notes.into_iter().zip(&first) {
+            assert_eq!(line, *again, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,597 @@
+//! A simulated process on Weft: its descriptor table, as the sockets library has one, and the hooks
+//! before and after each call. What it decides is the product's ([`crate::inheritance`],
+//! [`crate::holding`], [`crate::end`]).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+use super::Mutation;
+use super::host::{Pid, SocketId};
+use super::program;
+use super::world::{Sim, Socket, Wait, end_process, fail, now, spawn, step, wait_for, with};
+use rustix::io::Errno;
+
+use crate::end::{End, Process};
+use crate::flow::Flow;
+use crate::holding::Holding;
+use crate::inheritance::{self, Descriptors};
+use crate::kernel::Kernel;
+use crate::reason::Reason;
+use crate::registry::Registry;
+use crate::tuple::Tuple;
+
+/// Where a socket is on its way to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not connected, as far as the library knows.
+    Fresh,
+    /// Accepted; the offer has not been found yet.
+    Candidate,
+    /// Connected, with an end if there was room.
+    Settled,
+    Tcp,
+}
+
+/// What is known of a TCP socket, whatever descriptors stand for it.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pid: Pid,
+    registry: &'static Registry,
+    pub(super) socket: SocketId,
+    pub(super) holding: Holding<Sim>,
+    pub(super) phase: Cell<Phase>,
+    /// Bytes sent and received before there was an end.
+    pub(super) counts: Cell<(u64, u64)>,
+    /// A thread is in the middle of a call that counts.
+    is_counting: Cell<bool>,
+    descriptors: Cell<u32>,
+    memory_is_gone: Rc<Cell<bool>>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.memory_is_gone.get() {
+            self.holding.let_go();
+        }
+    }
+}
+
+/// A process's memory.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) pid: Pid,
+    pub(super) registry: &'static Registry,
+    /// It ends without a destructor.
+    pub(super) is_gone: Rc<Cell<bool>>,
+    table: RefCell<BTreeMap<RawFd, Rc<Stream>>>,
+    forks: Cell<u32>,
+    /// Calls under way, by descriptor: programs do not close what they use.
+    pub(super) uses: RefCell<BTreeMap<RawFd, u32>>,
+}
+
+impl Memory {
+    fn new(pid: Pid) -> Rc<Self> {
+        let registry = with(|world| world.view(pid));
+        Rc::new(Self {
+            pid,
+            registry,
+            is_gone: Rc::new(Cell::new(false)),
+            table: RefCell::new(BTreeMap::new()),
+            forks: Cell::new(0),
+            uses: RefCell::new(BTreeMap::new()),
+        })
+    }
+
+    /// What a child gets by `fork`.
+    fn copy(&self, pid: Pid) -> Rc<Self> {
+        let memory = Self {
+            pid,
+            registry: self.registry,
+            is_gone: Rc::new(Cell::new(false)),
+            table: RefCell::new(BTreeMap::new()),
+            forks: self.forks.clone(),
+            uses: RefCell::new(BTreeMap::new()),
+        };
+        let mut copies: Vec<(Rc<Stream>, Rc<Stream>)> = Vec::new();
+        for (&fd, stream) in &*self.table.borrow() {
+            let known = copies.iter().find(|(from, _)| Rc::ptr_eq(from, stream));
+            let copy = known.map_or_else(
+                || {
+                    Rc::new(Stream {
+                        pid,
+                        registry: self.registry,
+                        socket: stream.socket,
+                        holding: stream.holding.copied(),
+                        phase: stream.phase.clone(),
+                        counts: stream.counts.clone(),
+                        is_counting: Cell::new(false),
+                        descriptors: stream.descriptors.clone(),
+                        memory_is_gone: Rc::clone(&memory.is_gone),
+                    })
+                },
+                |(_, to)| Rc::clone(to),
+            );
+            copies.push((Rc::clone(stream), Rc::clone(&copy)));
+            memory.table.borrow_mut().insert(fd, copy);
+        }
+        Rc::new(memory)
+    }
+
+    pub(super) fn streams(&self) -> Vec<Rc<Stream>> {
+        self.table.borrow().values().cloned().collect()
+    }
+
+    pub(super) fn fds(&self) -> Vec<RawFd> {
+        self.table.borrow().keys().copied().collect()
+    }
+
+    pub(super) fn find(&self, fd: RawFd) -> Option<Rc<Stream>> {
+        self.table.borrow().get(&fd).cloned()
+    }
+
+    /// Whether no thread is in a call by this descriptor.
+    pub(super) fn is_idle(&self, fd: RawFd) -> bool {
+        !self.uses.borrow().contains_key(&fd)
+    }
+
+    fn install(&self, fd: RawFd, socket: SocketId, phase: Phase, holding: Holding<Sim>) {
+        let stream = Stream {
+            pid: self.pid,
+            registry: self.registry,
+            socket,
+            holding,
+            phase: Cell::new(phase),
+            counts: Cell::default(),
+            is_counting: Cell::new(false),
+            descriptors: Cell::new(1),
+            memory_is_gone: Rc::clone(&self.is_gone),
+        };
+        self.put(fd, Rc::new(stream));
+    }
+
+    fn put(&self, fd: RawFd, stream: Rc<Stream>) {
+        let before = self.table.borrow_mut().insert(fd, stream);
+        if let Some(before) = before {
+            before.descriptors.set(before.descriptors.get() - 1);
+        }
+    }
+
+    fn remove(&self, fd: RawFd) -> Option<Rc<Stream>> {
+        let stream = self.table.borrow_mut().remove(&fd)?;
+        stream.descriptors.set(stream.descriptors.get() - 1);
+        Some(stream)
+    }
+}
+
+/// The calling process: the memory that it uses, and the number by which the kernel knows it. In a
+/// child of `vfork` the memory is its parent's.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) memory: Rc<Memory>,
+    pub(super) pid: Pid,
+}
+
+impl inheritance::Stream for Stream {
+    type Kernel = Sim;
+
+    fn holding(&self) -> &Holding<Sim> {
+        &self.holding
+    }
+
+    fn leave(&self, fd: RawFd, _: Reason) {
+        match self.holding.end() {
+            Some(end) if end.has_left() => {}
+            Some(end) => end.leave(handle(fd)),
+            None => {
+                self.phase.set(Phase::Tcp);
+                self.holding.bar().map(|end| end.leave(handle(fd)));
+            }
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.holding.end().is_none() && self.phase.get() == Phase::Tcp
+    }
+
+    fn before_fork(&self, fd: RawFd) {
+        self.look(fd);
+    }
+
+    fn forking_without_end(&self, _: RawFd) {
+        self.phase.set(Phase::Tcp);
+    }
+
+    fn born(&self) {}
+}
+
+/// A descriptor of the calling process.
+pub(super) fn handle(fd: RawFd) -> Socket {
+    with(|world| Socket { pid: world.current_pid(), fd })
+}
+
+impl Stream {
+    /// The end, after a look for an offer if there is none yet.
+    pub(super) fn look(&self, fd: RawFd) -> Option<&End<Sim>> {
+        if self.holding.end().is_none() && self.phase.get() == Phase::Candidate {
+            let (tuple, cookie) = with(|world| {
+                let socket = &world.host.sockets[self.socket];
+                (Tuple::new(socket.peer, socket.own), socket.cookie)
+            });
+            let me = Process { pid: self.pid, cookie, program: [0; 16] };
+            if let Some(end) = End::find(self.registry, &tuple, &me, self.counts.get()) {
+                self.holding.begin(end, self.pid, handle(fd));
+                self.phase.set(Phase::Settled);
+            }
+        }
+        self.holding.end()
+    }
+
+    /// One thread at a time makes calls that count.
+    pub(super) fn begin_counting(&self) {
+        while self.is_counting.replace(true) {
+            wait_for(Wait::Until(now() + 10_000));
+        }
+    }
+
+    pub(super) fn end_counting(&self) {
+        self.is_counting.set(false);
+    }
+}
+
+impl Descriptors for Own {
+    type Kernel = Sim;
+    type Stream = Stream;
+
+    fn pid(&self) -> u32 {
+        self.memory.pid
+    }
+
+    fn streams(&self) -> impl Iterator<Item = RawFd> {
+        self.memory.fds().into_iter()
+    }
+
+    fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Stream) -> R) -> Option<R> {
+        self.memory.find(fd).map(|stream| look(&stream))
+    }
+
+    fn socket<'a>(&self, fd: RawFd) -> <Sim as Kernel>::Socket<'a> {
+        handle(fd)
+    }
+
+    fn cookie(&self, fd: RawFd) -> Option<u64> {
+        step();
+        with(|world| {
+            let id = world.host.socket_of(self.pid, fd)?;
+            Some(world.host.sockets[id].cookie)
+        })
+    }
+
+    fn for_each_open(&self, act: impl FnMut(RawFd)) -> bool {
+        step();
+        let open = with(|world| world.host.processes.get(&self.pid).map(|it| it.open.clone()));
+        open.into_iter().flat_map(BTreeMap::into_keys).for_each(act);
+        true
+    }
+
+    fn forget(&self, fd: RawFd) {
+        if let Some(socket) = self.socket_of(fd) {
+            self.memory.install(fd, socket, Phase::Tcp, Holding::new());
+        }
+    }
+
+    fn share(&self, fd: RawFd, copy: RawFd) {
+        if let Some(stream) = self.memory.find(fd) {
+            stream.descriptors.set(stream.descriptors.get() + 1);
+            self.memory.put(copy, stream);
+        }
+    }
+
+    fn find(&self, fd: RawFd, cookie: u64) -> Option<End<Sim>> {
+        let id = self.socket_of(fd)?;
+        let ends = with(|world| {
+            let socket = &world.host.sockets[id];
+            (socket.own, socket.peer)
+        });
+        End::inherited(self.memory.registry, ends, (0, cookie), self.memory.pid)
+    }
+
+    fn adopt(&self, fd: RawFd, end: End<Sim>) {
+        if let Some(socket) = self.socket_of(fd) {
+            let holding = Holding::inherited(end, self.memory.pid);
+            self.memory.install(fd, socket, Phase::Settled, holding);
+        }
+    }
+}
+
+/// How a process goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// With the next call.
+    GoesOn,
+    /// It is another program now, on Weft or not.
+    Becomes { is_on_weft: bool },
+    /// The thread has ended.
+    Ends,
+}
+
+/// The hooks: what is done before and after a call of the program's.
+impl Own {
+    /// A program on Weft begins: it looks for what it was started with.
+    pub(super) fn begin(pid: Pid) -> Self {
+        let own = Self { memory: Memory::new(pid), pid };
+        with(|world| world.memories.insert(pid, Rc::clone(&own.memory)));
+        let fds = with(|world| world.host.processes[&pid].open.keys().copied().collect::<Vec<_>>());
+        fds.into_iter().for_each(|fd| inheritance::adopt(&own, fd));
+        own
+    }
+
+    pub(super) fn socket_of(&self, fd: RawFd) -> Option<SocketId> {
+        with(|world| world.host.socket_of(self.pid, fd))
+    }
+
+    fn flow() -> Flow {
+        with(|world| if world.plan.credits { Flow::Credit } else { Flow::Packed })
+    }
+
+    pub(super) fn socket(&self) {
+        step();
+        let fd = with(|world| world.socket(self.pid));
+        if let Some(socket) = self.socket_of(fd) {
+            self.memory.install(fd, socket, Phase::Fresh, Holding::new());
+        }
+    }
+
+    pub(super) fn connect(&self, fd: RawFd) {
+        let Some(stream) = self.memory.find(fd) else { return };
+        step();
+        let connected = with(|world| {
+            let socket = world.host.socket_of(self.pid, fd).ok_or(Errno::BADF)?;
+            world.host.connect(socket)
+        });
+        if connected == Ok(()) {
+            self.offer(&stream, fd);
+        }
+    }
+
+    /// The kernel has connected a socket.
+    fn offer(&self, stream: &Stream, fd: RawFd) {
+        step();
+        if stream.phase.get() != Phase::Fresh {
+            return;
+        }
+        let socket = stream.socket;
+        let (tuple, cookie) = with(|world| {
+            let socket = &world.host.sockets[socket];
+            (Tuple::new(socket.own, socket.peer), socket.cookie)
+        });
+        let me = Process { pid: self.memory.pid, cookie, program: [0; 16] };
+        let end = End::offer(self.memory.registry, &tuple, &me, Self::flow());
+        stream.phase.set(if end.is_some() { Phase::Settled } else { Phase::Tcp });
+        if let Some(end) = end {
+            stream.holding.begin(end, self.memory.pid, handle(fd));
+        }
+    }
+
+    pub(super) fn accept(&self) {
+        step();
+        let Some(fd) = with(|world| world.host.accept(self.pid)) else { return };
+        let Some(socket) = self.socket_of(fd) else { return };
+        self.memory.install(fd, socket, Phase::Candidate, Holding::new());
+        if let Some(stream) = self.memory.find(fd) {
+            stream.look(fd);
+        }
+    }
+
+    pub(super) fn close(&self, fd: RawFd) {
+        self.closing(fd);
+        step();
+        with(|world| {
+            world.host.close(self.pid, fd);
+            world.after_call();
+        });
+    }
+
+    fn closing(&self, fd: RawFd) {
+        let Some(stream) = self.memory.remove(fd) else { return };
+        if stream.descriptors.get() == 0 {
+            stream.holding.closing(handle(fd));
+        }
+    }
+
+    pub(super) fn dup(&self, fd: RawFd, to: Option<RawFd>) {
+        if let Some(to) = to {
+            self.closing(to);
+        }
+        step();
+        let copy = with(|world| {
+            let copy = world.host.dup(self.pid, fd, to);
+            world.after_call();
+            copy
+        });
+        if let Some(copy) = copy
+            && with(|world| world.mutation) != Some(Mutation::DupForgotten)
+        {
+            self.share(fd, copy);
+        }
+    }
+
+    pub(super) fn set_cloexec(&self, fd: RawFd, is_cloexec: bool) {
+        step();
+        with(|world| world.host.set_cloexec(self.pid, fd, is_cloexec));
+    }
+
+    pub(super) fn shut_write(&self, stream: &Stream, fd: RawFd) {
+        stream.begin_counting();
+        if let Some(end) = stream.look(fd) {
+            end.shut_write();
+        } else {
+            stream.phase.set(Phase::Tcp); // The product remembers it; here there is no end then.
+        }
+        stream.end_counting();
+        step();
+        with(|world| {
+            if let Some(socket) = world.host.socket_of(self.pid, fd) {
+                world.host.shut_write(socket);
+                world.connections[socket / 2].shut[socket % 2] = true;
+                world.after_call();
+            }
+        });
+    }
+
+    pub(super) fn fork(&self) {
+        let fork = self.memory.forks.get() + 1;
+        self.memory.forks.set(fork);
+        let mutation = with(|world| world.mutation);
+        let before = self.memory.fds();
+        if mutation != Some(Mutation::ChildUncounted) {
+            inheritance::before_fork(self, fork);
+        }
+        step();
+        if with(|world| world.rng.u8(..8) == 0) {
+            return inheritance::fork_failed(self, fork);
+        }
+        let child = with(|world| {
+            let child = world.next_number();
+            world.host.fork(self.pid, child);
+            world.host.hide_all_but(child, &before);
+            let memory = self.memory.copy(child);
+            world.memories.insert(child, Rc::clone(&memory));
+            Self { memory, pid: child }
+        });
+        let parent = self.memory.pid;
+        spawn(child.pid, move || {
+            inheritance::in_child(&child, parent);
+            program::go_on(child);
+        });
+    }
+
+    /// The process becomes another program, unless that fails.
+    pub(super) fn exec(&self) -> Next {
+        let rests = inheritance::prepare(self, inheritance::Heir::Self_);
+        step();
+        if with(|world| world.rng.u8(..8) == 0) {
+            inheritance::take_back(self);
+            return Next::GoesOn;
+        }
+        self.memory.is_gone.set(true);
+        with(|world| {
+            let own = world.current();
+            world.end_threads(self.pid, Some(own));
+            world.memories.remove(&self.pid);
+            world.host.exec(self.pid);
+            world.after_call();
+        });
+        Next::Becomes { is_on_weft: rests || !program::is_foreign() }
+    }
+
+    /// `posix_spawn(3)`, with copies of these descriptors.
+    pub(super) fn spawn(&self, copies: &[RawFd]) {
+        let is_late = with(|world| world.mutation) == Some(Mutation::LeavesLate);
+        let prepare = || inheritance::prepare(self, inheritance::Heir::Child(copies));
+        let before = self.memory.fds();
+        let mut rests = !is_late && prepare();
+        step();
+        if with(|world| world.rng.u8(..16) == 0) {
+            return; // The connections stay on TCP.
+        }
+        let child = with(|world| {
+            let child = world.next_number();
+            world.host.fork(self.pid, child);
+            copies.iter().for_each(|&fd| world.host.set_cloexec(child, fd, false));
+            world.host.hide_all_but(child, &before);
+            world.host.exec(child);
+            world.after_call();
+            child
+        });
+        let is_on_weft = rests || !program::is_foreign();
+        spawn(child, move || program::begin(child, is_on_weft));
+        if is_late {
+            step();
+            rests = prepare();
+            let _ = rests;
+        }
+    }
+
+    /// `vfork(2)`: the child uses this process's memory until it becomes a program or ends, and
+    /// this thread sleeps until then.
+    pub(super) fn vfork(&self) {
+        step();
+        let child = with(|world| {
+            let child = world.next_number();
+            world.host.fork(self.pid, child);
+            world.borrowers.insert(child);
+            child
+        });
+        let own = Self { memory: Rc::clone(&self.memory), pid: child };
+        spawn(child, move || {
+            // What it does to its descriptors is not the parent's.
+            let fds = own.memory.fds();
+            for fd in fds {
+                if with(|world| world.rng.u8(..4) == 0) {
+                    step();
+                    with(|world| {
+                        world.host.close(child, fd);
+                        world.after_call();
+                    });
+                }
+            }
+            if with(|world| world.rng.u8(..4) == 0) {
+                drop(own);
+                return end_process(child, false);
+            }
+            let rests = inheritance::prepare(&own, inheritance::Heir::Borrower);
+            step();
+            with(|world| {
+                world.borrowers.remove(&child);
+                world.host.exec(child);
+                world.after_call();
+            });
+            drop(own);
+            program::begin(child, rests || !program::is_foreign());
+        });
+        wait_for(Wait::Borrower(child));
+    }
+
+    /// Passes a socket to another process on Weft.
+    pub(super) fn pass(&self, fd: RawFd, to: Pid) {
+        let Some(stream) = self.memory.find(fd) else { return };
+        inheritance::pass_on(self, &stream, fd);
+        step();
+        with(|world| {
+            world.host.pass(self.pid, fd, to);
+            // If nobody receives it, nobody takes the wakeups that it holds: the kernel resets.
+            world.connections[stream.socket / 2].may_reset = true;
+        });
+    }
+
+    /// Receives what has been passed.
+    pub(super) fn receive_passed(&self) {
+        step();
+        let received = with(|world| {
+            let fd = world.host.receive(self.pid)?;
+            world.host.hide(self.pid, fd);
+            Some(fd)
+        });
+        let Some(fd) = received else { return };
+        if self.memory.remove(fd).is_some() {
+            fail("a number that is open has been given anew".to_owned());
+        }
+        inheritance::adopt(self, fd);
+        with(|world| world.host.show(self.pid, fd));
+    }
+
+    /// `exit(3)`: all threads end.
+    pub(super) fn exit(&self) {
+        let fds = self.memory.fds();
+        for fd in fds {
+            let Some(stream) = self.memory.remove(fd) else { continue };
+            if stream.descriptors.get() == 0 {
+                stream.holding.closing(handle(fd));
+            }
+        }
+        step();
+        end_process(self.pid, true);
+    }
+}
