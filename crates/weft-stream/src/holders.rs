@@ -67,7 +67,7 @@ impl Holders {
         }
     }
 
-    /// Adds a holder beside others. `false`: there are none by now, and the peer may have seen that.
+    /// Adds a holder beside others. `false`: there are none by now, which the peer may have seen.
     pub(crate) fn join(&self, holder: Holder) -> bool {
         let more = |refs: u32| (refs > 0).then(|| refs + 1);
         let joined = self.refs().fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok();

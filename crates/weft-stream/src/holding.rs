@@ -155,7 +155,7 @@ impl<K: Kernel> Holding<K> {
         self.fork.swap(fork, Ordering::Relaxed) != fork
     }
 
-    /// The child that the process `parent` was to have by the fork of this number has not been born.
+    /// The child that the process `parent` was to have by this fork has not been born.
     /// One that the end was not told of is not taken back.
     pub(crate) fn not_forked(&self, fork: u32, parent: u32) {
         let told = self.fork.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! What must come of a connection: the bytes of each direction, in their order, each to one of those
-//! who hold its receiving end.
+//! What must come of a connection: the bytes of each direction, in their order, each to one of
+//! those who hold its receiving end.
 
 use std::collections::BTreeSet;
 

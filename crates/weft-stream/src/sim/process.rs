@@ -219,7 +219,7 @@ impl Stream {
                 let socket = &world.host.sockets[self.socket];
                 (Tuple::new(socket.peer, socket.own), socket.cookie)
             });
-            let me = Process { pid: self.pid, cookie, program: [0; 16] };
+            let me = Process { pid: self.pid, fd: 0, cookie, program: [0; 16] };
             if let Some(end) = End::find(self.registry, &tuple, &me, self.counts.get()) {
                 self.holding.begin(end, self.pid, handle(fd));
                 self.phase.set(Phase::Settled);
@@ -366,7 +366,7 @@ impl Own {
             let socket = &world.host.sockets[socket];
             (Tuple::new(socket.own, socket.peer), socket.cookie)
         });
-        let me = Process { pid: self.memory.pid, cookie, program: [0; 16] };
+        let me = Process { pid: self.memory.pid, fd: 0, cookie, program: [0; 16] };
         let end = End::offer(self.memory.registry, &tuple, &me, Self::flow());
         stream.phase.set(if end.is_some() { Phase::Settled } else { Phase::Tcp });
         if let Some(end) = end {
@@ -559,7 +559,11 @@ impl Own {
         let Some(stream) = self.memory.find(fd) else { return };
         inheritance::pass_on(self, &stream, fd);
         step();
-        with(|world| world.host.pass(self.pid, fd, to));
+        with(|world| {
+            world.host.pass(self.pid, fd, to);
+            // If nobody receives it, nobody takes the wakeups that it holds: the kernel resets.
+            world.connections[stream.socket / 2].may_reset = true;
+        });
     }
 
     /// Receives what has been passed.
