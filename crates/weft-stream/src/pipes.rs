@@ -8,14 +8,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, unlink};
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::ApartFd;
 use weft_sys::calls::{read, write};
+use weft_sys::{ApartFd, SectionOnce};
 
 use crate::layout::{alarm, alarm_at};
 use crate::limits::ALARMS_MAX;
@@ -73,7 +72,7 @@ struct Theirs {
     /// that has interrupted this one.
     is_begun: AtomicBool,
     /// With its inode; `None`: it could not be opened.
-    opened: OnceLock<Option<(ApartFd, u64)>>,
+    opened: SectionOnce<Option<(ApartFd, u64)>>,
 }
 
 impl Pipes {
