@@ -4,8 +4,8 @@
 //! that holds a lock. So the kernel gets a handler of ours ([`handle`]), which calls the program's,
 //! and puts that off until the interrupted thread has left its sections ([`weft_sys::Section`]).
 //! The program is told of its own handlers alone. Those for faults stay as they are: a fault cannot
-//! be put off. What is known of handlers is asked anew when one is set. `SIGSYS` is the kernel's way
-//! to report calls by hand ([`crate::by_hand::signals`]), and no set of signals holds it off.
+//! be put off. What is known of handlers is asked anew when one is set. `SIGSYS` is the kernel's
+//! way to report calls by hand ([`crate::by_hand::signals`]), and no set of signals holds it off.
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
