@@ -19,6 +19,8 @@ pub struct Holding<K: Kernel = Linux> {
     fork: AtomicU32,
     /// Others may hold the socket whom nobody has counted: no end may begin.
     is_barred: AtomicBool,
+    /// Threads that sleep in the kernel until something comes, and that no end counts.
+    sleepers: AtomicU32,
 }
 
 impl<K: Kernel> Default for Holding<K> {
@@ -36,6 +38,7 @@ impl<K: Kernel> Holding<K> {
             holder: AtomicU32::new(0),
             fork: AtomicU32::new(0),
             is_barred: AtomicBool::new(false),
+            sleepers: AtomicU32::new(0),
         }
     }
 
@@ -71,8 +74,39 @@ impl<K: Kernel> Holding<K> {
     }
 
     fn set(&self, end: End<K>, pid: u32) {
+        self.count_sleepers(&end);
         if self.end.set(end).is_ok() {
             self.holder.store(pid, Ordering::Release);
+        }
+        fence(Ordering::SeqCst); // Of this and `begin_sleep`, one sees the other.
+        self.count_sleepers(&end);
+    }
+
+    /// Has the peer wake those who have begun to sleep before there was an end.
+    fn count_sleepers(&self, end: &End<K>) {
+        for _ in 0..self.sleepers.swap(0, Ordering::AcqRel) {
+            end.begin_sleep();
+        }
+    }
+
+    /// The calling thread is about to sleep in the kernel until something comes, by a socket that
+    /// has had no end just now. Returns whether it still has none; otherwise the thread looks into
+    /// memory before it sleeps. [`Holding::end_sleep`] follows in any case.
+    #[must_use]
+    pub fn begin_sleep(&self) -> bool {
+        self.sleepers.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        self.end().is_none()
+    }
+
+    /// The end of what [`Holding::begin_sleep`] began.
+    pub fn end_sleep(&self) {
+        let fewer = |sleepers: u32| sleepers.checked_sub(1);
+        let counted_here = self.sleepers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
+        if counted_here.is_err()
+            && let Some(end) = self.end()
+        {
+            end.end_sleep();
         }
     }
 
@@ -145,6 +179,7 @@ impl<K: Kernel> Holding<K> {
             holder: copy(&self.holder),
             fork: copy(&self.fork),
             is_barred: AtomicBool::new(self.is_barred.load(Ordering::Relaxed)),
+            sleepers: AtomicU32::new(0),
         }
     }
 

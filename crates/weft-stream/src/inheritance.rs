@@ -221,7 +221,9 @@ pub fn before_fork<D: Descriptors>(process: &D, fork: u32) {
                 None => {
                     stream.forking_without_end(fd);
                     // Another thread may be about to connect it.
-                    stream.holding().bar().map(|end| end.expect_child(process.pid()));
+                    if let Some(end) = stream.holding().bar() {
+                        end.expect_child(process.pid());
+                    }
                 }
             }
         });

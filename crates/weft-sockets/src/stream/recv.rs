@@ -65,7 +65,13 @@ impl Stream {
                 Err(Errno::AGAIN) if !is_nonblocking(fd, flags) => {}
                 received => return Some(self.with_part(done, received)),
             }
-            let slept = if done > 0 { sleep_for_more(fd) } else { sleep_for_bytes(fd) };
+            // Another thread may find the peer's offer meanwhile: bytes come into memory then.
+            let slept = match self.holding.begin_sleep() {
+                true if done > 0 => sleep_for_more(fd),
+                true => sleep_for_bytes(fd),
+                false => Ok(()),
+            };
+            self.holding.end_sleep();
             if let Err(errno) = slept {
                 return Some(self.with_part(done, Err(errno)));
             }

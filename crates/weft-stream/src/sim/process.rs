@@ -186,7 +186,9 @@ impl inheritance::Stream for Stream {
             Some(end) => end.leave(handle(fd)),
             None => {
                 self.phase.set(Phase::Tcp);
-                self.holding.bar().map(|end| end.leave(handle(fd)));
+                if let Some(end) = self.holding.bar() {
+                    end.leave(handle(fd));
+                }
             }
         }
     }

@@ -382,7 +382,10 @@ fn receive(own: &Own, fd: RawFd, waits: bool) {
                 return;
             }
             let Some(end) = stream.holding.end() else {
-                sleep(socket, Wait::Readable(socket));
+                if stream.holding.begin_sleep() {
+                    sleep(socket, Wait::Readable(socket));
+                }
+                stream.holding.end_sleep();
                 continue;
             };
             if wait_in_memory(end, &stream, fd, most) != Err(Errno::AGAIN) {
