@@ -56,10 +56,10 @@ def client(port, is_half):
 
 
 def become_cat(connection, user):
-    os.dup2(connection.fileno(), 0)
-    os.dup2(connection.fileno(), 1)
     if user is not None:
         os.setuid(user)
+    os.dup2(connection.fileno(), 0)
+    os.dup2(connection.fileno(), 1)
     os.execve("/bin/cat", ["cat"], {})
 
 

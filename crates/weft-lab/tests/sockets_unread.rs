@@ -41,7 +41,8 @@ fn handed(way: &str, reason: &str) -> Result<()> {
 
 #[test]
 fn a_program_that_a_server_becomes_reads_what_is_unread() -> Result<()> {
-    handed("exec", "started")
+    // It gets the number of standard input before.
+    handed("exec", "stdio")
 }
 
 #[test]
