@@ -104,12 +104,11 @@ fn act(own: &Own, is_main: bool) -> Next {
                 using(own, fd, || own.connect(fd));
             }
         }
-        4..6 => {
-            if with(|world| world.host.has_backlog()) {
-                note(|| "accept".to_owned());
-                own.accept();
-            }
+        4..6 if with(|world| world.host.has_backlog()) => {
+            note(|| "accept".to_owned());
+            own.accept();
         }
+        4..6 => {}
         6..15 => {
             if let Some(fd) = fd {
                 send(own, fd, one_in(3));
