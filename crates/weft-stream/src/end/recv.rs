@@ -115,7 +115,8 @@ impl<K: Kernel> End<K> {
         let most = match words.switch_at.load(Ordering::Acquire) {
             NONE => {
                 // No more is taken than has been seen, for what comes later may be a bell; and no
-                // less, for programs expect a message that came whole to be received whole.
+                // less, for programs expect a message that came whole to be received whole. All of
+                // it is the stream's: whoever rings has said before where the phase ends.
                 let look = How { keep: true, discard: true, look: false };
                 match K::recv(socket, buffers, usize::MAX, look.flags()) {
                     Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
@@ -134,15 +135,10 @@ impl<K: Kernel> End<K> {
             }
             Err(error) => return Err(error),
         };
-        // What has come behind it meanwhile is a bell. Who rang it has said before where the phase
-        // ends.
-        let left = words.switch_at.load(Ordering::Acquire).saturating_sub(before);
-        let bytes = usize::try_from(left).map_or(received, |left| received.min(left));
         if !how.keep {
-            words.tcp_read.store(before + bytes as u64, Ordering::Relaxed);
-            self.count_bells(received - bytes);
+            words.tcp_read.store(before + received as u64, Ordering::Relaxed);
         }
-        if bytes == 0 && received > 0 { Ok(None) } else { Ok(Some(bytes)) }
+        Ok(Some(received))
     }
 
     /// The rings are empty: has the stream ended? `Some(0)` if so, `None` if something has come
