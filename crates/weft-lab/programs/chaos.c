@@ -470,6 +470,7 @@ static void *herd(void *context)
 	for (;;) {
 		struct epoll_event event;
 		char message[SMALL_BYTES];
+		int left;
 
 		if (atomic_load(&all->answers) <= 0)
 			break;
@@ -484,16 +485,13 @@ static void *herd(void *context)
 			check(read(event.data.fd, message, sizeof message), "read");
 			event.events = EPOLLIN | EPOLLONESHOT;
 			check(epoll_ctl(all->epoll, EPOLL_CTL_MOD, event.data.fd, &event), "EPOLL_CTL_MOD");
-			if (atomic_fetch_sub(&all->answers, 1) > all->herders &&
-			    atomic_load(&all->herders) > 1) {
-				int before = atomic_load(&all->answers);
-
-				for (int waited = 0; atomic_load(&all->answers) == before; waited++) {
+			left = atomic_fetch_sub(&all->answers, 1) - 1;
+			if (left >= atomic_load(&all->herders) && atomic_load(&all->herders) > 1)
+				for (int waited = 0; atomic_load(&all->answers) == left; waited++) {
 					if (waited > HERD_WAITS_MAX)
-						fail("a thread that sleeps through", before);
+						fail("a thread that sleeps through", left);
 					usleep(50);
 				}
-			}
 		}
 	}
 	/* Wakes the other one. */
