@@ -126,12 +126,9 @@ fn ask_all() {
 }
 
 /// Whether a thread sleeps in a call that a signal ends for the program to see. Others go on by
-/// themselves (`SA_RESTART`), or by their hooks ([`go_on`]).
+/// themselves (`SA_RESTART`, the C library's `sigwait`), or by their hooks ([`go_on`]).
 fn would_be_disturbed(number: u32) -> bool {
-    const ENDED: [libc::c_long; 8] = [
-        libc::SYS_pause,
-        libc::SYS_rt_sigsuspend,
-        libc::SYS_rt_sigtimedwait,
+    const ENDED: [libc::c_long; 5] = [
         libc::SYS_semop,
         libc::SYS_semtimedop,
         libc::SYS_msgsnd,

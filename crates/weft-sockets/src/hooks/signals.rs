@@ -257,7 +257,7 @@ change_mask!(pthread_sigmask);
 unsafe extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
     let without = Without::of(set);
     let set = without.set();
-    next!(sigsuspend(set: *const sigset_t) -> c_int)
+    super::naps::wait_for_signal(|| next!(sigsuspend(set: *const sigset_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]

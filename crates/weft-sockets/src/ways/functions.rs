@@ -321,6 +321,14 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
         reach: Reach::Stays,
         how: "sleeps on if the thread is asked meanwhile to have its calls by hand seen",
         hooked: true,
-        names: &["nanosleep", "clock_nanosleep", "usleep", "sleep"],
+        names: &[
+            "nanosleep",
+            "clock_nanosleep",
+            "usleep",
+            "sleep",
+            "pause",
+            "sigwaitinfo",
+            "sigtimedwait",
+        ],
     },
 ];
