@@ -134,6 +134,7 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
+        let handled = weft_sys::handled();
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
@@ -152,7 +153,13 @@ impl Stream {
                         let look = !end.is_quiet() || self.is_time_to_ask();
                         end.try_recv(borrow(fd), rest, How { look, ..how })
                     } else {
-                        self.wait_and_recv(end, fd, rest, how, done > 0)
+                        self.wait_and_recv(
+                            end,
+                            fd,
+                            rest,
+                            how,
+                            Since { handled, has_part: done > 0 },
+                        )
                     }
                 }
                 other => other,
@@ -217,8 +224,7 @@ impl Stream {
         }
     }
 
-    /// Nothing is there, and the program wants to wait. If it `has_part` of what it wants, a
-    /// handled signal ends the wait whatever its handler says of restarting (tcp_recvmsg).
+    /// Nothing is there, and the program wants to wait.
     #[cold]
     fn wait_and_recv(
         &self,
@@ -226,8 +232,9 @@ impl Stream {
         fd: RawFd,
         buffers: Buffers<'_>,
         how: How,
-        has_part: bool,
+        since: Since,
     ) -> Result<usize, Errno> {
+        let has_part = since.has_part;
         let is_interrupted = || has_part || !process::handlers_restart();
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
@@ -260,6 +267,10 @@ impl Stream {
             }
             end.begin_sleep();
             let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
+            if received == Err(Errno::AGAIN) && since.is_interrupted() {
+                end.end_sleep();
+                return Err(Errno::INTR);
+            }
             let slept = match (received, end) {
                 (Err(Errno::AGAIN), Link::Here(_)) if has_part => sleep_for_more(fd),
                 (Err(Errno::AGAIN), Link::Here(_)) => sleep_for_bytes(fd),
@@ -297,6 +308,25 @@ impl Stream {
             }
             slept?;
         }
+    }
+}
+
+/// What a call that waits has known since it began.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    /// [`weft_sys::handled`] then.
+    handled: u64,
+    /// It has received a part of what it wants: a handled signal ends it whatever the handler says
+    /// of restarting (tcp_recvmsg).
+    has_part: bool,
+}
+
+impl Since {
+    /// Whether a signal has been handled while the call looked, upon which the kernel's would have
+    /// ended. Where handlers differ it is not known which one it was.
+    fn is_interrupted(self) -> bool {
+        let ends = || !process::handlers_restart() && !process::do_handlers_differ();
+        weft_sys::handled() != self.handled && (self.has_part || ends())
     }
 }
 
