@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_sys::{SectionOnce, Spin};
+use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
 use crate::link::Link;
@@ -73,7 +73,7 @@ pub(crate) fn poll(
     if settings::is_confined() {
         return tell_rests(set, &ours);
     }
-    let handled = weft_sys::handled();
+    let handled = Handled::so_far();
     Some(Polled { set, ours, spin: spin(), handled }.poll(timeout_ns, sleep))
 }
 
@@ -128,8 +128,8 @@ struct Polled<'a> {
     set: &'a mut [pollfd],
     ours: Sockets,
     spin: &'static Spin,
-    /// [`weft_sys::handled`] when the call began.
-    handled: u64,
+    /// Handlers that had run when the call began.
+    handled: Handled,
 }
 
 impl Polled<'_> {
@@ -261,7 +261,7 @@ impl Polled<'_> {
 
     /// Whether a signal has been handled, which the kernel has not seen in its own sleep.
     fn is_interrupted(&self) -> bool {
-        weft_sys::handled() != self.handled
+        self.handled.is_more_now()
     }
 
     /// Whether the rings have something to tell.

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::{c_int, c_long};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::{Owner, Process, inheritance};
-use weft_sys::Spin;
 use weft_sys::calls::socket_cookie;
 
 use crate::datagram::Datagram;
@@ -36,7 +35,6 @@ extern "C" fn begin() {
     PID.store(std::process::id(), Ordering::Relaxed);
     renew_proof();
     hooks::memory::prepare();
-    let _ = Spin::new(); // Has it read its setting, which a handler must not interrupt.
     settings::read();
     by_hand::read();
     if !settings::enabled() {
@@ -330,11 +328,10 @@ fn inherit() {
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
         ways::process::check_ring(fd);
-        if sockopt::socket_type(borrow(fd)).is_ok() {
-            by_hand::begin();
-        }
+        let Ok(kind) = sockopt::socket_type(borrow(fd)) else { continue };
+        by_hand::begin();
         adopt(fd);
-        if sockopt::socket_type(borrow(fd)) == Ok(SocketType::DGRAM)
+        if kind == SocketType::DGRAM
             && is_internet(fd)
             && let Some(datagram) = Datagram::inherited(fd)
         {

@@ -33,7 +33,7 @@ pub(crate) fn read() {
     between_hosts();
     ring();
     by_hand();
-    drop(Spin::new()); // The first one reads WEFT_WAIT.
+    drop(Spin::new()); // The first one reads WEFT_WAIT, which a handler must not interrupt.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
     ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
 }

@@ -15,12 +15,12 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
-use weft_sys::calls::{file_flags, poll};
+use weft_stream::{End, Holding, Kernel, Linux, Role, Tuple, inheritance, is_local};
+use weft_sys::calls::file_flags;
 use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
 
 use crate::extended::Extended;
@@ -707,8 +707,5 @@ pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
 
 /// Whether the kernel has seen the peer go for good.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
-    let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-    let mut set = [PollFd::from_borrowed_fd(borrow(fd), asked)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    Linux::is_hung_up(borrow(fd))
 }

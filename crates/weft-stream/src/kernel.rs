@@ -11,17 +11,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, connect_unspec, shutdown, socket,
     sockopt,
 };
 use rustix::process::geteuid;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 pub use weft_sys::Linux;
 use weft_sys::calls::{
-    poll, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork, tcp_nodelay,
+    is_ready, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork, tcp_nodelay,
 };
 use weft_sys::{Buffers, Threads, network_namespace};
 
@@ -156,9 +156,7 @@ impl Kernel for Linux {
 
     fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+        is_ready(socket, asked)
     }
 
     fn undelay(socket: BorrowedFd<'_>) -> [bool; 2] {

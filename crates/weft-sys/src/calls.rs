@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::event::PollFd;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
@@ -118,6 +118,13 @@ pub fn poll(set: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize,
     let time = time.as_mut().map_or(0, |time| ptr::from_mut(time) as usize);
     // SAFETY: a list of as many, as the kernel has it, and NULL or a time.
     unsafe { call(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), time, 0, 0, 0]) }
+}
+
+/// Whether a file has any of these events now.
+pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
+    let mut set = [PollFd::from_borrowed_fd(file.as_fd(), events)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 /// Receives from a socket.
@@ -263,7 +270,6 @@ fn number(fd: impl AsFd) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::PollFlags;
     use rustix::net::sockopt;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::Ordering;

@@ -79,7 +79,7 @@ pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Sl
 pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use section::{
-    Section, SectionGuard, SectionLock, SectionOnce, defer, handled, never_defer, note_handled,
+    Handled, Section, SectionGuard, SectionLock, SectionOnce, defer, never_defer, note_handled,
 };
 #[cfg(not(loom))]
 pub use shared::SharedMemory;

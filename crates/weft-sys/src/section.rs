@@ -169,12 +169,24 @@ pub fn note_handled() {
     THREAD.with(|thread| thread.handled.set(thread.handled.get() + 1));
 }
 
-/// How many handlers the calling thread has run: a call that finds that there are more than when it
-/// began has been interrupted.
-#[must_use]
-#[inline]
-pub fn handled() -> u64 {
-    THREAD.with(|thread| thread.handled.get())
+/// The handlers that the calling thread had run at some time.
+#[derive(Clone, Copy, Debug)]
+pub struct Handled(u64);
+
+impl Handled {
+    /// Up to now.
+    #[must_use]
+    #[inline]
+    pub fn so_far() -> Self {
+        Self(THREAD.with(|thread| thread.handled.get()))
+    }
+
+    /// Whether the thread has run one since: a call that began then has been interrupted.
+    #[must_use]
+    #[inline]
+    pub fn is_more_now(self) -> bool {
+        Self::so_far().0 != self.0
+    }
 }
 
 /// A [`Lock`] that is held within a [`Section`]: what a handler calls never finds it taken by the

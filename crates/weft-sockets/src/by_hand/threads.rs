@@ -12,13 +12,14 @@ use libc::{c_int, siginfo_t};
 use rustix::io::Errno;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
-use weft_sys::raw_system_call;
+use weft_sys::{Handled, raw_system_call};
 
 use super::place::own;
 use super::{State, code, is, landing, signals, stacks, trap};
 use crate::{errno, wait};
 
-pub(super) const SET_DISPATCH: c_int = 59; // PR_SET_SYSCALL_USER_DISPATCH
+/// `PR_SET_SYSCALL_USER_DISPATCH`.
+pub(crate) const SET_DISPATCH: c_int = 59;
 pub(super) const ON: usize = 1;
 const OFF: usize = 0;
 
@@ -208,13 +209,29 @@ pub(super) fn is_call_to_arm(info: *const siginfo_t) -> bool {
     true
 }
 
-/// Signals of ours that have interrupted the calling thread.
-pub(crate) fn interruptions() -> usize {
-    own!(interruptions)
+/// What had interrupted the calling thread at some time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interruptions {
+    /// Signals of ours.
+    ours: usize,
+    /// Handlers of the program's.
+    programs: Handled,
+}
+
+impl Interruptions {
+    /// Up to now.
+    pub(crate) fn so_far() -> Self {
+        Self { ours: own!(interruptions), programs: Handled::so_far() }
+    }
+
+    /// Whether a call that has begun then, and been interrupted, goes on: only by us.
+    pub(crate) fn are_ours_alone(self) -> bool {
+        own!(interruptions) != self.ours && !self.programs.is_more_now()
+    }
 }
 
 /// Sleeps by `call` for as long as the program has asked for, in nanoseconds, whatever signals of
-/// ours come. It has the results of C.
+/// ours come, and until one of the program's does. It has the results of C.
 pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_int) -> c_int {
     if own!(is_armed) || is(State::Off) {
         return call(limit); // None comes any more.
@@ -222,9 +239,9 @@ pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_i
     let until = limit.map(|limit| wait::now().saturating_add(limit));
     let mut left = limit;
     loop {
-        let before = own!(interruptions);
+        let before = Interruptions::so_far();
         let result = call(left);
-        if result >= 0 || errno::last() != Errno::INTR || own!(interruptions) == before {
+        if result >= 0 || errno::last() != Errno::INTR || !before.are_ours_alone() {
             return result;
         }
         left = until.map(|until| until.saturating_sub(wait::now()));

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
+use weft_sys::Handled;
 
 use super::Epoll;
 use super::alarm::Begun;
@@ -33,8 +34,8 @@ pub(super) struct Waiting<'a, 'b> {
     round: u64,
     /// How many sockets had been added when the kernel was asked last.
     added: u64,
-    /// [`weft_sys::handled`] when the call began.
-    handled: u64,
+    /// Handlers that had run when the call began.
+    handled: Handled,
     /// Others must know when the thread sleeps no more, also if it is cancelled.
     begun: Option<Begun>,
 }
@@ -53,7 +54,7 @@ impl Drop for Waiting<'_, '_> {
 impl<'a, 'b> Waiting<'a, 'b> {
     pub(super) fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>) -> Self {
         let round = instance.lock().begin_wait();
-        Self { instance, sleep, round, added: 0, handled: weft_sys::handled(), begun: None }
+        Self { instance, sleep, round, added: 0, handled: Handled::so_far(), begun: None }
     }
 
     /// As `epoll_wait(2)`: how many events there are, or negative.
@@ -193,7 +194,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
 
     /// Whether a signal has been handled, which the kernel has not seen in its own sleep.
     fn is_interrupted(&self) -> bool {
-        weft_sys::handled() != self.handled
+        self.handled.is_more_now()
     }
 
     /// Whether the last question to the kernel was so long ago.

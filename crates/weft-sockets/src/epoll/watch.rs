@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::epoll_event;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
-use weft_sys::calls::poll;
+use weft_sys::calls::is_ready;
 use weft_sys::time_stamp;
 
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
@@ -31,9 +31,7 @@ pub(super) struct News {
 /// Whether the kernel has room for what is sent by the socket.
 #[cold]
 fn is_writable(fd: RawFd) -> bool {
-    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    is_ready(borrow(fd), PollFlags::OUT)
 }
 
 impl Watch {

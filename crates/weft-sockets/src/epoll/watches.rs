@@ -4,10 +4,10 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
-use weft_sys::calls::poll;
+use weft_sys::calls::is_ready;
 
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
@@ -138,7 +138,7 @@ impl Watches {
         match self.names.meaning(event.u64, added) {
             Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
                 Some(place) => self.translate_ours(epoll, place, event, round, is_late),
-                None if is_late && !is_ready(fd, event.events) => None,
+                None if is_late && !is_ready(borrow(fd), polled(event.events)) => None,
                 None => self.translate_foreign(epoll, event),
             },
             Meaning::Gone if !self.is_shared() => None,
@@ -495,10 +495,7 @@ impl Watches {
     }
 }
 
-/// Whether the kernel has any of these events of a descriptor now.
-fn is_ready(fd: RawFd, events: u32) -> bool {
-    let asked = PollFlags::from_bits_truncate((events & u32::from(u16::MAX)) as u16);
-    let mut set = [PollFd::from_borrowed_fd(borrow(fd), asked)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+/// Events of epoll's as poll has them.
+fn polled(events: u32) -> PollFlags {
+    PollFlags::from_bits_truncate((events & u32::from(u16::MAX)) as u16)
 }

@@ -159,20 +159,26 @@ fn replacing(fd: c_int, copy: c_int, flags: c_int) {
     let before = errno::get();
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let is_within = limit.is_none_or(|limit| u64::from(copy.unsigned_abs()) < limit);
-    if is_within && rustix::io::fcntl_getfd(borrow(fd)).is_ok() {
+    if is_within && is_open(fd) {
         closing(copy);
     }
     errno::set_raw(before);
 }
 
 fn is_open(fd: c_int) -> bool {
-    fd >= 0 && rustix::io::fcntl_getfd(borrow(fd)).is_ok()
+    rustix::io::fcntl_getfd(borrow(fd)).is_ok()
+}
+
+/// Whether a copy of `fd` cannot have the number `copy`, which is Weft's: as beside an `open` that
+/// is about to get it.
+fn is_taken(fd: c_int, copy: c_int) -> bool {
+    is_apart(copy) && fd >= 0 && is_open(fd) && !process::is_borrowed()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
-    if is_apart(copy) && is_open(fd) && !process::is_borrowed() {
-        return errno::fail(Errno::BUSY); // As beside an `open` that is about to get the number.
+    if is_taken(fd, copy) {
+        return errno::fail(Errno::BUSY);
     }
     replacing(fd, copy, 0);
     stdio::copying(fd, copy);
@@ -183,7 +189,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int {
-    if is_apart(copy) && is_open(fd) && !process::is_borrowed() {
+    if is_taken(fd, copy) {
         return errno::fail(Errno::BUSY);
     }
     replacing(fd, copy, flags);

@@ -12,9 +12,6 @@ use crate::next::next;
 use crate::ways::process;
 use crate::{by_hand, confine, settings};
 
-/// `PR_SET_SYSCALL_USER_DISPATCH`.
-const SET_DISPATCH: c_int = 59;
-
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
     option: c_int,
@@ -28,7 +25,7 @@ unsafe extern "C-unwind" fn prctl(
     if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
         confine::confine();
     }
-    if option == SET_DISPATCH {
+    if option == by_hand::threads::SET_DISPATCH {
         by_hand::give_up(); // The program has them reported to itself.
         process::keep_on_tcp("the program has its system calls reported");
     }

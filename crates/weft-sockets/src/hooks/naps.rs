@@ -9,9 +9,10 @@
 use libc::{c_int, c_uint, clockid_t, siginfo_t, sigset_t, timespec};
 use rustix::io::Errno;
 
-use crate::by_hand::threads::{go_on, interruptions};
+use super::ready::{is_time, nanoseconds, place, to_timespec};
+use crate::by_hand::threads::{Interruptions, go_on};
+use crate::errno;
 use crate::next::next;
-use crate::{errno, wait};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
@@ -45,9 +46,9 @@ unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
 unsafe extern "C-unwind" fn sleep(seconds: c_uint) -> c_uint {
     let mut seconds = seconds;
     loop {
-        let before = interruptions();
+        let before = Interruptions::so_far();
         let left = next!(sleep(seconds: c_uint) -> c_int).cast_unsigned();
-        if left == 0 || interruptions() == before {
+        if left == 0 || !before.are_ours_alone() {
             return left;
         }
         seconds = left;
@@ -66,7 +67,7 @@ unsafe extern "C-unwind" fn clock_nanosleep(
     let mut left: timespec = unsafe { std::mem::zeroed() };
     let (mut time, place) = (time, &raw mut left);
     loop {
-        let before = interruptions();
+        let before = Interruptions::so_far();
         let failed = next!(clock_nanosleep(
             clock: clockid_t, flags: c_int, time: *const timespec, place: *mut timespec
         ) -> c_int);
@@ -78,35 +79,20 @@ unsafe extern "C-unwind" fn clock_nanosleep(
             }
             time = place;
         }
-        if failed != libc::EINTR || interruptions() == before {
+        if failed != libc::EINTR || !before.are_ours_alone() {
             return failed;
-        }
-    }
-}
-
-/// Waits by `call` for a signal, whichever of ours come. It has the results of C.
-pub(super) fn wait_for_signal(mut call: impl FnMut() -> c_int) -> c_int {
-    loop {
-        let before = (interruptions(), weft_sys::handled());
-        let result = call();
-        let is_ours = result < 0
-            && errno::last() == Errno::INTR
-            && interruptions() != before.0
-            && weft_sys::handled() == before.1;
-        if !is_ours {
-            return result;
         }
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pause() -> c_int {
-    wait_for_signal(|| next!(pause() -> c_int))
+    go_on(None, |_| next!(pause() -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int {
-    wait_for_signal(|| next!(sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int))
+    go_on(None, |_| next!(sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]
@@ -115,23 +101,12 @@ unsafe extern "C-unwind" fn sigtimedwait(
     info: *mut siginfo_t,
     limit: *const timespec,
 ) -> c_int {
-    const SECOND: u64 = 1_000_000_000;
-    // SAFETY: NULL or the program's own.
-    let time = unsafe { limit.as_ref() };
-    let ns = |time: &timespec| {
-        let parts = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-        let (Ok(seconds), Ok(rest)) = parts else { return None }; // The kernel refuses it.
-        (rest < SECOND).then(|| seconds.saturating_mul(SECOND).saturating_add(rest))
-    };
-    let until = time.and_then(ns).map(|ns| wait::now().saturating_add(ns));
-    let (mut left, mut limit, mut is_again) = (None, limit, false);
-    wait_for_signal(|| {
-        if is_again && let Some(until) = until {
-            let time = wait::timespec(until.saturating_sub(wait::now()));
-            let left = left.insert(timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
-            limit = std::ptr::from_ref(left);
-        }
-        is_again = true;
+    // SAFETY: NULL or the program's own. The kernel refuses what is no time.
+    let time = unsafe { limit.as_ref() }.filter(|&time| is_time(time));
+    let (given, is_time) = (limit, time.is_some());
+    go_on(time.map(|&time| nanoseconds(time)), |left| {
+        let left = left.map(to_timespec);
+        let limit = if is_time { place(&left) } else { given };
         next!(sigtimedwait(
             set: *const sigset_t, info: *mut siginfo_t, limit: *const timespec
         ) -> c_int)

@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
 /// Whether the kernel takes it for a time.
-fn is_time(time: &timespec) -> bool {
+pub(super) fn is_time(time: &timespec) -> bool {
     time.tv_sec >= 0 && (0..SECOND.cast_signed()).contains(&time.tv_nsec)
 }
 
@@ -35,7 +35,7 @@ fn to_milliseconds(timeout: Option<u64>) -> c_int {
     timeout.map_or(-1, |timeout| c_int::try_from(timeout.div_ceil(MS)).unwrap_or(c_int::MAX))
 }
 
-fn to_timespec(timeout: u64) -> timespec {
+pub(super) fn to_timespec(timeout: u64) -> timespec {
     timespec { tv_sec: (timeout / SECOND).cast_signed(), tv_nsec: (timeout % SECOND).cast_signed() }
 }
 
@@ -48,13 +48,13 @@ unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 }
 
 /// A time by its address; NULL for none.
-fn place(time: &Option<timespec>) -> *const timespec {
+pub(super) fn place(time: &Option<timespec>) -> *const timespec {
     time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
 fn kernel_poll(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
     let time = timeout.map(to_timespec);
-    let time: *const timespec = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let time: *const timespec = place(&time);
     let count = set.len() as nfds_t;
     let set = set.as_mut_ptr();
     next!(ppoll(

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use weft_sys::{FAULTS, SignalLock};
 
 use crate::by_hand::signals::{self, Without};
+use crate::by_hand::threads::go_on;
 use crate::next::{Next, next};
 use crate::{errno, process};
 
@@ -257,7 +258,7 @@ change_mask!(pthread_sigmask);
 unsafe extern "C-unwind" fn sigsuspend(set: *const sigset_t) -> c_int {
     let without = Without::of(set);
     let set = without.set();
-    super::naps::wait_for_signal(|| next!(sigsuspend(set: *const sigset_t) -> c_int))
+    go_on(None, |_| next!(sigsuspend(set: *const sigset_t) -> c_int))
 }
 
 #[unsafe(no_mangle)]

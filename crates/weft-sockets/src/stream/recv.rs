@@ -7,8 +7,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::{Carrier, How};
-use weft_sys::Buffers;
 use weft_sys::calls::{poll, socket_timeout};
+use weft_sys::{Buffers, Handled};
 
 use super::far;
 use super::send::deadline;
@@ -134,7 +134,7 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
-        let handled = weft_sys::handled();
+        let handled = Handled::so_far();
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
@@ -314,8 +314,8 @@ impl Stream {
 /// What a call that waits has known since it began.
 #[derive(Clone, Copy, Debug)]
 struct Since {
-    /// [`weft_sys::handled`] then.
-    handled: u64,
+    /// Handlers that had run then.
+    handled: Handled,
     /// It has received a part of what it wants: a handled signal ends it whatever the handler says
     /// of restarting (tcp_recvmsg).
     has_part: bool,
@@ -326,7 +326,7 @@ impl Since {
     /// ended. Where handlers differ it is not known which one it was.
     fn is_interrupted(self) -> bool {
         let ends = || !process::handlers_restart() && !process::do_handlers_differ();
-        weft_sys::handled() != self.handled && (self.has_part || ends())
+        self.handled.is_more_now() && (self.has_part || ends())
     }
 }
 
