@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -463,6 +464,7 @@ static void has_threads(void)
 	puts("threads");
 }
 
+#define EARLY 5
 static int sleepers[2];
 static volatile int armed_early;
 
@@ -470,7 +472,10 @@ static volatile int armed_early;
 static void *sleep_early(void *kind)
 {
 	struct pollfd set = { .fd = sleepers[0], .events = POLLIN };
-	struct timespec long_time = { .tv_nsec = 300000000 };
+	struct timespec long_time = { .tv_nsec = 300000000 }, until;
+	struct timeval limit = { .tv_usec = 90000 };
+	sem_t never;
+	int pair[2];
 	char byte;
 
 	__atomic_add_fetch(&armed_early, 1, __ATOMIC_SEQ_CST);
@@ -480,6 +485,16 @@ static void *sleep_early(void *kind)
 		break;
 	case 1:
 		REQUIRE(read(sleepers[0], &byte, 1) == 1);
+		break;
+	case 2:
+		REQUIRE(!sem_init(&never, 0, 0) && !clock_gettime(CLOCK_REALTIME, &until));
+		until.tv_sec++;
+		REQUIRE(sem_timedwait(&never, &until) < 0 && errno == ETIMEDOUT);
+		break;
+	case 3: /* The signal would end this, so that it is not asked before it has ended. */
+		REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+		REQUIRE(!setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+		REQUIRE(recv(pair[0], &byte, 1, 0) < 0 && errno == EAGAIN);
 		break;
 	default:
 		REQUIRE(!nanosleep(&long_time, NULL));
@@ -500,13 +515,13 @@ static void refuses_rings(void)
 int main(int count, char **words)
 {
 	socklen_t length = sizeof address;
-	pthread_t early[3];
+	pthread_t early[EARLY];
 
 	(void)words;
 	REQUIRE(!pipe(sleepers));
-	for (long i = 0; i < 3; i++)
+	for (long i = 0; i < EARLY; i++)
 		REQUIRE(!pthread_create(&early[i], NULL, sleep_early, (void *)i));
-	while (armed_early < 3)
+	while (armed_early < EARLY)
 		sched_yield();
 	usleep(50000);
 
@@ -529,7 +544,7 @@ int main(int count, char **words)
 	REQUIRE(write(sleepers[1], "xx", 2) == 2);
 	pthread_mutex_unlock(&connecting);
 	has_threads();
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < EARLY; i++)
 		pthread_join(early[i], NULL);
 	puts("done");
 	return count > 9;

@@ -21,6 +21,7 @@
 
 mod alarm;
 mod all;
+mod by_fd;
 mod change;
 mod fallback;
 mod foreign;
@@ -32,7 +33,6 @@ mod wakeup;
 mod watch;
 mod watches;
 
-use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
@@ -101,7 +101,7 @@ struct Watches {
     reach: Reach,
     places: Vec<Option<Watch>>,
     free: Vec<usize>,
-    by_fd: HashMap<RawFd, usize>,
+    by_fd: by_fd::ByFd<usize>,
     names: names::Names,
     /// Places of those that are looked at.
     polled: Vec<usize>,
@@ -169,6 +169,10 @@ struct Watch {
     hung: u32,
     /// What was there when it was last reported, for edges.
     seen: Option<(u64, u32)>,
+    /// How much had come by memory when it was looked at last.
+    come: u64,
+    /// That look, if it has found nothing.
+    quiet: Option<watch::Quiet>,
     /// When it came to the end of the list of those that are ready: it was added, or reported.
     queued_at: u64,
     /// It stands there since, whatever comes: the kernel's list drops what is not ready any more
@@ -280,7 +284,7 @@ pub(crate) fn control(
         && let Some(socket) = &socket
     {
         let elsewhere = watch_count(socket).is_some_and(|it| it.load(Ordering::Relaxed) > 0);
-        if instance.is_kernels() || (elsewhere && !instance.lock().has(socket)) {
+        if instance.is_kernels() || (elsewhere && !instance.lock().has(socket, fd)) {
             leave(socket, fd);
         }
     }

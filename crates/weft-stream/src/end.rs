@@ -18,7 +18,7 @@ mod sleep;
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use weft_sys::{SharedGuard, SharedLock};
@@ -54,6 +54,36 @@ pub enum Carrier {
     Tcp,
     /// The rings.
     Memory,
+}
+
+/// How far the bytes to an end had come when it was looked at: by one line of memory it is seen
+/// whether there are more, which else takes several of the end's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulse {
+    head: &'static AtomicU64,
+    posted: &'static AtomicU64,
+    back_at: &'static AtomicU64,
+    come: u64,
+}
+
+impl Pulse {
+    #[inline]
+    fn come(&self) -> u64 {
+        let come = self.head.load(Ordering::Acquire);
+        come.wrapping_add(self.posted.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn stays(&self) -> bool {
+        self.back_at.load(Ordering::Relaxed) == NONE
+    }
+
+    /// Whether nothing has come since, and the peer has not left memory.
+    #[inline]
+    #[must_use]
+    pub fn is_the_same(&self) -> bool {
+        self.come() == self.come && self.stays()
+    }
 }
 
 /// One end of a connection that is, or may be, carried by shared memory.
@@ -455,6 +485,18 @@ impl<K: Kernel> End<K> {
         let come = self.rx.words().head.load(Ordering::Acquire);
         let named = self.rx.words().posted.load(Ordering::Acquire);
         (come.wrapping_add(named), self.tx.returned())
+    }
+
+    /// What shows that nothing has come since, as long as the peer stays in memory; `None` if it
+    /// leaves.
+    #[inline]
+    #[must_use]
+    pub fn pulse(&self) -> Option<Pulse> {
+        let words = self.rx.words();
+        let pulse =
+            Pulse { head: words.head, posted: words.posted, back_at: words.back_at, come: 0 };
+        let come = pulse.come();
+        pulse.stays().then_some(Pulse { come, ..pulse })
     }
 
     /// When the oldest of the unread bytes came, as [`weft_sys::time_stamp`].

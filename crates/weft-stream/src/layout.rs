@@ -124,29 +124,31 @@ pub(crate) mod side {
 
 /// The words of one direction, at [`direction_at`].
 pub(crate) mod direction {
-    // The producer's.
+    // The producer's. In the first line what the consumer reads again and again while it waits,
+    // and hence nothing else that the producer writes: each write has to get the line back.
     pub(crate) const HEAD: usize = 0;
     pub(crate) const SWITCH_AT: usize = 8;
     pub(crate) const GROWN_AT: usize = 16;
     pub(crate) const BACK_AT: usize = 24;
-    pub(crate) const TCP_SENT: usize = 32;
-    pub(crate) const BELLS: usize = 40;
-    pub(crate) const LOCK: usize = 48;
-    pub(crate) const MESSAGES: usize = 56;
-    pub(crate) const STALLS: usize = 64;
-    /// When the oldest of the unread bytes were put ([`weft_sys::time_stamp`]).
-    pub(crate) const ARRIVED_AT: usize = 72;
-    /// Under flow control by credits: buffers filled so far.
-    pub(crate) const FILLED: usize = 80;
-    /// Summed over all stalls: bytes unread then, and bytes that there is memory for.
-    pub(crate) const STALLED_USED: usize = 88;
-    pub(crate) const STALLED_ALLOTTED: usize = 96;
     /// Sources posted so far.
-    pub(crate) const POSTED: usize = 104;
+    pub(crate) const POSTED: usize = 32;
+    /// When the oldest of the unread bytes were put ([`weft_sys::time_stamp`]).
+    pub(crate) const ARRIVED_AT: usize = 40;
     /// What was promised is on its way into the ring.
-    pub(crate) const RECLAIMING: usize = 112;
+    pub(crate) const RECLAIMING: usize = 48;
     /// Unread bytes are on their way back into the kernel's queue.
-    pub(crate) const RETURNING: usize = 116;
+    pub(crate) const RETURNING: usize = 52;
+    // In the second what it has for itself, or what is seldom asked for.
+    pub(crate) const LOCK: usize = 64;
+    pub(crate) const TCP_SENT: usize = 72;
+    pub(crate) const BELLS: usize = 80;
+    pub(crate) const MESSAGES: usize = 88;
+    pub(crate) const STALLS: usize = 96;
+    /// Under flow control by credits: buffers filled so far.
+    pub(crate) const FILLED: usize = 104;
+    /// Summed over all stalls: bytes unread then, and bytes that there is memory for.
+    pub(crate) const STALLED_USED: usize = 112;
+    pub(crate) const STALLED_ALLOTTED: usize = 120;
     // The consumer's.
     pub(crate) const TAIL: usize = 128;
     pub(crate) const TCP_READ: usize = 136;

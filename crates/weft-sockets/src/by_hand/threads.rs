@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 
 use libc::{c_int, siginfo_t};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, socket_timeout};
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use weft_sys::{Handled, raw_system_call};
 
 use super::place::own;
 use super::{State, code, is, landing, signals, stacks, trap};
+use crate::stream::borrow;
 use crate::{errno, wait};
 
 /// `PR_SET_SYSCALL_USER_DISPATCH`.
@@ -136,9 +138,37 @@ fn would_be_disturbed(number: u32) -> bool {
         libc::SYS_msgrcv,
         libc::SYS_io_getevents,
     ];
-    let found = std::fs::read_to_string(format!("/proc/self/task/{number}/syscall"));
-    let call = found.ok().and_then(|text| text.split(' ').next()?.trim().parse().ok());
-    call.is_some_and(|call: libc::c_long| ENDED.contains(&call))
+    // Those of sockets end if they have a time limit (signal(7)).
+    const TIMED: [libc::c_long; 14] = [
+        libc::SYS_read,
+        libc::SYS_readv,
+        libc::SYS_recvfrom,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_accept,
+        libc::SYS_accept4,
+        libc::SYS_write,
+        libc::SYS_writev,
+        libc::SYS_sendto,
+        libc::SYS_sendmsg,
+        libc::SYS_sendmmsg,
+        libc::SYS_sendfile,
+        libc::SYS_connect,
+    ];
+    let Ok(text) = std::fs::read_to_string(format!("/proc/self/task/{number}/syscall")) else {
+        return false;
+    };
+    let mut words = text.split_ascii_whitespace();
+    let Some(call) = words.next().and_then(|word| word.parse().ok()) else { return false };
+    let first = words.next().and_then(|word| word.strip_prefix("0x"));
+    let fd = first.and_then(|word| c_int::try_from(u64::from_str_radix(word, 16).ok()?).ok());
+    ENDED.contains(&call) || TIMED.contains(&call) && fd.is_some_and(has_time_limit)
+}
+
+fn has_time_limit(fd: c_int) -> bool {
+    [Timeout::Recv, Timeout::Send]
+        .into_iter()
+        .any(|which| matches!(socket_timeout(borrow(fd), which), Ok(Some(_))))
 }
 
 fn own_number() -> u32 {
@@ -233,9 +263,10 @@ impl Interruptions {
 /// Sleeps by `call` for as long as the program has asked for, in nanoseconds, whatever signals of
 /// ours come, and until one of the program's does. It has the results of C.
 pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_int) -> c_int {
-    if own!(is_armed) || is(State::Off) {
-        return call(limit); // None comes any more.
+    if is(State::Off) || limit == Some(0) {
+        return call(limit); // None comes, or nothing is slept through.
     }
+    // Also to a thread that is armed: it may have been asked again before it had said so.
     let until = limit.map(|limit| wait::now().saturating_add(limit));
     let mut left = limit;
     loop {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
-use weft_stream::Carrier;
 use weft_stream::datagram::Inbox;
+use weft_stream::{Carrier, Pulse};
 use weft_sys::calls::is_ready;
 use weft_sys::time_stamp;
 
@@ -26,6 +26,31 @@ pub(super) struct News {
     seen: Option<(u64, u32)>,
     /// Since when it is ready: the smallest are reported first.
     pub(super) since: u64,
+    /// When the oldest of the bytes to be read came by memory; 0: there are none.
+    pub(super) came: u64,
+}
+
+/// A connection at a look that has found nothing to report.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quiet {
+    pulse: Pulse,
+    /// What the kernel had said of its end, to the socket and in this instance.
+    ended: u32,
+    hung: u32,
+}
+
+/// What a look at a connection finds.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// How much has come by memory since it was made.
+    come: u64,
+    /// What makes an edge when it changes.
+    seen: (u64, u32),
+    /// Its readiness, and which of it the rings tell ([`Stream::readiness`]).
+    now: u32,
+    ours: u32,
+    /// When the oldest of the bytes to be read came.
+    arrived_at: u64,
 }
 
 /// Whether the kernel has room for what is sent by the socket.
@@ -57,6 +82,8 @@ impl Watch {
             doorbell: None,
             hung: 0,
             seen: None,
+            come: 0,
+            quiet: None,
             queued_at: 0,
             is_queued: false,
             round: 0,
@@ -76,6 +103,7 @@ impl Watch {
         self.is_disabled = false;
         self.is_detached = false;
         self.seen = None;
+        self.quiet = None;
         self.pending = 0;
     }
 
@@ -168,6 +196,7 @@ impl Watch {
             stream.take_full();
         }
         self.seen = news.seen;
+        self.quiet = None;
         self.pending = 0;
         self.is_disabled = self.events & ONESHOT != 0;
         self.queued_at = time_stamp();
@@ -177,71 +206,138 @@ impl Watch {
     /// Looks what there is to report, and takes nothing of it. While a thread is `asleep` the peer
     /// is to notify.
     pub(super) fn look(&mut self, epoll: RawFd, names: &mut Names, asleep: bool) -> News {
-        self.take_part(epoll);
+        if (self.is_armed || !asleep) && self.is_as_it_was() {
+            return self.nothing();
+        }
+        let quiet = self.before_quiet();
+        let mut found = self.take_part();
+        if let Some(Found { come, ours, .. }) = found {
+            self.come = come;
+            self.follow_carrier(epoll, ours);
+        }
         if asleep && !self.is_armed {
             self.arm(epoll, names);
+            found = self.find(); // Something may have come before the peer was to notify.
         }
         if self.is_disabled || self.is_detached {
             return self.nothing();
         }
-        self.news()
+        let news = self.news(found);
+        let ours = found.map_or(0, |found| found.ours);
+        self.quiet = quiet.filter(|_| news.events == 0 && ours & IN != 0 && ours & OUT != 0);
+        news
+    }
+
+    /// Whether it is as at the last look, which has found nothing to report: that costs less to see
+    /// than to look again.
+    #[inline]
+    fn is_as_it_was(&self) -> bool {
+        let (Some(quiet), Kind::Stream(stream)) = (&self.quiet, &*self.socket) else {
+            return false;
+        };
+        self.pending == 0
+            && self.hung == quiet.hung
+            && self.registered == Registered::Changes
+            && quiet.pulse.is_the_same()
+            && stream.is_calm(quiet.ended)
+    }
+
+    /// What is to be remembered of the connection if the look that begins finds nothing: only
+    /// where all that is news is seen by it. Room is, for a program that has found some and is told
+    /// of edges.
+    fn before_quiet(&self) -> Option<Quiet> {
+        let Kind::Stream(stream) = &*self.socket else { return None };
+        let Link::Here(end) = stream.link()? else { return None };
+        if self.events & (OUT | WRITE_NORMAL) != 0 && self.events & EDGE == 0 {
+            return None;
+        }
+        let (ended, hung) = (stream.ended(), self.hung);
+        Some(Quiet { pulse: end.pulse()?, ended, hung }).filter(|quiet| stream.is_calm(quiet.ended))
     }
 
     fn nothing(&self) -> News {
-        News { events: 0, seen: self.seen, since: self.queued_at }
+        News { events: 0, seen: self.seen, since: self.queued_at, came: 0 }
     }
 
-    /// Moves on with the connection, and asks the kernel for changes alone once the rings carry it.
-    fn take_part(&mut self, epoll: RawFd) {
-        let Kind::Stream(stream) = &*self.socket else { return };
-        let Some(end) = stream.link() else { return };
+    /// Moves on with the connection, if it is one.
+    fn take_part(&self) -> Option<Found> {
+        let Kind::Stream(stream) = &*self.socket else { return None };
+        let end = stream.link()?;
         end.advance(borrow(self.fd));
         if let Link::Here(end) = end {
             stream.is_looked_at(end);
         }
+        Some(self.find_of(stream, end))
+    }
+
+    /// Asks the kernel for changes alone once the rings carry the connection, and for everything
+    /// when they no longer do: `ours` is the readiness that is theirs to tell.
+    fn follow_carrier(&mut self, epoll: RawFd, ours: u32) {
         if self.is_kernels || self.is_orphan {
             return;
         }
-        if self.registered == Registered::Changes {
-            let (_, ours) = stream.readiness(end);
-            if ours & IN == 0 && !self.is_detached {
-                // It has left memory. What the kernel has told of it was taken for a wakeup.
-                let all = if ours & OUT == 0 { Registered::Whole } else { Registered::WithoutRoom };
-                self.is_woken = false;
-                self.register(epoll, all);
+        let registered = if self.registered == Registered::Changes {
+            if ours & IN != 0 || self.is_detached {
+                return;
             }
-            return;
-        }
-        // If TCP still carries everything the kernel tells.
-        let (_, ours) = stream.readiness(end);
-        if ours & IN != 0 && ours & OUT != 0 {
-            self.is_woken = false;
-            self.register(epoll, Registered::Changes);
-        }
+            // It has left memory. What the kernel has told of it was taken for a wakeup.
+            if ours & OUT == 0 { Registered::Whole } else { Registered::WithoutRoom }
+        } else {
+            if ours & IN == 0 || ours & OUT == 0 {
+                return; // If TCP still carries everything the kernel tells.
+            }
+            Registered::Changes
+        };
+        self.is_woken = false;
+        self.register(epoll, registered);
     }
 
-    fn news(&self) -> News {
-        match &*self.socket {
-            Kind::Stream(stream) => stream.link().map(|end| self.news_of(stream, end)),
-            Kind::Datagram(datagram) => {
+    /// Whether bytes may have come into memory since it was looked at.
+    pub(super) fn may_have_more(&self) -> bool {
+        if let Some(quiet) = &self.quiet {
+            return !quiet.pulse.is_the_same();
+        }
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        stream.link().is_some_and(|end| end.progress().0 != self.come && end.seen() > 0)
+    }
+
+    fn find(&self) -> Option<Found> {
+        let Kind::Stream(stream) = &*self.socket else { return None };
+        stream.link().map(|end| self.find_of(stream, end))
+    }
+
+    fn find_of(&self, stream: &Stream, end: Link<'_>) -> Found {
+        // What comes after this and before the rest is told twice rather than never.
+        let come = end.progress().0;
+        let seen = self.edge_state(stream, come);
+        let (now, ours) = stream.readiness(end);
+        Found { come, seen, now, ours, arrived_at: end.arrived_at() }
+    }
+
+    fn news(&self, found: Option<Found>) -> News {
+        match (&*self.socket, found) {
+            (Kind::Stream(stream), Some(found)) => Some(self.news_of(stream, &found)),
+            (Kind::Datagram(datagram), _) => {
                 datagram.inbox(self.fd).map(|inbox| self.news_of_datagrams(inbox))
             }
-            Kind::Epoll(_) => None,
+            _ => None,
         }
         .unwrap_or_else(|| self.nothing())
     }
 
-    fn news_of(&self, stream: &Stream, end: Link<'_>) -> News {
+    fn news_of(&self, stream: &Stream, found: &Found) -> News {
         let asked = self.events & !MODES | ERR_HUP;
-        // What comes between the two is told twice rather than never.
-        let seen = Some(self.edge_state(stream, end));
-        let (now, ours) = stream.readiness(end);
+        let Found { now, ours, .. } = *found;
+        let seen = Some(found.seen);
         let mut news = self.nothing();
         if ours != 0 {
             news.events = now & asked & (ours | ERR_HUP | RDHUP);
         }
-        if (news.events | self.pending & asked) & IN != 0 && !self.is_queued {
-            news.since = news.since.max(end.arrived_at());
+        if (news.events | self.pending & asked) & IN != 0 {
+            news.came = found.arrived_at;
+            if !self.is_queued {
+                news.since = news.since.max(found.arrived_at);
+            }
         }
         if self.events & EDGE != 0 && news.events != 0 {
             news.seen = seen;
@@ -271,11 +367,12 @@ impl Watch {
     }
 
     /// What makes an edge when it changes: as in the kernel, bytes that come in are an edge only
-    /// for a program that waits for bytes, and the peer's shutdown is one edge for all.
-    fn edge_state(&self, stream: &Stream, end: Link<'_>) -> (u64, u32) {
+    /// for a program that waits for bytes, of which so many have `come`, and the peer's shutdown is
+    /// one edge for all.
+    fn edge_state(&self, stream: &Stream, come: u64) -> (u64, u32) {
         const BYTES: u32 =
             (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI).cast_unsigned() | IN;
-        let come = if self.events & BYTES != 0 { end.progress().0 } else { 0 };
+        let come = if self.events & BYTES != 0 { come } else { 0 };
         let ended = stream.ended() | self.hung;
         let shut = if ended & (IN | RDHUP) != 0 { IN | RDHUP } else { 0 };
         (come, ended | shut)
@@ -285,6 +382,7 @@ impl Watch {
     pub(super) fn told_by_kernel(&mut self, round: u64) {
         self.is_disabled = self.events & ONESHOT != 0;
         self.round = round;
+        self.quiet = None;
         if self.events & EDGE != 0 {
             self.seen = Some((0, 0));
         }
@@ -292,7 +390,7 @@ impl Watch {
 
     /// Whether the program has been told of an edge, and nothing has come since.
     pub(super) fn is_edge_told(&self) -> bool {
-        self.events & EDGE != 0 && self.seen.is_some() && self.news().events == 0
+        self.events & EDGE != 0 && self.seen.is_some() && self.news(self.find()).events == 0
     }
 
     /// The same for a UDP socket. The kernel tells what has come by the kernel.

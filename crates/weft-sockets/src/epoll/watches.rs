@@ -8,6 +8,7 @@ use rustix::event::PollFlags;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
 use weft_sys::calls::is_ready;
+use weft_sys::time_stamp;
 
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
@@ -31,9 +32,9 @@ pub(super) struct Ready {
 }
 
 impl Watches {
-    /// Whether a socket is among those watched, by whichever descriptor.
-    pub(super) fn has(&self, socket: &Held) -> bool {
-        self.place_of(socket).is_some()
+    /// Whether a socket is among those watched, by this descriptor or another.
+    pub(super) fn has(&self, socket: &Held, fd: RawFd) -> bool {
+        self.find(socket, fd).or_else(|| self.place_of(socket)).is_some()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -103,7 +104,9 @@ impl Watches {
         if let Some(watch) = self.places[place].as_mut() {
             watch.is_polled = false;
         }
-        self.polled.retain(|&polled| polled != place);
+        if let Some(at) = self.polled.iter().position(|&polled| polled == place) {
+            self.polled.remove(at);
+        }
     }
 
     pub(super) fn start_polling_all(&mut self) {
@@ -338,6 +341,7 @@ impl Watches {
         ready.clear();
         let mut is_any_idle = false;
         let mut gone = SmallVec::<[usize; 8]>::new();
+        let began = time_stamp();
         for &place in &self.polled {
             let Some(watch) = self.places[place].as_mut() else { continue };
             if watch.round == round {
@@ -357,7 +361,7 @@ impl Watches {
             ready.push(Ready { place, news });
         }
         if !ready.is_empty() && ready.len() < self.by_fd.len() {
-            self.look_for_earlier(epoll, round, &mut ready);
+            self.look_for_earlier(epoll, round, began, &mut ready);
         }
         if ready.len() > 1 {
             ready.sort_unstable_by_key(|ready| ready.news.since);
@@ -401,46 +405,65 @@ impl Watches {
         found
     }
 
-    /// Adds what came before something that has been found to a socket that was looked at before
-    /// it came: whoever put both has put this first. And what has come to sockets at rest, whose
-    /// wakeups the kernel has not been asked for.
-    fn look_for_earlier(&mut self, epoll: RawFd, round: u64, ready: &mut Vec<Ready>) {
-        let asleep = self.sleep.is_anyone_asleep();
-        let Some(last) = ready.iter().map(|ready| ready.news.since).max() else { return };
-        let Self { polled, places, names, by_fd, .. } = self;
-        let mut look = |watch: &mut Watch, is_polled: bool| {
-            let Kind::Stream(stream) = &*watch.socket else { return false };
-            let may_be = watch.round != round
-                && !watch.is_detached
-                && watch.is_polled == is_polled
-                && stream.link().is_some_and(|end| {
-                    end.seen() > 0 && (!is_polled || watch.is_queued || end.arrived_at() <= last)
-                });
-            if !may_be {
-                return false;
+    /// Sees to it that nothing is reported behind which something older stays: what came to a
+    /// socket that was looked at before, while the look at all of them had `began`, and what has
+    /// come to sockets at rest, whose wakeups the kernel has not been asked for.
+    fn look_for_earlier(&mut self, epoll: RawFd, round: u64, began: u64, ready: &mut Vec<Ready>) {
+        let at_rest = self.by_fd.len().saturating_sub(self.polled.len());
+        let mut until = began;
+        // How many of the first are reported in any case.
+        let mut sure = 0;
+        if ready.iter().all(|ready| ready.news.came > began) {
+            (until, sure) = (time_stamp(), ready.len());
+            let polled = std::mem::take(&mut self.polled);
+            for &place in &polled {
+                self.look_again(epoll, round, place, ready);
             }
-            let news = watch.look(epoll, names, asleep);
-            let is_news = news.events != 0 && (!is_polled || news.since <= last);
-            if is_news {
-                watch.round = round;
-                ready.push(Ready { place: watch.place, news });
-            }
-            is_news
-        };
-        for &place in polled.iter() {
-            if let Some(watch) = places[place].as_mut() {
-                look(watch, true);
-            }
+            self.polled = polled;
         }
-        if by_fd.len() > polled.len() && by_fd.len() - polled.len() <= FEW {
-            let mut woken = SmallVec::<[usize; 8]>::new();
-            for watch in places.iter_mut().flatten() {
-                if look(watch, false) {
-                    woken.push(watch.place);
+        if (1..=FEW).contains(&at_rest) {
+            for place in 0..self.places.len() {
+                let rests = |it: &Watch| !it.is_polled && !it.is_detached;
+                if self.places[place].as_ref().is_some_and(rests)
+                    && self.look_again(epoll, round, place, ready)
+                {
+                    self.start_polling(place);
                 }
             }
-            woken.into_iter().for_each(|place| self.start_polling(place));
         }
+        // What came later still is left for the next wait, as if it had come after this one.
+        let places = &mut self.places;
+        let mut looked_at = 0;
+        ready.retain(|&Ready { place, news }| {
+            let stays = looked_at < sure || news.came <= until;
+            looked_at += 1;
+            if !stays && let Some(watch) = places[place].as_mut() {
+                watch.round = 0; // Not yet.
+            }
+            stays
+        });
+    }
+
+    /// Looks at a socket for which nothing was found to report, if bytes may have come since.
+    /// Returns whether there is something now.
+    fn look_again(
+        &mut self,
+        epoll: RawFd,
+        round: u64,
+        place: usize,
+        ready: &mut Vec<Ready>,
+    ) -> bool {
+        let asleep = self.sleep.is_anyone_asleep();
+        let Some(watch) = self.places[place].as_mut() else { return false };
+        if watch.round == round || watch.is_detached || !watch.may_have_more() {
+            return false;
+        }
+        let news = watch.look(epoll, &mut self.names, asleep);
+        if news.events != 0 {
+            watch.round = round;
+            ready.push(Ready { place, news });
+        }
+        news.events != 0
     }
 
     /// Whether there is nothing to report, for what it costs less to look at than to ask the

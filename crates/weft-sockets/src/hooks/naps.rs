@@ -6,7 +6,7 @@
 //! arguments on as they are. Times are the program's, as its calls promise.
 #![allow(unsafe_code)]
 
-use libc::{c_int, c_uint, clockid_t, siginfo_t, sigset_t, timespec};
+use libc::{c_int, c_uint, clockid_t, sem_t, siginfo_t, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::ready::{is_time, nanoseconds, place, to_timespec};
@@ -109,6 +109,24 @@ unsafe extern "C-unwind" fn sigtimedwait(
         let limit = if is_time { place(&left) } else { given };
         next!(sigtimedwait(
             set: *const sigset_t, info: *mut siginfo_t, limit: *const timespec
+        ) -> c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int {
+    go_on(None, |_| next!(sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sem_clockwait(
+    semaphore: *mut sem_t,
+    clock: clockid_t,
+    until: *const timespec,
+) -> c_int {
+    go_on(None, |_| {
+        next!(sem_clockwait(
+            semaphore: *mut sem_t, clock: clockid_t, until: *const timespec
         ) -> c_int)
     })
 }

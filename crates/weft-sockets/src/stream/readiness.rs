@@ -115,6 +115,16 @@ impl Stream {
             && self.ended() & libc::EPOLLERR.cast_unsigned() == 0
     }
 
+    /// Whether this process has learnt nothing of the socket but that it has `ended` so far, and
+    /// no writer waits for room.
+    #[inline]
+    pub(crate) fn is_calm(&self, ended: u32) -> bool {
+        self.ended.load(Ordering::Relaxed) == ended
+            && self.error.load(Ordering::Relaxed) == 0
+            && self.full.load(Ordering::Relaxed) == 0
+            && self.armed_early.load(Ordering::Relaxed) == 0
+    }
+
     /// The readiness that is ours to tell, as bits of `poll(2)`, and those bits that are.
     pub(crate) fn readiness(&self, end: Link<'_>) -> (u32, u32) {
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;

@@ -329,6 +329,8 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
             "pause",
             "sigwaitinfo",
             "sigtimedwait",
+            "sem_timedwait",
+            "sem_clockwait",
         ],
     },
 ];
