@@ -51,7 +51,7 @@ both! {
     fn is_writable(&self) -> bool;
     fn is_full(&self) -> bool;
     fn is_ending(&self) -> bool;
-    fn is_peer_gone(&self) -> bool;
+    fn is_send_answered(&self) -> bool;
     fn has_peer_shut(&self) -> bool;
     fn begin_sleep(&self);
     fn want_room(&self);

@@ -263,6 +263,39 @@ CASE(epoll_half_closed_with_data)
 	WAIT(pair->b, .value = 1000);
 }
 
+/* The kernel answers at once what nobody receives, and what a shut half sends. */
+CASE(epoll_room_behind_the_end)
+{
+	exchange(pair, 3);
+	ON(pair->b, do_epoll_create);
+	ADD(pair->b, .flags = EPOLLIN, .value = 1);
+	WAIT(pair->b, .value = 0);
+	ON(pair->a, do_shutdown, .flags = SHUT_RDWR);
+	sleep_ms(SETTLE_MS);
+	WAIT(pair->b, .value = 1000);
+	ON(pair->b, do_recv, .size = 10);
+	MOD(pair->b, .flags = EPOLLOUT, .value = 1);
+	WAIT(pair->b, .value = 1000);
+	MOD(pair->b, .flags = EPOLLIN | EPOLLOUT, .value = 2);
+	WAIT(pair->b, .value = 1000);
+}
+
+CASE(epoll_room_of_a_shut_half)
+{
+	exchange(pair, 3);
+	ON(pair->a, do_epoll_create);
+	ADD(pair->a, .flags = EPOLLIN, .value = 1);
+	WAIT(pair->a, .value = 0);
+	ON(pair->a, do_shutdown, .flags = SHUT_WR);
+	WAIT(pair->a, .value = 0);
+	MOD(pair->a, .flags = EPOLLOUT, .value = 2);
+	WAIT(pair->a, .value = 1000);
+	ON(pair->b, do_send, .text = "answer");
+	MOD(pair->a, .flags = EPOLLIN | EPOLLOUT, .value = 3);
+	WAIT(pair->a, .value = 1000);
+	ON(pair->a, do_recv, .size = 10);
+}
+
 CASE(epoll_reset)
 {
 	ON(pair->b, do_epoll_create);

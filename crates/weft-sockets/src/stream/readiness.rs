@@ -151,7 +151,7 @@ impl Stream {
                 ready |= libc::EPOLLRDHUP.cast_unsigned(); // The kernel is about to say so.
             }
         }
-        if end.is_peer_gone() {
+        if end.is_send_answered() {
             ours |= OUT;
             ready |= OUT; // The kernel answers at once.
         } else if end.carrier_out() == Carrier::Memory {

@@ -52,6 +52,15 @@ impl<K: Kernel> End<K> {
     pub fn is_peer_gone(&self) -> bool {
         self.own.gone.load(Ordering::Relaxed) != 0
     }
+
+    /// Whether the kernel answers at once what this end sends: its half is shut, or nobody
+    /// receives any more.
+    #[must_use]
+    pub fn is_send_answered(&self) -> bool {
+        self.is_peer_gone()
+            || self.own.shut_write.load(Ordering::Relaxed) != 0
+            || self.does_nobody_receive()
+    }
 }
 
 impl<K: Kernel> End<K> {

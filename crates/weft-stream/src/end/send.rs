@@ -181,10 +181,7 @@ impl<K: Kernel> End<K> {
     }
 
     pub(super) fn is_the_kernels_to_send(&self) -> bool {
-        self.tx.words().back_at.load(Ordering::Relaxed) != NONE
-            || self.own.gone.load(Ordering::Relaxed) != 0
-            || self.own.shut_write.load(Ordering::Relaxed) != 0
-            || self.does_nobody_receive()
+        self.tx.words().back_at.load(Ordering::Relaxed) != NONE || self.is_send_answered()
     }
 
     /// The peer has closed its socket, or shut down both halves: the kernel takes what comes, and

@@ -168,10 +168,16 @@ impl<W: Wire> Remote<W> {
     }
 
     pub(super) fn is_the_kernels_to_send(&self) -> bool {
+        self.back_out().is_some() || self.is_send_answered()
+    }
+
+    /// Whether the kernel answers at once what this end sends: its half is shut, or nobody
+    /// receives any more.
+    #[must_use]
+    pub fn is_send_answered(&self) -> bool {
         let state = self.window.heard(Said::State).load(Ordering::Acquire);
         const BOTH: u64 = state::SHUT_READ | state::SHUT_WRITE;
-        self.back_out().is_some()
-            || self.is_set(Small::Gone)
+        self.is_set(Small::Gone)
             || self.is_set(Small::ShutWrite)
             || state & state::CLOSED != 0
             || state & BOTH == BOTH
