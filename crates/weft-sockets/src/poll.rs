@@ -30,6 +30,8 @@ const SPIN_MAX_NS: u64 = 2_000_000;
 const RING_POLLS_MAX: u32 = 8;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
+/// How long select sleeps without those that have hung up, of which it is not to tell.
+const HANG_UP_NS: u64 = 50_000_000;
 /// How long a writer sleeps whose peer cannot ring.
 const NAP_NS: u64 = 1_000_000;
 
@@ -485,13 +487,30 @@ pub(crate) unsafe fn select(
     // One that is closed meanwhile counts as ready; one that was not open is an error.
     let are_wrong = |list: &[pollfd]| list.iter().any(|it| it.revents & libc::POLLNVAL != 0);
     let were_wrong = std::cell::Cell::new(None);
-    let found = poll(&mut list, timeout_ns, &mut |list, timeout| {
+    let mut sleep = |list: &mut [pollfd], timeout| {
         let found = sleep(list, timeout);
         if were_wrong.get().is_none() {
             were_wrong.set(Some(timeout == Some(0) && are_wrong(list)));
         }
         found
-    })?;
+    };
+    let meaning = |place: &pollfd| {
+        let fd = usize::try_from(place.fd).unwrap_or(0);
+        let all = sets.iter().zip(MEANT);
+        all.filter(|(set, _)| is_in(**set, fd)).fold(0, |meant, (_, means)| meant | means)
+    };
+    let deadline = timeout_ns.map(|timeout| wait::now().saturating_add(timeout));
+    let left = || deadline.map(|deadline| deadline.saturating_sub(wait::now()));
+    let mut found = poll(&mut list, timeout_ns, &mut sleep)?;
+    while found > 0 && list.iter().all(|place| place.revents & meaning(place) == 0) {
+        // Poll tells of a hang-up, asked or not, and select does not wait for one.
+        let most = left().map_or(HANG_UP_NS, |left| left.min(HANG_UP_NS));
+        found = ask_others(&mut list, most, &mut sleep);
+        if found == 0 && left() != Some(0) {
+            let left = left();
+            found = poll(&mut list, left, &mut sleep).unwrap_or_else(|| sleep(&mut list, left));
+        }
+    }
     if found < 0 {
         return Some(found);
     }
@@ -514,6 +533,22 @@ pub(crate) unsafe fn select(
         }
     }
     Some(total)
+}
+
+/// Asks for all descriptors but those of which something has been told.
+fn ask_others(
+    list: &mut [pollfd],
+    timeout_ns: u64,
+    sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
+) -> c_int {
+    let mut others: SmallVec<[pollfd; 16]> = list.iter().copied().collect();
+    others.iter_mut().filter(|place| place.revents != 0).for_each(|place| place.fd = -1);
+    let timeout = Some(timeout_ns);
+    let found = poll(&mut others, timeout, sleep).unwrap_or_else(|| sleep(&mut others, timeout));
+    for (place, other) in list.iter_mut().zip(&others) {
+        place.revents = other.revents;
+    }
+    found
 }
 
 const BITS: usize = libc::c_ulong::BITS as usize;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/param.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
@@ -342,4 +343,40 @@ CASE(poll_two_connections)
 		ON(pair->a, do_recv, .size = 10);
 		ON(other.a, do_recv, .size = 10);
 	}
+}
+
+/* A pipe whose writer has gone hangs up, and select has no word for that but readable. */
+static void do_select_beside_hang_up(struct end *end, const struct arguments *told)
+{
+	struct timeval time = { .tv_usec = told->value * 1000 };
+	long began = now_ms();
+	fd_set in, out, except;
+	int ends[2];
+
+	check(pipe(ends), "pipe");
+	close(ends[1]);
+	FD_ZERO(&in);
+	FD_ZERO(&out);
+	FD_ZERO(&except);
+	FD_SET(told->fd, &in);
+	FD_SET(told->fd, &except);
+	FD_SET(ends[0], &out);
+	FD_SET(ends[0], &except);
+	note(end, "select");
+	note_result(end, select(MAX(told->fd, ends[0]) + 1, &in, &out, &except, &time));
+	note(end, "%s%s", FD_ISSET(told->fd, &in) ? " IN" : "",
+	     FD_ISSET(ends[0], &out) || FD_ISSET(ends[0], &except) ? " pipe" : "");
+	note(end, now_ms() - began < told->value - 10 ? ", early" : ", in time");
+	close(ends[0]);
+}
+
+CASE(select_sleeps_beside_a_hang_up)
+{
+	ON(pair->b, do_select_beside_hang_up, .value = 120);
+	ON(pair->b, do_select_beside_hang_up, .value = 0);
+	BEGIN(pair->b, do_select_beside_hang_up, .value = 5000);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "x");
+	finish(pair->b);
+	ON(pair->b, do_recv, .size = 10);
 }
