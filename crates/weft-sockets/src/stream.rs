@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod far;
+pub(crate) mod options;
 mod readiness;
 mod recv;
 mod send;
@@ -13,7 +14,7 @@ mod send;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
@@ -108,6 +109,8 @@ pub(crate) struct Stream {
     announced: AtomicU32,
     /// Streams of the C library's that read and write by our ways.
     files: AtomicU32,
+    /// It has an option that only the kernel has, and so will what it accepts.
+    bequeaths: AtomicBool,
     /// When a program that does not wait has last had the kernel asked, in nanoseconds.
     asked: AtomicU64,
     /// What it has in extended mode.
@@ -174,6 +177,7 @@ impl Stream {
             armed_early: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             files: AtomicU32::new(0),
+            bequeaths: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             extended: SectionOnce::new(),
         }
@@ -197,8 +201,8 @@ impl Stream {
         Self::new(Phase::Tcp)
     }
 
-    /// A socket that `accept` has returned.
-    pub(crate) fn accepted(fd: RawFd) -> Option<Self> {
+    /// A socket that `accept` of a listening socket has returned.
+    pub(crate) fn accepted(listener: RawFd, fd: RawFd) -> Option<Self> {
         let stream = Self::new(Phase::Candidate);
         let (own, peer) = addresses(fd)?;
         let is_local = is_local(own, peer);
@@ -221,8 +225,23 @@ impl Stream {
             reason::tell((own, peer), Reason::ByHand);
             return None;
         }
+        if options::inherited(listener, fd) {
+            fall_back(Reason::Option);
+            reason::tell((own, peer), Reason::Option);
+            return None;
+        }
         stream.look_at(fd, tuple(fd, peer, own), &Before::default());
         Some(stream)
+    }
+
+    /// It has got an option that only the kernel has.
+    pub(crate) fn has_option(&self) {
+        self.bequeaths.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what it accepts has an option that only the kernel has.
+    pub(crate) fn bequeaths_option(&self) -> bool {
+        self.bequeaths.load(Ordering::Relaxed)
     }
 
     /// What it knows of zero copy.

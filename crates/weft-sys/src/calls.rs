@@ -205,6 +205,14 @@ pub fn socket_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     option_of(socket, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
+/// An option of sockets (`SOL_SOCKET`) that is an integer.
+///
+/// # Errors
+/// What the kernel says.
+pub fn socket_option(socket: impl AsFd, option: libc::c_int) -> Result<libc::c_int, Errno> {
+    option_of(socket, libc::SOL_SOCKET, option)
+}
+
 /// Whether bytes wait for others to go with them (`TCP_CORK`).
 ///
 /// # Errors

@@ -402,3 +402,50 @@ LONE_CASE(accept_once)
 	say_result("new one", connect_to(new_socket(0), &address));
 	converse("once", client, server);
 }
+
+/* What an accepted socket has from the one that listens. */
+LONE_CASE(accept_inherits_options)
+{
+	static const int OPTIONS[][2] = {
+		{ SO_RCVLOWAT, 5 },
+		{ SO_OOBINLINE, 1 },
+		{ SO_SNDBUF, 4096 },
+		{ SO_RCVBUF, 4096 },
+	};
+	static char block[1 << 16];
+
+	for (size_t i = 0; i < sizeof OPTIONS / sizeof *OPTIONS; i++) {
+		int listener, client, server, value = OPTIONS[i][1];
+		struct sockaddr_in address = listen_on_loopback(&listener, 8);
+		long sent, total = 0;
+		char got[8];
+
+		check(setsockopt(listener, SOL_SOCKET, OPTIONS[i][0], &value, sizeof value),
+		      "setsockopt");
+		client = connected_to(&address);
+		server = check(accept(listener, NULL, NULL), "accept");
+		for (int j = 0; j < 5; j++) {
+			check(send(client, "asked", 5, 0), "send");
+			check(recv(server, got, sizeof got, 0), "recv");
+			check(send(server, "reply", 5, 0), "send");
+			check(recv(client, got, sizeof got, 0), "recv");
+		}
+		check(send(client, "few", 3, 0), "send");
+		say_poll("few", server, POLLIN, 20);
+		check(send(client, "!", 1, MSG_OOB), "send");
+		check(send(client, "rest", 4, 0), "send");
+		sleep_ms(SETTLE_MS);
+		say_poll("more", server, POLLIN, 1000);
+		say_result("recv", recv(server, block, sizeof block, MSG_DONTWAIT));
+		while ((sent = send(server, block, sizeof block, MSG_DONTWAIT)) > 0)
+			total += sent;
+		say("%s", total < 100000 ? "bounded" : "unbounded");
+		say_result("value at no address", setsockopt(client, SOL_SOCKET, OPTIONS[i][0],
+							     (void *)8, sizeof value));
+		say_result("value at no address", setsockopt(server, IPPROTO_TCP, TCP_NODELAY,
+							     (void *)8, sizeof value));
+		close(listener);
+		close(client);
+		close(server);
+	}
+}

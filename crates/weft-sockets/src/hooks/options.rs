@@ -9,10 +9,12 @@ use weft_stream::Delays;
 
 use weft_extended::abi::SOL_WEFT;
 
+use super::data::is_nowhere;
 use crate::extended;
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
+use crate::stream::options;
 use crate::table::{self, Kind};
 
 /// Options that keep bytes back.
@@ -22,6 +24,16 @@ fn delay(level: c_int, name: c_int) -> Option<u32> {
         (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(Delays::CORK),
         _ => None,
     }
+}
+
+/// The integer that an option is to become; `None`: the kernel will say what is wrong.
+///
+/// # Safety
+/// `len` bytes can be read at `value`, unless nobody can have memory there.
+unsafe fn integer(value: *const c_void, len: socklen_t) -> Option<c_int> {
+    let is_whole = c_int::try_from(len).is_ok_and(|len| len as usize >= size_of::<c_int>());
+    // SAFETY: as long as an integer, as the program says.
+    (is_whole && !is_nowhere(value)).then(|| unsafe { value.cast::<c_int>().read_unaligned() })
 }
 
 #[unsafe(no_mangle)]
@@ -91,24 +103,23 @@ unsafe extern "C-unwind" fn setsockopt(
     {
         return result;
     }
+    // SAFETY: the program's own value.
+    let given = unsafe { integer(value, len) };
     if let Some(option) = delay(level, name)
-        && c_int::try_from(len).is_ok_and(|len| len as usize >= size_of::<c_int>())
-        && !value.is_null()
+        && let Some(given) = given
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
         && let Some(delays) = stream.link().and_then(Link::delays)
     {
-        // SAFETY: as long as an integer, as the program says.
-        let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-        delays.set(option, on);
+        delays.set(option, given != 0);
         return 0; // The kernel's socket carries bells, which never wait.
     }
-    if level == libc::SOL_SOCKET
-        && (name == libc::SO_RCVLOWAT || name == libc::SO_ZEROCOPY || name == libc::SO_OOBINLINE)
+    if options::is_the_kernels(level, name, given)
         && let Some(held) = table::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         stream.leave(fd, Reason::Option);
+        stream.has_option();
         stream.tell(fd);
     }
     let result = next!(setsockopt(

@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     let accepted = next!(accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int);
-    take(accepted)
+    take(fd, accepted)
 }
 
 #[unsafe(no_mangle)]
@@ -115,7 +115,7 @@ unsafe extern "C-unwind" fn accept4(
     let accepted = next!(accept4(
         fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int
     ) -> c_int);
-    take(accepted)
+    take(fd, accepted)
 }
 
 /// Calls by hand are seen from here on: by any socket a connection may come.
@@ -143,13 +143,14 @@ unsafe extern "C-unwind" fn socketpair(
     made
 }
 
-fn take(fd: c_int) -> c_int {
+/// What `accept` of a listening socket has returned.
+fn take(listener: c_int, fd: c_int) -> c_int {
     if fd < 0 || !settings::enabled() || process::is_borrowed() {
         return fd;
     }
     let before = errno::get();
     watch_calls();
-    match Stream::accepted(fd) {
+    match Stream::accepted(listener, fd) {
         Some(stream) => {
             table::install(fd, Kind::Stream(stream));
             stdio::check(fd);

@@ -1,0 +1,77 @@
+//! Options that only the kernel has: a connection with one of them is on TCP.
+
+use std::os::fd::RawFd;
+
+use libc::c_int;
+
+use weft_sys::calls::socket_option;
+
+use super::borrow;
+use crate::table::{self, Kind};
+
+/// A buffer below this size bounds what a program may send unread, as it expects: the rings are
+/// longer. Programs that ask for larger ones want to be fast.
+const BUFFER_MIN: u32 = 32 << 10;
+/// What the kernel makes of a size: twice as much.
+const KERNELS_BUFFER_MIN: c_int = (BUFFER_MIN * 2) as c_int;
+
+/// Which sizes of buffers the program has set (Linux 5.14).
+const SO_BUF_LOCK: c_int = 72;
+const SNDBUF_LOCK: c_int = 1;
+const RCVBUF_LOCK: c_int = 2;
+
+/// Whether only the kernel can do what a program is about to ask of a connection. `given` is the
+/// value, if it is an integer.
+pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) -> bool {
+    match (level, name) {
+        (
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE,
+        )
+        | (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => {
+            // The kernel takes a negative one for a large one.
+            given.is_some_and(|size| size.cast_unsigned() < BUFFER_MIN)
+        }
+        (
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT
+            | libc::SO_ZEROCOPY
+            | libc::SO_OOBINLINE
+            | libc::SO_PEEK_OFF
+            | libc::SO_TIMESTAMP
+            | libc::SO_TIMESTAMPNS
+            | libc::SO_TIMESTAMPING
+            | libc::SO_ATTACH_FILTER
+            | libc::SO_ATTACH_BPF
+            | libc::SO_MAX_PACING_RATE,
+        )
+        | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => true,
+        _ => false,
+    }
+}
+
+/// Whether an accepted socket has such an option from the one that listens.
+pub(super) fn inherited(listener: RawFd, fd: RawFd) -> bool {
+    match table::find(listener).as_deref() {
+        Some(Kind::Stream(stream)) => stream.bequeaths_option(),
+        // It comes from another process, which may have set what it liked.
+        _ => has(fd),
+    }
+}
+
+/// Whether a socket has one of the options that are worth a question.
+fn has(fd: RawFd) -> bool {
+    let locked = value(fd, SO_BUF_LOCK).unwrap_or(0);
+    let is_small = |lock, name| {
+        locked & lock != 0 && value(fd, name).is_some_and(|size| size < KERNELS_BUFFER_MIN)
+    };
+    value(fd, libc::SO_RCVLOWAT).is_some_and(|bytes| bytes > 1)
+        || value(fd, libc::SO_OOBINLINE).is_some_and(|on| on != 0)
+        || is_small(SNDBUF_LOCK, libc::SO_SNDBUF)
+        || is_small(RCVBUF_LOCK, libc::SO_RCVBUF)
+}
+
+/// The value of an option, if the kernel has it.
+fn value(fd: RawFd, name: c_int) -> Option<c_int> {
+    socket_option(borrow(fd), name).ok()
+}
