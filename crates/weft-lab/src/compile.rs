@@ -31,6 +31,15 @@ pub fn compile_plain(name: &str) -> Result<PathBuf> {
     build(name, &[source(&format!("programs/{name}.c"))], &[])
 }
 
+/// Compiles `programs/<name>.c` to a library that can be preloaded.
+///
+/// # Errors
+///
+/// If the compiler is missing, or the library does not compile.
+pub fn compile_library(name: &str) -> Result<PathBuf> {
+    build(name, &[source(&format!("programs/{name}.c"))], &["-shared", "-fPIC"])
+}
+
 /// Compiles the files of `programs/<name>/` to one executable, a program without RDMA. They may
 /// include `weft_socket.h`.
 ///

@@ -29,7 +29,7 @@ mod venv;
 
 pub use compile::{
     compile, compile_cargo, compile_cgo, compile_cpp, compile_erlang, compile_folder, compile_go,
-    compile_java, compile_plain,
+    compile_java, compile_library, compile_plain,
 };
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Finished, Program, Running, ports, weft};
+use weft_lab::{Finished, Program, Running, compile_library, ports, weft};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -63,6 +63,16 @@ fn shared(sockets: &Sockets, client: u32) -> Result<Value> {
         });
         Ok(ours.filter(|ours| ours["messages"]["to_client"].as_u64() > Some(0)).cloned())
     })
+}
+
+/// The hook of `free` looks for the allocator by `dlsym`, which itself may free something.
+#[test]
+fn a_preloaded_library_may_look_for_what_is_missing() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let library = compile_library("looking")?;
+    let program = sockets.client("echo").env("LD_PRELOAD", library).arg("started");
+    program.run(TIMEOUT)?.success()?.said("started")?;
+    Ok(())
 }
 
 #[test]

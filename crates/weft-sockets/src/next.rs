@@ -23,8 +23,14 @@ impl Next {
     /// find the same.
     #[inline]
     pub(crate) fn address(&self) -> *mut c_void {
-        let known = self.found.load(Ordering::Acquire);
+        let known = self.known();
         if known.is_null() { self.find() } else { known }
+    }
+
+    /// Its address, if it has been looked up.
+    #[inline]
+    pub(crate) fn known(&self) -> *mut c_void {
+        self.found.load(Ordering::Acquire)
     }
 
     #[cold]

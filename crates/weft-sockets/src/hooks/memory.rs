@@ -7,6 +7,8 @@
 //! handed on, present or not, in the register where it would be.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
+
 use libc::{c_int, c_void, off_t, size_t};
 
 use crate::next::Next;
@@ -20,9 +22,14 @@ type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_vo
 static FREE: Next = Next::new(c"free");
 static REALLOC: Next = Next::new(c"realloc");
 
+thread_local! {
+    /// This thread is looking for the allocator's `free`.
+    static IS_LOOKING: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Finds the allocator, before anything can be promised: to look for it may call it.
 pub(crate) fn prepare() {
-    let _ = (FREE.address(), REALLOC.address());
+    let _ = (next_free(), REALLOC.address());
 }
 
 fn forsake_block(block: *mut c_void) {
@@ -30,12 +37,31 @@ fn forsake_block(block: *mut c_void) {
     forsake(block as usize, || unsafe { libc::malloc_usable_size(block) });
 }
 
+/// The allocator's `free`. `None` while this thread looks for it.
+#[inline]
+fn next_free() -> Option<Free> {
+    let known = FREE.known();
+    let address = if known.is_null() { find_free() } else { known };
+    // SAFETY: NULL is `None`, and what is found by this name has this signature.
+    unsafe { std::mem::transmute::<*mut c_void, Option<Free>>(address) }
+}
+
+/// `dlsym` itself frees what it has kept to say of an earlier failure. It does so by our `free`,
+/// which must not look for the allocator then: the caller that does frees it, or it stays.
+#[cold]
+fn find_free() -> *mut c_void {
+    if IS_LOOKING.replace(true) {
+        return std::ptr::null_mut();
+    }
+    let found = FREE.address();
+    IS_LOOKING.set(false);
+    found
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
     forsake_block(block);
-    // SAFETY: NULL is `None`, and what is found by this name has this signature.
-    let next = unsafe { std::mem::transmute::<*mut c_void, Option<Free>>(FREE.address()) };
-    if let Some(next) = next {
+    if let Some(next) = next_free() {
         // SAFETY: the program's own argument.
         unsafe { next(block) };
     }
