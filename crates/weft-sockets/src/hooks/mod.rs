@@ -16,6 +16,8 @@ mod leaving;
 mod limits;
 pub(crate) mod memory;
 mod message;
+#[cfg(target_arch = "x86_64")]
+mod names;
 mod naps;
 mod options;
 #[cfg(target_arch = "x86_64")]

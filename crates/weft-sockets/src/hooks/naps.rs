@@ -32,6 +32,26 @@ unsafe extern "C-unwind" fn nanosleep(time: *const timespec, rest: *mut timespec
     })
 }
 
+/// Returns -1 for a signal, and less for other errors, instead of setting `errno`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn thrd_sleep(time: *const timespec, rest: *mut timespec) -> c_int {
+    // SAFETY: plain data, for which zero is valid.
+    let mut left: timespec = unsafe { std::mem::zeroed() };
+    let (mut time, place) = (time, &raw mut left);
+    loop {
+        let before = Interruptions::so_far();
+        let slept = next!(thrd_sleep(time: *const timespec, place: *mut timespec) -> c_int);
+        if slept == -1 && !rest.is_null() {
+            // SAFETY: the program's own.
+            unsafe { rest.write(left) };
+        }
+        if slept != -1 || !before.are_ours_alone() {
+            return slept;
+        }
+        time = place;
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
     const MICRO: u64 = 1_000;

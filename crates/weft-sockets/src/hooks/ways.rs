@@ -1,12 +1,12 @@
-//! Functions of the C library that the other hooks do not look at: namespaces, and reading and
-//! writing with flags.
+//! Functions of the C library that the other hooks do not look at: namespaces, descriptors of other
+//! processes, and reading and writing with flags.
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
 //! arguments on as they are.
 #![allow(unsafe_code)]
 
-use libc::{c_int, iovec, off_t, ssize_t};
+use libc::{c_int, c_uint, iovec, off_t, ssize_t};
 
 use crate::next::next;
 use crate::reason::Reason;
@@ -23,6 +23,13 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
     process::entering(kind);
     next!(setns(fd: c_int, kind: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
+    let got = next!(pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int);
+    leave::taken(got);
+    got
 }
 
 /// `preadv2(2)` and `pwritev2(2)` without a place in the file are `readv(2)` and `writev(2)`. With

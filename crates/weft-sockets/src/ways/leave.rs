@@ -51,7 +51,7 @@ pub(crate) fn all() {
 }
 
 /// A socket has come from another process by a way that the other one does not see.
-pub(super) fn taken(fd: RawFd) {
+pub(crate) fn taken(fd: RawFd) {
     if fd < 0 || !settings::enabled() || process::is_borrowed() {
         return;
     }
