@@ -47,6 +47,11 @@ unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
     (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }
 
+/// Whether an address that may be NULL can be nobody's.
+fn is_wrong<T>(place: *const T) -> bool {
+    !place.is_null() && is_nowhere(place)
+}
+
 /// A time by its address; NULL for none.
 pub(super) fn place(time: &Option<timespec>) -> *const timespec {
     time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
@@ -87,6 +92,11 @@ unsafe extern "C-unwind" fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    if is_wrong(timeout) || is_wrong(mask) {
+        return next!(ppoll(
+            set: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t
+        ) -> c_int);
+    }
     // SAFETY: NULL or the program's own.
     let limit = unsafe { timeout.as_ref() };
     // SAFETY: the program's own list.
@@ -150,8 +160,16 @@ unsafe extern "C-unwind" fn select(
     others: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    let are_wrong = [reads, writes, others].iter().any(|set| is_wrong(*set));
     // SAFETY: NULL or the program's own.
-    let place = unsafe { timeout.as_mut() };
+    let place = if is_wrong(timeout) { None } else { unsafe { timeout.as_mut() } };
+    let is_time = place.as_ref().is_none_or(|time| time.tv_sec >= 0 && time.tv_usec >= 0);
+    if are_wrong || is_wrong(timeout) || !is_time {
+        return next!(select(
+            count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
+            timeout: *mut timeval
+        ) -> c_int);
+    }
     let limit = place.as_ref().map(|time| {
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let micros = u64::try_from(time.tv_usec).unwrap_or(0);
@@ -193,10 +211,16 @@ unsafe extern "C-unwind" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    let are_wrong = [reads, writes, others].iter().any(|set| is_wrong(*set));
     // SAFETY: NULL or the program's own.
-    let limit = unsafe { timeout.as_ref() };
-    let is_time = limit.is_none_or(is_time);
-    let (without, given) = (Without::of(mask), timeout);
+    let limit = if is_wrong(timeout) { None } else { unsafe { timeout.as_ref() } };
+    if are_wrong || is_wrong(timeout) || is_wrong(mask) || !limit.is_none_or(is_time) {
+        return next!(pselect(
+            count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
+            timeout: *const timespec, mask: *const sigset_t
+        ) -> c_int);
+    }
+    let without = Without::of(mask);
     let mask = without.set();
     go_on(limit.map(|&timeout| nanoseconds(timeout)), |limit| {
         // SAFETY: the program's own sets.
@@ -206,7 +230,7 @@ unsafe extern "C-unwind" fn pselect(
             })
         };
         let left = limit.map(to_timespec);
-        let timeout = if is_time { place(&left) } else { given };
+        let timeout = place(&left);
         ours.unwrap_or_else(|| {
             next!(pselect(
                 count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
@@ -238,7 +262,9 @@ unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     // In a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
-    if table::knows(fd) || table::knows(epoll) {
+    let is_sound = event.is_null() || !is_nowhere(event) || operation == libc::EPOLL_CTL_DEL;
+    if is_sound && (table::knows(fd) || table::knows(epoll)) {
+        let event = if is_nowhere(event) { std::ptr::null_mut() } else { event };
         // SAFETY: NULL or the program's own.
         let given = unsafe { event.as_ref() }.copied();
         if let Some(result) = epoll::control(epoll, operation, fd, given) {
@@ -301,6 +327,12 @@ unsafe extern "C-unwind" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    if is_wrong(mask) {
+        return next!(epoll_pwait(
+            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int,
+            mask: *const sigset_t
+        ) -> c_int);
+    }
     let without = Without::of(mask);
     let mask = without.set();
     go_on(milliseconds(timeout), |limit| {
@@ -325,15 +357,20 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: NULL or the program's own.
-    let limit = unsafe { timeout.as_ref() };
-    let is_time = limit.is_none_or(is_time);
-    let (without, given) = (Without::of(mask), timeout);
+    let limit = if is_wrong(timeout) { None } else { unsafe { timeout.as_ref() } };
+    if is_wrong(timeout) || is_wrong(mask) || !limit.is_none_or(is_time) {
+        return next!(epoll_pwait2(
+            epoll: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec,
+            mask: *const sigset_t
+        ) -> c_int);
+    }
+    let without = Without::of(mask);
     let mask = without.set();
     go_on(limit.map(|&timeout| nanoseconds(timeout)), |limit| {
         // SAFETY: the program's own list.
         let ours = unsafe { wait_for_events(epoll, events, count, limit, mask) };
         let left = limit.map(to_timespec);
-        let timeout = if is_time { place(&left) } else { given };
+        let timeout = place(&left);
         ours.unwrap_or_else(|| {
             next!(epoll_pwait2(
                 epoll: c_int, events: *mut epoll_event, count: c_int, timeout: *const timespec,

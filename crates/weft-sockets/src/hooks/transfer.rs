@@ -15,10 +15,13 @@ use weft_stream::Carrier;
 use weft_sys::Buffers;
 use weft_sys::calls::poll;
 
+use super::data::is_nowhere;
 use crate::errno;
 use crate::next::next;
+use crate::reason::Reason;
 use crate::stream::{By, Stream, borrow, is_nonblocking};
 use crate::table::{self, Kind};
+use crate::ways::leave;
 
 /// Bytes that are copied at once.
 const PIECE: usize = 64 << 10;
@@ -82,6 +85,16 @@ fn send_file(
     Ok(done)
 }
 
+/// Whether what `read` says of a file is what `sendfile` does: not of devices and the files of
+/// `/proc`, some of which the kernel refuses to send.
+fn can_be_copied(file: c_int) -> bool {
+    if file < 0 {
+        return true; // Which is said before anything is copied.
+    }
+    let Ok(state) = rustix::fs::fstat(borrow(file)) else { return true };
+    FileType::from_raw_mode(state.st_mode) == FileType::RegularFile && state.st_size > 0
+}
+
 /// `sendfile(2)` to a socket of ours. `None`: the kernel is to do it.
 ///
 /// # Safety
@@ -90,6 +103,10 @@ unsafe fn sendfile_to(out: c_int, file: c_int, offset: *mut off_t, len: size_t) 
     let held = table::find(out)?;
     let Kind::Stream(stream) = &*held else { return None };
     if !is_ours_out(stream, out) {
+        return None;
+    }
+    if !can_be_copied(file) || !offset.is_null() && is_nowhere(offset) {
+        leave::one(out, Reason::ByHand);
         return None;
     }
     // SAFETY: the caller's promise.

@@ -13,8 +13,8 @@ use weft_sys::{is_apart, system_call};
 
 use super::{leave, process as whole};
 use crate::hooks::exec::execveat;
-use crate::hooks::memory;
 use crate::hooks::users::becoming;
+use crate::hooks::{is_nowhere, memory};
 use crate::{process, settings, table};
 
 /// The arguments of a system call.
@@ -207,7 +207,7 @@ unsafe fn on_descriptor(number: c_long, fd: c_int, a: Arguments) -> Option<c_lon
             let mask = place!(4).cast();
             hook!(libc::epoll_pwait, fd, place!(1).cast(), int(a[2]), int(a[3]), mask)
         }
-        EPOLL_PWAIT2 if is_set(a[4], a[5]) => {
+        EPOLL_PWAIT2 if is_set(a[4], a[5]) && can_be(a[3]) => {
             let (timeout, mask) = (place!(3).cast(), place!(4).cast());
             hook!(epoll_pwait2, fd, place!(1).cast(), int(a[2]), timeout, mask)
         }
@@ -221,7 +221,13 @@ const EPOLL_PWAIT2: c_long = 441;
 const SET_BYTES: usize = 8;
 
 fn is_set(mask: usize, len: usize) -> bool {
-    mask == 0 || len == SET_BYTES
+    mask == 0 || len == SET_BYTES && can_be(mask)
+}
+
+/// Whether somebody can have memory at an address, or it is NULL. The C library looks at times
+/// itself, where the kernel says `EFAULT`.
+fn can_be(place: usize) -> bool {
+    place == 0 || !is_nowhere(place as *const c_void)
 }
 
 /// Calls whose first argument is no descriptor, or one of any kind.
@@ -235,7 +241,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             hook!(libc::close_range, uint(a[0]), uint(a[1]), int(a[2]))
         }
         libc::SYS_poll => hook!(libc::poll, place(0).cast(), a[1] as libc::nfds_t, int(a[2])),
-        libc::SYS_ppoll if is_set(a[3], a[4]) => {
+        libc::SYS_ppoll if is_set(a[3], a[4]) && can_be(a[2]) => {
             let (timeout, mask) = (place(2).cast(), place(3).cast());
             let limit = Limit::begin(timeout);
             let count = a[1] as libc::nfds_t;
@@ -243,7 +249,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             limit.end();
             ready
         }
-        libc::SYS_select => {
+        libc::SYS_select if can_be(a[4]) => {
             let (writes, others) = (place(2).cast(), place(3).cast());
             hook!(libc::select, int(a[0]), place(1).cast(), writes, others, place(4).cast())
         }
@@ -379,6 +385,9 @@ fn nanoseconds(time: libc::timespec) -> u64 {
 /// As for [`call`].
 unsafe fn pselect(a: Arguments) -> Option<c_long> {
     let mut mask = [0_usize, SET_BYTES];
+    if !can_be(a[4]) || !can_be(a[5]) {
+        return None;
+    }
     if a[5] != 0 {
         // SAFETY: the program's own pair of words.
         mask = unsafe { (a[5] as *const [usize; 2]).read_unaligned() };
