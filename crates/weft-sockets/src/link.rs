@@ -75,6 +75,31 @@ impl<'a> Link<'a> {
         }
     }
 
+    /// Bytes that have come, by TCP and by memory. `None`: as the kernel says.
+    pub(crate) fn all_unread(self, socket: BorrowedFd<'_>) -> Option<usize> {
+        if self.carrier_in() == Carrier::Memory {
+            return Some(self.unread() + self.unread_behind(socket));
+        }
+        let Self::Here(end) = self else { return None };
+        let (before, behind) = end.unread_of_two_phases()?;
+        let at_kernel = rustix::io::ioctl_fionread(socket).ok()?;
+        // What wakes may be among them, unless TCP carries what comes last, too.
+        let by_tcp = if end.has_left() { at_kernel } else { at_kernel.min(before) };
+        Some(usize::try_from(by_tcp).unwrap_or(usize::MAX) + behind)
+    }
+
+    /// Bytes in the kernel's socket that come behind those in memory.
+    pub(crate) fn unread_behind(self, socket: BorrowedFd<'_>) -> usize {
+        match self {
+            Self::Here(end) if end.has_left() => {
+                end.hush(socket); // What wakes is no byte of the stream.
+                let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0);
+                usize::try_from(unread).unwrap_or(usize::MAX)
+            }
+            _ => 0,
+        }
+    }
+
     /// The own direction ends, before the kernel is told.
     pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
         match self {

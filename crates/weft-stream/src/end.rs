@@ -461,6 +461,17 @@ impl<K: Kernel> End<K> {
         if self.carrier_in() == Carrier::Tcp { 0 } else { self.available().unwrap_or(1) }
     }
 
+    /// Bytes of the first phase that have not been read, and those in memory behind them, if the
+    /// peer has moved over and this side reads TCP still.
+    #[must_use]
+    pub fn unread_of_two_phases(&self) -> Option<(u64, usize)> {
+        let words = self.rx.words();
+        let switch_at = words.switch_at.load(Ordering::Acquire);
+        let read = words.tcp_read.load(Ordering::Relaxed);
+        let is_between = switch_at != NONE && read < switch_at;
+        is_between.then(|| (switch_at - read, self.available().unwrap_or(1)))
+    }
+
     /// Bytes that the peer has not read from the rings.
     #[must_use]
     pub fn unsent(&self) -> usize {

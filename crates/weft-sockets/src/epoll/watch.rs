@@ -393,6 +393,14 @@ impl Watch {
         self.events & EDGE != 0 && self.seen.is_some() && self.news(self.find()).events == 0
     }
 
+    /// Whether events of the kernel's tell of bytes that have come behind those in memory, all of
+    /// which have been told of.
+    pub(super) fn has_more_to_tell(&self, events: u32) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        let behind = |link: Link<'_>| link.unread_behind(borrow(self.fd)) > 0;
+        events & IN != 0 && self.is_edge_told() && stream.link().is_some_and(behind)
+    }
+
     /// The same for a UDP socket. The kernel tells what has come by the kernel.
     fn news_of_datagrams(&self, inbox: &Inbox) -> News {
         const READABLE: u32 = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32 | IN | OUT;

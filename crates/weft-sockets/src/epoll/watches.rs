@@ -244,7 +244,7 @@ impl Watches {
         {
             end.hush(borrow(watch.fd));
         }
-        if watch.holds_something() {
+        if watch.holds_something() && !watch.has_more_to_tell(event.events) {
             let rest = event.events & (watch.events | ERR_HUP) & !IN;
             watch.keep_pending(rest, round);
             self.start_polling(place);

@@ -19,7 +19,7 @@ use crate::next::next;
 use crate::reason::Reason;
 use crate::stream::borrow;
 use crate::table::{self, Kind};
-use crate::ways::stdio;
+use crate::ways::{self, stdio};
 use crate::{epoll, errno, process, settings};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
@@ -116,7 +116,11 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const UNSHARE: c_int = 2;
     const CLOEXEC: c_int = 4;
+    if first <= last && flags & UNSHARE != 0 {
+        ways::process::unsharing(libc::CLONE_FILES); // Other threads keep theirs.
+    }
     if first <= last && flags & CLOEXEC == 0 {
         table::within(first, last).for_each(closing);
     }
@@ -232,7 +236,7 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
     };
     let end = stream.link()?;
     match request {
-        libc::FIONREAD => (end.carrier_in() == Carrier::Memory).then(|| end.unread()),
+        libc::FIONREAD => end.all_unread(borrow(fd)),
         // Urgent bytes come over TCP, behind what the rings have.
         SIOCATMARK => (end.unread() > 0).then_some(0),
         // What the peer has not read is with the peer: the rings keep nothing back.
@@ -242,7 +246,9 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if let Some(amount) = amount(fd, request) {
+    if !is_nowhere(argument)
+        && let Some(amount) = amount(fd, request)
+    {
         let amount = c_int::try_from(amount).unwrap_or(c_int::MAX);
         // SAFETY: the program's place for the answer.
         unsafe { argument.cast::<c_int>().write_unaligned(amount) };
