@@ -4,10 +4,11 @@
 /* What a handler of SIGUSR1 closes. */
 int closed_in_handler = -1;
 
-static const struct named *const tables[] = { transfers, descriptors, waits,
-					      processes, openings,    bulk };
+static const struct named *const tables[] = { transfers, descriptors, waits,	processes,
+					      openings,	 bulk,	      any_calls, of_options, of_messages,
+					      of_signals, of_others,  of_limits,	  streams };
 
-static void on_signal(int number)
+void on_signal(int number)
 {
 	int error = errno;
 

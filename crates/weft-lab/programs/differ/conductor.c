@@ -309,10 +309,11 @@ static int choose_actor(const char *word)
 static int patience_of(const struct step *step)
 {
 	static const char *const blocking[] = { "recv", "send",	  "wait",   "poll", "scan", "print",
-						"move", "accept", "sendto", "warm",  "supply" };
+						"move", "accept", "sendto", "warm",  "supply",
+					      "sleep" };
 	long timeout = number_of(step, "timeout", 0);
 
-	if (is(step, "way", "aio"))
+	if (is(step, "way", "aio") || is(step, "way", "list"))
 		return 30;
 	if (!strcmp(step->words[1], "pour") || !strcmp(step->words[1], "collect"))
 		return RECORDS_MS;

@@ -1,8 +1,8 @@
 /* Closing, copying, options, handing over, and copying between descriptors. */
 #include "world.h"
 
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
+#include <sys/pidfd.h>
 #include <sys/sendfile.h>
 
 extern int closed_in_handler;
@@ -21,7 +21,55 @@ static void do_close(const struct step *step)
 		note_result(BY(way, close_range(fd, fd, 0), SYS_close_range, fd, fd, 0L));
 		return;
 	}
+	if (is(step, "call", "__close")) {
+		note_result(__close(fd));
+		return;
+	}
 	note_result(BY(way, close(fd), SYS_close, fd));
+}
+
+/* closerange FIRST LAST flags=: all numbers from one to the other; 2 is CLOSE_RANGE_UNSHARE, 4 is
+ * CLOSE_RANGE_CLOEXEC. With a single variable, by closefrom: all from there on. */
+static void do_closerange(const struct step *step)
+{
+	unsigned first = (unsigned)var_at(step, 0)->fd, last = (unsigned)var_at(step, 1)->fd;
+	int flags = (int)number_of(step, "flags", 0);
+
+	if (first < 3 || first > 900) {
+		note(" = not this");
+		return;
+	}
+	if (is(step, "call", "closefrom")) {
+		closefrom((int)first);
+		note(" = done");
+		return;
+	}
+	if (is(step, "to", "end"))
+		last = ~0U;
+	note_result(BY(way_of(step), close_range(first, last, flags), SYS_close_range, first, last,
+		       (long)flags));
+}
+
+/* getfd V NEW from=ACTOR: a copy of what has V's number in another process. */
+static void do_getfd(const struct step *step)
+{
+	struct var *var = var_at(step, 0), *new = var_at(step, 1);
+	int pid = world->actors[number_of(step, "from", 0) % ACTORS].pid;
+	int pidfd = pidfd_open(pid, 0), fd;
+
+	if (pidfd < 0) {
+		note(" no process");
+		note_result(-1);
+		return;
+	}
+	fd = way_of(step) == PLAIN ? pidfd_getfd(pidfd, var->fd, 0)
+				   : (int)BY(way_of(step), -1, SYS_pidfd_getfd, pidfd, var->fd, 0L);
+	note_result(fd < 0 ? fd : 0);
+	close(pidfd);
+	if (fd >= 0) {
+		*new = *var;
+		new->fd = fd;
+	}
 }
 
 /* dup OLD NEW how=dup|dupfd|cloexec|dup2|dup3: the last two replace what NEW is. */
@@ -31,12 +79,18 @@ static void do_dup(const struct step *step)
 	const char *how = text_of(step, "how", "dup");
 	enum way way = way_of(step);
 	int flags = (int)number_of(step, "flags", 0), fd;
+	long least = number_of(step, "least", 0);
 
 	if (!strcmp(how, "dupfd"))
-		fd = BY(way, fcntl(old->fd, F_DUPFD, 0), SYS_fcntl, old->fd, (long)F_DUPFD, 0L);
+		fd = BY(way, fcntl(old->fd, F_DUPFD, least), SYS_fcntl, old->fd, (long)F_DUPFD,
+			least);
 	else if (!strcmp(how, "cloexec"))
-		fd = BY(way, fcntl(old->fd, F_DUPFD_CLOEXEC, 0), SYS_fcntl, old->fd,
-			(long)F_DUPFD_CLOEXEC, 0L);
+		fd = BY(way, fcntl(old->fd, F_DUPFD_CLOEXEC, least), SYS_fcntl, old->fd,
+			(long)F_DUPFD_CLOEXEC, least);
+	else if (!strcmp(how, "__fcntl"))
+		fd = __fcntl(old->fd, F_DUPFD, least);
+	else if (!strcmp(how, "__dup2"))
+		fd = __dup2(old->fd, new->fd);
 	else if (!strcmp(how, "dup2"))
 		fd = BY(way, dup2(old->fd, new->fd), SYS_dup2, old->fd, new->fd);
 	else if (!strcmp(how, "dup3"))
@@ -44,14 +98,14 @@ static void do_dup(const struct step *step)
 			(long)flags);
 	else
 		fd = BY(way, dup(old->fd), SYS_dup, old->fd);
-	note_result(fd < 0 ? fd : 0);
+	note_result(fd);
 	if (fd >= 0) {
 		*new = *old;
 		new->fd = fd;
 	}
 }
 
-/* set V what=nonblock|cloexec|async|owner on=0|1 how=fcntl|ioctl */
+/* set V what=nonblock|cloexec|async|append|owner|signal on=0|1 how=fcntl|ioctl */
 static void do_set(const struct step *step)
 {
 	int fd = var_at(step, 0)->fd, on = (int)number_of(step, "on", 1), flags, flag;
@@ -67,7 +121,16 @@ static void do_set(const struct step *step)
 			       (long)getpid()));
 		return;
 	}
-	flag = is(step, "what", "async") ? O_ASYNC : O_NONBLOCK;
+	if (is(step, "what", "signal")) {
+		long number = on ? SIGUSR2 : 0;
+
+		note_result(BY(way, fcntl(fd, F_SETSIG, number), SYS_fcntl, fd, (long)F_SETSIG,
+			       number));
+		return;
+	}
+	flag = is(step, "what", "async")    ? O_ASYNC
+	       : is(step, "what", "append") ? O_APPEND
+					    : O_NONBLOCK;
 	if (is(step, "how", "ioctl")) {
 		long request = flag == O_ASYNC ? FIOASYNC : FIONBIO;
 
@@ -114,42 +177,6 @@ static void do_get(const struct step *step)
 		note(" %d", value);
 	}
 	note_result(result);
-}
-
-/* option V name=NAME value=N */
-static void do_option(const struct step *step)
-{
-	static const struct {
-		const char *name;
-		int level, option;
-	} options[] = {
-		{ "nodelay", IPPROTO_TCP, TCP_NODELAY }, { "cork", IPPROTO_TCP, TCP_CORK },
-		{ "keepalive", SOL_SOCKET, SO_KEEPALIVE }, { "oobinline", SOL_SOCKET, SO_OOBINLINE },
-		{ "lowat", SOL_SOCKET, SO_RCVLOWAT }, { "quickack", IPPROTO_TCP, TCP_QUICKACK },
-		{ "peekoff", SOL_SOCKET, SO_PEEK_OFF }, { "busypoll", SOL_SOCKET, SO_BUSY_POLL },
-	};
-	int fd = var_at(step, 0)->fd, value = (int)number_of(step, "value", 1);
-	struct linger linger = { 1, 0 };
-	struct timeval timeout = { 0, 1000 * value };
-
-	if (is(step, "name", "linger")) {
-		note_result(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
-		return;
-	}
-	if (is(step, "name", "rcvtimeo")) {
-		note_result(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout));
-		return;
-	}
-	for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-		if (is(step, "name", options[i].name)) {
-			note_result(BY(way_of(step),
-				       setsockopt(fd, options[i].level, options[i].option, &value,
-						  sizeof value),
-				       SYS_setsockopt, fd, (long)options[i].level,
-				       (long)options[i].option, &value, (long)sizeof value));
-			return;
-		}
-	note(" = no such option");
 }
 
 static void do_shutdown(const struct step *step)
@@ -304,7 +331,8 @@ static void do_onsignal(const struct step *step)
 
 const struct named descriptors[] = {
 	{ "close", do_close },	   { "dup", do_dup },	      { "set", do_set },
-	{ "get", do_get },	   { "option", do_option },   { "shutdown", do_shutdown },
+	{ "closerange", do_closerange }, { "getfd", do_getfd },
+	{ "get", do_get },	   { "shutdown", do_shutdown },
 	{ "pass", do_pass },	   { "take", do_take },	      { "move", do_move },
 	{ "supply", do_supply },   { "consume", do_consume }, { "onsignal", do_onsignal },
 	{ NULL, NULL },

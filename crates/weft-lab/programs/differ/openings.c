@@ -33,13 +33,33 @@ static void send_at_once(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-static int open_listener(struct var *var, bool six, int flags)
+static int socket_by(enum way way, int family, int type)
+{
+	return (int)BY(way, socket(family, type, 0), SYS_socket, (long)family, (long)type, 0L);
+}
+
+static int bind_by(enum way way, int fd, const struct sockaddr_storage *address, socklen_t length)
+{
+	return (int)BY(way, bind(fd, (const struct sockaddr *)address, length), SYS_bind, fd,
+		       address, (long)length);
+}
+
+static int connect_by(enum way way, int fd, const struct sockaddr_storage *address,
+		      socklen_t length)
+{
+	if (way == OLD)
+		return __connect(fd, (const struct sockaddr *)address, length);
+	return (int)BY(way, connect(fd, (const struct sockaddr *)address, length), SYS_connect, fd,
+		       address, (long)length);
+}
+
+static int open_listener(struct var *var, bool six, int flags, enum way way)
 {
 	struct sockaddr_storage address;
 	socklen_t length = loopback(&address, six);
-	int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | flags, 0);
+	int fd = socket_by(way, six ? AF_INET6 : AF_INET, SOCK_STREAM | flags);
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) || listen(fd, 64) ||
+	if (fd < 0 || bind_by(way, fd, &address, length) || listen(fd, 64) ||
 	    getsockname(fd, (struct sockaddr *)&address, &length))
 		return -1;
 	be_file(var, fd, LISTENER);
@@ -59,24 +79,25 @@ static int flags_of(const struct step *step)
 static void do_listen(const struct step *step)
 {
 	struct var *var = var_at(step, 0);
-	int fd = open_listener(var, number_of(step, "family", 4) == 6, flags_of(step));
-
-	note_result(fd < 0 ? fd : 0);
+	note_result(open_listener(var, number_of(step, "family", 4) == 6, flags_of(step),
+				  way_of(step)));
 }
 
-static int connect_to(const struct var *listener, struct var *var, int flags)
+static int connect_to(const struct var *listener, struct var *var, int fd, bool is_new,
+		      enum way way)
 {
 	struct sockaddr_storage own_address;
 	socklen_t length = sizeof own_address;
-	int conn, error = 0, fd = socket(listener->address.ss_family, SOCK_STREAM | flags, 0);
+	int conn, error = 0;
 
 	if (fd < 0)
 		return -1;
 	send_at_once(fd);
-	if (connect(fd, (const struct sockaddr *)&listener->address, listener->address_length)) {
+	if (connect_by(way, fd, &listener->address, listener->address_length)) {
 		error = errno;
 		if (error != EINPROGRESS) {
-			close(fd);
+			if (is_new)
+				close(fd);
 			errno = error;
 			return -1;
 		}
@@ -86,23 +107,68 @@ static int connect_to(const struct var *listener, struct var *var, int flags)
 	world->conns[conn].port = port_of(&own_address);
 	be_stream(var, fd, TCP, conn, 0);
 	errno = error;
-	return error ? -1 : 0;
+	return error ? -1 : fd;
 }
 
-/* connect LISTENER NEW */
+/* connect LISTENER V: a new socket, or what `socket` has made and `disconnect` has left. */
 static void do_connect(const struct step *step)
 {
-	note_result(connect_to(var_at(step, 0), var_at(step, 1), flags_of(step)));
+	const struct var *listener = var_at(step, 0);
+	struct var *var = var_at(step, 1);
+	enum way way = way_of(step);
+	bool again = number_of(step, "again", 0);
+	int fd = again ? var->fd
+		       : socket_by(way, listener->address.ss_family, SOCK_STREAM | flags_of(step));
+
+	note_result(connect_to(listener, var, fd, !again, way));
 }
 
-static int accept_from(const struct var *listener, struct var *var, int flags, bool plain)
+/* socket V: one that is not connected yet. */
+static void do_socket(const struct step *step)
+{
+	int fd = socket_by(way_of(step), number_of(step, "family", 4) == 6 ? AF_INET6 : AF_INET,
+			   SOCK_STREAM | flags_of(step));
+
+	be_file(var_at(step, 0), fd, TCP);
+	note_result(fd);
+}
+
+/* bind V: to a port that the kernel chooses. */
+static void do_bind(const struct step *step)
+{
+	struct sockaddr_storage address;
+	socklen_t length = loopback(&address, number_of(step, "family", 4) == 6);
+
+	note_result(bind_by(way_of(step), var_at(step, 0)->fd, &address, length));
+}
+
+/* disconnect V: by an address of no family. */
+static void do_disconnect(const struct step *step)
+{
+	struct sockaddr_storage nowhere = { .ss_family = AF_UNSPEC };
+	struct var *var = var_at(step, 0);
+	int result = connect_by(way_of(step), var->fd, &nowhere, sizeof(struct sockaddr_in));
+
+	if (!result && var->kind == TCP)
+		be_file(var, var->fd, TCP);
+	else if (!result)
+		var->out = -1;
+	note_result(result);
+}
+
+static int accept_from(const struct var *listener, struct var *var, int flags, bool plain,
+		       enum way way)
 {
 	struct sockaddr_storage peer;
 	socklen_t length = sizeof peer;
 	int conn = -1, fd;
 
-	fd = plain ? accept(listener->fd, (struct sockaddr *)&peer, &length)
-		   : accept4(listener->fd, (struct sockaddr *)&peer, &length, flags);
+	if (plain)
+		fd = (int)BY(way, accept(listener->fd, (struct sockaddr *)&peer, &length),
+			     SYS_accept, listener->fd, &peer, &length);
+	else
+		fd = (int)BY(way, accept4(listener->fd, (struct sockaddr *)&peer, &length, flags),
+			     SYS_accept4, listener->fd, &peer, &length, (long)flags);
 	if (fd < 0)
 		return -1;
 	send_at_once(fd);
@@ -113,29 +179,32 @@ static int accept_from(const struct var *listener, struct var *var, int flags, b
 		be_file(var, fd, TCP);
 	else
 		be_stream(var, fd, TCP, conn, 1);
-	return 0;
+	return fd;
 }
 
 /* accept LISTENER NEW */
 static void do_accept(const struct step *step)
 {
 	note_result(accept_from(var_at(step, 0), var_at(step, 1), flags_of(step),
-				is(step, "call", "accept")));
+				is(step, "call", "accept"), way_of(step)));
 }
 
 /* pair CONNECTOR ACCEPTOR: a connection both of whose ends this process has. */
 static void do_pair(const struct step *step)
 {
 	struct var listener, *a = var_at(step, 0), *b = var_at(step, 1);
-	long result = open_listener(&listener, number_of(step, "family", 4) == 6, 0);
+	int flags = flags_of(step) & SOCK_CLOEXEC;
+	long result = open_listener(&listener, number_of(step, "family", 4) == 6, 0, PLAIN);
 
 	if (result >= 0) {
-		result = connect_to(&listener, a, flags_of(step) & SOCK_CLOEXEC);
-		if (!result)
-			result = accept_from(&listener, b, flags_of(step) & SOCK_CLOEXEC, false);
+		int fd = socket_by(PLAIN, listener.address.ss_family, SOCK_STREAM | flags);
+
+		result = connect_to(&listener, a, fd, true, PLAIN);
+		if (result >= 0)
+			result = accept_from(&listener, b, flags, false, PLAIN);
 		close(listener.fd);
 	}
-	if (!result && flags_of(step) & SOCK_NONBLOCK) {
+	if (result >= 0 && flags_of(step) & SOCK_NONBLOCK) {
 		fcntl(a->fd, F_SETFL, O_RDWR | O_NONBLOCK);
 		fcntl(b->fd, F_SETFL, O_RDWR | O_NONBLOCK);
 	}
@@ -200,9 +269,9 @@ static void do_udp(const struct step *step)
 	struct var *var = var_at(step, 0);
 	struct sockaddr_storage address;
 	socklen_t length = loopback(&address, number_of(step, "family", 4) == 6);
-	int fd = socket(address.ss_family, SOCK_DGRAM | flags_of(step), 0), conn;
+	int fd = socket_by(way_of(step), address.ss_family, SOCK_DGRAM | flags_of(step)), conn;
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) ||
+	if (fd < 0 || bind_by(way_of(step), fd, &address, length) ||
 	    getsockname(fd, (struct sockaddr *)&address, &length)) {
 		note_result(-1);
 		return;
@@ -213,14 +282,14 @@ static void do_udp(const struct step *step)
 	var->in = (int16_t)conn;
 	var->address = address;
 	var->address_length = length;
-	note_result(0);
+	note_result(fd);
 }
 
 /* udpconnect A B: A sends to B from now on. */
 static void do_udpconnect(const struct step *step)
 {
 	struct var *a = var_at(step, 0), *b = var_at(step, 1);
-	int result = connect(a->fd, (struct sockaddr *)&b->address, b->address_length);
+	int result = connect_by(way_of(step), a->fd, &b->address, b->address_length);
 
 	if (!result) {
 		a->out = b->in;
@@ -231,10 +300,12 @@ static void do_udpconnect(const struct step *step)
 
 static void do_epoll(const struct step *step)
 {
-	int fd = epoll_create1(0);
+	enum way way = way_of(step);
+	int fd = is(step, "call", "create") ? (int)BY(way, epoll_create(9), SYS_epoll_create, 9L)
+					    : (int)BY(way, epoll_create1(0), SYS_epoll_create1, 0L);
 
 	be_file(var_at(step, 0), fd, EPOLL);
-	note_result(fd < 0 ? fd : 0);
+	note_result(fd);
 }
 
 /* file V: a new file, which has a pattern of its own as connections do. */
@@ -283,6 +354,7 @@ static void do_content(const struct step *step)
 
 const struct named openings[] = {
 	{ "listen", do_listen }, { "connect", do_connect },
+	{ "socket", do_socket }, { "bind", do_bind }, { "disconnect", do_disconnect },
 	{ "accept", do_accept }, { "pair", do_pair },
 	{ "warm", do_warm },	 { "socketpair", do_socketpair },
 	{ "pipe", do_pipe },	 { "udp", do_udp },

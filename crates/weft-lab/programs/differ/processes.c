@@ -3,10 +3,14 @@
 
 #include <linux/sched.h>
 #include <pthread.h>
+#include <pty.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <time.h>
+#include <utmp.h>
+#include <wordexp.h>
 
 extern char **environ;
 static char *no_environment[] = { NULL };
@@ -50,15 +54,25 @@ static bool is_free(int number)
 	return false;
 }
 
-/* thread N */
+static int run_thread_of_c11(void *number)
+{
+	run_thread(number);
+	return 0;
+}
+
+/* thread N how=pthread|c11 */
 static void do_thread(const struct step *step)
 {
 	int number = actor_of(step), error;
 	pthread_t thread;
+	thrd_t other;
 
 	if (!is_free(number))
 		return;
-	error = pthread_create(&thread, NULL, run_thread, (void *)(intptr_t)number);
+	if (is(step, "how", "c11"))
+		error = thrd_create(&other, run_thread_of_c11, (void *)(intptr_t)number);
+	else
+		error = pthread_create(&thread, NULL, run_thread, (void *)(intptr_t)number);
 	if (!error)
 		wait_for_actor(number);
 	note(" = %d", error);
@@ -81,19 +95,44 @@ static long fork_by(const char *how)
 	return fork();
 }
 
-/* fork N how=fork|syscall|asm|clone|clone3|_Fork|namespace */
+/* A child that gives up its terminal, or gets one. Its own child goes on in the first case. */
+static long fork_a_session(const char *how)
+{
+	int master, slave;
+	long child;
+
+	if (!strcmp(how, "forkpty"))
+		return forkpty(&master, NULL, NULL, NULL);
+	if (!strcmp(how, "login_tty") && openpty(&master, &slave, NULL, NULL, NULL))
+		return -1;
+	child = fork();
+	if (!child && (!strcmp(how, "daemon") ? daemon(1, 1) : login_tty(slave)))
+		_exit(1);
+	if (child > 0 && !strcmp(how, "daemon"))
+		waitpid((pid_t)child, NULL, 0);
+	else if (child > 0)
+		close(slave);
+	return child;
+}
+
+/* fork N how=fork|syscall|asm|clone|clone3|_Fork|namespace|forkpty|login_tty|daemon */
 static void do_fork(const struct step *step)
 {
+	static const char *const sessions[] = { "forkpty", "login_tty", "daemon" };
 	int number = actor_of(step);
+	bool session = false;
 	long child;
 
 	if (!is_free(number))
 		return;
+	for (int i = 0; i < 3; i++)
+		session |= is(step, "how", sessions[i]);
 	if (is(step, "how", "namespace") && unshare(CLONE_NEWPID)) {
 		note_result(-1);
 		return;
 	}
-	child = fork_by(text_of(step, "how", "fork"));
+	child = session ? fork_a_session(text_of(step, "how", "fork"))
+			: fork_by(text_of(step, "how", "fork"));
 	if (!child) {
 		register_actor(number);
 		act(number);
@@ -124,6 +163,62 @@ static char **environment_of(const struct step *step)
 	return without;
 }
 
+/* Becomes another program, by any call that does. Those without an environment have the process's
+ * own. */
+static void execute(const char *call, enum way way, char **arguments, char **environment)
+{
+	char **before = environ;
+	int fd;
+
+	if (!strcmp(call, "execveat") && way != PLAIN) {
+		BY(way, -1, SYS_execveat, (long)AT_FDCWD, arguments[0], arguments, environment, 0L);
+		return;
+	}
+	if (way != PLAIN) {
+		BY(way, -1, SYS_execve, arguments[0], arguments, environment);
+		return;
+	}
+	if (!strcmp(call, "execveat"))
+		execveat(AT_FDCWD, arguments[0], arguments, environment, 0);
+	if (!strcmp(call, "fexecve")) {
+		fd = open(arguments[0], O_RDONLY | O_CLOEXEC);
+		fexecve(fd, arguments, environment);
+		close(fd);
+	}
+	environ = environment;
+	if (!strcmp(call, "execv"))
+		execv(arguments[0], arguments);
+	if (!strcmp(call, "execvp"))
+		execvp(arguments[0], arguments);
+	if (!strcmp(call, "execl"))
+		execl(arguments[0], arguments[0], arguments[1], arguments[2], arguments[3], NULL);
+	if (!strcmp(call, "execlp"))
+		execlp(arguments[0], arguments[0], arguments[1], arguments[2], arguments[3], NULL);
+	environ = before;
+	if (!strcmp(call, "execle"))
+		execle(arguments[0], arguments[0], arguments[1], arguments[2], arguments[3], NULL,
+		       environment);
+	if (!strcmp(call, "execvpe"))
+		execvpe(arguments[0], arguments, environment);
+	execve(arguments[0], arguments, environment);
+}
+
+/* A child that has borrowed the memory, by an instruction. */
+static long vfork_by_hand(char **arguments, char **environment)
+{
+	long child;
+
+	__asm__ volatile("syscall"
+			 : "=a"(child)
+			 : "a"((long)SYS_vfork)
+			 : "rcx", "r11", "memory");
+	if (!child) {
+		raw(SYS_execve, (long)arguments[0], (long)arguments, (long)environment, 0, 0, 0);
+		raw(SYS_exit_group, 127, 0, 0, 0, 0, 0);
+	}
+	return child;
+}
+
 /* Starts a program in a child, by `how`. */
 static long start(const struct step *step, const char *how, char **arguments)
 {
@@ -146,9 +241,11 @@ static long start(const struct step *step, const char *how, char **arguments)
 		}
 		return child;
 	}
+	if (!strcmp(how, "vforkasm"))
+		return vfork_by_hand(arguments, environment);
 	child = (pid_t)fork_by(how);
 	if (!child) {
-		execve(arguments[0], arguments, environment);
+		execute(text_of(step, "call", "execve"), PLAIN, arguments, environment);
 		_exit(127);
 	}
 	return child;
@@ -190,7 +287,7 @@ static void do_spawn(const struct step *step)
 	note_result(child > 0 ? 0 : child);
 }
 
-/* exec env=keep|plain|none: the actor goes on as a new program. */
+/* exec call=execve|execv|... env=keep|plain|none: the actor goes on as a new program. */
 static void do_exec(const struct step *step)
 {
 	char path[240], word[8];
@@ -198,12 +295,7 @@ static void do_exec(const struct step *step)
 
 	world_path(path, sizeof path);
 	snprintf(word, sizeof word, "%d", own);
-	if (way_of(step) == SYSCALL)
-		syscall(SYS_execve, world->self, arguments, environment_of(step));
-	else if (way_of(step) == BY_HAND)
-		by_hand(SYS_execve, world->self, arguments, environment_of(step));
-	else
-		execve(world->self, arguments, environment_of(step));
+	execute(text_of(step, "call", "execve"), way_of(step), arguments, environment_of(step));
 	note_result(-1);
 }
 
@@ -256,6 +348,44 @@ static void note_status(long status)
 		note(" = status %d", (int)WEXITSTATUS(status));
 }
 
+struct does {
+	const char *what;
+	int index;
+	long length;
+};
+
+static int begin_child(void *does)
+{
+	const struct does *it = does;
+
+	return child_does(it->what, it->index, it->length);
+}
+
+/* By clone(): a child with a copy of the memory, and with the descriptors themselves or copies of
+ * them. */
+static long clone_child(const struct step *step, const char *what)
+{
+	static char stack[256 * 1024];
+	struct does does = { what, index_at(step, 0), number_of(step, "n", 1) };
+	int flags = is(step, "how", "clonefiles") ? CLONE_FILES : 0;
+
+	return clone(begin_child, stack + sizeof stack, flags | SIGCHLD, &does);
+}
+
+/* A command in what the shell's rules make words of. */
+static int expand(const char *line)
+{
+	char text[720];
+	wordexp_t words;
+	int error;
+
+	snprintf(text, sizeof text, "$(%s)", line);
+	error = wordexp(text, &words, 0);
+	if (!error)
+		wordfree(&words);
+	return error;
+}
+
 /* child V how= what=nothing|close|shutdown|write|read n= env=: a child, and its end. With
  * how=system, popen, posix_spawn, vfork or exec it is another program. */
 static void do_child(const struct step *step)
@@ -277,6 +407,10 @@ static void do_child(const struct step *step)
 		note_status(system(line));
 		return;
 	}
+	if (!strcmp(how, "wordexp")) {
+		note(" = %d", expand(line));
+		return;
+	}
 	if (!strcmp(how, "popen")) {
 		FILE *pipe = popen(line, "r");
 
@@ -286,10 +420,12 @@ static void do_child(const struct step *step)
 		note_status(pipe ? pclose(pipe) : -1);
 		return;
 	}
-	if (!strncmp(how, "posix_spawn", 11) || !strcmp(how, "vfork")) {
+	if (!strncmp(how, "posix_spawn", 11) || !strncmp(how, "vfork", 5)) {
 		child = start(step, how, arguments);
 	} else if (!strcmp(how, "exec")) {
 		child = start(step, "fork", arguments);
+	} else if (!strcmp(how, "clonefunction") || !strcmp(how, "clonefiles")) {
+		child = clone_child(step, what);
 	} else {
 		child = fork_by(how);
 		if (!child) {
@@ -303,13 +439,19 @@ static void do_child(const struct step *step)
 	note_status(child < 0 ? child : status);
 }
 
-/* exit how=_exit|exit|kill|asm: the whole process. */
+/* exit how=_exit|_Exit|exit|quick_exit|kill|syscall|asm: the whole process. */
 static void do_exit(const struct step *step)
 {
 	if (is(step, "how", "exit"))
 		exit(0);
 	if (is(step, "how", "kill"))
 		raw(SYS_kill, getpid(), SIGKILL, 0, 0, 0, 0);
+	if (is(step, "how", "quick_exit"))
+		quick_exit(0);
+	if (is(step, "how", "_Exit"))
+		_Exit(0);
+	if (is(step, "how", "syscall"))
+		syscall(SYS_exit_group, 0L);
 	if (is(step, "how", "asm"))
 		raw(SYS_exit_group, 0, 0, 0, 0, 0, 0);
 	_exit(0);
@@ -321,7 +463,7 @@ static void do_threadexit(const struct step *step)
 	pthread_exit(NULL);
 }
 
-/* user id=N how=setuid|seteuid|setresuid|back */
+/* user id=N how=setuid|seteuid|setreuid|setresuid */
 static void do_user(const struct step *step)
 {
 	uid_t user = (uid_t)number_of(step, "id", 65534);
@@ -331,27 +473,34 @@ static void do_user(const struct step *step)
 	else if (is(step, "how", "setresuid"))
 		note_result(BY(way_of(step), setresuid(user, user, user), SYS_setresuid, user, user,
 			       user));
+	else if (is(step, "how", "setreuid"))
+		note_result(BY(way_of(step), setreuid(user, user), SYS_setreuid, user, user));
 	else
-		note_result(setuid(user));
+		note_result(BY(way_of(step), setuid(user), SYS_setuid, user));
 }
 
-/* alarm after=MS: a signal that interrupts, later. */
-static void do_alarm(const struct step *step)
+/* unshare how=files|filesystem|hostname|setns: by this thread. The last enters the namespace that it
+ * is in. */
+static void do_unshare(const struct step *step)
 {
-	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM };
-	long after = number_of(step, "after", 5);
-	struct itimerspec time = { .it_value = { 0, after * 1000000L } };
-	timer_t timer;
+	int flags = is(step, "how", "files")	    ? CLONE_FILES
+		    : is(step, "how", "filesystem") ? CLONE_FS
+						    : CLONE_NEWUTS;
+	int fd;
 
-	if (timer_create(CLOCK_MONOTONIC, &event, &timer))
-		note_result(-1);
-	else
-		note_result(timer_settime(timer, 0, &time, NULL));
+	if (!is(step, "how", "setns")) {
+		note_result(BY(way_of(step), unshare(flags), SYS_unshare, (long)flags));
+		return;
+	}
+	fd = open("/proc/thread-self/ns/uts", O_RDONLY | O_CLOEXEC);
+	note_result(BY(way_of(step), setns(fd, flags), SYS_setns, fd, (long)flags));
+	close(fd);
 }
 
 const struct named processes[] = {
 	{ "thread", do_thread }, { "fork", do_fork }, { "spawn", do_spawn },
 	{ "exec", do_exec },	 { "child", do_child }, { "exit", do_exit },
-	{ "threadexit", do_threadexit }, { "user", do_user }, { "alarm", do_alarm },
+	{ "threadexit", do_threadexit }, { "user", do_user },
+	{ "unshare", do_unshare },
 	{ NULL, NULL },
 };

@@ -82,6 +82,14 @@ static long send_by(const struct step *step, int fd, char *bytes, size_t length,
 		return *call == 'w' ? write(fd, bytes, length) : send(fd, bytes, length, flags);
 	if (way == AIO)
 		return aio_transfer(true, fd, bytes, length);
+	if (way == LIST)
+		return listed_transfer(true, fd, bytes, length);
+	if (way == SUBMIT)
+		return submitted_transfer(true, fd, bytes, length);
+	if (!strcmp(call, "__write"))
+		return __write(fd, bytes, length);
+	if (!strcmp(call, "__send"))
+		return __send(fd, bytes, length, flags);
 	if (!strcmp(call, "write"))
 		return BY(way, write(fd, bytes, length), SYS_write, fd, bytes, length);
 	if (!strcmp(call, "writev"))
@@ -122,7 +130,7 @@ static void do_send(const struct step *step)
 	errno = 0;
 	result = send_by(step, var->fd, buffer, length, flags);
 	note_result(result);
-	end_send(var, result);
+	end_send(var, number_of(step, "lost", 0) ? -1 : result);
 }
 
 static long receive_by(const struct step *step, int fd, char *bytes, size_t length, int flags)
@@ -146,6 +154,12 @@ static long receive_by(const struct step *step, int fd, char *bytes, size_t leng
 		return strcmp(call, "read") ? recv(fd, bytes, length, flags) : read(fd, bytes, length);
 	if (way == AIO)
 		return aio_transfer(false, fd, bytes, length);
+	if (way == LIST)
+		return listed_transfer(false, fd, bytes, length);
+	if (way == SUBMIT)
+		return submitted_transfer(false, fd, bytes, length);
+	if (!strcmp(call, "__read"))
+		return __read(fd, bytes, length);
 	if (!strcmp(call, "read"))
 		return BY(way, read(fd, bytes, length), SYS_read, fd, bytes, length);
 	if (!strcmp(call, "readv"))
@@ -185,8 +199,8 @@ static void receive(const struct step *step)
 	int flags = flags_of(step), error;
 	long length = clamp(number_of(step, "n", 100)), result;
 
-	if (way_of(step) == AIO || is(step, "call", "read") || is(step, "call", "readv") ||
-	    is(step, "call", "preadv2"))
+	if (way_of(step) == AIO || way_of(step) >= LIST || is(step, "call", "read") || is(step, "call", "readv") ||
+	    is(step, "call", "preadv2") || is(step, "call", "__read"))
 		flags = 0;
 	memset(buffer, '~', length);
 	errno = 0;
@@ -254,86 +268,7 @@ static void do_fill(const struct step *step)
 		note_result(sent);
 }
 
-/* A datagram to another socket: `sendto FROM TO n=`. */
-static void do_sendto(const struct step *step)
-{
-	struct var *var = var_at(step, 0), *to = var_at(step, 1);
-	struct var target = *var;
-	long length = clamp(number_of(step, "n", 1)), result;
-	int flags = flags_of(step);
-
-	target.out = to->in;
-	target.out_way = to->in_way;
-	begin_send(&target, buffer, length);
-	result = BY(way_of(step),
-		    sendto(var->fd, buffer, length, flags, (struct sockaddr *)&to->address,
-			   to->address_length),
-		    SYS_sendto, var->fd, buffer, length, (long)flags, &to->address,
-		    (long)to->address_length);
-	note_result(result);
-	end_send(&target, result);
-}
-
-/* C's streams: on standard input or output, which become the descriptor, or by fdopen. */
-static void do_print(const struct step *step)
-{
-	struct var *var = var_at(step, 0);
-	long length = clamp(number_of(step, "n", 1)), result;
-	bool standard = !is(step, "how", "fdopen");
-	/* Kept from before the descriptor is replaced, as programs do. */
-	FILE *file = stdout;
-
-	if (!standard)
-		file = fdopen(dup(var->fd), "w");
-	else if (dup2(var->fd, 1) < 0)
-		file = NULL;
-	if (!file) {
-		note_result(-1);
-		return;
-	}
-	begin_send(var, buffer, length);
-	result = fprintf(file, "%.*s", (int)length, buffer);
-	note(" printed %ld", result);
-	result = standard ? fflush(file) : fclose(file);
-	note_result(result);
-	end_send(var, result ? 0 : length);
-	if (standard)
-		clearerr(stdout);
-	if (standard && fcntl(1, F_GETFD) < 0)
-		note(" standard output is gone");
-}
-
-static void scan(const struct step *step)
-{
-	struct var *var = var_at(step, 0);
-	long length = clamp(number_of(step, "n", 1));
-	size_t got;
-	bool standard = !is(step, "how", "fdopen");
-	FILE *file = stdin;
-
-	if (!standard)
-		file = fdopen(dup(var->fd), "r");
-	else if (dup2(var->fd, 0) < 0)
-		file = NULL;
-	if (!file) {
-		note_result(-1);
-		return;
-	}
-	/* It must not take what later steps are to receive. */
-	setvbuf(file, NULL, _IONBF, 0);
-	got = fread(buffer, 1, length, file);
-	check_received(var, buffer, (long)got, false);
-	note(" = %zu%s%s", got, feof(file) ? " end" : "", ferror(file) ? " error" : "");
-	if (!standard) {
-		fclose(file);
-		return;
-	}
-	clearerr(stdin);
-	if (recv(0, buffer, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EBADF)
-		note(" standard input is gone");
-}
-
-static void one_at_a_time(const struct step *step, operation *run)
+void one_at_a_time(const struct step *step, operation *run)
 {
 	struct var before = *var_at(step, 0);
 
@@ -353,12 +288,7 @@ static void do_drain(const struct step *step)
 	one_at_a_time(step, drain);
 }
 
-static void do_scan(const struct step *step)
-{
-	one_at_a_time(step, scan);
-}
-
 const struct named transfers[] = {
 	{ "send", do_send },	 { "recv", do_recv },	{ "drain", do_drain }, { "fill", do_fill },
-	{ "sendto", do_sendto }, { "print", do_print }, { "scan", do_scan },   { NULL, NULL },
+	{ NULL, NULL },
 };

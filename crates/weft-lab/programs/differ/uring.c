@@ -2,10 +2,12 @@
 #include "world.h"
 
 #include <aio.h>
+#include <linux/aio_abi.h>
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 
-enum { ENTRIES = 2 };
+/* A ring's number, above those of the program's descriptors. */
+enum { ENTRIES = 2, RING_LEAST = 800 };
 
 /* One operation in a ring of its own. False where rings are refused: the caller makes the plain
  * call then. */
@@ -24,6 +26,9 @@ bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t
 
 	if (ring < 0)
 		return false;
+	entered = raw(SYS_fcntl, ring, F_DUPFD_CLOEXEC, RING_LEAST, 0, 0, 0);
+	raw(SYS_close, ring, 0, 0, 0, 0, 0);
+	ring = (int)entered;
 	queue_bytes = parameters.cq_off.cqes + parameters.cq_entries * sizeof *completion;
 	if (queue_bytes < parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned))
 		queue_bytes = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
@@ -70,6 +75,50 @@ out:
 		munmap(entries, entries_bytes);
 	raw(SYS_close, ring, 0, 0, 0, 0, 0);
 	return done;
+}
+
+/* The kernel's own asynchronous input and output, and the C library's with a list of one. */
+long submitted_transfer(bool write, int fd, void *bytes, size_t length)
+{
+	struct iocb block = { .aio_lio_opcode = write ? IOCB_CMD_PWRITE : IOCB_CMD_PREAD,
+			      .aio_fildes = (uint32_t)fd,
+			      .aio_buf = (uint64_t)bytes,
+			      .aio_nbytes = length };
+	struct iocb *blocks[] = { &block };
+	struct io_event event = { 0 };
+	aio_context_t context = 0;
+	long result;
+
+	if (syscall(SYS_io_setup, 1L, &context))
+		return -1;
+	result = syscall(SYS_io_submit, context, 1L, blocks);
+	if (result == 1 && syscall(SYS_io_getevents, context, 1L, 1L, &event, NULL) == 1)
+		result = event.res;
+	raw(SYS_io_destroy, (long)context, 0, 0, 0, 0, 0);
+	if (result < -1) {
+		errno = (int)-result;
+		result = -1;
+	}
+	return result;
+}
+
+long listed_transfer(bool write, int fd, void *bytes, size_t length)
+{
+	struct aiocb request = { .aio_fildes = fd,
+				 .aio_buf = bytes,
+				 .aio_nbytes = length,
+				 .aio_lio_opcode = write ? LIO_WRITE : LIO_READ };
+	struct aiocb *list[] = { &request };
+	int error;
+
+	if (lio_listio(LIO_WAIT, list, 1, NULL) && errno != EIO)
+		return -1;
+	error = aio_error(&request);
+	if (error) {
+		errno = error;
+		return -1;
+	}
+	return aio_return(&request);
 }
 
 long aio_transfer(bool write, int fd, void *bytes, size_t length)

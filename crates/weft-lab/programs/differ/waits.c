@@ -138,6 +138,8 @@ static void do_poll(const struct step *step)
 	else if (is(step, "call", "ppoll"))
 		result = BY(way, ppoll(polled, count, timeout < 0 ? NULL : &limit, NULL), SYS_ppoll,
 			    polled, (long)count, timeout < 0 ? NULL : &limit, NULL, 8L);
+	else if (is(step, "call", "__poll"))
+		result = __poll(polled, count, timeout);
 	else
 		result = BY(way, poll(polled, count, timeout), SYS_poll, polled, (long)count,
 			    (long)timeout);
@@ -156,29 +158,7 @@ static void do_poll(const struct step *step)
 	note_result(result);
 }
 
-/* signals: which have come to this process since the last time. */
-static void do_signals(const struct step *step)
-{
-	static const int numbers[] = { SIGIO, SIGURG, SIGUSR1, SIGUSR2, SIGALRM };
-	int pid = world->actors[own].pid;
-	bool any;
-
-	(void)step;
-	/* They come a moment after what causes them. */
-	usleep(1000);
-	for (int i = 0; i < 5; i++) {
-		any = false;
-		for (int k = 0; k < ACTORS; k++)
-			if (world->actors[k].pid == pid &&
-			    atomic_exchange(&world->actors[k].signals[numbers[i]], 0))
-				any = true;
-		if (any)
-			note(" SIG%s", sigabbrev_np(numbers[i]));
-	}
-	note(" = ok");
-}
-
 const struct named waits[] = {
 	{ "ctl", do_ctl },   { "wait", do_wait },	{ "poll", do_poll },
-	{ "signals", do_signals }, { NULL, NULL },
+	{ NULL, NULL },
 };

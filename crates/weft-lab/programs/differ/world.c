@@ -161,10 +161,11 @@ bool is(const struct step *step, const char *name, const char *value)
 
 enum way way_of(const struct step *step)
 {
-	static const char *const names[] = { "plain", "syscall", "asm", "uring", "aio" };
+	static const char *const names[] = { "plain", "syscall", "asm",	 "uring",
+					     "aio",   "old",	 "list", "submit" };
 	const char *way = text_of(step, "way", "plain");
 
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 8; i++)
 		if (!strcmp(way, names[i]))
 			return i;
 	return PLAIN;

@@ -54,7 +54,7 @@ struct conn {
 	uint32_t passed_first[2], passed_last[2];
 };
 
-enum kind { NOTHING, TCP, LISTENER, UDP, STRANGER, PIPE, EPOLL, PLAIN_FILE };
+enum kind { NOTHING, TCP, LISTENER, UDP, STRANGER, PIPE, EPOLL, PLAIN_FILE, OTHER };
 
 /* A descriptor's number, and what it is. `out` and `in` are connections, or -1. */
 struct var {
@@ -109,7 +109,18 @@ long raw(long number, long a, long b, long c, long d, long e, long f);
 /* The same with errno, for the program's own calls. */
 long by_hand(long number, ...);
 
-enum way { PLAIN, SYSCALL, BY_HAND, URING, AIO };
+/* Older names of the C library's, which no header has any more. */
+ssize_t __read(int fd, void *bytes, size_t length);
+ssize_t __write(int fd, const void *bytes, size_t length);
+ssize_t __send(int fd, const void *bytes, size_t length, int flags);
+int __connect(int fd, const struct sockaddr *address, socklen_t length);
+int __close(int fd);
+int __dup2(int fd, int copy);
+int __fcntl(int fd, int command, ...);
+int __poll(struct pollfd *polled, nfds_t count, int timeout);
+
+/* OLD is by another name of the C library's, where there is one. */
+enum way { PLAIN, SYSCALL, BY_HAND, URING, AIO, OLD, LIST, SUBMIT };
 enum way way_of(const struct step *step);
 
 #define BY(way, plain, number, ...)                                                                \
@@ -145,6 +156,7 @@ bool check_received(struct var *var, const char *bytes, long got, bool peeked);
 void act(int number) __attribute__((noreturn));
 void register_actor(int number);
 void catch_signals(void);
+void on_signal(int number);
 
 /* processes.c */
 int child_mode(char **arguments);
@@ -154,6 +166,8 @@ void wait_for_actor(int number);
 bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t offset,
 	      unsigned flags, long *result);
 long aio_transfer(bool write, int fd, void *bytes, size_t length);
+long listed_transfer(bool write, int fd, void *bytes, size_t length);
+long submitted_transfer(bool write, int fd, void *bytes, size_t length);
 
 /* conductor.c */
 int conduct(const char *program, const char *expected);
@@ -165,4 +179,9 @@ struct named {
 	operation *run;
 };
 
-extern const struct named transfers[], descriptors[], waits[], processes[], openings[], bulk[];
+extern const struct named transfers[], descriptors[], waits[], processes[], openings[], bulk[],
+	any_calls[], of_options[], of_messages[],
+	of_signals[], of_others[], of_limits[], streams[];
+
+/* Runs a step that receives, unless another does already. */
+void one_at_a_time(const struct step *step, operation *run);

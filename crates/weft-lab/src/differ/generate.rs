@@ -1,7 +1,7 @@
 //! Makes a program from a seed: templates that lead to rare states, with random steps between.
 
 use super::scene::{Kind, Scene, Var};
-use super::templates;
+use super::{datagrams, descriptors, odd, openings, programs, signalled, streams, templates};
 
 /// Steps that a program may have, before what comes at the end.
 const STEPS_MAX: usize = 70;
@@ -40,7 +40,9 @@ const MOVES: &[(u32, Move)] = &[
     (2, templates::epoll_by_ring),
     (2, templates::epoll_nested),
     (3, templates::number_again),
-    (2, templates::standard_streams),
+    (2, streams::standard_streams),
+    (2, streams::numbers_of_streams),
+    (1, streams::lines),
     (2, templates::other_user),
     (1, templates::other_namespace),
     (2, templates::splice_to_full),
@@ -50,13 +52,32 @@ const MOVES: &[(u32, Move)] = &[
     (2, templates::write_after_all_closed),
     (3, templates::oddities),
     (2, templates::pass),
-    (2, templates::datagrams),
+    (2, datagrams::datagrams),
     (1, templates::race),
     (1, templates::writers),
     (1, templates::recycled),
     (1, templates::full),
     (1, templates::urgent),
     (1, templates::interrupted),
+    (8, odd::calls),
+    (3, openings::by_calls),
+    (2, openings::connected_again),
+    (2, openings::refused),
+    (3, openings::options),
+    (2, datagrams::connected),
+    (2, descriptors::close_range),
+    (2, descriptors::of_another_process),
+    (1, descriptors::own_table),
+    (2, descriptors::copies),
+    (3, programs::executed),
+    (2, programs::short_lived),
+    (2, programs::session),
+    (2, programs::given_up),
+    (1, programs::thread),
+    (2, signalled::masked),
+    (2, signalled::handled),
+    (1, signalled::sleeping),
+    (3, signalled::beside),
 ];
 
 /// The program of a seed.
@@ -167,23 +188,49 @@ fn way(scene: &mut Scene) -> &'static str {
         0 => " way=syscall",
         1 => " way=asm",
         2 => " way=uring",
-        3 if scene.chance(2) => " way=aio",
+        3 => scene.pick(&[" way=aio", "", " way=list", " way=submit"]),
         _ => "",
     }
 }
 
+/// A message, by `send` as a rule.
 pub(super) fn send_some(scene: &mut Scene, var: usize, actor: usize, most: usize) {
     let count = scene.rng.usize(1..=most);
-    scene.step(actor, format!("send v{var} n={count}"));
+    let mut text = format!("send v{var} n={count}");
+    if scene.chance(3) {
+        let call = scene.pick(&[
+            "write", "writev", "sendto", "sendmsg", "sendmmsg", "pwritev2", "__write", "__send",
+        ]);
+        let way = if call.starts_with("__") { "" } else { way(scene) };
+        text += &format!(" call={call}{way}");
+    }
+    scene.step(actor, text);
     scene.sent(var, count);
 }
 
+/// All that has been sent, by `recv` as a rule.
 pub(super) fn receive_all(scene: &mut Scene, var: usize, actor: usize) {
     let count = scene.unread(var);
-    if count > 0 {
-        scene.step(actor, format!("recv v{var} n={count} flags=WAITALL"));
-        scene.received(var, count);
+    if count == 0 {
+        return;
     }
+    let mut text = format!("recv v{var} n={count}");
+    match scene.rng.u32(0..12) {
+        0..3 => {
+            let call = scene.pick(&["recvfrom", "recvmsg", "recvmmsg", "recv"]);
+            let way = scene.pick(&["", " way=syscall", " way=asm", " way=uring"]);
+            text += &format!(" flags=WAITALL call={call}{way}");
+        }
+        // Some of what comes behind what was sent last may not be there yet.
+        3 => {
+            let call = scene.pick(&["read", "readv", "preadv2", "__read"]);
+            let way = if call.starts_with("__") { "" } else { way(scene) };
+            text += &format!(" call={call}{way}");
+        }
+        _ => text += " flags=WAITALL",
+    }
+    scene.step(actor, text);
+    scene.received(var, count);
 }
 
 /// A message there and a message back.
@@ -201,9 +248,9 @@ fn send(scene: &mut Scene) -> Option<()> {
     }
     let call = scene.pick(&[
         "send", "write", "writev", "sendto", "sendmsg", "sendmmsg", "pwritev2", "send", "write",
-        "pwrite",
+        "pwrite", "__write", "__send",
     ]);
-    let way = way(scene);
+    let way = if call.starts_with("__") { "" } else { way(scene) };
     let mut text = format!("send v{var} n={count} call={call}{way}");
     match scene.rng.u32(0..12) {
         0 => text += " flags=DONTWAIT",
@@ -231,10 +278,11 @@ fn receive(scene: &mut Scene) -> Option<()> {
     };
     let call = scene.pick(&[
         "recv", "read", "readv", "recvfrom", "recvmsg", "recvmmsg", "preadv2", "recv", "read",
-        "pread",
+        "pread", "__read",
     ]);
-    let way = way(scene);
-    let takes_flags = call.starts_with("recv") && way != " way=aio";
+    let way = if call.starts_with("__") { "" } else { way(scene) };
+    let is_asynchronous = [" way=aio", " way=list", " way=submit"].contains(&way);
+    let takes_flags = call.starts_with("recv") && !is_asynchronous;
     let mut flags = match scene.rng.u32(0..8) {
         0 => vec!["PEEK"],
         1 if unread >= count => vec!["WAITALL"],
@@ -315,8 +363,9 @@ fn copy(scene: &mut Scene) -> Option<()> {
     if !scene.has_room() {
         return None;
     }
-    let how = scene.pick(&["dup", "dup", "dupfd", "cloexec"]);
-    let way = scene.pick(&["", "", "", " way=syscall", " way=asm"]);
+    let how = scene.pick(&["dup", "dup", "dupfd", "cloexec", "__fcntl"]);
+    let ways = &["", "", "", " way=syscall", " way=asm"];
+    let way = if how == "__fcntl" { "" } else { scene.pick(ways) };
     let new = scene.copy_of(var, actor);
     scene.vars[new].closes_on_exec = how == "cloexec";
     scene.step(actor, format!("dup v{var} v{new} how={how}{way}"));
@@ -325,7 +374,16 @@ fn copy(scene: &mut Scene) -> Option<()> {
 
 fn close(scene: &mut Scene) -> Option<()> {
     let (var, actor) = scene.any_var(&[Kind::Tcp, Kind::Tcp, Kind::Epoll, Kind::Listener])?;
-    let way = scene.pick(&["", "", "", " call=range", " way=syscall", " way=asm", " way=uring"]);
+    let way = scene.pick(&[
+        "",
+        "",
+        "",
+        " call=range",
+        " call=__close",
+        " way=syscall",
+        " way=asm",
+        " way=uring",
+    ]);
     scene.step(actor, format!("close v{var}{way}"));
     scene.close(var, actor);
     Some(())
@@ -382,8 +440,9 @@ fn poll(scene: &mut Scene) -> Option<()> {
         }
     }
     let events = scene.pick(&["in", "in,out", "out", "in,rdhup", "in,pri", "out,rdhup"]);
-    let call = scene.pick(&["poll", "ppoll", "select", "pselect"]);
-    let way = scene.pick(&["", "", "", " way=syscall", " way=asm"]);
+    let call = scene.pick(&["poll", "ppoll", "select", "pselect", "__poll"]);
+    let ways = &["", "", "", " way=syscall", " way=asm"];
+    let way = if call == "__poll" { "" } else { scene.pick(ways) };
     let timeout = if scene.chance(6) { 5 } else { 0 };
     let text: String = text.split_whitespace().take(12).collect::<Vec<_>>().join(" ");
     scene.step(actor, format!("{text} events={events} call={call} timeout={timeout}{way}"));

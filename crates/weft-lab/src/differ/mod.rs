@@ -5,12 +5,21 @@
 //! both ways and compares, and [`shrink`] makes a failing one short.
 
 mod campaign;
+#[cfg(test)]
+mod coverage;
+mod datagrams;
+mod descriptors;
 mod executor;
 mod generate;
 mod judge;
 mod known;
+mod odd;
+mod openings;
+mod programs;
 mod scene;
 mod shrink;
+mod signalled;
+mod streams;
 mod templates;
 
 pub use campaign::{Campaign, Summary};

@@ -17,6 +17,7 @@ pub(super) enum Kind {
     Pipe,
     Epoll,
     File,
+    Other,
 }
 
 /// A variable of the program.

@@ -1,5 +1,6 @@
 //! Short sequences that lead to states that random steps seldom reach.
 
+use super::datagrams::datagram_pair;
 use super::generate::{length, receive_all, send_some};
 use super::scene::{Kind, Scene};
 
@@ -18,7 +19,7 @@ pub(super) fn exchange(scene: &mut Scene, a: usize, b: usize) -> Option<()> {
 }
 
 /// Another process or thread that has an end of `var`'s stream, to act on it while `actor` sleeps.
-fn other_holder(scene: &mut Scene, var: usize, actor: usize) -> Option<usize> {
+pub(super) fn other_holder(scene: &mut Scene, var: usize, actor: usize) -> Option<usize> {
     for _ in 0..4 {
         let other = scene.holder(var)?;
         if other != actor {
@@ -425,7 +426,7 @@ pub(super) fn number_again(scene: &mut Scene) -> Option<()> {
     let file = scene.new_var(Kind::File, usize::MAX, 0, actor);
     if by_copy {
         scene.step(actor, format!("file v{file}"));
-        let how = scene.pick(&["dup2", "dup3"]);
+        let how = scene.pick(&["dup2", "dup3", "__dup2"]);
         scene.step(actor, format!("dup v{file} v{a} how={how}{way}"));
         scene.vars[a].kind = Kind::File;
         scene.vars[a].stream = usize::MAX;
@@ -459,27 +460,6 @@ pub(super) fn number_again(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// C's streams over a connection.
-pub(super) fn standard_streams(scene: &mut Scene) -> Option<()> {
-    let (a, b) = scene.some_pair()?;
-    for _ in 0..scene.rng.u32(1..4) {
-        let (writer, reader) = (scene.holder(a)?, scene.holder(b)?);
-        let how = scene.pick(&["dup2", "fdopen"]);
-        let count = scene.rng.usize(1..3_000);
-        if scene.chance(2) {
-            scene.step(writer, format!("print v{a} n={count} how={how}"));
-            scene.sent(a, count);
-            receive_all(scene, b, reader);
-        } else {
-            send_some(scene, a, writer, MESSAGE);
-            let count = scene.unread(b);
-            scene.step(reader, format!("scan v{b} n={count} how={how}"));
-            scene.received(b, count);
-        }
-    }
-    Some(())
-}
-
 /// The process gives up its user, and goes on, or executes itself.
 pub(super) fn other_user(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
@@ -489,9 +469,10 @@ pub(super) fn other_user(scene: &mut Scene) -> Option<()> {
     if scene.chance(2) {
         send_some(scene, a, sender, MESSAGE);
     }
-    let how = scene.pick(&["setuid", "seteuid", "setresuid"]);
+    let how = scene.pick(&["setuid", "seteuid", "setresuid", "setreuid"]);
     scene.step(child, "mapped");
-    scene.step(child, format!("user how={how}"));
+    let way = scene.pick(&["", "", " way=syscall", " way=asm"]);
+    scene.step(child, format!("user how={how}{way}"));
     if how == "seteuid" && scene.chance(2) {
         scene.step(child, "user how=seteuid id=0");
         scene.step(child, "user how=seteuid");
@@ -814,51 +795,6 @@ pub(super) fn pass(scene: &mut Scene) -> Option<()> {
     scene.step(other, format!("take v{taken} v{far}{way}"));
     receive_all(scene, taken, other);
     exchange(scene, a, taken)
-}
-
-fn datagram_pair(scene: &mut Scene, actor: usize) -> (usize, usize) {
-    let a = scene.new_var(Kind::Udp, usize::MAX, 0, actor);
-    let b = scene.new_var(Kind::Udp, usize::MAX, 0, actor);
-    for var in [a, b] {
-        scene.step(actor, format!("udp v{var}"));
-    }
-    for _ in 0..4 {
-        scene.step(actor, format!("sendto v{a} v{b} n=20"));
-        scene.step(actor, format!("recv v{b} n=20"));
-        scene.step(actor, format!("sendto v{b} v{a} n=20"));
-        scene.step(actor, format!("recv v{a} n=20"));
-    }
-    (a, b)
-}
-
-/// Datagrams, of several senders.
-pub(super) fn datagrams(scene: &mut Scene) -> Option<()> {
-    let actor = scene.any_actor()?;
-    if !scene.has_room() {
-        return None;
-    }
-    let (a, b) = datagram_pair(scene, actor);
-    let other = match scene.rng.u32(0..3) {
-        0 => scene.fork(actor, "fork")?,
-        1 => scene.thread_beside(actor)?,
-        _ => actor,
-    };
-    for _ in 0..scene.rng.u32(2..8) {
-        let way = scene.pick(&["", "", "", " way=syscall", " way=asm"]);
-        let count = scene.rng.u32(0..1_500);
-        match scene.rng.u32(0..6) {
-            0..3 => scene.step(actor, format!("sendto v{a} v{b} n={count}{way}")),
-            3 => scene.step(other, format!("poll v{b} events=in,out")),
-            4 => scene.step(other, format!("recv v{b} n=100 flags=PEEK,DONTWAIT{way}")),
-            _ => {
-                let call = scene.pick(&["recv", "recvmsg", "recvmmsg", "recvfrom"]);
-                let text = format!("recv v{b} n={count} call={call} flags=DONTWAIT{way}");
-                scene.step(other, text);
-            }
-        }
-    }
-    scene.step(other, format!("drain v{b}"));
-    Some(())
 }
 
 /// Two processes open, use and close connections in the same instant.

@@ -1,0 +1,74 @@
+//! The C library's streams over a connection.
+
+use super::generate::{receive_all, send_some};
+use super::scene::{Kind, Scene};
+
+/// Messages that are written and read by streams.
+pub(super) fn standard_streams(scene: &mut Scene) -> Option<()> {
+    let (a, b) = scene.some_pair()?;
+    for _ in 0..scene.rng.u32(1..4) {
+        let (writer, reader) = (scene.holder(a)?, scene.holder(b)?);
+        let how = scene.pick(&["dup2", "fdopen"]);
+        let count = scene.rng.usize(1..3_000);
+        if scene.chance(2) {
+            let call = scene.pick(&["fprintf", "fputs", "fwrite", "putc", "dprintf", "vdprintf"]);
+            scene.step(writer, format!("print v{a} n={count} how={how} call={call}"));
+            scene.sent(a, count);
+            receive_all(scene, b, reader);
+        } else {
+            send_some(scene, a, writer, 300);
+            let count = scene.unread(b);
+            let call = scene.pick(&["fread", "fread", "fgets", "getc", "fscanf"]);
+            scene.step(reader, format!("scan v{b} n={count} how={how} call={call}"));
+            scene.received(b, count);
+        }
+    }
+    Some(())
+}
+
+/// A stream takes a connection's number, or has it, and ends.
+pub(super) fn numbers_of_streams(scene: &mut Scene) -> Option<()> {
+    let actor = scene.any_actor()?;
+    if !scene.has_room() {
+        return None;
+    }
+    let (a, b) = scene.pair(actor);
+    if scene.chance(2) {
+        send_some(scene, b, actor, 100);
+    }
+    let how = scene.pick(&["fclose", "freopen", "freopen64", "fopen", "tmpfile"]);
+    scene.step(actor, format!("stream v{a} how={how}"));
+    if how == "fopen" || how == "tmpfile" {
+        scene.step(actor, format!("close v{a}"));
+        scene.step(actor, format!("stream v{b} how={how}"));
+    }
+    scene.close(a, actor);
+    let process = scene.actors[actor].process;
+    if !scene.vars[b].holders.contains(&process) {
+        return None;
+    }
+    scene.step(actor, format!("recv v{b} n=10 flags=DONTWAIT"));
+    scene.step(actor, format!("send v{b} n=10 flags=NOSIGNAL"));
+    scene.step(actor, format!("poll v{b} events=in,out,rdhup"));
+    let spare = scene.new_var(Kind::Listener, usize::MAX, 0, actor);
+    scene.step(actor, format!("listen v{spare}"));
+    Some(())
+}
+
+/// Bytes up to a letter, as lines are read.
+pub(super) fn lines(scene: &mut Scene) -> Option<()> {
+    let (a, b) = scene.some_pair()?;
+    let (writer, reader) = (scene.holder(a)?, scene.holder(b)?);
+    scene.step(reader, format!("drain v{b}"));
+    scene.received(b, usize::MAX);
+    // Each letter comes about once in 64.
+    scene.step(writer, format!("send v{a} n=2000"));
+    scene.sent(a, 2000);
+    for _ in 0..3 {
+        let how = scene.pick(&["dup2", "fdopen"]);
+        scene.step(reader, format!("scan v{b} how={how} call=getdelim"));
+    }
+    scene.step(reader, format!("drain v{b}"));
+    scene.received(b, usize::MAX);
+    Some(())
+}
