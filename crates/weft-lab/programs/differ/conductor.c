@@ -319,7 +319,7 @@ static int patience_of(const struct step *step)
 		return RECORDS_MS;
 	for (size_t i = 0; i < sizeof blocking / sizeof *blocking; i++)
 		if (!strcmp(step->words[1], blocking[i]))
-			return timeout > 0 ? (int)timeout + 30 : 0;
+			return timeout > 0 && timeout < SLOW_MS ? (int)timeout + 30 : 0;
 	return is(step, "what", "read") ? READ_MS : !strcmp(step->words[1], "crowd") ? 15000 : SLOW_MS;
 }
 

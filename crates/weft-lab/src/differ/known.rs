@@ -16,11 +16,11 @@ pub struct Known {
 /// All of them. `make differ` leaves out nothing by itself: `--without-known` does.
 pub const KNOWN: &[Known] = &[];
 
-/// Programs of `make test` that still differ, most of them by bytes that are unread in memory when
-/// another program gets the connection; `programs/differ/known/` has short ones, with the reasons.
+/// Programs of `make test` that still differ: which of several descriptors is told first where a
+/// wait takes fewer than there are, and an edge that is told again after a connection has left
+/// memory; `programs/differ/known/` has short ones, with the reasons.
 /// Another generator makes other programs of these seeds.
-pub(super) const KNOWN_SEEDS: &[u64] =
-    &[1000013, 1000016, 1000124, 1000138, 1000158, 1000177, 1000211, 1000238];
+pub(super) const KNOWN_SEEDS: &[u64] = &[1000022, 1000101, 1000111, 1000195];
 
 /// The step without what is known to differ.
 pub(super) fn without_known(step: &str) -> String {
