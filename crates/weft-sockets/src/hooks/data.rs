@@ -5,6 +5,8 @@
 //! arguments on as they are. Buffers are the program's, as its calls promise.
 #![allow(unsafe_code)]
 
+use std::io::IoSliceMut;
+
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 use rustix::io::Errno;
 use weft_stream::datagram::Arrival;
@@ -88,6 +90,17 @@ pub(super) unsafe fn receive(
     let (buffers, is_cut) = unsafe { buffers(list, count) }?;
     if !is_cut {
         return stream.recv(fd, buffers, flags).map(errno::count);
+    }
+    if buffers.len() == 0 {
+        // What comes is not taken.
+        let mut byte = [0];
+        let mut slices = [IoSliceMut::new(&mut byte)];
+        let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
+        let found = stream.recv(fd, Buffers::of(&mut slices), flags)?;
+        return Some(errno::count(match found {
+            Ok(1..) => Err(Errno::FAULT),
+            other => other,
+        }));
     }
     // What comes is told as the kernel would, and not taken.
     let known = || stream.link().is_some_and(|end| end.unread() > buffers.len());

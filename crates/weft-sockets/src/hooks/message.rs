@@ -175,7 +175,10 @@ unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if !table::knows(fd) || is_nowhere(messages) {
+    let is_wrong = !timeout.is_null()
+        // SAFETY: the program's own.
+        && (is_nowhere(timeout) || !super::ready::is_time(unsafe { &*timeout }));
+    if !table::knows(fd) || is_nowhere(messages) || is_wrong {
         let received = next!(recvmmsg(
             fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
         ) -> c_int);

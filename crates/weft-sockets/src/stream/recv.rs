@@ -134,7 +134,7 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
-        let handled = Handled::so_far();
+        let mut handled = Handled::so_far();
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
@@ -174,6 +174,10 @@ impl Stream {
                             return Ok(received);
                         }
                         continue;
+                    }
+                    if done == 0 {
+                        // After a signal before the first part the call has been made again.
+                        handled = Handled::so_far();
                     }
                     done += received;
                     if done >= buffers.len() {
