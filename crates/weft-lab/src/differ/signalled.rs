@@ -125,7 +125,9 @@ pub(super) fn beside(scene: &mut Scene) -> Option<()> {
         }
         let way = scene.pick(WAYS);
         let call = scene.pick(&["wait", "pwait", "pwait2"]);
-        scene.step(actor, format!("wait v{epoll} call={call} max=1{way}"));
+        // Reports of calls by hand change the order of descriptors for signals.
+        let max = if others.iter().any(|&(_, how)| how == "signal") { 16 } else { 1 };
+        scene.step(actor, format!("wait v{epoll} call={call} max={max}{way}"));
         scene.step(actor, format!("poll v{b} v{other} v{epoll} events=in"));
         if scene.chance(2) && how != "process" {
             scene.step(actor, format!("calm v{other}"));

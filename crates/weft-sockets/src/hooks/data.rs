@@ -91,7 +91,7 @@ pub(super) unsafe fn receive(
     if !is_cut {
         return stream.recv(fd, buffers, flags).map(errno::count);
     }
-    if buffers.len() == 0 {
+    if buffers.is_empty() {
         // What comes is not taken.
         let mut byte = [0];
         let mut slices = [IoSliceMut::new(&mut byte)];

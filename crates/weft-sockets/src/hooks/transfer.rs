@@ -151,8 +151,8 @@ unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let ours = if !(table::knows(from) || table::knows(to)) {
-        None
+    let ours = if len == 0 || !(table::knows(from) || table::knows(to)) {
+        None // Nothing is moved, whatever they are.
     } else if from_offset.is_null() && to_offset.is_null() {
         splice_copy(from, to, len, flags)
     } else {
