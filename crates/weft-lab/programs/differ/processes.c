@@ -203,14 +203,15 @@ static void execute(const char *call, enum way way, char **arguments, char **env
 	execve(arguments[0], arguments, environment);
 }
 
-/* A child that has borrowed the memory, by an instruction. */
+/* A child that has borrowed the memory, by an instruction. The kernel looks at no argument: here
+ * stands what would be flags of clone. */
 static long vfork_by_hand(char **arguments, char **environment)
 {
 	long child;
 
 	__asm__ volatile("syscall"
 			 : "=a"(child)
-			 : "a"((long)SYS_vfork)
+			 : "a"((long)SYS_vfork), "D"((long)CLONE_VM)
 			 : "rcx", "r11", "memory");
 	if (!child) {
 		raw(SYS_execve, (long)arguments[0], (long)arguments, (long)environment, 0, 0, 0);

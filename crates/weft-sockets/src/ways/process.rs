@@ -75,13 +75,17 @@ pub(crate) fn check_ring(fd: RawFd) {
 /// Where `struct clone_args` has its stack.
 const STACK_AT: usize = 40;
 
-/// The flags of a `clone(2)` or `clone3(2)`.
+/// The flags of a `clone(2)` or `clone3(2)`, or those that a `vfork(2)` stands for, whose registers
+/// say nothing.
 ///
 /// # Safety
 /// The arguments are the program's.
 pub(crate) unsafe fn flags(number: c_long, a: Arguments) -> usize {
-    if number != libc::SYS_clone3 {
-        return a[0];
+    match number {
+        libc::SYS_vfork => return (libc::CLONE_VM | libc::CLONE_VFORK) as usize,
+        libc::SYS_fork => return 0,
+        libc::SYS_clone3 => {}
+        _ => return a[0],
     }
     if is_nowhere(a[0] as *const c_void) {
         return 0; // The kernel refuses it.
