@@ -18,8 +18,8 @@ pub const KNOWN: &[Known] = &[];
 
 /// Programs of `make test` that still differ: which of several descriptors is told first where a
 /// wait takes fewer than there are, an edge that is told again after a connection has left memory,
-/// and the order of datagrams on a busy machine; `programs/differ/known/` has short ones, with the reasons.
-/// Another generator makes other programs of these seeds.
+/// and the order of datagrams on a busy machine; `programs/differ/known/` has short ones, with the
+/// reasons. Another generator makes other programs of these seeds.
 pub(super) const KNOWN_SEEDS: &[u64] = &[1000003, 1000022, 1000101, 1000111, 1000195];
 
 /// The step without what is known to differ.
