@@ -269,6 +269,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
         "about masks alone, which `mask` sets by other functions: tests/sockets_handlers.rs",
         &["sigset", "sigblock", "sigsetmask", "pthread_attr_setsigmask_np"],
     ),
+    ("waits for another thread, and for no descriptor", &["sem_timedwait", "sem_clockwait"]),
     ("sleeps for whole seconds, or for ever", &["sleep", "sigwaitinfo"]),
     (
         "does by the same ways as those streams that are made",
