@@ -5,7 +5,23 @@
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 
-enum { ENTRIES = 2 };
+enum {
+	ENTRIES = 2,
+	/* Beyond the numbers that a program may use or have closed. */
+	RING_FROM = 700,
+};
+
+/* A ring, whose number is none that the program may mean: where rings are refused there is none. */
+static int set_up(struct io_uring_params *parameters)
+{
+	int low = (int)syscall(SYS_io_uring_setup, ENTRIES, parameters), high;
+
+	if (low < 0)
+		return -1;
+	high = (int)raw(SYS_fcntl, low, F_DUPFD_CLOEXEC, RING_FROM, 0, 0, 0);
+	raw(SYS_close, low, 0, 0, 0, 0, 0);
+	return high;
+}
 
 /* One operation in a ring of its own. False where rings are refused: the caller makes the plain
  * call then. */
@@ -17,7 +33,7 @@ bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t
 	struct io_uring_cqe *completion;
 	char *queue = MAP_FAILED, *entries = MAP_FAILED;
 	size_t queue_bytes, entries_bytes;
-	int ring = (int)syscall(SYS_io_uring_setup, ENTRIES, &parameters);
+	int ring = set_up(&parameters);
 	unsigned *tail;
 	long entered;
 	bool done = false;
