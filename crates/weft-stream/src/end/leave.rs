@@ -178,7 +178,11 @@ impl<K: Kernel> End<K> {
         if self.has_switched_in()
             && let Some(_held) = Self::lock(self.rx.words().reader_lock)
         {
-            while let Ok(Heard::Bells(_)) = self.take_bells(socket) {}
+            // Who has left rings no more, and the kernel's error is the program's to hear.
+            let may_be_rung = || self.bells_left() > 0 || !self.has_left();
+            while may_be_rung()
+                && let Ok(Heard::Bells(_)) = self.take_bells(socket)
+            {}
         }
     }
 }
