@@ -110,6 +110,8 @@ pub(crate) struct Stream {
     files: AtomicU32,
     /// When a program that does not wait has last had the kernel asked, in nanoseconds.
     asked: AtomicU64,
+    /// When the kernel was last asked whether a peer was killed that reads nothing: a time stamp.
+    asked_out: AtomicU64,
     /// What it has in extended mode.
     extended: SectionOnce<Box<Extended>>,
 }
@@ -175,6 +177,7 @@ impl Stream {
             announced: AtomicU32::new(0),
             files: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            asked_out: AtomicU64::new(0),
             extended: SectionOnce::new(),
         }
     }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use weft_sys::SharedGuard;
 
 use super::bells::{AT_ONCE, Heard};
-use super::{Carrier, End};
+use super::{BELL, Carrier, End};
 use crate::flow::Queue;
 use crate::kernel::Kernel;
 use crate::reason::Reason;
@@ -169,6 +169,15 @@ impl<K: Kernel> End<K> {
     pub fn hang_up(&self) {
         if self.peer.shut_write.load(Ordering::Acquire) == 0 {
             self.own.gone.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The same where the peer has left something unread: it was killed, and by what was sent since
+    /// TCP would have found the connection reset.
+    pub fn hang_up_unread(&self, socket: K::Socket<'_>) {
+        self.hang_up();
+        if self.is_peer_gone() {
+            let _ = K::put(socket, &BELL); // Nobody is there to receive it.
         }
     }
 
