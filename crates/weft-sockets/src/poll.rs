@@ -119,12 +119,7 @@ fn find(set: &[pollfd]) -> Sockets {
         let _ = stream.by(asked.fd); // The connection may just have been made.
         let end = stream.link()?;
         end.advance(borrow(asked.fd));
-        if let Link::Here(here) = end
-            && here.has_left()
-            && !here.is_over()
-        {
-            end.hush(borrow(asked.fd)); // No wakeup is to be taken for data.
-        }
+        end.hush_if_left(borrow(asked.fd));
         Some(Ours { index, socket })
     });
     all.collect()
