@@ -208,6 +208,12 @@ impl Watch {
             && ends(borrow(self.fd)) & !self.ends_seen(stream) == 0
     }
 
+    /// Whether bytes have come to the kernel's socket for a program that waits for edges. Wakeups
+    /// have been taken.
+    pub(super) fn has_bytes_behind(&self) -> bool {
+        self.events & EDGE != 0 && ioctl_fionread(borrow(self.fd)).is_ok_and(|unread| unread > 0)
+    }
+
     /// Asks the kernel for something else. The program knows what there is, at the latest when it
     /// is told what the kernel has just reported, and is not to be told of it again.
     pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {

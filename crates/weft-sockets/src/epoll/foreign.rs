@@ -111,9 +111,10 @@ impl Watches {
             let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
             let entry = entries.iter().find(|it| it.fd == fd);
             // What the program has deleted here another process may have added.
+            // Before a fork, what the program changes is not noted each time.
+            let is_old = |it: &Entry| it.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES;
             let is_left = |it: &&Entry| {
-                let is_same = (it.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) == 0;
-                it.data == data && (is_same || it.asked() & !(MODES | ERR_HUP) == 0)
+                it.data == data && (is_old(it) || it.asked() & !(MODES | ERR_HUP) == 0)
             };
             let is_detached = watch.is_detached;
             let Some(entry) = entry.filter(|it| !is_detached || is_left(it)) else {
@@ -128,9 +129,7 @@ impl Watches {
                 watch.data = entry.data;
                 self.names.add(fd, entry.data);
             }
-            // Before a fork, what the program changes is not noted each time.
-            let is_own =
-                entry.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES && mask & IS_CHANGES != 0;
+            let is_own = is_old(entry) && mask & IS_CHANGES != 0;
             let has_changed = (entry.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) != 0;
             if has_changed
                 && !is_own

@@ -253,7 +253,9 @@ impl Watches {
             return None;
         }
         if watch.holds_something() {
-            let rest = event.events & (watch.events | ERR_HUP) & !IN;
+            // The rings tell what they have; an edge of what the kernel has behind that is its own.
+            let kept = if watch.has_bytes_behind() { u32::MAX } else { !IN };
+            let rest = event.events & (watch.events | ERR_HUP) & kept;
             watch.keep_pending(rest, round);
             self.start_polling(place);
             return None;
