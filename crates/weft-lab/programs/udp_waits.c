@@ -323,6 +323,37 @@ static void nesting(int received_before)
     close(b);
 }
 
+/* Datagrams come in their order though nobody takes any for a while, upon which a sender no more
+ * counts on the receiver. */
+static void stalls(void)
+{
+    int fd = open_socket(), sender = open_socket(), answers = open_socket();
+    struct sockaddr_in to = own(fd);
+    pid_t child = fork();
+    if (!child) {
+        echo(answers);
+        _exit(0);
+    }
+    ask(fd, own(answers), 100, 0, 1);
+    waitpid(child, NULL, 0);
+    for (int round = 0; round < 4; round++) {
+        char byte;
+        for (int i = 0; i < 4; i++) {
+            byte = '0' + i;
+            if (i == 3)
+                usleep(20000);
+            send_to(sender, to, &byte, 1);
+        }
+        printf("behind a stall:");
+        while (recv(fd, &byte, 1, MSG_DONTWAIT) == 1)
+            printf(" %c", byte);
+        printf("\n");
+    }
+    close(fd);
+    close(sender);
+    close(answers);
+}
+
 int main(int count, char **arguments)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -348,5 +379,6 @@ int main(int count, char **arguments)
     another_program(arguments[0], 1);
     nesting(0);
     nesting(50);
+    stalls();
     return 0;
 }

@@ -19,6 +19,7 @@
 //! Only the C library's own functions are called.
 #![allow(unsafe_code)]
 
+mod again;
 mod alarm;
 mod all;
 mod by_fd;
@@ -173,6 +174,9 @@ struct Watch {
     come: u64,
     /// That look, if it has found nothing.
     quiet: Option<watch::Quiet>,
+    /// The kernel tells a thread that sleeps once more of what the program knows, unless something
+    /// has come since this.
+    echo: Option<again::State>,
     /// When it came to the end of the list of those that are ready: it was added, or reported.
     queued_at: u64,
     /// It stands there since, whatever comes: the kernel's list drops what is not ready any more

@@ -75,6 +75,18 @@ impl<'a> Link<'a> {
         }
     }
 
+    /// The same for a connection that has left memory: what the kernel says of its socket then
+    /// must not count a wakeup as a byte.
+    #[inline]
+    pub(crate) fn hush_if_left(self, socket: BorrowedFd<'_>) {
+        if let Self::Here(end) = self
+            && end.has_left()
+            && !end.is_over()
+        {
+            end.hush(socket);
+        }
+    }
+
     /// Bytes that have come, by TCP and by memory. `None`: as the kernel says.
     pub(crate) fn all_unread(self, socket: BorrowedFd<'_>) -> Option<usize> {
         if self.carrier_in() == Carrier::Memory {

@@ -121,6 +121,7 @@ fn find(set: &[pollfd]) -> Sockets {
         let _ = stream.by(asked.fd); // The connection may just have been made.
         let end = stream.link()?;
         end.advance(borrow(asked.fd));
+        end.hush_if_left(borrow(asked.fd));
         Some(Ours { index, socket })
     });
     all.collect()

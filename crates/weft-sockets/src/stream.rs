@@ -113,6 +113,8 @@ pub(crate) struct Stream {
     bequeaths: AtomicBool,
     /// When a program that does not wait has last had the kernel asked, in nanoseconds.
     asked: AtomicU64,
+    /// When the kernel was last asked whether a peer was killed that reads nothing: a time stamp.
+    asked_out: AtomicU64,
     /// What it has in extended mode.
     extended: SectionOnce<Box<Extended>>,
 }
@@ -179,6 +181,7 @@ impl Stream {
             files: AtomicU32::new(0),
             bequeaths: AtomicBool::new(false),
             asked: AtomicU64::new(0),
+            asked_out: AtomicU64::new(0),
             extended: SectionOnce::new(),
         }
     }

@@ -21,7 +21,8 @@ use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 pub use weft_sys::Linux;
 use weft_sys::calls::{
-    is_ready, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork, tcp_nodelay,
+    is_ready, is_tcp_open, recv_bytes, send_bytes, set_tcp_cork, set_tcp_nodelay, tcp_cork,
+    tcp_nodelay,
 };
 use weft_sys::{Buffers, Threads, network_namespace};
 
@@ -156,7 +157,8 @@ impl Kernel for Linux {
 
     fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        is_ready(socket, asked)
+        // Of a half that this end has shut down itself it says the same.
+        is_ready(socket, asked) && !is_tcp_open(socket)
     }
 
     fn undelay(socket: BorrowedFd<'_>) -> [bool; 2] {
@@ -215,5 +217,24 @@ impl Kernel for Linux {
 
     fn second() -> u64 {
         clock_gettime(ClockId::Monotonic).tv_sec.cast_unsigned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Shutdown as Half, TcpListener, TcpStream};
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn half_that_this_end_shuts_is_no_hang_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let one = TcpStream::connect(address).expect("a connection");
+        let (other, _) = listener.accept().expect("a connection");
+        one.shutdown(Half::Read).expect("shut");
+        assert!(!Linux::is_hung_up(one.as_fd()));
+        drop(other);
+        assert!(Linux::is_hung_up(one.as_fd()));
     }
 }

@@ -127,6 +127,16 @@ pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
     poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
+/// What an epoll instance has to report now (`epoll_pwait(2)`), and how many events that are.
+///
+/// # Errors
+/// What the kernel says.
+pub fn take_events(epoll: impl AsFd, events: &mut [libc::epoll_event]) -> Result<usize, Errno> {
+    let arguments = [number(epoll), events.as_mut_ptr() as usize, events.len(), 0, 0, 0];
+    // SAFETY: a list of as many.
+    unsafe { call(libc::SYS_epoll_pwait, arguments) }
+}
+
 /// Receives from a socket.
 ///
 /// # Errors
@@ -227,6 +237,24 @@ pub fn tcp_cork(socket: impl AsFd) -> Result<bool, Errno> {
 /// What the kernel says.
 pub fn tcp_nodelay(socket: impl AsFd) -> Result<bool, Errno> {
     option_of::<libc::c_int>(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY).map(|on| on != 0)
+}
+
+/// Whether the kernel expects a TCP socket's peer to send more (`TCP_INFO`).
+pub fn is_tcp_open(socket: impl AsFd) -> bool {
+    const OPEN: [u8; 3] = [1, 4, 5]; // TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2
+    let info = option_of::<[u8; 8]>(socket, libc::IPPROTO_TCP, libc::TCP_INFO);
+    info.is_ok_and(|[state, ..]| OPEN.contains(&state))
+}
+
+/// Bytes that a TCP socket has received since it was connected (`TCP_INFO`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn tcp_received(socket: impl AsFd) -> Result<u64, Errno> {
+    const WORDS: usize = 17;
+    // `tcpi_bytes_received` is the last of so many.
+    let info = option_of::<[u64; WORDS]>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(info[WORDS - 1])
 }
 
 /// Sets `TCP_CORK`.

@@ -18,6 +18,8 @@ enum {
 	SPIN_MAX_MS = 200,
 	/* A child that reads may sleep for good. */
 	READ_MS = 150,
+	/* How long the thread that executes a program may be gone, which is the process's first then. */
+	EXEC_MS = 500,
 };
 
 /* Of each step: behind which it ended on the kernel. -1: never. */
@@ -155,6 +157,8 @@ static int collect(struct ended *ended, int count)
 		if (state && state != 'Z' && state != 'X')
 			continue;
 		if (atomic_load(&actor->turn) == DONE)
+			continue;
+		if (line_is(actor->step, "exec") && now_us() - begun[i] < EXEC_MS * 1000LL)
 			continue;
 		ended[count].step = actor->step;
 		if (line_is(actor->step, "exit"))

@@ -6,8 +6,23 @@
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 
-/* A ring's number, above those of the program's descriptors. */
-enum { ENTRIES = 2, RING_LEAST = 800 };
+enum {
+	ENTRIES = 2,
+	/* Beyond the numbers that a program may use or have closed. */
+	RING_FROM = 700,
+};
+
+/* A ring, whose number is none that the program may mean: where rings are refused there is none. */
+static int set_up(struct io_uring_params *parameters)
+{
+	int low = (int)syscall(SYS_io_uring_setup, ENTRIES, parameters), high;
+
+	if (low < 0)
+		return -1;
+	high = (int)raw(SYS_fcntl, low, F_DUPFD_CLOEXEC, RING_FROM, 0, 0, 0);
+	raw(SYS_close, low, 0, 0, 0, 0, 0);
+	return high;
+}
 
 /* One operation in a ring of its own. False where rings are refused: the caller makes the plain
  * call then. */
@@ -19,16 +34,13 @@ bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t
 	struct io_uring_cqe *completion;
 	char *queue = MAP_FAILED, *entries = MAP_FAILED;
 	size_t queue_bytes, entries_bytes;
-	int ring = (int)syscall(SYS_io_uring_setup, ENTRIES, &parameters);
+	int ring = set_up(&parameters);
 	unsigned *tail;
 	long entered;
 	bool done = false;
 
 	if (ring < 0)
 		return false;
-	entered = raw(SYS_fcntl, ring, F_DUPFD_CLOEXEC, RING_LEAST, 0, 0, 0);
-	raw(SYS_close, ring, 0, 0, 0, 0, 0);
-	ring = (int)entered;
 	queue_bytes = parameters.cq_off.cqes + parameters.cq_entries * sizeof *completion;
 	if (queue_bytes < parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned))
 		queue_bytes = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);

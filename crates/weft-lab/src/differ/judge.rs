@@ -12,6 +12,8 @@ const REPEATS: usize = 3;
 const KERNEL_RUNS_PER_REPEAT: usize = 2;
 /// A hang, a crash or foreign bytes need not show each time, but more than once.
 const SEVERE_MIN: usize = 2;
+/// Longer than the list of any `wait` becomes full.
+const LONG_LIST: &str = "max=32";
 /// Lines that are shown before the first that differs, and from there on.
 const LINES_BEFORE: usize = 3;
 const LINES_AFTER: usize = 6;
@@ -19,8 +21,9 @@ const LINES_AFTER: usize = 6;
 /// What kind of difference it is, the worst last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// The same events of an epoll instance in each wait, in another order. `epoll_wait(2)`
-    /// promises none, and the kernel does not tell when bytes came by TCP.
+    /// The same events of an epoll instance in each wait, in another order, or other ones of them
+    /// where the list is too short for all. `epoll_wait(2)` promises no order, but that waits go
+    /// round, and the kernel does not tell when bytes came by TCP.
     Order,
     /// Another result.
     Result,
@@ -130,9 +133,54 @@ impl<'executor> Judge<'executor> {
             return Ok(Verdict::Nondeterministic);
         }
         let (class, weft) = worst;
-        let failure = Failure { class, times, runs: repeats + 1, kernel, weft };
+        let mut failure = Failure { class, times, runs: repeats + 1, kernel, weft };
+        if class == Class::Result && self.is_of_short_lists(steps, &failure)? {
+            failure.class = Class::Order;
+        }
         Ok(Verdict::Different(Box::new(failure)))
     }
+
+    /// Whether a program differs only by which events a wait has told whose list was too short for
+    /// all: the first difference beside the order is of a full list, and with longer lists there
+    /// is none.
+    fn is_of_short_lists(&self, steps: &[String], failure: &Failure) -> Result<bool> {
+        let pairs = failure.kernel.lines.iter().zip(&failure.weft.lines);
+        let first =
+            pairs.into_iter().find(|(kernel, weft)| sort_events(kernel) != sort_events(weft));
+        let is_full = first.is_some_and(|(kernel, weft)| {
+            let max = step_of(kernel).and_then(|step| max_of(steps.get(step)?));
+            max.is_some() && events_told(kernel) == max && events_told(weft) == max
+        });
+        if !is_full {
+            return Ok(false);
+        }
+        let longer: Vec<String> = steps.iter().map(|step| with_long_list(step)).collect();
+        let kernel = self.executor.run_on_kernel(&longer)?;
+        let weft = self.executor.run_on_weft(&longer, &kernel, self.late)?;
+        Ok(kernel == weft || classify(&kernel, &weft) == Class::Order)
+    }
+}
+
+/// The step that a line of what was observed is about.
+fn step_of(line: &str) -> Option<usize> {
+    let mut numbers = line.trim_start_matches('@').split_whitespace();
+    let end = numbers.next()?.parse().ok();
+    numbers.next().and_then(|step| step.parse().ok()).or(end)
+}
+
+/// How many events a wait has told.
+fn events_told(line: &str) -> Option<usize> {
+    line.rsplit_once("= ")?.1.parse().ok()
+}
+
+/// How many events a step has room for.
+fn max_of(step: &str) -> Option<usize> {
+    step.split(' ').find_map(|word| word.strip_prefix("max="))?.parse().ok()
+}
+
+fn with_long_list(step: &str) -> String {
+    let longer = |word| if str::starts_with(word, "max=") { LONG_LIST } else { word };
+    step.split(' ').map(longer).collect::<Vec<_>>().join(" ")
 }
 
 fn classify(kernel: &Observed, weft: &Observed) -> Class {
@@ -183,9 +231,7 @@ impl Failure {
     pub fn step(&self) -> Option<usize> {
         let at = self.first_difference();
         let line = self.kernel.lines.get(at).or_else(|| self.weft.lines.get(at))?;
-        let mut numbers = line.trim_start_matches('@').split_whitespace();
-        let end = numbers.next()?.parse().ok();
-        numbers.next().and_then(|step| step.parse().ok()).or(end)
+        step_of(line)
     }
 
     /// The operation that differed first.
@@ -237,5 +283,14 @@ mod tests {
         assert_eq!(class("@9 9 -> [4 in] = 1", "@9 9 -> [4 out] = 1"), Class::Result);
         // Of `poll` the place says which descriptor it is.
         assert_eq!(class("@9 9 -> [] [out] = 1", "@9 9 -> [out] [] = 1"), Class::Result);
+    }
+
+    #[test]
+    fn lists_are_made_long() {
+        assert_eq!(with_long_list("0 wait v2 max=2 timeout=5"), "0 wait v2 max=32 timeout=5");
+        assert_eq!(with_long_list("0 wait v2"), "0 wait v2");
+        assert_eq!(max_of("0 wait v2 max=2 timeout=5"), Some(2));
+        assert_eq!(events_told("@9 9 -> [4 in] [0 in] = 2"), Some(2));
+        assert_eq!(step_of("@9 8 -> [4 in] = 1"), Some(8));
     }
 }

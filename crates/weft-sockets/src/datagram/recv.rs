@@ -56,7 +56,7 @@ impl Datagram {
         if !keep && self.receives.load(Ordering::Relaxed) == 0 {
             self.receives.store(1, Ordering::Relaxed);
         }
-        if !self.is_kernels_turn()
+        if !self.is_kernels_turn(inbox)
             && let Some(arrival) = self.take(fd, inbox, buffers, keep)
         {
             return Received::Memory(arrival);
@@ -74,7 +74,7 @@ impl Datagram {
         let mut ask = dont_wait
             || opens
             || self.memory_turns.load(Ordering::Relaxed) == 0
-            || self.is_kernels_turn()
+            || self.is_kernels_turn(inbox)
             || (dozes && self.is_kernel_doubtful(&wait));
         let mut waited = false;
         loop {
@@ -164,9 +164,10 @@ impl Datagram {
         Dozes::is_kernel_doubtful(asked, wait.began())
     }
 
-    /// Whether the kernel has to be asked before something is taken from the inbox.
+    /// Whether the kernel has to be asked before something is taken from the inbox: for what it
+    /// took before that was opened. What it takes since a sender has shut it is behind that.
     fn is_kernel_first(&self, inbox: &Inbox) -> bool {
-        self.kernel_first.load(Ordering::Relaxed) != 0 && !inbox.is_empty()
+        self.kernel_first.load(Ordering::Relaxed) != 0 && !inbox.is_empty() && !inbox.is_shut()
     }
 
     /// Sleeps in the kernel, as the program has asked it to, unless something is there.
@@ -243,10 +244,12 @@ impl Datagram {
         Some(received)
     }
 
-    fn is_kernels_turn(&self) -> bool {
+    fn is_kernels_turn(&self, inbox: &Inbox) -> bool {
         match self.peeked.load(Ordering::Relaxed) {
             peeked::MEMORY => false,
             peeked::KERNEL => true,
+            // What the kernel takes since a sender has shut the inbox is behind what that has.
+            _ if inbox.is_shut() => false,
             _ => {
                 self.kernel_first.load(Ordering::Relaxed) != 0
                     || self.memory_turns.load(Ordering::Relaxed) >= MEMORY_TURNS_MAX

@@ -136,6 +136,7 @@ impl Watches {
     pub(super) fn fall_back(&mut self, epoll: RawFd, reach: Reach) {
         self.reach = reach;
         self.close_pipe(epoll);
+        let emptied = self.empty(epoll);
         for place in 0..self.places.len() {
             let Some(watch) = &mut self.places[place] else { continue };
             if watch.is_detached {
@@ -150,6 +151,9 @@ impl Watches {
                 watch.remove_doorbell(epoll, &mut self.names);
             }
             self.give_to_kernel(epoll, place);
+        }
+        if let Some(emptied) = emptied {
+            self.refill(epoll, emptied);
         }
     }
 

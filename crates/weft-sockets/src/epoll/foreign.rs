@@ -41,11 +41,11 @@ pub(super) fn note(events: u32) -> u32 {
 
 /// A socket in an instance, as the kernel tells.
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// Its descriptor in the process that has registered it.
-    fd: RawFd,
-    events: u32,
-    data: u64,
+    pub(super) fd: RawFd,
+    pub(super) events: u32,
+    pub(super) data: u64,
     inode: u64,
 }
 
@@ -86,14 +86,14 @@ impl Entry {
         self.events & IS_ANNOUNCED != 0 || is_spent
     }
 
-    fn register(&self, epoll: RawFd, events: u32) {
+    pub(super) fn register(&self, epoll: RawFd, events: u32) {
         let event = epoll_event { events, u64: self.data };
         kernel_control(epoll, libc::EPOLL_CTL_MOD, self.fd, Some(event));
     }
 }
 
 /// All that the kernel has in an instance; nothing where it does not tell.
-fn entries(epoll: RawFd) -> Vec<Entry> {
+pub(super) fn entries(epoll: RawFd) -> Vec<Entry> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{epoll}")).unwrap_or_default();
     text.lines().filter_map(Entry::parse).collect()
 }
@@ -105,30 +105,41 @@ impl Watches {
         let entries = entries(epoll);
         for place in 0..self.places.len() {
             let Some(watch) = self.places[place].as_mut() else { continue };
-            if entries.is_empty() || watch.is_orphan || watch.is_detached {
+            if entries.is_empty() || watch.is_orphan {
                 continue;
             }
-            let Some(entry) = entries.iter().find(|it| it.fd == watch.fd) else {
-                let fd = watch.fd;
+            let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
+            let entry = entries.iter().find(|it| it.fd == fd);
+            // What the program has deleted here another process may have added.
+            // Before a fork, what the program changes is not noted each time.
+            let is_old = |it: &Entry| it.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES;
+            let is_left = |it: &&Entry| {
+                it.data == data && (is_old(it) || it.asked() & !(MODES | ERR_HUP) == 0)
+            };
+            let is_detached = watch.is_detached;
+            let Some(entry) = entry.filter(|it| !is_detached || is_left(it)) else {
                 self.remove(place);
                 self.names.remove(fd);
                 continue;
             };
-            let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
+            if is_detached {
+                continue;
+            }
             if entry.data != data {
                 watch.data = entry.data;
                 self.names.add(fd, entry.data);
             }
-            // Before a fork, what the program changes is not noted each time.
-            let is_own =
-                entry.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES && mask & IS_CHANGES != 0;
+            let is_own = is_old(entry) && mask & IS_CHANGES != 0;
             let has_changed = (entry.events ^ mask) & !(ERR_HUP | WRITE_NORMAL) != 0;
             if has_changed
                 && !is_own
                 && let Some(watch) = self.places[place].as_mut()
             {
                 let asked = entry.asked();
+                // By a registration for the same another process has only given it to the kernel.
+                let seen = watch.seen.filter(|_| asked & !ERR_HUP == watch.events & !ERR_HUP);
                 watch.wait_for(epoll_event { events: asked, u64: entry.data });
+                watch.seen = seen;
                 watch.is_disabled = asked & ONESHOT != 0 && asked & !MODES == 0;
                 watch.set_registered(Registered::Whole);
                 watch.is_woken = entry.asked() != entry.events; // It is to be registered again.

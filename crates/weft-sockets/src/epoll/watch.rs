@@ -84,6 +84,7 @@ impl Watch {
             seen: None,
             come: 0,
             quiet: None,
+            echo: None,
             queued_at: 0,
             is_queued: false,
             round: 0,
@@ -104,6 +105,7 @@ impl Watch {
         self.is_detached = false;
         self.seen = None;
         self.quiet = None;
+        self.echo = None;
         self.pending = 0;
     }
 
@@ -281,7 +283,16 @@ impl Watch {
                 return;
             }
             // It has left memory. What the kernel has told of it was taken for a wakeup.
-            if ours & OUT == 0 { Registered::Whole } else { Registered::WithoutRoom }
+            let all = if ours & OUT == 0 { Registered::Whole } else { Registered::WithoutRoom };
+            self.is_woken = false;
+            return self.register_if_known(epoll, all);
+        } else if ours & OUT == 0 && self.registered == Registered::WithoutRoom {
+            // Room is the kernel's again, which has been asked already in this wait.
+            self.register_if_known(epoll, Registered::Whole);
+            if self.events & EDGE == 0 && is_writable(self.fd) {
+                self.pending |= OUT;
+            }
+            return;
         } else {
             if ours & IN == 0 || ours & OUT == 0 {
                 return; // If TCP still carries everything the kernel tells.
@@ -373,9 +384,14 @@ impl Watch {
         const BYTES: u32 =
             (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI).cast_unsigned() | IN;
         let come = if self.events & BYTES != 0 { come } else { 0 };
+        (come, self.ends_seen(stream))
+    }
+
+    /// What is known of the end. Behind an end of the stream the peer has shut down, asked or not.
+    pub(super) fn ends_seen(&self, stream: &Stream) -> u32 {
         let ended = stream.ended() | self.hung;
         let shut = if ended & (IN | RDHUP) != 0 { IN | RDHUP } else { 0 };
-        (come, ended | shut)
+        ended | shut
     }
 
     /// The kernel itself has told the program while the connection was not carried by memory.
@@ -384,7 +400,10 @@ impl Watch {
         self.round = round;
         self.quiet = None;
         if self.events & EDGE != 0 {
-            self.seen = Some((0, 0));
+            self.seen = Some(match &*self.socket {
+                Kind::Stream(stream) => (0, self.ends_seen(stream)),
+                Kind::Datagram(_) | Kind::Epoll(_) => (0, 0),
+            });
         }
     }
 

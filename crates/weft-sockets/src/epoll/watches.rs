@@ -167,6 +167,10 @@ impl Watches {
         if watch.is_kernels {
             return self.translate_kernels(epoll, place, event, round);
         }
+        if watch.is_echo() && !watch.is_detached && !watch.is_woken {
+            return None;
+        }
+        watch.note_ends();
         let Kind::Stream(stream) = &*watch.socket else {
             return self.translate_of_datagrams(epoll, place, event, round);
         };
@@ -217,7 +221,7 @@ impl Watches {
         if watch.registered != Registered::Changes {
             let is_room = !watch.is_disabled && event.events & ours & OUT != 0;
             if watch.registered == Registered::Whole && is_room {
-                watch.register(epoll, Registered::WithoutRoom);
+                watch.register_known(epoll, Registered::WithoutRoom);
             } else if was_woken {
                 watch.register_again(epoll);
             }
@@ -244,8 +248,14 @@ impl Watches {
         {
             end.hush(borrow(watch.fd));
         }
+        if watch.is_echo() || (watch.is_disabled && !is_shared) {
+            self.forget_if_over(place);
+            return None;
+        }
         if watch.holds_something() && !watch.has_more_to_tell(event.events) {
-            let rest = event.events & (watch.events | ERR_HUP) & !IN;
+            // The rings tell what they have; an edge of what the kernel has behind that is its own.
+            let kept = if watch.has_bytes_behind() { u32::MAX } else { !IN };
+            let rest = event.events & (watch.events | ERR_HUP) & kept;
             watch.keep_pending(rest, round);
             self.start_polling(place);
             return None;
@@ -268,8 +278,12 @@ impl Watches {
         (told.events != 0).then_some(told)
     }
 
-    /// A socket that has left memory, of which nothing is to be read there, is the kernel's alone.
+    /// A socket that has left memory, of which nothing is to be read there, is the kernel's alone,
+    /// unless what the kernel has told of it may still be on its way to a thread that sleeps.
     pub(super) fn forget_if_over(&mut self, place: usize) {
+        if self.sleep.is_anyone_asleep() {
+            return;
+        }
         let is_over = |it: &Watch| {
             let has_link = match &*it.socket {
                 Kind::Stream(stream) => stream.link().is_some(),

@@ -235,6 +235,7 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
         _ => return None,
     };
     let end = stream.link()?;
+    end.hush_if_left(borrow(fd));
     match request {
         libc::FIONREAD => end.all_unread(borrow(fd)),
         // Urgent bytes come over TCP, behind what the rings have.

@@ -8,12 +8,12 @@ use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
 use super::data::{Taken, deliver, deliver_datagram, is_nowhere, length, receive, take_datagram};
 use super::rights;
-use crate::address;
 use crate::datagram::Received;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::table::{self, Kind};
 use crate::ways::leave;
+use crate::{address, errno};
 
 /// Whether what a message carries beside its bytes is nothing to a TCP socket. If it is something,
 /// such as a time stamp to be made, or is malformed, only the kernel can do that: the connection
@@ -197,7 +197,16 @@ unsafe extern "C-unwind" fn recvmmsg(
         let timeout = unsafe { timeout.read() };
         Some(crate::wait::now().saturating_add(super::ready::nanoseconds(timeout)))
     };
-    let is_stream = table::find(fd).is_some_and(|held| matches!(*held, Kind::Stream(_)));
+    let mut is_stream = false;
+    if let Some(Kind::Stream(stream)) = table::find(fd).as_deref() {
+        is_stream = true;
+        // The kernel tells an error before it receives anything (do_recvmmsg).
+        if flags & libc::MSG_ERRQUEUE == 0
+            && let Some(error) = stream.pending_error(fd)
+        {
+            return errno::fail(error);
+        }
+    }
     let mut done = 0;
     let mut flags = flags;
     while done < count.min(1024) {

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use weft_stream::Carrier;
 
 use super::{Stream, borrow};
@@ -89,6 +90,14 @@ impl Stream {
     /// The same; `true` once.
     pub(crate) fn take_full(&self) -> bool {
         self.is_full() && self.full.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// An error that the program is to be told now, once (`SO_ERROR`).
+    pub(crate) fn pending_error(&self, fd: RawFd) -> Option<Errno> {
+        let of_the_kernel = || sockopt::socket_error(borrow(fd)).ok()?.err();
+        let error = self.take_error().or_else(of_the_kernel)?;
+        self.error_told(error.raw_os_error());
+        Some(error)
     }
 
     /// How many of those that watch it wait for a bell.

@@ -1,13 +1,14 @@
 //! Sending, and waiting for room.
 
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::Carrier;
-use weft_sys::Buffers;
+use weft_stream::{Carrier, End};
 use weft_sys::calls::{Sharing, futex_wait, poll, socket_timeout};
+use weft_sys::{Buffers, time_stamp};
 
 use super::far;
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
@@ -20,6 +21,8 @@ use crate::{process, settings, wait};
 
 /// How long a writer sleeps while too much is under way to another host.
 const FAR_NAP_NS: u64 = 100_000;
+/// Time stamps between two questions to the kernel whether a peer was killed: some 50 us.
+const ASK_STAMPS: u64 = 1 << 17;
 
 impl Stream {
     /// Sends as `sendmsg(2)` does. `None`: the kernel is to do it.
@@ -102,7 +105,10 @@ impl Stream {
                         other => other.map(|(sent, _)| sent),
                     }
                 }
-                By::End(end) => end.try_send(borrow(fd), rest, flags),
+                By::End(end) => {
+                    self.notice_killed_peer(end, fd);
+                    end.try_send(borrow(fd), rest, flags)
+                }
                 By::Far(far) => far.try_send(borrow(fd), rest, flags),
                 By::Counted => self.send_counted(fd, rest, flags),
             };
@@ -132,6 +138,22 @@ impl Stream {
                     return Some(Ok(done));
                 }
                 Err(errno) => return Some(Err(errno)),
+            }
+        }
+    }
+
+    /// A peer that was killed has not said so, and reads nothing more. So while something is
+    /// unread the kernel is asked now and then.
+    #[inline]
+    fn notice_killed_peer(&self, end: &End, fd: RawFd) {
+        if end.unsent() == 0 {
+            return;
+        }
+        let now = time_stamp();
+        if now.wrapping_sub(self.asked_out.load(Ordering::Relaxed)) >= ASK_STAMPS {
+            self.asked_out.store(now, Ordering::Relaxed);
+            if end.carrier_out() == Carrier::Memory && is_hung_up(fd) {
+                end.hang_up_unread(borrow(fd));
             }
         }
     }

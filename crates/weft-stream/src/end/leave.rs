@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use weft_sys::SharedGuard;
 
 use super::bells::{AT_ONCE, Heard};
-use super::{Carrier, End};
+use super::{BELL, Carrier, End};
 use crate::flow::Queue;
 use crate::kernel::Kernel;
 use crate::reason::Reason;
@@ -181,13 +181,26 @@ impl<K: Kernel> End<K> {
         }
     }
 
+    /// The same where the peer has left something unread: it was killed, and by what was sent since
+    /// TCP would have found the connection reset.
+    pub fn hang_up_unread(&self, socket: K::Socket<'_>) {
+        self.hang_up();
+        if self.is_peer_gone() {
+            let _ = K::put(socket, &BELL); // Nobody is there to receive it.
+        }
+    }
+
     /// Takes the bells that have come, before the socket is closed or goes to somebody who would
     /// take them for data: the kernel resets a connection that is closed with bytes unread.
     pub fn hush(&self, socket: K::Socket<'_>) {
         if self.has_switched_in()
             && let Some(_held) = Self::lock(self.rx.words().reader_lock)
         {
-            while let Ok(Heard::Bells(_)) = self.take_bells(socket) {}
+            // Who has left rings no more, and the kernel's error is the program's to hear.
+            let may_be_rung = || self.bells_left() > 0 || !self.has_left();
+            while may_be_rung()
+                && let Ok(Heard::Bells(_)) = self.take_bells(socket)
+            {}
         }
     }
 }

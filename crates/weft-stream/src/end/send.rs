@@ -204,6 +204,9 @@ impl<K: Kernel> End<K> {
         if self.own.shut_write.load(Ordering::Relaxed) != 0 {
             return false; // The kernel sends nothing any more: see `can_be_rung`.
         }
+        if self.peer.refs.load(Ordering::Acquire) == 0 {
+            return false; // Nobody is there to be woken, and the kernel would reset the connection.
+        }
         if !self.peer.waits().claim_bell() {
             return false; // The last one is still to be heard.
         }

@@ -1,0 +1,253 @@
+//! What the kernel would tell again when an instance becomes its own.
+//!
+//! Of a socket that is registered otherwise the kernel tells at once what there is. To a program
+//! that waits for edges, or for one event, and knows of it, that would be an edge that never was.
+//! So the kernel's list of what is ready is emptied before the change, and once more behind it:
+//! what the program does not know is put back, in the same way, and the rest is not.
+
+use std::os::fd::{BorrowedFd, RawFd};
+
+use libc::epoll_event;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::ioctl_fionread;
+use rustix::time::Timespec;
+use weft_stream::Carrier;
+use weft_sys::calls::{is_ready, poll, take_events, tcp_received};
+
+use super::foreign::{self, Entry};
+use super::{
+    EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches, kernel_control,
+};
+use crate::link::Link;
+use crate::stream::borrow;
+use crate::table::Kind;
+use crate::{errno, process};
+
+/// An instance with more in it is not looked through.
+const ENTRIES_MAX: usize = 4_096;
+
+/// What has come to a socket: if it is the same later nothing has come between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    received: u64,
+    ends: u32,
+}
+
+impl State {
+    pub(super) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
+        Some(Self { received: tcp_received(fd).ok()?, ends: ends(fd) })
+    }
+}
+
+/// What the kernel says of a socket's end, as bits of epoll's.
+pub(super) fn ends(fd: BorrowedFd<'_>) -> u32 {
+    let mut set = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = poll(&mut set, Some(&now));
+    u32::from(set[0].revents().bits()) & (RDHUP | ERR_HUP)
+}
+
+/// A socket of which the program knows all that there is.
+#[derive(Debug)]
+struct Known {
+    place: usize,
+    fd: RawFd,
+    data: u64,
+    /// `None`: it waits for nothing any more.
+    state: Option<State>,
+}
+
+/// An instance whose list the kernel has emptied.
+#[derive(Debug)]
+pub(super) struct Emptied {
+    entries: Vec<Entry>,
+    /// What the program waits for of sockets of ours.
+    asked: Vec<(RawFd, u32)>,
+    /// Data of what is to be told.
+    due: Vec<u64>,
+    known: Vec<Known>,
+}
+
+impl Watches {
+    /// Empties the kernel's list, before what it is asked for changes. `None`: nothing would be
+    /// told again, or not everything could be put back.
+    pub(super) fn empty(&mut self, epoll: RawFd) -> Option<Emptied> {
+        let may_know = |it: &&Watch| !it.is_detached && (it.seen.is_some() || it.is_disabled);
+        let places: Vec<usize> =
+            self.places.iter().flatten().filter(may_know).map(|watch| watch.place).collect();
+        if places.is_empty() || process::is_borrowed() {
+            return None;
+        }
+        let entries = foreign::entries(epoll);
+        if entries.len() > ENTRIES_MAX || !entries.iter().all(|entry| can_put_back(epoll, entry)) {
+            return None;
+        }
+        let states: Vec<Option<State>> = places
+            .iter()
+            .map(|&place| State::of(borrow(self.places[place].as_ref()?.fd)))
+            .collect();
+        let events = take_all(epoll, entries.len());
+        for event in &events {
+            if let Some(place) = self.names.fd(event.u64).and_then(|fd| self.by_fd.get(&fd)) {
+                self.places[*place].iter_mut().for_each(|watch| watch.hear(event.events));
+            }
+        }
+        let is_heard = |data: u64| events.iter().any(|event| event.u64 == data);
+        let known = places.into_iter().zip(states).filter_map(|(place, state)| {
+            let watch = self.places[place].as_mut()?;
+            let (fd, data) = (watch.fd, watch.data);
+            let known = Known { place, fd, data, state };
+            if watch.is_disabled {
+                return Some(Known { state: None, ..known });
+            }
+            let is_heard = is_heard(data) && !watch.is_echo();
+            (state.is_some() && watch.knows_all(is_heard)).then_some(known)
+        });
+        let known = known.collect();
+        let watches = self.places.iter().flatten();
+        let asked = watches.map(|watch| (watch.fd, watch.asked())).collect();
+        let due = events.iter().map(|event| event.u64).collect();
+        Some(Emptied { entries, asked, due, known })
+    }
+
+    /// Puts back what is to be told, after the change. One-shots that have been told are had told
+    /// once more: only so the kernel asks for nothing more of them, not even for errors.
+    pub(super) fn refill(&mut self, epoll: RawFd, emptied: Emptied) {
+        let Emptied { entries, asked, mut due, known } = emptied;
+        let spent: Vec<&Known> = known.iter().filter(|it| it.state.is_none()).collect();
+        let alone = !self.is_exposed && !self.sleep.is_anyone_asleep();
+        for it in spent.iter().filter(|_| alone) {
+            register(epoll, it, IN | OUT | ONESHOT);
+        }
+        let events = take_all(epoll, entries.len());
+        let told: Vec<u64> = events.iter().map(|event| event.u64).collect();
+        for it in spent.iter().filter(|it| alone && !told.contains(&it.data)) {
+            register(epoll, it, ONESHOT);
+        }
+        due.extend(&told);
+        due.dedup();
+        for it in &known {
+            let is_same = |state| State::of(borrow(it.fd)) == Some(state);
+            if it.state.is_none_or(is_same) {
+                due.retain(|&data| data != it.data);
+                // A thread that sleeps may have taken it.
+                let is_taken = self.sleep.is_anyone_asleep() && !told.contains(&it.data);
+                if let Some(watch) = self.places[it.place].as_mut() {
+                    watch.echo = it.state.filter(|_| is_taken && watch.is_ready_by_kernel());
+                }
+            }
+        }
+        for entry in entries.iter().filter(|entry| due.contains(&entry.data)) {
+            let ours = self.by_fd.get(&entry.fd).and_then(|&place| self.places[place].as_ref());
+            let was_ours = asked.iter().find(|(fd, _)| *fd == entry.fd);
+            match (ours, was_ours) {
+                (Some(watch), _) => watch.register_again(epoll),
+                (None, Some(&(_, asked))) => entry.register(epoll, asked),
+                (None, None) if entry.events & (EDGE | ONESHOT) != 0 => {
+                    entry.register(epoll, entry.events);
+                }
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+fn register(epoll: RawFd, known: &Known, events: u32) {
+    let event = epoll_event { events, u64: known.data };
+    kernel_control(epoll, libc::EPOLL_CTL_MOD, known.fd, Some(event));
+}
+
+/// Whether what the kernel tells of an entry is told again anyhow, or can be put back.
+fn can_put_back(epoll: RawFd, entry: &Entry) -> bool {
+    if entry.events & (EDGE | ONESHOT) == 0 {
+        return true;
+    }
+    if entry.events & EXCLUSIVE != 0 {
+        return false; // It cannot be changed.
+    }
+    let event = epoll_event { events: 0, u64: entry.data };
+    if kernel_control(epoll, libc::EPOLL_CTL_ADD, entry.fd, Some(event)) == 0 {
+        // It is another file.
+        kernel_control(epoll, libc::EPOLL_CTL_DEL, entry.fd, None);
+        return false;
+    }
+    errno::get() == libc::EEXIST
+}
+
+/// All that the kernel has to tell, of each entry once.
+fn take_all(epoll: RawFd, entries: usize) -> Vec<epoll_event> {
+    let mut events = vec![epoll_event { events: 0, u64: 0 }; entries.max(1)];
+    let found = take_events(borrow(epoll), &mut events).unwrap_or(0);
+    events.truncate(found);
+    events
+}
+
+impl Watch {
+    /// The kernel has told this of a socket.
+    fn hear(&mut self, events: u32) {
+        if let Kind::Stream(stream) = &*self.socket
+            && let Some(end) = stream.link()
+            && end.carrier_in() == Carrier::Memory
+        {
+            stream.settle(self.fd, events);
+            self.hung |= events & (RDHUP | ERR_HUP);
+        }
+    }
+
+    /// Whether the program has been told of all that there is. The kernel may have told of
+    /// something: a wakeup, if nothing is left of it.
+    fn knows_all(&self, is_heard: bool) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        self.is_edge_told() && !stream.is_full() && (!is_heard || self.has_nothing_new())
+    }
+
+    /// Whether the kernel has no bytes for the program, and no end that it does not know.
+    fn has_nothing_new(&self) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        ioctl_fionread(borrow(self.fd)).is_ok_and(|unread| unread == 0)
+            && ends(borrow(self.fd)) & !self.ends_seen(stream) == 0
+    }
+
+    /// Whether bytes have come to the kernel's socket for a program that waits for edges. Wakeups
+    /// have been taken.
+    pub(super) fn has_bytes_behind(&self) -> bool {
+        self.events & EDGE != 0 && ioctl_fionread(borrow(self.fd)).is_ok_and(|unread| unread > 0)
+    }
+
+    /// Asks the kernel for something else. The program knows what there is, at the latest when it
+    /// is told what the kernel has just reported, and is not to be told of it again.
+    pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {
+        let state = if self.events & EDGE != 0 { State::of(borrow(self.fd)) } else { None };
+        self.register(epoll, registered);
+        self.echo = state.filter(|_| self.is_ready_by_kernel());
+    }
+
+    /// The same, if the program has been told of all that there is.
+    pub(super) fn register_if_known(&mut self, epoll: RawFd, registered: Registered) {
+        let is_told = self.events & EDGE != 0 && self.seen.is_some();
+        let state = if is_told { State::of(borrow(self.fd)) } else { None };
+        let is_known = state.is_some() && self.knows_all(true);
+        self.register(epoll, registered);
+        self.echo = state.filter(|_| is_known && self.is_ready_by_kernel());
+    }
+
+    /// The program is about to be told what the kernel has reported: an end that is there by then
+    /// is told with it.
+    pub(super) fn note_ends(&mut self) {
+        let Kind::Stream(stream) = &*self.socket else { return };
+        let may_end = |end: Link<'_>| end.carrier_in() == Carrier::Tcp && end.is_ending();
+        if self.events & EDGE != 0 && stream.link().is_none_or(may_end) {
+            self.hung |= ends(borrow(self.fd));
+        }
+    }
+
+    /// Whether the kernel has something to tell, as it has been asked.
+    fn is_ready_by_kernel(&self) -> bool {
+        is_ready(borrow(self.fd), PollFlags::from_bits_truncate(self.mask() as u16))
+    }
+
+    /// Whether an event is only what a change of the registration has had the kernel tell again.
+    pub(super) fn is_echo(&mut self) -> bool {
+        self.echo.take().is_some_and(|state| State::of(borrow(self.fd)) == Some(state))
+    }
+}
