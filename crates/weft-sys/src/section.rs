@@ -28,8 +28,9 @@ struct Thread {
     deferred: Cell<Option<Deferred>>,
     /// Whether there is one.
     is_deferred: Cell<bool>,
-    /// Handlers that the thread has run.
+    /// Handlers that the thread has run, and those of them that do not have calls made again.
     handled: Cell<u64>,
+    ending: Cell<u64>,
 }
 
 /// A signal whose handler has been put off.
@@ -50,6 +51,7 @@ thread_local! {
             deferred: Cell::new(None),
             is_deferred: Cell::new(false),
             handled: Cell::new(0),
+            ending: Cell::new(0),
         }
     };
 }
@@ -164,28 +166,42 @@ pub unsafe fn defer(signal: c_int, info: Option<&siginfo_t>, context: *mut ucont
     })
 }
 
-/// The calling thread is about to run a handler of the program's.
-pub fn note_handled() {
-    THREAD.with(|thread| thread.handled.set(thread.handled.get() + 1));
+/// The calling thread is about to run a handler of the program's, upon which the kernel makes
+/// interrupted calls again (`SA_RESTART`) or not.
+pub fn note_handled(restarts: bool) {
+    THREAD.with(|thread| {
+        thread.handled.set(thread.handled.get() + 1);
+        thread.ending.set(thread.ending.get() + u64::from(!restarts));
+    });
 }
 
 /// The handlers that the calling thread had run at some time.
 #[derive(Clone, Copy, Debug)]
-pub struct Handled(u64);
+pub struct Handled {
+    all: u64,
+    ending: u64,
+}
 
 impl Handled {
     /// Up to now.
     #[must_use]
     #[inline]
     pub fn so_far() -> Self {
-        Self(THREAD.with(|thread| thread.handled.get()))
+        THREAD.with(|thread| Self { all: thread.handled.get(), ending: thread.ending.get() })
+    }
+
+    /// Whether one of those that it has run since does not have calls made again.
+    #[must_use]
+    #[inline]
+    pub fn ends_calls_now(self) -> bool {
+        Self::so_far().ending != self.ending
     }
 
     /// Whether the thread has run one since: a call that began then has been interrupted.
     #[must_use]
     #[inline]
     pub fn is_more_now(self) -> bool {
-        Self::so_far().0 != self.0
+        Self::so_far().all != self.all
     }
 }
 

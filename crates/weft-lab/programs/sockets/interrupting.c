@@ -65,6 +65,27 @@ CASE(signal_in_receive)
 	finish(pair->b);
 }
 
+/* The first part is there when the signal comes, or has just been taken: it is the result. */
+CASE(signal_behind_the_first_part)
+{
+	for (int restart = 0; restart < 2; restart++) {
+		ON(pair->b, do_catch, .flags = restart);
+		for (int i = 0; i < 10; i++) {
+			BEGIN(pair->b, do_recv, .size = 10, .flags = MSG_WAITALL);
+			ON(pair->a, do_send, .text = "part");
+			send_signal(pair->b);
+			finish(pair->b);
+		}
+	}
+	/* One that comes before it has the call made again. */
+	BEGIN(pair->b, do_recv, .size = 10, .flags = MSG_WAITALL);
+	send_signal(pair->b);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "all");
+	ON(pair->a, do_send, .text = " of it.");
+	finish(pair->b);
+}
+
 CASE(signal_in_poll)
 {
 	for (int restart = 0; restart < 2; restart++) {

@@ -35,7 +35,12 @@ const TAKES_INFO: u64 = 1 << 63;
 /// It was set with `SA_RESETHAND`, which the kernel has not been told: a handler that is put off
 /// would be gone when its signal comes again.
 const IS_ONCE: u64 = 1 << 62;
-const FLAGS: u64 = TAKES_INFO | IS_ONCE;
+/// It was set with `SA_RESTART`.
+const RESTARTS: u64 = 1 << 61;
+const FLAGS: u64 = TAKES_INFO | IS_ONCE | RESTARTS;
+
+/// Signals for which `signal(3)` does not set it, a bit each: `siginterrupt(3)` has said so.
+static INTERRUPT: AtomicU64 = AtomicU64::new(0);
 
 /// One handler at a time is set.
 static SETTING: SignalLock<()> = SignalLock::new(());
@@ -50,7 +55,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     if unsafe { weft_sys::defer(signal, known, context.cast()) } {
         return;
     }
-    weft_sys::note_handled();
+    weft_sys::note_handled(kept & RESTARTS != 0);
     if kept & IS_ONCE != 0 {
         let before = errno::get();
         SIGNAL.set(signal, libc::SIG_DFL);
@@ -135,7 +140,9 @@ unsafe extern "C-unwind" fn sigaction(
         None => (programs(signal), call(action)),
         Some(&(mut action)) => {
             let flag = |bit: c_int, flag| if action.sa_flags & bit != 0 { flag } else { 0 };
-            let flags = flag(libc::SA_SIGINFO, TAKES_INFO) | flag(libc::SA_RESETHAND, IS_ONCE);
+            let flags = flag(libc::SA_SIGINFO, TAKES_INFO)
+                | flag(libc::SA_RESETHAND, IS_ONCE)
+                | flag(libc::SA_RESTART, RESTARTS);
             replace(signal, action.sa_sigaction, flags, |handler| {
                 if handler != action.sa_sigaction {
                     action.sa_sigaction = handler;
@@ -159,21 +166,40 @@ unsafe extern "C-unwind" fn sigaction(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+    let alone = SETTING.lock();
     let done = next!(siginterrupt(signal: c_int, interrupts: c_int) -> c_int);
+    if done == 0 {
+        let kept = usize::try_from(signal).ok().and_then(|index| HANDLERS.get(index));
+        let bit = 1_u64.checked_shl(signal.cast_unsigned()).unwrap_or(0);
+        if interrupts == 0 {
+            INTERRUPT.fetch_and(!bit, Ordering::AcqRel);
+            kept.map(|kept| kept.fetch_or(RESTARTS, Ordering::AcqRel));
+        } else {
+            INTERRUPT.fetch_or(bit, Ordering::AcqRel);
+            kept.map(|kept| kept.fetch_and(!RESTARTS, Ordering::AcqRel));
+        }
+    }
     process::handlers_changed();
+    let after = errno::get();
+    drop(alone);
+    errno::set_raw(after);
     done
 }
 
 /// A function of the next library's that sets a handler in the manner of `signal(2)`.
-struct Setter(Next);
+struct Setter {
+    next: Next,
+    /// Whether it has calls made again.
+    restarts: bool,
+}
 
-static SIGNAL: Setter = Setter(Next::new(c"signal"));
+static SIGNAL: Setter = Setter { next: Next::new(c"signal"), restarts: true };
 
 impl Setter {
     fn set(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
         type Set = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
         // SAFETY: NULL is `None`, and what is found by these names has this signature.
-        let next = unsafe { std::mem::transmute::<*mut c_void, Option<Set>>(self.0.address()) };
+        let next = unsafe { std::mem::transmute::<*mut c_void, Option<Set>>(self.next.address()) };
         // SAFETY: the program's own arguments, or ours in the place of its handler.
         next.map_or(libc::SIG_ERR, |next| unsafe { next(signal, handler) })
     }
@@ -183,7 +209,10 @@ impl Setter {
         if signal == libc::SIGSYS {
             return set_simply(signal, handler, libc::SA_RESTART);
         }
-        let (before, old) = replace(signal, handler, 0, |handler| {
+        let interrupts =
+            INTERRUPT.load(Ordering::Acquire) >> (signal.cast_unsigned() % 64) & 1 != 0;
+        let flags = if self.restarts && !interrupts { RESTARTS } else { 0 };
+        let (before, old) = replace(signal, handler, flags, |handler| {
             let old = self.set(signal, handler);
             (old, old == libc::SIG_ERR)
         });
@@ -192,18 +221,18 @@ impl Setter {
 }
 
 macro_rules! set {
-    ($name:ident, $c_name:literal) => {
+    ($name:ident, $c_name:literal, $restarts:literal) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            static NEXT: Setter = Setter(Next::new($c_name));
+            static NEXT: Setter = Setter { next: Next::new($c_name), restarts: $restarts };
             NEXT.replace(signal, handler)
         }
     };
 }
-set!(signal, c"signal");
-set!(bsd_signal, c"bsd_signal");
-set!(ssignal, c"ssignal");
-set!(sigset, c"sigset");
+set!(signal, c"signal", true);
+set!(bsd_signal, c"bsd_signal", true);
+set!(ssignal, c"ssignal", true);
+set!(sigset, c"sigset", false);
 
 /// Sets a handler for one signal, which another one may interrupt, as `sysv_signal(3)` does.
 fn set_once(signal: c_int, handler: sighandler_t) -> sighandler_t {

@@ -8,12 +8,12 @@ use std::io::IoSliceMut;
 
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
 use weft_sys::Buffers;
-use weft_sys::calls::poll;
+use weft_sys::calls::{file_flags, poll};
 
 use super::data::is_nowhere;
 use crate::errno;
@@ -26,9 +26,11 @@ use crate::ways::leave;
 /// Bytes that are copied at once.
 const PIECE: usize = 64 << 10;
 
-/// Whether bytes to be sent on the socket go through the rings, or are to be counted.
+/// Whether bytes to be sent on the socket go through the rings, or are to be counted. The kernel
+/// refuses a file that is open for appending (do_splice_direct).
 fn is_ours_out(stream: &Stream, fd: c_int) -> bool {
     !matches!(stream.by(fd), By::Kernel)
+        && !file_flags(borrow(fd)).is_ok_and(|flags| flags.contains(OFlags::APPEND))
 }
 
 /// What `sendfile(2)` says of a file that has no places.

@@ -134,7 +134,8 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
-        let mut handled = Handled::so_far();
+        let wants_all = flags & libc::MSG_WAITALL != 0 && !keep;
+        let mut since = Since { handled: Handled::so_far(), has_part: false, wants_all };
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
@@ -153,13 +154,7 @@ impl Stream {
                         let look = !end.is_quiet() || self.is_time_to_ask();
                         end.try_recv(borrow(fd), rest, How { look, ..how })
                     } else {
-                        self.wait_and_recv(
-                            end,
-                            fd,
-                            rest,
-                            how,
-                            Since { handled, has_part: done > 0 },
-                        )
+                        self.wait_and_recv(end, fd, rest, how, &mut since)
                     }
                 }
                 other => other,
@@ -175,11 +170,8 @@ impl Stream {
                         }
                         continue;
                     }
-                    if done == 0 {
-                        // After a signal before the first part the call has been made again.
-                        handled = Handled::so_far();
-                    }
                     done += received;
+                    since.has_part = true;
                     if done >= buffers.len() {
                         return Ok(done);
                     }
@@ -236,7 +228,7 @@ impl Stream {
         fd: RawFd,
         buffers: Buffers<'_>,
         how: How,
-        since: Since,
+        since: &mut Since,
     ) -> Result<usize, Errno> {
         let has_part = since.has_part;
         let is_interrupted = || has_part || !process::handlers_restart();
@@ -247,7 +239,7 @@ impl Stream {
         // The kernel's own sleep knows which signal it was.
         let mut dozed = matches!(end, Link::There(_)) || process::do_handlers_differ();
         loop {
-            if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || end.unread() > 0) {
+            if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
                 match end.try_recv(borrow(fd), buffers, how) {
                     Err(Errno::AGAIN) => {} // Another thread was quicker.
                     other => {
@@ -258,14 +250,18 @@ impl Stream {
             }
             if !dozed && end.carrier_in() == Carrier::Memory {
                 dozed = true;
-                if end.doze(&doze_time(fd)) == Err(Errno::INTR) && is_interrupted() {
+                let dozes = end.doze(&doze_time(fd));
+                let finds = since.finds(end);
+                if dozes == Err(Errno::INTR) && !finds && is_interrupted() {
                     return Err(Errno::INTR);
                 }
-                match end.try_recv(borrow(fd), buffers, how) {
-                    Err(Errno::AGAIN) => {}
-                    other => {
-                        wait.end();
-                        return other;
+                if finds {
+                    match end.try_recv(borrow(fd), buffers, how) {
+                        Err(Errno::AGAIN) => {}
+                        other => {
+                            wait.end();
+                            return other;
+                        }
                     }
                 }
             }
@@ -276,7 +272,9 @@ impl Stream {
                 return Err(Errno::INTR);
             }
             let slept = match (received, end) {
-                (Err(Errno::AGAIN), Link::Here(_)) if has_part => sleep_for_more(fd),
+                (Err(Errno::AGAIN), Link::Here(_)) if has_part || since.begins_anew() => {
+                    sleep_for_more(fd)
+                }
                 (Err(Errno::AGAIN), Link::Here(_)) => sleep_for_bytes(fd),
                 (Err(Errno::AGAIN), Link::There(far)) => {
                     far::sleep(fd, far, PollFlags::IN, deadline)
@@ -288,7 +286,14 @@ impl Stream {
                 // The handler of a signal may have closed it, and the call is not made again.
                 return Err(if slept == Err(Errno::INTR) { Errno::INTR } else { errno });
             }
-            if slept == Err(Errno::INTR) && end.unread() == 0 {
+            // A handler that is not seen is believed to be as all others are.
+            let is_unseen = !since.handled.is_more_now();
+            if slept == Err(Errno::INTR) && !since.finds(end) {
+                let restarts = !is_unseen || process::handlers_restart();
+                if since.begins_anew() && restarts && !since.is_interrupted() && !has_time_limit(fd)
+                {
+                    continue;
+                }
                 return Err(Errno::INTR); // Before an end that its handler has brought about.
             }
             if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
@@ -323,14 +328,32 @@ struct Since {
     /// It has received a part of what it wants: a handled signal ends it whatever the handler says
     /// of restarting (tcp_recvmsg).
     has_part: bool,
+    /// It does not return before it has everything (`MSG_WAITALL`).
+    wants_all: bool,
 }
 
 impl Since {
     /// Whether a signal has been handled while the call looked, upon which the kernel's would have
-    /// ended. Where handlers differ it is not known which one it was.
+    /// ended.
     fn is_interrupted(self) -> bool {
-        let ends = || !process::handlers_restart() && !process::do_handlers_differ();
-        self.handled.is_more_now() && (self.has_part || ends())
+        if self.has_part { self.handled.is_more_now() } else { self.handled.ends_calls_now() }
+    }
+
+    /// Whether it is made again after a signal that is handled before anything has come. One that
+    /// comes behind the first part ends a call that wants all, so it has to know which of the two
+    /// came first, and does not leave it to the kernel to make it again.
+    fn begins_anew(self) -> bool {
+        self.wants_all && !self.has_part
+    }
+
+    /// Whether there is something in memory. If not, and the call begins anew after signals, those
+    /// that have been handled so far are past.
+    fn finds(&mut self, end: Link<'_>) -> bool {
+        let is_any = end.unread() > 0;
+        if !is_any && self.begins_anew() && !self.is_interrupted() {
+            self.handled = Handled::so_far();
+        }
+        is_any
     }
 }
 
@@ -355,6 +378,11 @@ fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
         0 => Err(Errno::AGAIN),
         _ => Ok(()),
     }
+}
+
+/// With which no call is made again (signal(7)).
+fn has_time_limit(fd: RawFd) -> bool {
+    matches!(socket_timeout(borrow(fd), sockopt::Timeout::Recv), Ok(Some(_)))
 }
 
 /// How long to sleep where only the peer can end it.
