@@ -57,6 +57,7 @@ fn tshark(file: &Path, filter: &str, field: &str) -> Result<Vec<String>> {
         .arg(file)
         // These two guess at what the payload of a Send might mean, and guess wrong.
         .args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"])
+        .args(["-o", "tcp.reassemble_out_of_order:TRUE"])
         .args(["-Y", filter, "-T", "fields", "-e", field])
         .run(TIMEOUT)?
         .success()?;
@@ -72,8 +73,10 @@ fn opcodes(file: &Path) -> Result<BTreeSet<String>> {
     let complaints = tshark(file, malformed, "_ws.expert.message")?;
     ensure!(complaints.is_empty(), "malformed frames: {complaints:?}");
     // A frame may be cut by TCP; tshark decodes it in the packet that completes it. What TCP sends
-    // again (on a busy machine it takes late for lost) it does not decode again.
-    let opaque = "tcp.len > 0 and not iwarp_mpa and not tcp.analysis.retransmission";
+    // again (on a busy machine it takes late for lost) it does not decode again, and what comes out
+    // of order with the packet that fills the gap.
+    let opaque = "tcp.len > 0 and not iwarp_mpa and not tcp.analysis.retransmission \
+                  and not tcp.analysis.out_of_order";
     let mut opaque = tshark(file, opaque, "_ws.col.Info")?;
     opaque.retain(|packet| !packet.contains("TCP segment of a reassembled PDU"));
     ensure!(opaque.is_empty(), "packets that are no iWARP: {opaque:?}");

@@ -5,11 +5,13 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void, socklen_t};
+use rustix::io::Errno;
 use weft_stream::Delays;
 
 use weft_extended::abi::SOL_WEFT;
 
 use super::data::is_nowhere;
+use crate::errno;
 use crate::extended;
 use crate::link::Link;
 use crate::next::next;
@@ -61,7 +63,7 @@ unsafe extern "C-unwind" fn getsockopt(
     let ours = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
             stream.connected(fd); // Programs ask after a connect that took its time.
-            let error = stream.take_error().map(rustix::io::Errno::raw_os_error);
+            let error = stream.take_error().map(Errno::raw_os_error);
             // SAFETY: the kernel has just written an integer there, or less of one.
             let told = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
                 // SAFETY: likewise.
@@ -113,6 +115,13 @@ unsafe extern "C-unwind" fn setsockopt(
     {
         delays.set(option, given != 0);
         return 0; // The kernel's socket carries bells, which never wait.
+    }
+    if options::is_refused(level, name)
+        && let Some(held) = table::find(fd)
+        && let Kind::Stream(stream) = &*held
+        && !stream.is_tcp()
+    {
+        return errno::fail(Errno::NOPROTOOPT);
     }
     if options::is_the_kernels(level, name, given)
         && let Some(held) = table::find(fd)

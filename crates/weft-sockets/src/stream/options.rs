@@ -20,6 +20,13 @@ const SO_BUF_LOCK: c_int = 72;
 const SNDBUF_LOCK: c_int = 1;
 const RCVBUF_LOCK: c_int = 2;
 
+/// Whether a connection that is not the kernel's has no such option: how many bytes are unread
+/// (`TCP_INQ`, Linux 4.18) is told beside bytes, which the rings have none of. gRPC asks for it
+/// each time, and does without where it is refused.
+pub(crate) fn is_refused(level: c_int, name: c_int) -> bool {
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
+}
+
 /// Whether only the kernel can do what a program is about to ask of a connection. `given` is the
 /// value, if it is an integer.
 pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) -> bool {
@@ -45,7 +52,7 @@ pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) ->
             | libc::SO_ATTACH_BPF
             | libc::SO_MAX_PACING_RATE,
         )
-        | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ) => true,
+        | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => true,
         _ => false,
     }
 }
