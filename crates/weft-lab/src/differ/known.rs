@@ -14,7 +14,12 @@ pub struct Known {
 }
 
 /// All of them. `make differ` leaves out nothing by itself: `--without-known` does.
-pub const KNOWN: &[Known] = &[];
+pub const KNOWN: &[Known] = &[Known {
+    operation: "option",
+    word: "name=inq",
+    instead: "name=nodelay",
+    reason: "`TCP_INQ` is refused: rings tell nothing beside bytes, and programs do without it",
+}];
 
 /// Programs of `make test` that still differ: which of several descriptors is told first where a
 /// wait takes fewer than there are, an edge that is told again after a connection has left memory,
