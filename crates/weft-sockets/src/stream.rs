@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Holding, Kernel, Linux, Role, Tuple, inheritance, is_local};
-use weft_sys::calls::file_flags;
+use weft_sys::calls::{file_flags, socket_timeout};
 use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
 
 use crate::extended::Extended;
@@ -725,6 +725,11 @@ unsafe fn named(fd: RawFd, function: Name) -> Option<SocketAddr> {
 pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0
         || file_flags(borrow(fd)).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+/// Whether calls on a socket have a time limit, with which none is made again (signal(7)).
+pub(crate) fn has_time_limit(fd: RawFd, which: sockopt::Timeout) -> bool {
+    matches!(socket_timeout(borrow(fd), which), Ok(Some(_)))
 }
 
 /// Whether the kernel has seen the peer go for good.

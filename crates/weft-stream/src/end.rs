@@ -66,13 +66,13 @@ pub struct Pulse {
     come: u64,
 }
 
-impl Pulse {
-    #[inline]
-    fn come(&self) -> u64 {
-        let come = self.head.load(Ordering::Acquire);
-        come.wrapping_add(self.posted.load(Ordering::Acquire))
-    }
+/// Bytes put into a ring, and sources posted, so far.
+#[inline]
+fn come(head: &AtomicU64, posted: &AtomicU64) -> u64 {
+    head.load(Ordering::Acquire).wrapping_add(posted.load(Ordering::Acquire))
+}
 
+impl Pulse {
     #[inline]
     fn stays(&self) -> bool {
         self.back_at.load(Ordering::Relaxed) == NONE
@@ -82,7 +82,7 @@ impl Pulse {
     #[inline]
     #[must_use]
     pub fn is_the_same(&self) -> bool {
-        self.come() == self.come && self.stays()
+        come(self.head, self.posted) == self.come && self.stays()
     }
 }
 
@@ -493,9 +493,8 @@ impl<K: Kernel> End<K> {
     #[inline]
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        let come = self.rx.words().head.load(Ordering::Acquire);
-        let named = self.rx.words().posted.load(Ordering::Acquire);
-        (come.wrapping_add(named), self.tx.returned())
+        let words = self.rx.words();
+        (come(words.head, words.posted), self.tx.returned())
     }
 
     /// What shows that nothing has come since, as long as the peer stays in memory; `None` if it
@@ -504,10 +503,9 @@ impl<K: Kernel> End<K> {
     #[must_use]
     pub fn pulse(&self) -> Option<Pulse> {
         let words = self.rx.words();
-        let pulse =
-            Pulse { head: words.head, posted: words.posted, back_at: words.back_at, come: 0 };
-        let come = pulse.come();
-        pulse.stays().then_some(Pulse { come, ..pulse })
+        let come = come(words.head, words.posted);
+        let pulse = Pulse { head: words.head, posted: words.posted, back_at: words.back_at, come };
+        pulse.stays().then_some(pulse)
     }
 
     /// When the oldest of the unread bytes came, as [`weft_sys::time_stamp`].

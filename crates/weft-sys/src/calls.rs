@@ -120,11 +120,18 @@ pub fn poll(set: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize,
     unsafe { call(libc::SYS_ppoll, [set.as_mut_ptr() as usize, set.len(), time, 0, 0, 0]) }
 }
 
-/// Whether a file has any of these events now.
-pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
+/// Which of these events a file has now, and whether it has an error or has hung up; nothing where
+/// the kernel does not say.
+pub fn events_now(file: impl AsFd, events: PollFlags) -> PollFlags {
     let mut set = [PollFd::from_borrowed_fd(file.as_fd(), events)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut set, Some(&now)).is_ok_and(|ready| ready > 0)
+    let asked = poll(&mut set, Some(&now));
+    asked.map_or(PollFlags::empty(), |_| set[0].revents())
+}
+
+/// Whether a file has any of these events now, an error, or has hung up.
+pub fn is_ready(file: impl AsFd, events: PollFlags) -> bool {
+    !events_now(file, events).is_empty()
 }
 
 /// What an epoll instance has to report now (`epoll_pwait(2)`), and how many events that are.

@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 
 use libc::{c_int, siginfo_t};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, socket_timeout};
+use rustix::net::sockopt::Timeout;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use weft_sys::{Handled, raw_system_call};
 
 use super::place::own;
 use super::{State, code, is, landing, signals, stacks, trap};
-use crate::stream::borrow;
+use crate::stream::has_time_limit;
 use crate::{errno, wait};
 
 /// `PR_SET_SYSCALL_USER_DISPATCH`.
@@ -162,13 +162,9 @@ fn would_be_disturbed(number: u32) -> bool {
     let Some(call) = words.next().and_then(|word| word.parse().ok()) else { return false };
     let first = words.next().and_then(|word| word.strip_prefix("0x"));
     let fd = first.and_then(|word| c_int::try_from(u64::from_str_radix(word, 16).ok()?).ok());
-    ENDED.contains(&call) || TIMED.contains(&call) && fd.is_some_and(has_time_limit)
-}
-
-fn has_time_limit(fd: c_int) -> bool {
-    [Timeout::Recv, Timeout::Send]
-        .into_iter()
-        .any(|which| matches!(socket_timeout(borrow(fd), which), Ok(Some(_))))
+    let is_timed =
+        |fd| [Timeout::Recv, Timeout::Send].into_iter().any(|which| has_time_limit(fd, which));
+    ENDED.contains(&call) || TIMED.contains(&call) && fd.is_some_and(is_timed)
 }
 
 fn own_number() -> u32 {

@@ -8,11 +8,10 @@
 use std::os::fd::{BorrowedFd, RawFd};
 
 use libc::epoll_event;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 use rustix::io::ioctl_fionread;
-use rustix::time::Timespec;
 use weft_stream::Carrier;
-use weft_sys::calls::{is_ready, poll, take_events, tcp_received};
+use weft_sys::calls::{events_now, is_ready, take_events, tcp_received};
 
 use super::foreign::{self, Entry};
 use super::{
@@ -40,11 +39,8 @@ impl State {
 }
 
 /// What the kernel says of a socket's end, as bits of epoll's.
-pub(super) fn ends(fd: BorrowedFd<'_>) -> u32 {
-    let mut set = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let _ = poll(&mut set, Some(&now));
-    u32::from(set[0].revents().bits()) & (RDHUP | ERR_HUP)
+fn ends(fd: BorrowedFd<'_>) -> u32 {
+    u32::from(events_now(fd, PollFlags::RDHUP).bits()) & (RDHUP | ERR_HUP)
 }
 
 /// A socket of which the program knows all that there is.
@@ -117,12 +113,12 @@ impl Watches {
         let spent: Vec<&Known> = known.iter().filter(|it| it.state.is_none()).collect();
         let alone = !self.is_exposed && !self.sleep.is_anyone_asleep();
         for it in spent.iter().filter(|_| alone) {
-            register(epoll, it, IN | OUT | ONESHOT);
+            foreign::register(epoll, it.fd, IN | OUT | ONESHOT, it.data);
         }
         let events = take_all(epoll, entries.len());
         let told: Vec<u64> = events.iter().map(|event| event.u64).collect();
         for it in spent.iter().filter(|it| alone && !told.contains(&it.data)) {
-            register(epoll, it, ONESHOT);
+            foreign::register(epoll, it.fd, ONESHOT, it.data);
         }
         due.extend(&told);
         due.dedup();
@@ -150,11 +146,6 @@ impl Watches {
             }
         }
     }
-}
-
-fn register(epoll: RawFd, known: &Known, events: u32) {
-    let event = epoll_event { events, u64: known.data };
-    kernel_control(epoll, libc::EPOLL_CTL_MOD, known.fd, Some(event));
 }
 
 /// Whether what the kernel tells of an entry is told again anyhow, or can be put back.

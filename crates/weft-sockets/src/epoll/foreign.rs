@@ -87,9 +87,14 @@ impl Entry {
     }
 
     pub(super) fn register(&self, epoll: RawFd, events: u32) {
-        let event = epoll_event { events, u64: self.data };
-        kernel_control(epoll, libc::EPOLL_CTL_MOD, self.fd, Some(event));
+        register(epoll, self.fd, events, self.data);
     }
+}
+
+/// Asks the kernel for other events of what an instance has.
+pub(super) fn register(epoll: RawFd, fd: RawFd, events: u32, data: u64) {
+    let event = epoll_event { events, u64: data };
+    kernel_control(epoll, libc::EPOLL_CTL_MOD, fd, Some(event));
 }
 
 /// All that the kernel has in an instance; nothing where it does not tell.

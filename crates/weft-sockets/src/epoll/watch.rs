@@ -212,7 +212,8 @@ impl Watch {
             return self.nothing();
         }
         let quiet = self.before_quiet();
-        let mut found = self.take_part();
+        self.take_part();
+        let mut found = self.find();
         if let Some(Found { come, ours, .. }) = found {
             self.come = come;
             self.follow_carrier(epoll, ours);
@@ -262,14 +263,13 @@ impl Watch {
     }
 
     /// Moves on with the connection, if it is one.
-    fn take_part(&self) -> Option<Found> {
-        let Kind::Stream(stream) = &*self.socket else { return None };
-        let end = stream.link()?;
+    fn take_part(&self) {
+        let Kind::Stream(stream) = &*self.socket else { return };
+        let Some(end) = stream.link() else { return };
         end.advance(borrow(self.fd));
         if let Link::Here(end) = end {
             stream.is_looked_at(end);
         }
-        Some(self.find_of(stream, end))
     }
 
     /// Asks the kernel for changes alone once the rings carry the connection, and for everything
@@ -278,29 +278,28 @@ impl Watch {
         if self.is_kernels || self.is_orphan {
             return;
         }
-        let registered = if self.registered == Registered::Changes {
-            if ours & IN != 0 || self.is_detached {
-                return;
+        let (comes_in, goes_out) = (ours & IN != 0, ours & OUT != 0);
+        match self.registered {
+            Registered::Changes if comes_in || self.is_detached => {}
+            Registered::Changes => {
+                // It has left memory. What the kernel has told of it was taken for a wakeup.
+                let all = if goes_out { Registered::WithoutRoom } else { Registered::Whole };
+                self.is_woken = false;
+                self.register_if_known(epoll, all);
             }
-            // It has left memory. What the kernel has told of it was taken for a wakeup.
-            let all = if ours & OUT == 0 { Registered::Whole } else { Registered::WithoutRoom };
-            self.is_woken = false;
-            return self.register_if_known(epoll, all);
-        } else if ours & OUT == 0 && self.registered == Registered::WithoutRoom {
-            // Room is the kernel's again, which has been asked already in this wait.
-            self.register_if_known(epoll, Registered::Whole);
-            if self.events & EDGE == 0 && is_writable(self.fd) {
-                self.pending |= OUT;
+            Registered::WithoutRoom if !goes_out => {
+                // Room is the kernel's again, which has been asked already in this wait.
+                self.register_if_known(epoll, Registered::Whole);
+                if self.events & EDGE == 0 && is_writable(self.fd) {
+                    self.pending |= OUT;
+                }
             }
-            return;
-        } else {
-            if ours & IN == 0 || ours & OUT == 0 {
-                return; // If TCP still carries everything the kernel tells.
+            _ if comes_in && goes_out => {
+                self.is_woken = false;
+                self.register(epoll, Registered::Changes);
             }
-            Registered::Changes
-        };
-        self.is_woken = false;
-        self.register(epoll, registered);
+            _ => {} // If TCP still carries everything the kernel tells.
+        }
     }
 
     /// Whether bytes may have come into memory since it was looked at.
@@ -314,15 +313,12 @@ impl Watch {
 
     fn find(&self) -> Option<Found> {
         let Kind::Stream(stream) = &*self.socket else { return None };
-        stream.link().map(|end| self.find_of(stream, end))
-    }
-
-    fn find_of(&self, stream: &Stream, end: Link<'_>) -> Found {
+        let end = stream.link()?;
         // What comes after this and before the rest is told twice rather than never.
         let come = end.progress().0;
         let seen = self.edge_state(stream, come);
         let (now, ours) = stream.readiness(end);
-        Found { come, seen, now, ours, arrived_at: end.arrived_at() }
+        Some(Found { come, seen, now, ours, arrived_at: end.arrived_at() })
     }
 
     fn news(&self, found: Option<Found>) -> News {

@@ -12,7 +12,7 @@ use weft_sys::{Buffers, Handled};
 
 use super::far;
 use super::send::deadline;
-use super::{By, SPIN_MAX_NS, Stream, borrow, is_nonblocking};
+use super::{By, SPIN_MAX_NS, Stream, borrow, has_time_limit, is_nonblocking};
 use crate::link::Link;
 use crate::next::next;
 use crate::wait::Wait;
@@ -290,7 +290,10 @@ impl Stream {
             let is_unseen = !since.handled.is_more_now();
             if slept == Err(Errno::INTR) && !since.finds(end) {
                 let restarts = !is_unseen || process::handlers_restart();
-                if since.begins_anew() && restarts && !since.is_interrupted() && !has_time_limit(fd)
+                if since.begins_anew()
+                    && restarts
+                    && !since.is_interrupted()
+                    && !has_time_limit(fd, sockopt::Timeout::Recv)
                 {
                     continue;
                 }
@@ -378,11 +381,6 @@ fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
         0 => Err(Errno::AGAIN),
         _ => Ok(()),
     }
-}
-
-/// With which no call is made again (signal(7)).
-fn has_time_limit(fd: RawFd) -> bool {
-    matches!(socket_timeout(borrow(fd), sockopt::Timeout::Recv), Ok(Some(_)))
 }
 
 /// How long to sleep where only the peer can end it.
