@@ -289,6 +289,8 @@ impl Link {
         if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
             return self.control(to, qp);
         }
+        //= rfc5041#section-5.2
+        //# The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message.
         let has_place = !payload.is_empty() && !self.drops_write();
         let placed = if has_place { self.place_written(stag, to, payload, qp) } else { Ok(()) };
         if self.is_unreliable() {
@@ -676,6 +678,10 @@ impl Link {
         let request = ReadRequest::parse(payload)?;
         self.check_depth()?;
         let ReadRequest { sink_stag, sink_to, size, source_stag, source_to } = request;
+        //= rfc5040#section-5.2.1
+        //# If the Data Source receives a non-zero-length RDMA Read Message Size, the Data Source
+        //# RDMAP MUST validate the Data Source STag and Data Source Tagged Offset contained in the
+        //# RDMA Read Request Header.
         if size > 0 {
             //= rfc5040#section-7.2
             //# The sum of the Data Source Tagged Offset and the RDMA Read Message Size MUST NOT

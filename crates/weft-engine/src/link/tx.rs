@@ -23,8 +23,8 @@ use crate::wr::{Operation, SendFlags};
 
 /// Bytes after which the buffer goes to the socket.
 const BATCH_LEN: usize = 128 << 10;
-/// STag of the zero-length Write with which an initiator starts (any would do: RFC 5040 section
-/// 5.2.1 lets no one check it).
+/// STag of the zero-length Write with which an initiator starts (any would do: RFC 5041 section 5.2
+/// lets no one check it).
 const RTR_STAG: u32 = 1;
 
 /// What the header of every segment of a message has in common.
