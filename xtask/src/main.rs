@@ -12,7 +12,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
   dist      link the libraries and lay out dist/
   exports   compare the exported symbols and versions of dist/lib/weft with the reviewed lists
-  rfc       print which RFC sections the code covers, tests, or leaves out and why
+  rfc       print which RFC sections the code covers, tests, or leaves out and why, and compare
+            what it quotes with what was found in the RFCs; --texts DIRECTORY: with their texts
   tidy      check the house rules that no compiler checks (layering, line length, leftovers)
   ways      write WAYS.md from the table of the ways to a connection
 ";

@@ -173,7 +173,8 @@ impl Mr {
     }
 
     //= rfc5040#section-8.1.1
-    //% Once the program has revoked access, the network does not change the memory any more.
+    //# An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
+    //# after the ULP revokes remote access rights for an STag.
     fn end_access(&self) {
         self.valid.store(false, Ordering::SeqCst);
         if self.granted.load(Ordering::SeqCst) {
@@ -244,8 +245,11 @@ impl Mr {
         if !self.valid.load(Ordering::SeqCst) {
             return Err(AccessError::Key);
         }
+        //= rfc5041#section-8.3
+        //# STags are only valid over the exact byte range established by the ULP.
         //= rfc5041#section-8.3.1
-        //% A peer cannot reach memory outside of the range of the STag.
+        //# An RNIC MUST ensure that a Remote Peer is not able to access memory outside the buffer
+        //# specified when the STag was enabled for remote access.
         let offset = addr.checked_sub(self.iova).ok_or(AccessError::Bounds)?;
         let offset = usize::try_from(offset).map_err(|_| AccessError::Bounds)?;
         let len = usize::try_from(len).map_err(|_| AccessError::Bounds)?;
@@ -374,14 +378,19 @@ impl Finder {
             }
         };
         //= rfc5040#section-8.1.1
-        //% A stream of one protection domain cannot use an STag of another.
+        //# An RNIC MUST ensure that a specific Stream in a specific Protection Domain cannot access
+        //# an STag in a different Protection Domain.
         //= rfc5041#section-8.2
-        //% A segment whose STag is not associated with the stream is not placed.
+        //# For an incoming DDP Segment of a Tagged DDP Message on a DDP Stream, if the PD ID of the
+        //# DDP Stream is not the same as the PD ID of the STag targeted by the Tagged DDP Message,
+        //# then the DDP Segment is not Placed, and the DDP layer MUST surface a local error to the
+        //# ULP.
         if !asker.belongs_to(mr.pd()) {
             return Err(AccessError::Domain);
         }
         //= rfc5040#section-8.1.1
-        //% The program decides for each STag whether peers may read or write.
+        //# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, write, or
+        //# read and write access to the ULP Buffer referenced by an STag.
         if !mr.access.contains(needs) {
             return Err(AccessError::Rights);
         }

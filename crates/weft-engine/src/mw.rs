@@ -163,7 +163,8 @@ impl Mw {
         let bound = self.bound.lock();
         let bound = bound.as_ref().ok_or(AccessError::Key)?;
         //= rfc5041#section-8.2
-        //% An STag is associated with a protection domain, or with one stream.
+        //# DDP MUST support Protection Domain association and DDP Stream association mechanisms for
+        //# associating an STag and a DDP Stream.
         let own = match self.kind {
             WindowType::One => asker.belongs_to(self.pd()),
             WindowType::Two => bound.qp_num == asker.qp_num,

@@ -101,7 +101,9 @@ fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {
 /// What `setsockopt(2)` reports.
 pub(crate) fn tune(socket: &OwnedFd) -> Result<()> {
     //= rfc5044#section-5.1
-    //% TCP sends what it gets without waiting for more (no Nagle algorithm).
+    //# For example, passing FPDU buffers sized to the current EMSS to the TCP socket and using the
+    //# TCP_NODELAY socket option to disable the Nagle [RFC896] algorithm will usually result in
+    //# many of the segments starting with an FPDU.
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -139,7 +141,7 @@ pub(crate) fn peer_address(socket: &OwnedFd) -> Result<SocketAddr> {
 
 /// The longest ULPDU to send. A foreign peer gets FPDUs that fit its TCP segments.
 //= rfc5041#section-3
-//% The transport tells how long a segment may be.
+//# LLPs MUST expose MULPDU and MULPDU changes.
 pub(crate) fn mulpdu(socket: &OwnedFd, weft_peer: bool, markers: bool) -> usize {
     if weft_peer {
         return WEFT_MULPDU;

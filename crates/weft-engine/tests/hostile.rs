@@ -121,7 +121,8 @@ impl Victim {
     /// Everything after a misbehaviour that the victim answers with a Terminate.
     //= type=test
     //= rfc5040#section-7.1
-    //% The program is told of errors that either side finds.
+    //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local ULP
+    //# that the error has occurred.
     fn check_end(&self, receive: Status, kind: EventKind) {
         let received = poll_one(&self.end.recv_cq);
         assert_eq!((received.wr_id, received.status), (7, receive));
@@ -192,8 +193,15 @@ fn run(case: &Case, crc: bool) -> Terminate {
     let mut peer = Peer::dial(&victim.end, crc);
     (case.attack)(&victim, &mut peer);
     //= type=test
+    //= rfc5040#section-5.4
+    //# After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any more
+    //# Messages on that specific RDMAP Stream.
     //= rfc5040#section-6.2.1
-    //% A stream in error sends one Terminate, takes no more messages, and closes the connection.
+    //# RDMAP defines a Terminate operation that SHOULD be invoked when either an RDMAP error is
+    //# encountered or an LLP error is surfaced to the RDMAP layer by the LLP.
+    //= rfc5040#section-7
+    //# If errors are detected at the RDMAP or DDP layer, then the RDMAP, DDP, and LLP Streams are
+    //# Abortively Terminated (see Section 4.8, "Terminate Header").
     let terminate = peer.terminate();
     assert_eq!(codes(&terminate), case.codes, "{}", case.what);
     victim.check_end(Status::WrFlushErr, case.event);
@@ -273,8 +281,11 @@ fn memory() {
             peer.write(victim.memory.key() ^ 1, victim.memory.addr(0), b"never");
         }),
         //= type=test
+        //= rfc5041#section-8.3
+        //# STags are only valid over the exact byte range established by the ULP.
         //= rfc5041#section-8.3.1
-        //% A peer cannot reach memory outside of the range of the STag.
+        //# An RNIC MUST ensure that a Remote Peer is not able to access memory outside the buffer
+        //# specified when the STag was enabled for remote access.
         case("Write past the end", (1, 1, 1), QpAccessErr, |victim, peer| {
             peer.write(victim.memory.key(), victim.memory.addr(MEMORY_LEN - 3), b"never");
         }),
@@ -288,9 +299,13 @@ fn memory() {
         }),
         //= type=test
         //= rfc5040#section-8.1.1
-        //% A stream of one protection domain cannot use an STag of another.
+        //# An RNIC MUST ensure that a specific Stream in a specific Protection Domain cannot access
+        //# an STag in a different Protection Domain.
         //= rfc5041#section-8.2
-        //% A segment whose STag is not associated with the stream is not placed.
+        //# For an incoming DDP Segment of a Tagged DDP Message on a DDP Stream, if the PD ID of the
+        //# DDP Stream is not the same as the PD ID of the STag targeted by the Tagged DDP Message,
+        //# then the DDP Segment is not Placed, and the DDP layer MUST surface a local error to the
+        //# ULP.
         case("Write to another domain", (1, 1, 2), QpAccessErr, |victim, peer| {
             peer.write(victim.foreign.key(), victim.foreign.addr(0), b"never");
         }),
@@ -317,7 +332,8 @@ fn memory() {
         }),
         //= type=test
         //= rfc5040#section-8.1.1
-        //% The program decides for each STag whether peers may read or write.
+        //# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, write, or
+        //# read and write access to the ULP Buffer referenced by an STag.
         case("Write without the right", (0, 1, 2), QpAccessErr, |victim, peer| {
             peer.write(victim.private.key(), victim.private.addr(0), b"never");
         }),
@@ -369,7 +385,7 @@ fn a_terminate_shows_the_segment() {
     let Some(Header::Tagged { to: 0x1234, .. }) = terminate.ddp_header else { panic!("a header") };
     //= type=test
     //= rfc5040#section-4.8
-    //% DDP Segment Length is that of the segment in error, its header included.
+    //# The length handed up by the DDP layer when the error was detected.
     assert_eq!(terminate.segment_len, Some(14 + 5));
     assert_eq!(terminate.read_request, None);
     let read = case("Read", (0, 1, 1), EventKind::QpAccessErr, |victim, peer| {
@@ -409,8 +425,9 @@ fn requests_and_answers() {
             peer.untagged(Opcode::ReadRequest, 1, &[0; 64]);
         }),
         //= type=test
-        //= rfc7306#section-5.1
-        //% The target of an atomic operation is aligned to 64 bits. So its end does not wrap.
+        //= rfc7306#section-8.2
+        //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
+        //# references a ULP Buffer address that is 64-bit aligned.
         case("an atomic on an odd address", (0, 2, 7), QpReqErr, |victim, peer| {
             let request = atomic_request(victim.memory.key(), victim.memory.addr(4));
             peer.untagged(Opcode::AtomicRequest, 1, &request);
@@ -427,7 +444,9 @@ fn requests_and_answers() {
             "invalidation of a key that is not the peer's",
             //= type=test
             //= rfc5040#section-5.3
-            //% An STag that the peer could not use is not its to invalidate: the stream ends.
+            //# Invalidate the STag if it is associated with the RDMAP Stream; or issue a Terminate
+            //# Message with the STag Cannot be Invalidated Terminate Error Code, if the STag is not
+            //# associated with the RDMAP Stream.
             (0, 2, 9),
             QpReqErr,
             |victim, peer| {
@@ -576,11 +595,17 @@ fn a_truncated_frame() {
     peer.finish();
     while peer.receive().is_some() {}
     //= type=test
+    //= rfc5041#section-7
+    //# All LLP errors reported to DDP SHOULD be passed up to the ULP.
     //= rfc5041#section-3
-    //% The transport says when the stream has ended or failed.
+    //# For a specific LLP Stream, the LLP MUST provide a mechanism to indicate that the LLP Stream
+    //# has been gracefully torn down.
+    //= rfc5041#section-5.4
+    //# At the Data Sink, DDP MUST Deliver a DDP Message if and only if all of the following are
+    //# true: * the last DDP Segment of the DDP Message had its Last flag set,
     //= rfc5041#section-6.2.2
-    //% When the connection is lost, the stream ends, and a message that has not come whole is not
-    //% delivered.
+    //# Thus, any of the following fatal errors on a DDP Stream MUST cause DDP to indicate to the
+    //# ULP that a fatal error has occurred: * Underlying LLP Connection or LLP Stream is lost.
     let failed = poll_one(&victim.end.send_cq);
     assert_eq!((failed.wr_id, failed.status), (3, Status::RetryExcErr));
     let flushed = poll_one(&victim.end.recv_cq);
@@ -736,7 +761,8 @@ fn garbage_instead_of_a_request() {
     cases.push(change("no trailer", 24, 0));
     //= type=test
     //= rfc5040#section-6.1
-    //% A stream begins on an established connection, once both sides have agreed to it.
+    //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
+    //# transport Stream until the RDMAP Stream is torn down.
     for (what, bytes) in cases {
         eprintln!("{what}");
         let mut stream = TcpStream::connect(peer::address_of(number)).expect("a listener");

@@ -29,8 +29,10 @@ fn send_reaches_the_receive() {
     assert_eq!(received.byte_len, 100_000);
     assert_eq!(poll_one(&a.send_cq).wr_id, 1);
     //= type=test
+    //= rfc5041#section-5.3
+    //# MUST Deliver a DDP Message to the ULP at most once,
     //= rfc5041#section-5.4
-    //% A message is delivered once, when all of its bytes are in place.
+    //# all of the DDP Segments of the DDP Message have been Placed,
     assert_eq!(to.bytes(), from.bytes());
 }
 
@@ -49,12 +51,16 @@ fn a_send_waits_for_its_receive() {
     }
     //= type=test
     //= rfc5040#section-5.3
-    //% Each Send is one untagged message, with the next MSN of queue 0, and takes one buffer of the
-    //% peer's.
+    //# A Send Message Type MUST reference an Untagged Buffer.
+    //= rfc5040#section-5.3
+    //# For a Send Message Type, the Local Peer's RDMAP layer MUST request that the DDP layer set
+    //# the Queue Number field to zero.
     //= rfc5040#section-5.5
-    //% Sends are delivered in the order in which the peer sent them.
+    //# Send Messages MUST be Delivered to the ULP at the Remote Peer after they are Delivered to
+    //# RDMAP by DDP and in the order that they were Delivered to RDMAP.
     //= rfc5040#section-5.5
-    //% Requests complete in the order in which they were posted.
+    //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
+    //# the ULP.
     for wr_id in 0..3 {
         assert_eq!(poll_one(&b.recv_cq).wr_id, 10 + wr_id);
         assert_eq!(poll_one(&a.send_cq).wr_id, wr_id);
@@ -84,9 +90,12 @@ fn write_read_and_atomics() {
     assert_eq!((done.wr_id, done.status, done.opcode), (1, Status::Success, Opcode::RdmaWrite));
     //= type=test
     //= rfc5040#section-5.1
-    //% An RDMA Write is one tagged message to the STag and offset that the peer advertised.
+    //# An RDMA Write is used by the Data Source to transfer data to a previously Advertised Tagged
+    //# Buffer at the Data Sink.
     //= rfc5041#section-5.1.1
-    //% Each segment of a tagged message is placed by the STag and offset in its own header.
+    //# For the Placement of a DDP Message using the Tagged Buffer Model, the STag is used to
+    //# identify the buffer, and the TO is used to identify the offset within the Tagged Buffer into
+    //# which the ULP Payload is transferred.
     assert_eq!(far.bytes(), near.bytes());
 
     far.fill(|i| (i * 3) as u8);
@@ -103,10 +112,15 @@ fn write_read_and_atomics() {
         (Status::Success, Opcode::RdmaRead, 1 << 20)
     );
     //= type=test
+    //= rfc5040#section-5.2
+    //# The RDMA Read operation MUST consist of a single RDMA Read Request Message and a single RDMA
+    //# Read Response Message.
     //= rfc5040#section-5.2.2
-    //% A Read Response is one tagged message to the STag and offset that its request named.
+    //# An RDMA Read Response Message MUST reference a Tagged Buffer. That is, the Data Source RDMAP
+    //# layer MUST request that the DDP mark the Message as Tagged.
     //= rfc5040#section-5.5
-    //% An RDMA Read completes when its whole response has been placed.
+    //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
+    //# the associated incoming RDMA Read Response Message.
     assert_eq!(far.bytes(), near.bytes());
 
     far.set_u64(0, 40);
@@ -153,9 +167,13 @@ fn immediate_data_arrives_with_sends_and_writes() {
     assert_eq!((second.wc_flags, second.imm_data), (FLAG_WITH_IMM, 9));
     //= type=test
     //= rfc7306#section-6.1
-    //% Immediate Data takes a receive, and is delivered with its completion.
+    //# If the Immediate Data operation is Completed successfully, the RDMAP Layer passes the
+    //# following information to the ULP Layer: * 8 bytes of Immediate Data
+    //= rfc7306#section-6.3
+    //# One Immediate Data or Immediate Data with SE Message MUST consume one Untagged Buffer.
     //= rfc7306#section-6.4
-    //% Immediate Data is delivered after the RDMA Write before it has been placed.
+    //# Ordering and completion rules for Immediate Data are the same as those for a Send operation
+    //# as described in Section 5.5 of RFC 5040.
     assert_eq!(&to.bytes()[32..37], b"hello");
     assert_eq!(poll_one(&a.send_cq).wr_id, 1);
     assert_eq!(poll_one(&a.send_cq).wr_id, 2);

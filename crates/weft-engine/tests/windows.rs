@@ -59,13 +59,20 @@ fn a_peer_gives_its_window_back() {
     let received = poll_one(&owner.recv_cq);
     //= type=test
     //= rfc5040#section-3.2
-    //% With a Send the program learns its length and the STag that was invalidated.
+    //# If the Send Operation Type Completed successfully, the RDMAP layer passes the following
+    //# information to the ULP Layer: * ULP Message Length
+    //= rfc5040#section-3.2
+    //# An Invalidated STag, if the Send Operation Type was Send with Invalidate or Send with
+    //# Solicited Event and Invalidate.
     assert_eq!((received.status, received.byte_len), (Status::Success, 7));
     assert_eq!((received.wc_flags, received.imm_data), (FLAG_WITH_INV, window.key()));
     assert_eq!(poll_one(&peer.send_cq).status, Status::Success);
     //= type=test
     //= rfc5040#section-5.3
-    //% The STag is invalid before the Send is delivered.
+    //# When the Send with Invalidate and Send with Solicited Event and Invalidate Message are
+    //# Delivered to the Remote Peer's RDMAP layer, the RDMAP layer MUST: * Verify the STag that is
+    //# associated with the RDMAP Stream; and * Invalidate the STag if it is associated with the
+    //# RDMAP Stream;
     peer.post(&write(&memory, window.key()));
     assert_eq!(poll_one(&peer.send_cq).status, Status::RemAccessErr);
     window.deallocate();
@@ -87,7 +94,8 @@ fn a_stranger_can_neither_use_nor_invalidate_it() {
         stranger.post(&attack);
         //= type=test
         //= rfc5041#section-8.2
-        //% An STag is associated with a protection domain, or with one stream.
+        //# DDP MUST support Protection Domain association and DDP Stream association mechanisms for
+        //# associating an STag and a DDP Stream.
         assert_ne!(poll_one(&stranger.send_cq).status, Status::Success);
         assert_eq!(poll_one(&other.recv_cq).status, Status::WrFlushErr);
         assert_eq!(other.qp.state(), QpState::Err);

@@ -12,7 +12,7 @@ use weft_lab::{Program, Running, Stage, ports, scratch, skip_without_namespaces}
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// RFC 5040 section 4.3 and RFC 7306 section 4: opcodes, as tshark prints them.
+/// RFC 5040 section 4.1 and RFC 7306 section 4.1: opcodes, as tshark prints them.
 const WRITE: &str = "0x00";
 const READ_REQUEST: &str = "0x01";
 const READ_RESPONSE: &str = "0x02";

@@ -100,7 +100,9 @@ impl Region {
             return None;
         }
         //= rfc7306#section-5.3
-        //% An atomic operation is atomic towards all others on the same eight bytes.
+        //# Atomicity of the Read-Modify-Write (RMW) on the Responder's node by the Atomic Operation
+        //# MUST be assured in the context of concurrent atomic accesses by other RDMAP Streams on
+        //# the same RNIC.
         // SAFETY: eight mapped, writable, aligned bytes (checked, and by `new`'s contract). Other
         // accesses by the program may race; they are made by the CPU's own instructions, which is
         // what an atomic operation of a network card races with too.

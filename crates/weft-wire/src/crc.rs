@@ -7,7 +7,9 @@ use std::fmt;
 
 /// The CRC32C of `bytes`.
 //= rfc5044#section-4.4
-//% The check value is CRC32C, the polynomial and the bit order being those of iSCSI.
+//# When CRCs are enabled, the CRC field in the MPA FPDU MUST be computed using the CRC32c
+//# polynomial in the manner described in the iSCSI Protocol [iSCSI] document for Header and Data
+//# Digests.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
@@ -67,7 +69,9 @@ mod tests {
 
     //= type=test
     //= rfc5044#section-4.4
-    //% The check value is CRC32C, the polynomial and the bit order being those of iSCSI.
+    //# When CRCs are enabled, the CRC field in the MPA FPDU MUST be computed using the CRC32c
+    //# polynomial in the manner described in the iSCSI Protocol [iSCSI] document for Header and
+    //# Data Digests.
     #[test]
     fn known_vectors() {
         // RFC 3720, B.4.

@@ -165,16 +165,24 @@ mod etype {
 impl ProtocolError {
     /// Layer, error type and error code of the Terminate that answers this error.
     //= rfc5040#section-4.8
-    //% Layer 0 is RDMAP, with local catastrophic (0), remote protection (1) and remote operation
-    //% (2) errors; layer 1 is DDP; layer 2 is the LLP.
+    //# Figure 9, "Terminate Control Field Values", defines the valid values that MUST be used for
+    //# this field.
     //= rfc5041#section-7.2
-    //% DDP's errors are local catastrophic (0), tagged buffer (1) and untagged buffer (2) errors.
+    //# The following error numbers MUST be used when reporting errors to the ULP.
     //= rfc5044#section-8
-    //% MPA's errors are 1, the TCP connection; 2, the CRC; 3, marker and length; 4, invalid frame.
+    //# The following errors MUST be detected by MPA and the codes SHOULD be provided to DDP or
+    //# other Consumer:
     //= rfc6581#section-8
-    //% Enhanced setup adds 5, local catastrophic; 6, insufficient IRD; 7, no matching RTR option.
+    //# Enhanced RDMA connection establishment extends the error codes defined in [RFC5044] by
+    //# adding three new error codes.
     //= rfc7306#section-8.2
-    //% Atomic Requests and Immediate Data are answered with the errors of RFC 5040.
+    //# On incoming Atomic Requests, Atomic Responses, Immediate Data, and Immediate Data with
+    //# Solicited Event, the following MUST be validated: o The DDP layer MUST validate all DDP
+    //# Segment fields. o The RDMA OpCode MUST be valid. o The RDMA Version MUST be valid.
+    //= rfc7306#section-8.2
+    //# In the case of an error, the RDMAP layer MUST generate a Terminate Message indicating RDMA
+    //# Layer Remote Operation Error with Error Code Name "Catastrophic error, localized to RDMAP
+    //# Stream" as described in Section 4.8 of RFC 5040.
     pub fn terminate_code(&self) -> (u8, u8, u8) {
         const OPERATION: (u8, u8) = (layer::RDMAP, etype::RDMAP_OPERATION);
         const PROTECTION: (u8, u8) = (layer::RDMAP, etype::RDMAP_PROTECTION);
@@ -230,8 +238,10 @@ impl ProtocolError {
     /// The Terminate that answers this error. `segment` is the DDP segment in error, its length
     /// without MPA's framing and its header, and `read_request` what it carried, as far as known.
     //= rfc5040#section-4.8
-    //% The headers of the segment in error are copied if there is one: not for a local catastrophic
-    //% error nor for one of the LLP.
+    //# The DDP Header is not present if the Terminate Error Type is a Local Catastrophic Error.
+    //= rfc5040#section-4.8
+    //# The Terminated RDMA Header is only sent back if the terminate is associated with an RDMA
+    //# Read Request Message.
     pub fn terminate(
         &self,
         segment: Option<(u16, ddp::Header)>,
@@ -253,8 +263,8 @@ impl ProtocolError {
     /// The error to end an initiator's connection with; `None` when it is just closed, for the
     /// peer is not at fault or does not yet understand a Terminate.
     //= rfc6581#section-8
-    //% An initiator that finds the reply wanting sends a Terminate: invalid reply frame,
-    //% insufficient IRD resources, or no matching RTR option.
+    //# Any enhanced RDMA connection establishment error generates an MPA termination message to a
+    //# peer.
     pub fn from_negotiate(error: &NegotiateError) -> Option<Self> {
         match *error {
             NegotiateError::Frame(frame) => Some(Self::Frame(frame)),

@@ -26,9 +26,9 @@
 //!
 //! # Citations
 //!
-//! A rule taken from an RFC is marked `//= rfc5044#section-4.1`, followed by the sentence: `//#`
-//! for a quotation, `//%` for a paraphrase. `//= type=test` marks the citation of a test.
-//! `cargo xtask rfc` compares these with `rfc/sections.txt` and `rfc/exceptions.toml`.
+//! A rule taken from an RFC is marked `//= rfc5044#section-4.1`, followed by the sentence, word
+//! for word, behind `//#`. `//= type=test` marks the citation of a test. `cargo xtask rfc` compares
+//! these with `rfc/sections.txt`, `rfc/exceptions.toml` and `rfc/quotations.txt`.
 
 #![forbid(unsafe_code)]
 

@@ -42,8 +42,7 @@ const EXPECTED: [(&str, usize, [usize; 4]); 18] = [
 
 //= type=test
 //= rfc5040#section-4.6
-//% Send, with or without Solicited Event, has no header of its own behind DDP's untagged
-//% header.
+//# The Send and Send with Solicited Event Messages do not include an RDMAP header.
 #[test]
 fn every_capture_decodes() {
     for (name, connections, segments) in EXPECTED {

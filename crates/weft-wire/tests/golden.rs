@@ -39,15 +39,22 @@ const REPLY: &str = "4d504120494420526570204672616d65";
 
 //= type=test
 //= rfc5044#section-7.1.1
-//# MPA ID Req Frame
+//# Initiator mode senders MUST set this field to the fixed value "MPA ID Req Frame" or (in byte
+//# order) 4D 50 41 20 49 44 20 52 65 71 20 46 72 61 6D 65 (in hexadecimal).
 //= rfc5044#section-7.1.1
-//# MPA ID Rep Frame
+//# Responder mode senders MUST set this field to the fixed value "MPA ID Rep Frame" or (in byte
+//# order) 4D 50 41 20 49 44 20 52 65 70 20 46 72 61 6D 65 (in hexadecimal).
 //= rfc6581#section-6
-//% S is defined for revision 2; in a frame of revision 1 the bit is reserved and not checked.
+//# One, if the Private Data begins with the enhanced RDMA connection establishment data; 0
+//# otherwise.
 //= rfc6581#section-9
-//% The first 32 bits of the private data of an enhanced frame are A, B, IRD, C, D and ORD.
+//# Note that this field MUST be sent in network byte order, with the IRD and ORD encoded as 14-bit
+//# unsigned integers.
+//= rfc6581#section-9
+//# |A|B| IRD |C|D| ORD |
 //= rfc6581#section-5
-//% Enhanced setup is the exchange of RFC 5044 with connection data before the private data.
+//# The RDMA connection initiator sends an MPA Request, as specified in [RFC5044]; the new format
+//# defined here allows for: o Standardized negotiation of ORD and IRD.
 #[test]
 fn frames() {
     let both = Enhanced { rtr_write: true, rtr_read: true, peer_to_peer: true, ..depths(1, 1) };
@@ -84,11 +91,14 @@ fn frames() {
 
 //= type=test
 //= rfc5044#section-7.1.1
-//% The reserved bits of the flags are zero when sent and not checked when received.
+//# It MUST be set to zero when sending, and not checked on reception.
 //= rfc5044#section-7.1.1
-//% PD_Length is the length in octets of the private data; more than 512 octets is invalid.
+//# This field MUST contain the length in octets of the Private Data field.
 //= rfc5044#section-7.1.1
-//% The key must be the one of the frame that is awaited; otherwise the frame is invalid.
+//# The Private Data field MUST be between 0 and 512 octets in length.
+//= rfc5044#section-7.1.2
+//# If a received "Key" does not match the expected value (see Section 7.1.1, MPA Request and Reply
+//# Frame Format) the TCP/DDP connection MUST be closed, and an error returned to the ULP.
 #[test]
 fn frames_that_are_odd_or_wrong() {
     let parse = |rest: &str| Frame::parse(Kind::Request, &hex(&format!("{REQUEST}{rest}")));
@@ -126,14 +136,16 @@ const RTR_READ: &str = "002e 41 41 00000000 00000001 00000001 00000000
 
 //= type=test
 //= rfc5044#section-4.1
-//% ULPDU_Length is the number of octets of the contained ULPDU; it does not include the header,
-//% the pad, the CRC or any markers.
+//# This is the number of octets of the contained ULPDU. It does not include the length of the FPDU
+//# header itself, the pad, the CRC, or of any Markers that fall within the ULPDU.
 //= rfc5044#section-4.4
-//% The CRC is sent as iSCSI sends its digests: the least significant octet of the value first.
-//= rfc5044#section-4.4
-//% When CRCs are not in use the CRC field is valid whatever it holds.
+//# After calculating the CRC-32c, the resultant value is placed into the CRC field at the end of
+//# the FPDU.
+//= rfc5044#section-4.1
+//# When CRCs are not enabled, this field is still present, may contain any value, and MUST NOT be
+//# checked.
 //= rfc5040#section-4.3
-//% RDMA Write has no header of its own behind DDP's tagged header.
+//# The RDMA Write Message does not include an RDMAP header.
 #[test]
 fn rtr_write() {
     let header = Header::Tagged { last: true, ulp: 0x40, stag: 1, to: 0 };
@@ -159,12 +171,17 @@ fn rtr_write() {
 
 //= type=test
 //= rfc5040#section-4.4
-//% Data Sink STag, 32 bits; Data Sink TO, 64 bits; RDMA Read Message Size, 32 bits; Data Source
-//% STag, 32 bits; Data Source TO, 64 bits.
-//= rfc5040#section-4.2
-//% Queue 0 is for Sends, queue 1 for RDMA Read Requests, queue 2 for Terminates.
+//# The following figure depicts the RDMA Read Request Header that MUST be used for all RDMA Read
+//# Request Messages:
+//= rfc5040#section-3.1
+//# Queue Number 0 (used by RDMAP for Send, Send with Invalidate, Send with Solicited Event, and
+//# Send with Solicited Event and Invalidate operations).
+//= rfc5040#section-3.1
+//# Queue Number 1 (used by RDMAP for RDMA Read operations).
+//= rfc5040#section-3.1
+//# Queue Number 2 (used by RDMAP for Terminate operations).
 //= rfc5040#section-4.5
-//% RDMA Read Response has no header of its own behind DDP's tagged header.
+//# The RDMA Read Response Message does not include an RDMAP header.
 #[test]
 fn rtr_read() {
     let header = Header::Untagged { last: true, ulp: 0x41, ulp_word: 0, qn: 1, msn: 1, mo: 0 };
@@ -196,12 +213,12 @@ fn crc_of_a_send() {
 
 //= type=test
 //= rfc5044#section-4.1
-//% The PAD field trails the ULPDU and holds between zero and three octets, so that the size of the
-//% FPDU is an integral multiple of four.
+//# The PAD field trails the ULPDU and contains between 0 and 3 octets of data.
 //= rfc5044#section-4.1
-//% The pad is set to zero by the sender.
+//# The length of the pad is set so as to make the size of the FPDU an integral multiple of four.
 //= rfc5044#section-4.1
-//% The content of the pad is not checked.
+//# The pad data MUST be set to zero by the sender and ignored by the receiver (except for CRC
+//# checking).
 #[test]
 fn pads() {
     for (ulpdu_len, pad_len, total_len) in [(0, 2, 8), (1, 1, 8), (2, 0, 8), (3, 3, 12), (4, 2, 12)]
@@ -222,10 +239,14 @@ fn pads() {
 
 //= type=test
 //= rfc5044#section-4.5
-//% MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4) with markers, and
-//% MULPDU = EMSS - (6 + EMSS mod 4) without.
+//# The maximum ULPDU Length for a single ULPDU when Markers are present MUST be computed as: MULPDU
+//# = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)
+//= rfc5044#section-4.5
+//# The maximum ULPDU Length for a single ULPDU when Markers are NOT present MUST be computed as:
+//# MULPDU = EMSS - (6 + EMSS mod 4)
 //= rfc5044#section-3
-//% MPA tells DDP the largest ULPDU that fits one FPDU in one segment, the MULPDU.
+//# MPA MUST provide information to DDP on the current maximum size of the record that is acceptable
+//# to send (MULPDU).
 #[test]
 fn mulpdu() {
     assert_eq!(fpdu::mulpdu(1448, false), 1442); // siw, MTU 1500
@@ -242,15 +263,17 @@ fn mulpdu() {
 
 //= type=test
 //= rfc5041#section-4.1
-//% The control field is T (tagged), L (last), four reserved bits and the two bits of the version.
+//# |T|L| Rsvd |DV |
 //= rfc5041#section-4.1
-//% The reserved bits are not checked by the receiver.
+//# This field MUST be set to zero on transmit, and not checked on receive.
 //= rfc5041#section-4.2
-//% T, L, reserved, DV; eight bits for the ULP; STag, 32 bits; TO, 64 bits.
+//# Figure 4 shows the DDP Header format that MUST be used in all DDP Segments that target Tagged
+//# Buffers.
 //= rfc5041#section-4.3
-//% T, L, reserved, DV; 40 bits for the ULP; QN, MSN and MO, 32 bits each.
+//# Figure 5 shows the DDP Header format that MUST be used in all DDP Segments that target Untagged
+//# Buffers.
 //= rfc5041#section-4.4
-//% A DDP segment is a header and, directly behind it, payload, which may be empty.
+//# Each DDP Segment MUST contain a DDP Header. Each DDP Segment may also contain ULP Payload.
 #[test]
 fn ddp_headers() {
     let tagged = hex("bd42 01020304 1112131415161718");
@@ -281,32 +304,48 @@ fn ddp_headers() {
 
 //= type=test
 //= rfc5040#section-4.1
-//% The control field is the two bits of the version, two reserved bits that are not checked, and
-//% the four bits of the opcode.
+//# |T|L| Resrv | DV| RV|Rsv| Opcode|
 //= rfc5040#section-4.1
-//% The Invalidate STag field is valid in Send with Invalidate, with or without Solicited Event,
-//% and ignored in all others.
-//= rfc5040#section-4.2
-//% RDMA Write and Read Response are tagged, all others are untagged, each with its queue.
-//= rfc7306#section-4.2
-//% Opcodes 8 to 11.
-//= rfc7306#section-10.2
-//% Atomic Requests use queue 1, Atomic Responses queue 3, Immediate Data queue 0.
-//= rfc5040#section-7.2
-//% An incoming message is checked for its RDMAP version, its opcode, and whether the opcode fits
-//% the queue.
+//# Bits 26-27; Reserved. MUST be set to zero by sender, ignored by the receiver.
+//= rfc5040#section-4.1
+//# Bits 32-63; Invalidate STag. However, this field is only valid for Send with Invalidate and Send
+//# with Solicited Event and Invalidate Messages (see Figure 4).
+//= rfc5040#section-4.1
+//# Figure 4, "RDMA Usage of DDP Fields", MUST be used to define the value of the Tagged flag that
+//# is handed to the DDP layer for each RDMA Message.
+//= rfc5040#section-4.1
+//# Figure 4 defines when the STag, Queue Number, and Tagged Offset fields MUST be provided for each
+//# RDMA Message.
 //= rfc7306#section-4.1
-//% Atomics and Immediate Data have the control field of RFC 5040, and their Invalidate STag field
-//% is zero when sent and ignored when received.
+//# Figure 2 defines the new values of the RDMA Opcode field that are used for the RDMA Messages
+//# defined in this specification.
+//= rfc7306#section-4.2
+//# The following figure defines which RDMA Headers are used on each new RDMA Message and which new
+//# RDMA Messages are allowed to carry ULP payload.
+//= rfc7306#section-5.2
+//# Atomic Operation Request messages MUST use the same Queue Number as RDMA Read Requests (QN=1).
+//= rfc7306#section-10.2
+//# 0x00000003, Queue 3 (Atomic Response operations), this specification
+//= rfc5040#section-7.2
+//# The RDMA OpCode MUST be valid.
+//= rfc5040#section-7.2
+//# The RDMA Version MUST be valid.
+//= rfc7306#section-4.1
+//# Invalidate STag: Set to zero by the sender, ignored by the receiver.
 //= rfc7306#section-6.3
-//% Immediate Data is an untagged message on the queue of the Sends and takes its MSN among them.
+//# For an Immediate Data or Immediate Data with SE Message, the Local Peer's RDMAP Layer MUST
+//# request that the DDP layer set the Queue Number field to zero.
 //= rfc5040#section-4.7
-//% Send with Invalidate, with or without Solicited Event, has the STag to invalidate in DDP's
-//% untagged header and no header of its own behind it.
+//# The Send with Invalidate and Send with Solicited Event and Invalidate Messages do not include an
+//# RDMAP header. The RDMAP layer passes to the DDP layer an RDMAP Control Field and the Invalidate
+//# STag field (see section 4.1 RDMAP Control and Invalidate STag Field).
+//= rfc5040#section-4.1
+//# Figure 4 defines the value of the RDMA Opcode field that MUST be used for each RDMA Message.
 //= rfc5040#section-4.2
-//% Opcodes 0 to 7.
+//# The following figure defines which RDMA Headers MUST be used on each RDMA Message and which RDMA
+//# Messages are allowed to carry ULP Payload:
 //= rfc5041#section-7.1
-//% A queue number that is not in use is an error of its own.
+//# The QN is valid for this stream.
 #[test]
 fn opcodes() {
     let queues = [
@@ -352,15 +391,24 @@ fn opcodes() {
 
 //= type=test
 //= rfc7306#section-5.2.1
-//% 28 reserved bits and the operation code, 4 bits; Request Identifier, 32 bits; Remote STag, 32
-//% bits; Remote TO, 64 bits; Add or Swap Data, Add or Swap Mask, Compare Data and Compare Mask, 64
-//% bits each.
+//# The following figure depicts the Atomic Operation Request Header that is used for all Atomic
+//# Operation Request Messages:
 //= rfc7306#section-5.2.2
-//% Original Request Identifier, 32 bits; Original Remote Data Value, 64 bits.
+//# The following figure depicts the Atomic Operation Response header that is used for all Atomic
+//# Operation Response Messages:
 //= rfc7306#section-6.2
-//% The payload of Immediate Data is 64 bits, which RDMAP does not interpret.
+//# The first 8 bytes of the data following the DDP header contains the Immediate Data.
+//= rfc7306#section-6.3
+//# The Remote Peer MUST check that Immediate Data and Immediate Data with SE Messages include
+//# exactly 8 bytes of data from the DDP layer.
+//= rfc7306#section-5
+//# An RNIC that supports Atomic Operations as specified in this document MUST implement both the
+//# FetchAdd operation as specified in Section 5.1.1 and the CmpSwap operation as specified in
+//# Section 5.1.2.
 //= rfc7306#section-10.1
-//% Atomic operation codes: 0 FetchAdd, 1 Swap, 2 CmpSwap.
+//# 0x0, FetchAdd, this specification
+//= rfc7306#section-10.1
+//# 0x2, CmpSwap, this specification
 #[test]
 fn extensions() {
     let rest = "0000000000000001 0000000000000002 0000000000000003 0000000000000004";
@@ -397,11 +445,16 @@ fn extensions() {
 
 //= type=test
 //= rfc7306#section-5.1.1
-//% FetchAdd adds with carries cut at the bits that the Add Mask sets.
+//# A bit set in the Add Mask field specifies the field boundary; for each field, a bit is set at
+//# the most significant bit position for each field, causing any carry out of that bit position to
+//# be discarded when the addition is performed.
+//= rfc7306#section-5.2.1
+//# The Add or Swap Data field specifies the 64-bit "Add Data" value in an Atomic FetchAdd Operation
+//# or the 64-bit "Swap Data" value in an Atomic Swap or CmpSwap Operation.
 //= rfc7306#section-5.1.2
-//% Swap replaces the bits that the Swap Mask selects.
-//= rfc7306#section-5.1.3
-//% CmpSwap compares under the Compare Mask and, if equal, replaces under the Swap Mask.
+//# If the two values are equal, the Responder is required to swap masked bits in the same ULP
+//# Buffer address with the masked Swap Data. If the two masked compare values are not equal, the
+//# contents of the Responder's memory are not changed.
 #[test]
 fn atomic_arithmetic() {
     let add = |original, add, mask| AtomicOp::FetchAdd { add, mask }.apply(original);
@@ -437,12 +490,14 @@ fn atomic_arithmetic() {
 
 //= type=test
 //= rfc5040#section-4.8
-//% Terminate Control is Layer, 4 bits; EType, 4 bits; Error Code, 8 bits; HdrCt, 3 bits M, D and R;
-//% 13 reserved bits. DDP Segment Length, 16 bits, the terminated DDP header and the terminated
-//% RDMAP header follow as M, D and R say.
+//# | Layer | EType | Error Code |HdrCt|
+//= rfc5040#section-4.8
+//# The following figure depicts a Terminate Header that MUST be used for the Terminate Message:
 //= rfc5040#section-5.4
-//% A Terminate is one untagged segment on queue 2 with MSN 1 and MO 0; a stream carries at most
-//% one in each direction.
+//# A Terminate Message MUST reference an Untagged Buffer.
+//= rfc5040#section-5.4
+//# A Terminate Message references the Terminate Queue. That is, the Local Peer's RDMAP layer MUST
+//# request that the DDP layer set the Queue Number field to two.
 #[test]
 fn terminates() {
     let read_request =

@@ -83,9 +83,11 @@ fn ulpdus() -> impl Strategy<Value = Vec<Vec<u8>>> {
 proptest! {
     //= type=test
     //= rfc5044#section-4.3
-    //% Markers are inserted at 512-octet intervals of the stream.
-    //= rfc5044#section-4.4
-    //% The CRC covers the FPDU from its start to the CRC field, markers included.
+    //# When Markers are enabled, MPA senders MUST insert a Marker into the data stream at a
+    //# 512-octet periodic interval in the TCP Sequence Number Space.
+    //= rfc5044#section-4.3
+    //# All MPA Markers are included in the containing FPDU CRC calculation (when both CRCs and
+    //# Markers are in use).
     #[test]
     fn inserted_as_the_model_has_it(ulpdus in ulpdus(), crc: bool) {
         prop_assert_eq!(insert(&ulpdus, crc), model(&ulpdus, crc));
@@ -126,8 +128,12 @@ proptest! {
 
 //= type=test
 //= rfc5044#section-4.2
-//% FPDUPTR is the number of octets in the TCP stream from the beginning of the
-//% ULPDU_Length field to the first octet of the marker.
+//# The FPDU Pointer is a relative pointer, 16 bits long, interpreted as an unsigned integer that
+//# indicates the number of octets in the TCP stream from the beginning of the ULPDU Length field to
+//# the first octet of the entire Marker.
+//= rfc5044#section-4.3
+//# An FPDUPTR value of 0x0000 is a special case -- it is used when the Marker falls exactly between
+//# FPDUs (between the preceding FPDU CRC field and the next FPDU's ULPDU Length field).
 #[test]
 fn laid_out_by_hand() {
     // The first marker is at the very start; FPDU 1 takes 4 + 508 bytes, so that the next marker
@@ -165,11 +171,14 @@ fn crcs_that_tshark_calls_good() {
 
 //= type=test
 //= rfc5044#section-8
-//% That markers and ULPDU_Length disagree on the start of an FPDU is an error of its own only
-//% if the CRC is valid.
+//# In the event that the CRC is valid, received MPA Marker (if enabled) and ULPDU Length fields do
+//# not agree on the start of an FPDU.
 //= rfc5044#section-4.2
-//% The two low bits of FPDUPTR are taken as zero, and the reserved bits are ignored
-//% except for the CRC.
+//# The Reserved field MUST be set to zero on transmit and ignored on receive (except for CRC
+//# calculation).
+//= rfc5044#section-4.2
+//# The least significant two bits MUST always be set to zero at the transmitter, and the receivers
+//# MUST always treat these as zero for calculations.
 #[test]
 fn wrong_pointers() {
     let wrong = |crc: bool, seal_again: bool, at: usize, flip: u8| {
@@ -194,8 +203,8 @@ fn wrong_pointers() {
 }
 
 //= type=test
-//= rfc5044#section-4.5
-//% With markers the largest ULPDU is 64768 octets, so that FPDUPTR can express every distance.
+//= rfc5044#section-3
+//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
 #[test]
 fn the_largest_ulpdu() {
     let ulpdus = [vec![1; 100], vec![3; ULPDU_MAX], vec![4; 3]];

@@ -50,22 +50,39 @@ fn every_params() -> impl Iterator<Item = Params> + Clone {
 
 //= type=test
 //= rfc5044#section-7.1.1
-//% CRCs are used in both directions if C is set in the request or in the reply.
+//# When this bit is '1' in either the MPA Request Frame or MPA Reply Frame, CRCs MUST be generated
+//# and checked by both endpoints.
 //= rfc5044#section-7.1.1
-//% Rev is 1 in a frame of RFC 5044.
+//# For this version of the specification, senders MUST set this field to one.
 //= rfc6581#section-6
-//% Rev is 2 in a frame of RFC 6581.
+//# To use any enhanced connection establishment feature, this MUST be set to two or higher.
 //= rfc6581#section-9.2
-//% If the reply has A set, the initiator sends an RTR message of a kind that the reply has
-//% chosen from those offered; if there is none, it ends with "no matching RTR option".
+//# Upon receiving the MPA Accept Frame with Control Flag A set to 1, the initiator MUST generate
+//# one of the negotiated RTR indications. If the initiator is not able to generate any of the
+//# responder-supported RTR indications, then it MUST send a TERM message to the responder
+//# indicating failure to negotiate a mutually compatible connection model or RTR option, and
+//# terminate the connection.
+//= rfc6581#section-9.3
+//# After the initiator modifies its ORD/IRD to match the responder's values as stated above, the
+//# initiator sends the first message of the negotiated RTR indication option. If no matching RTR
+//# indication option exists, then the initiator sends a TERM message.
 //= rfc6581#section-9.2
-//% To a request with A the responder answers with A and the kind that it chose of those offered, or
-//% without A if it does not support peer-to-peer setup.
-//= rfc5044#section-7.1.4
-//% The private data of the request is given to the application before it answers, and its answer's
-//% private data to the initiator's application.
-//= rfc6581#section-6
-//% The reply is enhanced if the request is.
+//# For each initiator-supported RTR indication option, the responder SHOULD set the corresponding
+//# Control Flag if the responder can support that option in an MPA reply. The responder is not
+//# required to specify all RTR indication options it supports.
+//= rfc6581#section-9.2
+//# If Control Flag A is 1 in the MPA Request message, then the responder MUST set Control Flag A to
+//# 1 in the MPA reply message.
+//= rfc5044#section-7.1.1
+//# Otherwise, the MPA receiver should pass the PD_Length value and Private Data to the ULP.
+//= rfc5044#section-7.1.4.1
+//# This document allows for small amounts of Private Data to be exchanged as part of the MPA
+//# startup sequence.
+//= rfc6581#section-10
+//# If the responder receives an enhanced MPA message, it MUST respond with an enhanced MPA message.
+//= rfc6581#section-10
+//# If the responder receives an unenhanced MPA message ('S' is set to 0), it MUST respond with an
+//# unenhanced MPA message.
 #[test]
 fn every_combination_of_both_sides() {
     for (ours, theirs) in every_params().flat_map(|o| every_params().map(move |t| (o, t))) {
@@ -99,13 +116,18 @@ fn every_combination_of_both_sides() {
 
 //= type=test
 //= rfc6581#section-9.1
-//% The initiator lowers its ORD to the IRD of the reply; if it cannot serve the ORD of
-//% the reply it ends the connection with "insufficient IRD resources".
+//# Upon receiving the MPA Accept Frame from the responder, the initiator MUST set its IRD at least
+//# to the responder ORD and its ORD at most to the responder IRD. If the initiator does not have
+//# sufficient resources for the required IRD, it MUST send a TERM message to the responder
+//# indicating insufficient resources and terminate the connection due to insufficient resources.
 //= rfc6581#section-9.1
-//% The responder's ORD is no more than the request's IRD; its IRD is as much of the
-//% request's ORD as it has resources for.
+//# The responder MUST set its ORD at most to the initiator IRD.
 //= rfc6581#section-9.1
-//% The all-ones value 0x3FFF says that the depth is not negotiated by MPA.
+//# The responder IRD is the maximum number of simultaneous inbound RDMA Read Requests that the
+//# responder actually can support for the requested connection.
+//= rfc6581#section-9.1
+//# An all ones value (0x3FFF) indicates that automatic negotiation of the IRD or ORD is not
+//# desired, and that the ULP will be responsible for it.
 #[test]
 fn depths() {
     let with = |ird, ord| Params { ird, ord, ..PLAIN };
@@ -145,7 +167,7 @@ fn depths() {
 
 //= type=test
 //= rfc6581#section-9.2
-//% Without A the flags B, C and D have no meaning.
+//# On reception, if Control Flag A is set to 0, then Control Flags B, C, and D MUST be ignored.
 #[test]
 fn flags_without_a() {
     let flags = Enhanced { rtr_write: true, rtr_read: true, ..Enhanced::default() };
@@ -217,9 +239,12 @@ fn siw() {
 
 //= type=test
 //= rfc5044#section-7.1.2
-//% A responder that refuses sends a reply with R set and closes.
+//# The Responder SHOULD return an MPA Reply Frame with the "Reject Connection" bit set to '1' if
+//# the validation of the Private Data is not acceptable to the ULP.
 //= rfc5044#section-7.1.2
-//% A reply with R set refuses the connection, whatever its revision.
+//# If the MPA Reply Frame is properly formatted but is the Private Data is not acceptable, or if
+//# the Rejected Connection bit is set to '1', the implementation MUST exit MPA, leaving the TCP
+//# connection open. The ULP may close TCP or use the connection for other purposes.
 #[test]
 fn rejection() {
     for enhanced in [true, false] {
@@ -240,10 +265,13 @@ fn rejection() {
 
 //= type=test
 //= rfc6581#section-10
-//% A responder of revision 1 takes the four enhanced bytes for the application's, so there
-//% is no going on in revision 1 with what a revision 2 request began.
+//# an unenhanced responder treats the enhanced request as incorrectly formatted and closes the TCP
+//# connection.
+//= rfc6581#section-10
+//# If the responder receives an enhanced MPA message, it MUST respond with an enhanced MPA message.
 //= rfc5044#section-7.1.1
-//% A receiver that cannot interoperate with the received revision closes the connection.
+//# If the MPA receiver cannot interoperate with the received version, then it MUST close the
+//# connection and report an error locally.
 #[test]
 fn revisions() {
     let basic = Params { enhanced: false, ..PLAIN };
@@ -267,8 +295,7 @@ fn revisions() {
 
 //= type=test
 //= rfc6581#section-8
-//% An initiator that finds the reply wanting sends a Terminate: invalid reply frame,
-//% insufficient IRD resources, or no matching RTR option.
+//# Any enhanced RDMA connection establishment error generates an MPA termination message to a peer.
 #[test]
 fn what_is_wrong_with_a_reply() {
     let p2p = Params { peer_to_peer: true, rtr: RtrKinds::only(RtrKind::Write), ..PLAIN };
@@ -287,7 +314,8 @@ fn what_is_wrong_with_a_reply() {
 
 //= type=test
 //= rfc6581#section-9.2
-//% An initiator that sets A offers at least one kind of RTR message.
+//# The initiator MUST set each Control Flag B, C, and D to 1 for each of the options it supports,
+//# if Control Flag A is set to 1.
 #[test]
 fn what_cannot_be_asked() {
     let asks = Params { peer_to_peer: true, ..PLAIN };
@@ -308,7 +336,10 @@ fn what_cannot_be_asked() {
 
 //= type=test
 //= rfc5044#section-7.1.2
-//% The initiator sends its MPA Request first, and no FPDU before it has a valid MPA Reply.
+//# When MPA is started in the Initiator mode, the MPA implementation MUST send a valid MPA Request
+//# Frame.
+//= rfc5044#section-7.1.2
+//# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
 #[test]
 fn bytes_behind_the_frame_are_left() {
     let mut initiator = Initiator::new(PLAIN, b"private").unwrap();

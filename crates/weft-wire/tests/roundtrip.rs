@@ -147,10 +147,14 @@ proptest! {
 
     //= type=test
     //= rfc5044#section-6
-    //% The first FPDU starts where Full Operation starts, and each further one where the one before
-    //% it ends.
+    //# In an ordered TCP stream, the ULPDU Length field in the current FPDU when FPDU has a valid
+    //# CRC, can be used to identify the beginning of the next FPDU.
+    //= rfc5044#section-6
+    //# The ULPDU Length field (see Section 4) MUST be used to determine if the entire FPDU is
+    //# present before forwarding the ULPDU to DDP.
     //= rfc5044#section-5.2
-    //% On a layered TCP the receiver takes FPDUs from the stream in order, however TCP cut it.
+    //# MPA receivers will get TCP data in the usual ordered stream. The receivers MUST identify
+    //# FPDU boundaries by using the ULPDU_LENGTH field, as described in Section 6.
     #[test]
     fn fpdus_at_any_cut(
         ulpdus in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..10),
@@ -211,8 +215,14 @@ proptest! {
 
     //= type=test
     //= rfc5041#section-5.2
-    //% A message is cut into segments of at most MULPDU octets, header included, and the last one,
-    //% also of a message of no octets, has L set.
+    //# At the Data Source, the DDP layer MUST segment the data contained in a ULP message into a
+    //# series of DDP Segments, where each DDP Segment contains a DDP Header and ULP Payload, and
+    //# MUST be no larger than the MULPDU value Advertised by the LLP.
+    //= rfc5041#section-5.2
+    //# A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment.
+    //= rfc5041#section-4.1
+    //# It MUST be set to one on the last DDP Segment of every DDP Message. It MUST NOT be set to
+    //# one on any other DDP Segment.
     #[test]
     fn segments_of_a_message_are_taken_by_the_queue(
         lens in prop::collection::vec(0..5000_usize, 1..5),
@@ -238,14 +248,26 @@ proptest! {
 
 //= type=test
 //= rfc5041#section-7.1
-//% An untagged segment is checked for its QN, for a buffer at its MSN, for its MO and for its
-//% length before it is placed.
+//# The MO falls in the range of legal offsets associated with the Untagged Buffer.
+//= rfc5041#section-7.1
+//# The sum of the DDP Segment payload length and the MO falls in the range of legal offsets
+//# associated with the Untagged Buffer.
+//= rfc5041#section-7.1
+//# The Message Sequence Number falls in the range of legal Message Sequence Numbers, for the queue
+//# defined by the QN.
 //= rfc5041#section-5.1.2
-//% MSNs count up by one, modulo 2^32.
-//= rfc5041#section-5.1.2
-//% The MSN of the first message on a queue is one, and each further message's is one more.
+//# The DDP Message Sequence Number can be used by the Data Sink to identify the specific Untagged
+//# Buffer.
+//= rfc5041#section-4.3
+//# The Message Sequence Number specifies a sequence number that MUST be increased by one (modulo
+//# 2^32) with each DDP Message targeting the specific Queue Number on the DDP Stream associated
+//# with this DDP Segment.
+//= rfc5041#section-4.3
+//# The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF.
+//= rfc5041#section-4.3
+//# The initial value for MSN MUST be one.
 //= rfc5041#section-5.3
-//% Messages on a queue are delivered in the order in which they were sent.
+//# MUST Deliver DDP Messages to the ULP in the order they were sent by the Data Source.
 #[test]
 fn a_queue_takes_only_what_is_next() {
     let mut queue = UntaggedQueue::new();

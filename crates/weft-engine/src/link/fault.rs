@@ -18,7 +18,7 @@ pub(crate) struct Fault {
 impl Fault {
     /// Names the segment, of `len` bytes with its header.
     //= rfc5040#section-4.8
-    //% DDP Segment Length is that of the segment in error, its header included.
+    //# The length handed up by the DDP layer when the error was detected.
     pub(crate) fn in_segment(self, len: usize, header: Header) -> Self {
         let len = u16::try_from(len).unwrap_or(u16::MAX);
         Self { segment: self.segment.or(Some((len, header))), ..self }

@@ -213,8 +213,9 @@ struct Outgoing {
 
 /// The protocol state of a queue pair's connection.
 //= rfc5040#section-3.1
-//% An RDMAP Stream is one DDP Stream, on one connection of a reliable transport that keeps the
-//% order.
+//# RDMAP MUST be layered on top of the Direct Data Placement Protocol [DDP].
+//= rfc5040#section-3.1
+//# DDP, in conjunction with the lower layers, provides reliable, in-order Delivery.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) rules: Rules,
@@ -341,7 +342,8 @@ impl Link {
     pub(crate) fn open(&mut self, agreement: Agreement, early: &[u8]) {
         let negotiated = &agreement.negotiated;
         //= rfc5040#section-6.1
-        //% A stream begins on an established connection, once both sides have agreed to it.
+        //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
+        //# transport Stream until the RDMAP Stream is torn down.
         self.phase = Phase::Open;
         if std::mem::take(&mut self.waits_in_vain) {
             // The timer of that wait must not be taken for that of a missing receive.
@@ -395,7 +397,8 @@ impl Link {
 
     /// Reports the oldest requests as complete, as far as they are.
     //= rfc5040#section-5.5
-    //% Requests complete in the order in which they were posted.
+    //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
+    //# the ULP.
     pub(crate) fn complete_sends(&mut self, qp: &Qp) {
         self.complete_held(qp.sq.lock(), qp);
         self.check_drained(qp);
@@ -485,11 +488,18 @@ impl Link {
             let reason = if errno == 0 { "by the peer".into() } else { format!("errno {errno}") };
             log::write(Level::Info, format_args!("qp {:#08x}: closed, {reason}", qp.number()));
         }
+        //= rfc5041#section-7
+        //# All LLP errors reported to DDP SHOULD be passed up to the ULP.
         //= rfc5041#section-3
-        //% The transport says when the stream has ended or failed.
+        //# For a specific LLP Stream, the LLP MUST provide a mechanism to indicate that the LLP
+        //# Stream has been gracefully torn down.
+        //= rfc5041#section-5.4
+        //# At the Data Sink, DDP MUST Deliver a DDP Message if and only if all of the following are
+        //# true: * the last DDP Segment of the DDP Message had its Last flag set,
         //= rfc5041#section-6.2.2
-        //% When the connection is lost, the stream ends, and a message that has not come whole is
-        //% not delivered.
+        //# Thus, any of the following fatal errors on a DDP Stream MUST cause DDP to indicate to
+        //# the ULP that a fatal error has occurred: * Underlying LLP Connection or LLP Stream is
+        //# lost.
         self.phase = Phase::Closed;
         if let Some(shared) = &self.shared {
             shared.end();
@@ -538,7 +548,11 @@ impl Link {
 
     /// Closes the stream once what has been handed over is sent.
     //= rfc5040#section-6.2
-    //% A stream is ended by the program, in good order, or by an error.
+    //# There are three methods for terminating an RDMAP Stream: ULP Graceful Termination, RDMAP
+    //# Abortive Termination, and LLP Abortive Termination.
+    //= rfc5041#section-6.2
+    //# DDP MUST NOT independently initiate Stream Teardown. DDP either responds to a stream being
+    //# torn down by the LLP or processes a request from the ULP to tear down a stream.
     pub(crate) fn close(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;

@@ -134,14 +134,21 @@ impl Link {
             return self.leave_stream(Some(error), qp);
         }
         log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", qp.number()));
+        //= rfc5040#section-5.4
+        //# After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any
+        //# more Messages on that specific RDMAP Stream.
         //= rfc5040#section-6.2.1
-        //% A stream in error sends one Terminate, takes no more messages, and closes the
-        //% connection.
+        //# RDMAP defines a Terminate operation that SHOULD be invoked when either an RDMAP error is
+        //# encountered or an LLP error is surfaced to the RDMAP layer by the LLP.
+        //= rfc5040#section-7
+        //# If errors are detected at the RDMAP or DDP layer, then the RDMAP, DDP, and LLP Streams
+        //# are Abortively Terminated (see Section 4.8, "Terminate Header").
         self.terminate = Some(fault.terminate());
         self.notices.disconnected = true;
         self.fail(qp, None, fault.code());
         //= rfc5040#section-7.1
-        //% The program is told of errors that either side finds.
+        //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local
+        //# ULP that the error has occurred.
         qp.report(kind);
     }
 
@@ -275,11 +282,15 @@ impl Link {
     // ---- RDMA Write ----
 
     //= rfc5041#section-5.1.1
-    //% Each segment of a tagged message is placed by the STag and offset in its own header.
+    //# For the Placement of a DDP Message using the Tagged Buffer Model, the STag is used to
+    //# identify the buffer, and the TO is used to identify the offset within the Tagged Buffer into
+    //# which the ULP Payload is transferred.
     fn write(&mut self, last: bool, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
         if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
             return self.control(to, qp);
         }
+        //= rfc5041#section-5.2
+        //# The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message.
         let has_place = !payload.is_empty() && !self.drops_write();
         let placed = if has_place { self.place_written(stag, to, payload, qp) } else { Ok(()) };
         if self.is_unreliable() {
@@ -289,7 +300,8 @@ impl Link {
         }
         self.written = self.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
         //= rfc5040#section-5.1
-        //% The program at the Data Sink is not told of an RDMA Write.
+        //# A valid RDMA Write Message MUST NOT be delivered to the Data Sink's ULP (i.e., it is
+        //# placed by the DDP layer).
         if last {
             match self.parked.back_mut() {
                 Some(parked) => parked.behind += 1,
@@ -409,7 +421,8 @@ impl Link {
     /// Takes a posted receive, unless older messages still wait for theirs; or the one that a
     /// dropped message has left.
     //= rfc5040#section-5.5
-    //% Sends are delivered in the order in which the peer sent them.
+    //# Send Messages MUST be Delivered to the ULP at the Remote Peer after they are Delivered to
+    //# RDMAP by DDP and in the order that they were Delivered to RDMAP.
     pub(super) fn start_receive(&mut self, srqn: u32, qp: &Qp) -> Result<bool, Fault> {
         if self.receiving.active {
             return Ok(true);
@@ -451,7 +464,10 @@ impl Link {
         let mut flags = 0;
         let mut imm_data = 0;
         //= rfc5040#section-5.3
-        //% The STag is invalid before the Send is delivered.
+        //# When the Send with Invalidate and Send with Solicited Event and Invalidate Message are
+        //# Delivered to the Remote Peer's RDMAP layer, the RDMAP layer MUST: * Verify the STag that
+        //# is associated with the RDMAP Stream; and * Invalidate the STag if it is associated with
+        //# the RDMAP Stream;
         if let Some(stag) = invalidate {
             self.invalidate(stag, qp)?;
             (flags, imm_data) = (wc::FLAG_WITH_INV, stag);
@@ -468,11 +484,19 @@ impl Link {
             Completion::new(self.receiving.work.wr_id, Status::Success, kind, qp.number());
         let byte_len = written.unwrap_or(byte_len);
         //= rfc5040#section-3.2
-        //% With a Send the program learns its length and the STag that was invalidated.
+        //# If the Send Operation Type Completed successfully, the RDMAP layer passes the following
+        //# information to the ULP Layer: * ULP Message Length
+        //= rfc5040#section-3.2
+        //# An Invalidated STag, if the Send Operation Type was Send with Invalidate or Send with
+        //# Solicited Event and Invalidate.
         //= rfc5040#section-5.3
-        //% Solicited Event wakes a program that waits for it.
+        //# After the Send with Solicited Event or Send with Solicited Event and Invalidate Message
+        //# is Delivered to the ULP, the RDMAP MAY generate an Event, if the Data Sink is configured
+        //# to generate such an Event.
+        //= rfc5041#section-5.3
+        //# MUST Deliver a DDP Message to the ULP at most once,
         //= rfc5041#section-5.4
-        //% A message is delivered once, when all of its bytes are in place.
+        //# all of the DDP Segments of the DDP Message have been Placed,
         let src_qp = qp.xrc_source();
         let completion = Completion { byte_len, imm_data, src_qp, wc_flags: flags, ..completion };
         self.receiving.cq(qp).push(completion, opcode.is_solicited());
@@ -490,7 +514,9 @@ impl Link {
 
     /// Send with Invalidate: only keys that the peer could have used.
     //= rfc5040#section-5.3
-    //% An STag that the peer could not use is not its to invalidate: the stream ends.
+    //# Invalidate the STag if it is associated with the RDMAP Stream; or issue a Terminate Message
+    //# with the STag Cannot be Invalidated Terminate Error Code, if the STag is not associated with
+    //# the RDMAP Stream.
     fn invalidate(&mut self, stag: u32, qp: &Qp) -> Handled {
         let refuse = Fault::from(ProtocolError::CannotInvalidate { stag });
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -516,9 +542,13 @@ impl Link {
             return Ok(());
         }
         //= rfc7306#section-6.1
-        //% Immediate Data takes a receive, and is delivered with its completion.
+        //# If the Immediate Data operation is Completed successfully, the RDMAP Layer passes the
+        //# following information to the ULP Layer: * 8 bytes of Immediate Data
+        //= rfc7306#section-6.3
+        //# One Immediate Data or Immediate Data with SE Message MUST consume one Untagged Buffer.
         //= rfc7306#section-6.4
-        //% Immediate Data is delivered after the RDMA Write before it has been placed.
+        //# Ordering and completion rules for Immediate Data are the same as those for a Send
+        //# operation as described in Section 5.5 of RFC 5040.
         let written = std::mem::take(&mut self.last_write_len);
         if self.dropped_last_write() {
             return Ok(());
@@ -628,8 +658,10 @@ impl Link {
 
     // ---- RDMA Read and atomics, as responder ----
 
-    //= rfc7306#section-5.1
-    //% Atomic operations count among the RDMA Reads that may be outstanding.
+    //= rfc7306#section-5.2
+    //# Reusing the same Queue Number for Atomic Request messages allows the Atomic Operations to
+    //# reuse the same infrastructure (e.g., Outbound and Inbound RDMA Read Queue Depth (ORD/IRD)
+    //# flow control) as defined for RDMA Read Requests.
     fn check_depth(&self) -> Handled {
         let depth = usize::from(self.rules.max_dest_rd_atomic.min(READ_DEPTH_MAX));
         if self.responses.len() >= depth {
@@ -639,15 +671,21 @@ impl Link {
     }
 
     //= rfc5040#section-5.2.1
-    //% A Read Request names the memory to read and the place for the response; the program at the
-    //% Data Source has no part in it.
+    //# The Remote Peer's RDMAP layer MUST process an RDMA Read Request Message. A valid RDMA Read
+    //# Request Message MUST NOT be delivered to the Data Sink's ULP (i.e., it is processed by the
+    //# RDMAP layer).
     fn read_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
         let request = ReadRequest::parse(payload)?;
         self.check_depth()?;
         let ReadRequest { sink_stag, sink_to, size, source_stag, source_to } = request;
+        //= rfc5040#section-5.2.1
+        //# If the Data Source receives a non-zero-length RDMA Read Message Size, the Data Source
+        //# RDMAP MUST validate the Data Source STag and Data Source Tagged Offset contained in the
+        //# RDMA Read Request Header.
         if size > 0 {
             //= rfc5040#section-7.2
-            //% A range whose end does not fit 64 bits has an error of its own.
+            //# The sum of the Data Source Tagged Offset and the RDMA Read Message Size MUST NOT
+            //# cause the Data Source Tagged Offset to wrap.
             if source_to.checked_add(size.into()).is_none() {
                 return Err(Fault::of_request(ProtocolError::Wrap, request));
             }
@@ -681,8 +719,9 @@ impl Link {
         if !self.rules.access.contains(Access::REMOTE_ATOMIC) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
-        //= rfc7306#section-5.1
-        //% The target of an atomic operation is aligned to 64 bits. So its end does not wrap.
+        //= rfc7306#section-8.2
+        //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
+        //# references a ULP Buffer address that is 64-bit aligned.
         if !to.is_multiple_of(8) {
             return Err(ProtocolError::AtomicUnaligned { to }.into());
         }
@@ -696,7 +735,8 @@ impl Link {
             .update_u64(|old| op.apply(old))
             .ok_or(ProtocolError::AtomicUnaligned { to })?;
         //= rfc7306#section-5.4
-        //% Atomic operations run in the order of their requests, and so leave their responses.
+        //# Atomic Operation Response Messages MUST be submitted to the DDP layer on the Responder
+        //# in the order the Atomic Operation Request Messages were Delivered by DDP.
         self.responses.push_back(Response::Atomic(AtomicResponse { request_id, original_value }));
         Ok(())
     }
@@ -761,7 +801,8 @@ impl Link {
 
     /// The oldest read or atomic has its answer.
     //= rfc5040#section-5.5
-    //% An RDMA Read completes when its whole response has been placed.
+    //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
+    //# the associated incoming RDMA Read Response Message.
     fn answered(&mut self, qp: &Qp) {
         if let Some(number) = self.outstanding.pop_front().and_then(|done| done.work) {
             qp.sq.lock().set_progress(number, Progress::Done);
@@ -785,7 +826,8 @@ impl Link {
         self.notices.disconnected = true;
         self.fail(qp, Some(status), code);
         //= rfc5040#section-7.1
-        //% The program is told of errors that either side finds.
+        //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local
+        //# ULP that the error has occurred.
         qp.report(EventKind::QpFatal);
         Ok(())
     }

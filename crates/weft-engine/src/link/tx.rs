@@ -23,8 +23,8 @@ use crate::wr::{Operation, SendFlags};
 
 /// Bytes after which the buffer goes to the socket.
 const BATCH_LEN: usize = 128 << 10;
-/// STag of the zero-length Write with which an initiator starts (any would do: RFC 5040 section
-/// 5.2.1 lets no one check it).
+/// STag of the zero-length Write with which an initiator starts (any would do: RFC 5041 section 5.2
+/// lets no one check it).
 const RTR_STAG: u32 = 1;
 
 /// What the header of every segment of a message has in common.
@@ -225,10 +225,16 @@ impl Link {
         self.whole(MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }, &payload);
     }
 
+    //= rfc5040#section-5.2
+    //# The RDMA Read operation MUST consist of a single RDMA Read Request Message and a single RDMA
+    //# Read Response Message.
     //= rfc5040#section-5.2.2
-    //% A Read Response is one tagged message to the STag and offset that its request named.
+    //# An RDMA Read Response Message MUST reference a Tagged Buffer. That is, the Data Source RDMAP
+    //# layer MUST request that the DDP mark the Message as Tagged.
     //= rfc5040#section-5.2.2
-    //% Responses leave in the order of their requests.
+    //# The Data Source RDMAP layer MUST pass RDMA Read Response Messages to the DDP layer, in the
+    //# order that the RDMA Read Request Messages were received by the RDMAP layer, at the Data
+    //# Source.
     fn read_response_segment(&mut self, qp: &Qp) -> bool {
         let asker = self.asker(qp);
         let room = if self.is_shared() { CHUNK_MAX } else { self.payload_max(ddp::TAGGED_LEN) };
@@ -373,7 +379,8 @@ impl Link {
             return Err(Status::LocLenErr);
         }
         //= rfc7306#section-1.1
-        //% A peer that is not known to have the extensions is sent none of them.
+        //# For backward compatibility, existing applications and/or ULPs should not assume that
+        //# these extensions are supported.
         let needs_weft = match operation {
             // A foreign iWARP peer need not know RFC 7306, and a Send has no immediate data in it.
             Operation::Send { imm, .. } | Operation::Write { imm, .. } => imm.is_some(),
@@ -413,8 +420,8 @@ impl Link {
             }
             Operation::Write { remote_addr, rkey, .. } => {
                 //= rfc5040#section-5.1
-                //% An RDMA Write is one tagged message to the STag and offset that the peer
-                //% advertised.
+                //# An RDMA Write is used by the Data Source to transfer data to a previously
+                //# Advertised Tagged Buffer at the Data Sink.
                 let opcode = Opcode::Write;
                 let header = MessageHeader::Tagged { opcode, stag: rkey, to: remote_addr };
                 self.start_message(header, number, length);
@@ -488,7 +495,9 @@ impl Link {
         }
         self.notices.disconnected = true;
         //= rfc7306#section-8.1
-        //% For an error found while a request is made, the Local Peer sends a Terminate instead.
+        //# For errors detected while creating an Atomic Request, Atomic Response, Immediate Data,
+        //# or Immediate Data with SE Message, or other reasons not directly associated with an
+        //# incoming Message, the Terminate Message and Error code are sent instead of the Message.
         if !self.is_weft_peer() {
             self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
         }
@@ -564,8 +573,10 @@ impl Link {
     }
 
     //= rfc5040#section-5.3
-    //% Each Send is one untagged message, with the next MSN of queue 0, and takes one buffer of the
-    //% peer's.
+    //# A Send Message Type MUST reference an Untagged Buffer.
+    //= rfc5040#section-5.3
+    //# For a Send Message Type, the Local Peer's RDMAP layer MUST request that the DDP layer set
+    //# the Queue Number field to zero.
     fn send_header(&mut self, opcode: Opcode, ulp_word: u32) -> MessageHeader {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);

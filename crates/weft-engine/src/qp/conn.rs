@@ -109,8 +109,10 @@ impl Conn {
         let peer_ack_stag = peer_identity.map(|identity| identity.ack_stag);
         let agreement = Agreement { initiator, negotiated, peer_ack_stag, mulpdu };
         //= rfc5041#section-6.1
-        //% The transport's connection is set up first; the stream begins when the layer above says
-        //% so.
+        //# After the LLP sets up the LLP Stream, it will enable a DDP Stream on a specific LLP
+        //# Stream at an appropriate point.
+        //= rfc5044#section-7.1
+        //# A DDP endpoint MUST be "bound" to the MPA connection at entry to this phase.
         self.link.open(agreement, &early);
         let reactor = Reactor::get();
         let token = reactor.watch(socket.as_fd(), qp.me())?;
@@ -360,10 +362,13 @@ impl Conn {
             && !wire.fin_sent
         {
             //= rfc5041#section-6.2.1
-            //% A graceful end hands over every message that was begun, and then closes the
-            //% connection.
+            //# If the Local Peer ULP indicates graceful teardown, the DDP layer on the Local Peer
+            //# SHOULD ensure that all ULP data would be transferred before the underlying LLP
+            //# Stream and Connection are torn down, and any further data transfer requests by the
+            //# Local Peer ULP MUST return an error.
             //= rfc5044#section-7.2
-            //% Each half is closed by itself, behind a whole FPDU.
+            //# Each half connection of MPA terminates when DDP closes the corresponding TCP half
+            //# connection.
             wire.fin_sent = true;
             let _ = shutdown(&wire.socket, Shutdown::Write);
         }

@@ -139,7 +139,7 @@ impl Peer {
                 self.take_send(now, shared, length, msn, mo, last, payload)?;
             }
             (Opcode::Write, Ddp::Tagged { stag, to, .. }) => {
-                // RFC 5040, 5.1: one of no bytes touches no memory.
+                // One of no bytes touches no memory, and its STag is not checked: RFC 5041, 5.2.
                 if !payload.is_empty() {
                     memory.write(Party::Remote, stag, to, payload)?;
                 }

@@ -186,7 +186,8 @@ impl Peer {
                 Ok(0) => {
                     //= type=test
                     //= rfc5044#section-7.2
-                    //% Each half is closed by itself, behind a whole FPDU.
+                    //# Each half connection of MPA terminates when DDP closes the corresponding TCP
+                    //# half connection.
                     assert!(self.received.is_empty(), "the stream ends inside an FPDU");
                     return None;
                 }

@@ -6,9 +6,9 @@
 //! which the other writes, and what an end says arrives later.
 //!
 //! *Order.* The sender puts bytes into the peer's ring by RDMA Write, and then the new head, on one
-//! queue pair: who sees the head has the bytes (InfiniBand Architecture vol. 1, section 9.5; RFC
-//! 5040 section 5.5 for what is placed by operations of one stream before a later one is
-//! completed).
+//! queue pair. A receiver that sees the head has the bytes: Weft places what it takes from a stream
+//! in the order of the stream. InfiniBand has that order, too (Architecture vol. 1, section 9.5).
+//! RFC 5040, section 5.5, does not: there a Write's bytes count once a Send behind it is delivered.
 //!
 //! *Flow control* is packetized (Balaji 2006, chapter 6): the sender knows what is free at the
 //! receiver, which tells its tail whenever it has taken a quarter of the ring.

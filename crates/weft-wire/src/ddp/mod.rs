@@ -25,8 +25,8 @@ pub const UNTAGGED_LEN: usize = 18;
 pub const VERSION: u8 = 1;
 
 /// The message sequence number of the first message on each queue.
-//= rfc5041#section-5.1.2
-//% The MSN of the first message on a queue is one, and each further message's is one more.
+//= rfc5041#section-4.3
+//# The initial value for MSN MUST be one.
 pub const FIRST_MSN: u32 = 1;
 
 const TAGGED: u8 = 0x80;
@@ -35,12 +35,13 @@ const VERSION_MASK: u8 = 0x03;
 
 /// The header of a DDP segment.
 //= rfc5041#section-4.1
-//% The control field is T (tagged), L (last), four reserved bits and the two bits of the version.
+//# |T|L| Rsvd |DV |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
     /// To memory that the sender names.
     //= rfc5041#section-4.2
-    //% T, L, reserved, DV; eight bits for the ULP; STag, 32 bits; TO, 64 bits.
+    //# Figure 4 shows the DDP Header format that MUST be used in all DDP Segments that target
+    //# Tagged Buffers.
     Tagged {
         /// The last segment of its message.
         last: bool,
@@ -53,7 +54,8 @@ pub enum Header {
     },
     /// To the next buffer of a queue of the receiver's.
     //= rfc5041#section-4.3
-    //% T, L, reserved, DV; 40 bits for the ULP; QN, MSN and MO, 32 bits each.
+    //# Figure 5 shows the DDP Header format that MUST be used in all DDP Segments that target
+    //# Untagged Buffers.
     Untagged {
         /// The last segment of its message.
         last: bool,
@@ -115,12 +117,12 @@ impl Header {
     /// # Errors
     /// [`DdpError::TooShort`] and the two of the version.
     //= rfc5041#section-4.4
-    //% A DDP segment is a header and, directly behind it, payload, which may be empty.
+    //# Each DDP Segment MUST contain a DDP Header. Each DDP Segment may also contain ULP Payload.
     #[inline]
     pub fn parse(ulpdu: &[u8]) -> Result<(Self, usize), DdpError> {
         let Some(&control) = ulpdu.first() else { return Err(DdpError::TooShort(0)) };
         //= rfc5041#section-4.1
-        //% The reserved bits are not checked by the receiver.
+        //# This field MUST be set to zero on transmit, and not checked on receive.
         let (last, version) = (control & LAST != 0, control & VERSION_MASK);
         if control & TAGGED != 0 {
             if version != VERSION {

@@ -49,8 +49,13 @@ impl UntaggedQueue {
     /// # Errors
     /// [`DdpError::Msn`], [`DdpError::Mo`], [`DdpError::MessageTooLong`]. The queue has not moved.
     //= rfc5041#section-7.1
-    //% An untagged segment is checked for its QN, for a buffer at its MSN, for its MO and for its
-    //% length before it is placed.
+    //# The MO falls in the range of legal offsets associated with the Untagged Buffer.
+    //= rfc5041#section-7.1
+    //# The sum of the DDP Segment payload length and the MO falls in the range of legal offsets
+    //# associated with the Untagged Buffer.
+    //= rfc5041#section-7.1
+    //# The Message Sequence Number falls in the range of legal Message Sequence Numbers, for the
+    //# queue defined by the QN.
     #[inline]
     pub fn check(
         &mut self,
@@ -61,7 +66,7 @@ impl UntaggedQueue {
         limit: u64,
     ) -> Result<Placement, DdpError> {
         //= rfc5041#section-5.3
-        //% Messages on a queue are delivered in the order in which they were sent.
+        //# MUST Deliver DDP Messages to the ULP in the order they were sent by the Data Source.
         if msn != self.msn {
             return Err(DdpError::Msn { received: msn, expected: self.msn });
         }
@@ -78,7 +83,14 @@ impl UntaggedQueue {
         self.started = !last;
         if last {
             //= rfc5041#section-5.1.2
-            //% MSNs count up by one, modulo 2^32.
+            //# The DDP Message Sequence Number can be used by the Data Sink to identify the
+            //# specific Untagged Buffer.
+            //= rfc5041#section-4.3
+            //# The Message Sequence Number specifies a sequence number that MUST be increased by
+            //# one (modulo 2^32) with each DDP Message targeting the specific Queue Number on the
+            //# DDP Stream associated with this DDP Segment.
+            //= rfc5041#section-4.3
+            //# The MSN value MUST wrap to 0 after a value of 0xFFFFFFFF.
             self.msn = self.msn.wrapping_add(1);
             self.mo = 0;
         } else {

@@ -13,8 +13,14 @@ pub struct Segment {
 
 /// The segments of a message, in order. An empty message is one empty segment.
 //= rfc5041#section-5.2
-//% A message is cut into segments of at most MULPDU octets, header included, and the last one, also
-//% of a message of no octets, has L set.
+//# At the Data Source, the DDP layer MUST segment the data contained in a ULP message into a series
+//# of DDP Segments, where each DDP Segment contains a DDP Header and ULP Payload, and MUST be no
+//# larger than the MULPDU value Advertised by the LLP.
+//= rfc5041#section-5.2
+//# A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment.
+//= rfc5041#section-4.1
+//# It MUST be set to one on the last DDP Segment of every DDP Message. It MUST NOT be set to one on
+//# any other DDP Segment.
 #[derive(Debug, Clone)]
 pub struct Segments {
     /// `None` when the last segment is out.

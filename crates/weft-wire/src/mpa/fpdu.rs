@@ -57,8 +57,9 @@ pub enum FpduError {
 
 /// Bytes of pad behind a ULPDU of `ulpdu_len` bytes.
 //= rfc5044#section-4.1
-//% The PAD field trails the ULPDU and holds between zero and three octets, so that the size of the
-//% FPDU is an integral multiple of four.
+//# The PAD field trails the ULPDU and contains between 0 and 3 octets of data.
+//= rfc5044#section-4.1
+//# The length of the pad is set so as to make the size of the FPDU an integral multiple of four.
 #[inline]
 pub const fn pad_len(ulpdu_len: usize) -> usize {
     (HEADER_LEN + ulpdu_len).wrapping_neg() & 3
@@ -79,10 +80,14 @@ pub(super) const fn covered_len(ulpdu_len: usize) -> usize {
 /// The largest ULPDU (MULPDU) whose FPDU fits `emss` bytes, the TCP segment size in effect, in
 /// bytes; 0 when not even an empty one does.
 //= rfc5044#section-3
-//% MPA tells DDP the largest ULPDU that fits one FPDU in one segment, the MULPDU.
+//# MPA MUST provide information to DDP on the current maximum size of the record that is acceptable
+//# to send (MULPDU).
 //= rfc5044#section-4.5
-//% MULPDU = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4) with markers, and
-//% MULPDU = EMSS - (6 + EMSS mod 4) without.
+//# The maximum ULPDU Length for a single ULPDU when Markers are present MUST be computed as: MULPDU
+//# = EMSS - (6 + 4 * Ceiling(EMSS / 512) + EMSS mod 4)
+//= rfc5044#section-4.5
+//# The maximum ULPDU Length for a single ULPDU when Markers are NOT present MUST be computed as:
+//# MULPDU = EMSS - (6 + EMSS mod 4)
 pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers_len = if markers { 4 * emss.div_ceil(512) } else { 0 };
     let fits = emss.saturating_sub(HEADER_LEN + CRC_LEN + markers_len + emss % 4);
@@ -95,18 +100,22 @@ pub const fn mulpdu(emss: usize, markers: bool) -> usize {
 /// # Errors
 /// [`FpduError::Crc`]; the stream is lost, for the length that was wrong may be this one.
 //= rfc5044#section-6
-//% The first FPDU starts where Full Operation starts, and each further one where the one before it
-//% ends.
+//# In an ordered TCP stream, the ULPDU Length field in the current FPDU when FPDU has a valid CRC,
+//# can be used to identify the beginning of the next FPDU.
+//= rfc5044#section-6
+//# The ULPDU Length field (see Section 4) MUST be used to determine if the entire FPDU is present
+//# before forwarding the ULPDU to DDP.
 //= rfc5044#section-5.2
-//% On a layered TCP the receiver takes FPDUs from the stream in order, however TCP cut it.
+//# MPA receivers will get TCP data in the usual ordered stream. The receivers MUST identify FPDU
+//# boundaries by using the ULPDU_LENGTH field, as described in Section 6.
 #[inline]
 pub fn decode(buf: &[u8], crc: bool) -> Result<Decoded<'_>, FpduError> {
     let Some(&length) = buf.first_chunk::<HEADER_LEN>() else {
         return Ok(Decoded::Incomplete { needed: HEADER_LEN });
     };
     //= rfc5044#section-4.1
-    //% ULPDU_Length is the number of octets of the contained ULPDU; it does not include the header,
-    //% the pad, the CRC or any markers.
+    //# This is the number of octets of the contained ULPDU. It does not include the length of the
+    //# FPDU header itself, the pad, the CRC, or of any Markers that fall within the ULPDU.
     let ulpdu_len = usize::from(u16::from_be_bytes(length));
     let covered_len = covered_len(ulpdu_len);
     let consumed = covered_len + CRC_LEN;
@@ -114,13 +123,15 @@ pub fn decode(buf: &[u8], crc: bool) -> Result<Decoded<'_>, FpduError> {
         return Ok(Decoded::Incomplete { needed: consumed });
     };
     let (covered, field) = fpdu.split_at(covered_len);
-    //= rfc5044#section-4.4
-    //% When CRCs are not in use the CRC field is valid whatever it holds.
+    //= rfc5044#section-4.1
+    //# When CRCs are not enabled, this field is still present, may contain any value, and MUST NOT
+    //# be checked.
     if crc {
         check(crc32c(covered), field)?;
     }
     //= rfc5044#section-4.1
-    //% The content of the pad is not checked.
+    //# The pad data MUST be set to zero by the sender and ignored by the receiver (except for CRC
+    //# checking).
     Ok(Decoded::Fpdu { ulpdu: &covered[HEADER_LEN..HEADER_LEN + ulpdu_len], consumed })
 }
 
@@ -134,7 +145,8 @@ pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: bool) {
     let (covered, field) = buf[..total_len(ulpdu_len)].split_at_mut(covered_len(ulpdu_len));
     covered[..HEADER_LEN].copy_from_slice(&header(ulpdu_len));
     //= rfc5044#section-4.1
-    //% The pad is set to zero by the sender.
+    //# The pad data MUST be set to zero by the sender and ignored by the receiver (except for CRC
+    //# checking).
     covered[HEADER_LEN + ulpdu_len..].fill(0);
     let value = if crc { crc32c(covered) } else { 0 };
     field.copy_from_slice(&crc_field(value));
@@ -180,7 +192,8 @@ fn check(computed: u32, field: &[u8]) -> Result<(), FpduError> {
 }
 
 //= rfc5044#section-4.4
-//% The CRC is sent as iSCSI sends its digests: the least significant octet of the value first.
+//# After calculating the CRC-32c, the resultant value is placed into the CRC field at the end of
+//# the FPDU.
 #[inline]
 pub(super) fn crc_field(value: u32) -> [u8; CRC_LEN] {
     value.to_le_bytes()

@@ -20,7 +20,9 @@ pub const HEADER_LEN: usize = 20;
 
 /// Longest private data of a frame, the four bytes of [`Enhanced`] included.
 //= rfc5044#section-7.1.1
-//% PD_Length is the length in octets of the private data; more than 512 octets is invalid.
+//# This field MUST contain the length in octets of the Private Data field.
+//= rfc5044#section-7.1.1
+//# The Private Data field MUST be between 0 and 512 octets in length.
 pub const PRIVATE_DATA_MAX: usize = 512;
 
 /// Bytes at the head of the private data that [`Enhanced`] takes.
@@ -31,7 +33,8 @@ pub const DEPTH_MAX: u16 = 0x3ffe;
 
 /// The IRD or ORD that says "not negotiated here".
 //= rfc6581#section-9.1
-//% The all-ones value 0x3FFF says that the depth is not negotiated by MPA.
+//# An all ones value (0x3FFF) indicates that automatic negotiation of the IRD or ORD is not
+//# desired, and that the ULP will be responsible for it.
 pub const DEPTH_UNNEGOTIATED: u16 = 0x3fff;
 
 const KEY_LEN: usize = 16;
@@ -79,7 +82,10 @@ pub struct Frame {
 
 /// Read depths and ready-to-receive flags of RFC 6581.
 //= rfc6581#section-9
-//% The first 32 bits of the private data of an enhanced frame are A, B, IRD, C, D and ORD.
+//# Note that this field MUST be sent in network byte order, with the IRD and ORD encoded as 14-bit
+//# unsigned integers.
+//= rfc6581#section-9
+//# |A|B| IRD |C|D| ORD |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enhanced {
     /// RDMA Reads that the sender of the frame can serve at once; 14 bits.
@@ -136,8 +142,10 @@ impl Frame {
     /// # Errors
     /// [`FrameError`]; the connection is to be closed.
     pub fn parse(kind: Kind, bytes: &[u8]) -> Result<Parsed, FrameError> {
-        //= rfc5044#section-7.1.1
-        //% The key must be the one of the frame that is awaited; otherwise the frame is invalid.
+        //= rfc5044#section-7.1.2
+        //# If a received "Key" does not match the expected value (see Section 7.1.1, MPA Request
+        //# and Reply Frame Format) the TCP/DDP connection MUST be closed, and an error returned to
+        //# the ULP.
         let key = kind.key();
         let seen = bytes.len().min(KEY_LEN);
         if bytes[..seen] != key[..seen] {
@@ -151,8 +159,8 @@ impl Frame {
             return Err(FrameError::PrivateDataTooLong(length));
         }
         //= rfc6581#section-6
-        //% S is defined for revision 2; in a frame of revision 1 the bit is reserved and not
-        //% checked.
+        //# One, if the Private Data begins with the enhanced RDMA connection establishment data; 0
+        //# otherwise.
         let is_enhanced = revision >= 2 && flags & FLAG_ENHANCED != 0;
         if is_enhanced && usize::from(length) < ENHANCED_LEN {
             return Err(FrameError::EnhancedTooShort(length));
@@ -166,7 +174,7 @@ impl Frame {
             _ => (None, data),
         };
         //= rfc5044#section-7.1.1
-        //% The reserved bits of the flags are zero when sent and not checked when received.
+        //# It MUST be set to zero when sending, and not checked on reception.
         let frame = Self {
             kind,
             markers: flags & FLAG_MARKERS != 0,
@@ -207,9 +215,11 @@ impl Frame {
 
 impl Kind {
     //= rfc5044#section-7.1.1
-    //# MPA ID Req Frame
+    //# Initiator mode senders MUST set this field to the fixed value "MPA ID Req Frame" or (in byte
+    //# order) 4D 50 41 20 49 44 20 52 65 71 20 46 72 61 6D 65 (in hexadecimal).
     //= rfc5044#section-7.1.1
-    //# MPA ID Rep Frame
+    //# Responder mode senders MUST set this field to the fixed value "MPA ID Rep Frame" or (in byte
+    //# order) 4D 50 41 20 49 44 20 52 65 70 20 46 72 61 6D 65 (in hexadecimal).
     fn key(self) -> &'static [u8; KEY_LEN] {
         match self {
             Self::Request => REQUEST_KEY,

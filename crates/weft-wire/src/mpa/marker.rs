@@ -19,15 +19,16 @@ use crate::crc::{Crc32c, crc32c};
 
 /// Distance from one marker's first byte to the next one's, in bytes of the stream.
 //= rfc5044#section-4.3
-//% Markers are inserted at 512-octet intervals of the stream.
+//# When Markers are enabled, MPA senders MUST insert a Marker into the data stream at a 512-octet
+//# periodic interval in the TCP Sequence Number Space.
 pub const INTERVAL: usize = 512;
 
 /// Bytes of a marker: 16 reserved bits, then FPDUPTR.
 pub const LEN: usize = 4;
 
 /// The largest ULPDU in a stream with markers, in bytes.
-//= rfc5044#section-4.5
-//% With markers the largest ULPDU is 64768 octets, so that FPDUPTR can express every distance.
+//= rfc5044#section-3
+//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
 pub const ULPDU_MAX: usize = 64768;
 
 const _: () = assert!(
@@ -81,8 +82,13 @@ impl Inserter {
         loop {
             if self.phase == 0 {
                 //= rfc5044#section-4.2
-                //% FPDUPTR is the number of octets in the TCP stream from the beginning of the
-                //% ULPDU_Length field to the first octet of the marker.
+                //# The FPDU Pointer is a relative pointer, 16 bits long, interpreted as an unsigned
+                //# integer that indicates the number of octets in the TCP stream from the beginning
+                //# of the ULPDU Length field to the first octet of the entire Marker.
+                //= rfc5044#section-4.3
+                //# An FPDUPTR value of 0x0000 is a special case -- it is used when the Marker falls
+                //# exactly between FPDUs (between the preceding FPDU CRC field and the next FPDU's
+                //# ULPDU Length field).
                 let distance = header_at.map_or(0, |at| out.len() - at);
                 self.push_marker(distance, out);
             }
@@ -168,8 +174,11 @@ impl Remover {
         if self.phase + bytes.len() == LEN {
             let distance = self.fpdu.distance;
             //= rfc5044#section-4.2
-            //% The two low bits of FPDUPTR are taken as zero, and the reserved bits are ignored
-            //% except for the CRC.
+            //# The Reserved field MUST be set to zero on transmit and ignored on receive (except
+            //# for CRC calculation).
+            //= rfc5044#section-4.2
+            //# The least significant two bits MUST always be set to zero at the transmitter, and
+            //# the receivers MUST always treat these as zero for calculations.
             let pointer = u16::from_be_bytes([self.field[2], self.field[3]]) & !3;
             if u32::from(pointer) != distance {
                 let mismatch = MarkerError::Pointer { pointer, distance };
@@ -205,8 +214,8 @@ impl Remover {
     }
 
     //= rfc5044#section-8
-    //% That markers and ULPDU_Length disagree on the start of an FPDU is an error of its own only
-    //% if the CRC is valid.
+    //# In the event that the CRC is valid, received MPA Marker (if enabled) and ULPDU Length fields
+    //# do not agree on the start of an FPDU.
     fn finish(&mut self) -> Result<(), MarkerError> {
         if let Some(crc) = &mut self.crc {
             fpdu::check_crc(crc.value(), self.field)?;
@@ -216,8 +225,9 @@ impl Remover {
         fpdu.mismatch.map_or(Ok(()), Err)
     }
 
-    //= rfc5044#section-4.4
-    //% The CRC covers the FPDU from its start to the CRC field, markers included.
+    //= rfc5044#section-4.3
+    //# All MPA Markers are included in the containing FPDU CRC calculation (when both CRCs and
+    //# Markers are in use).
     fn cover(&mut self, bytes: &[u8]) {
         if let Some(crc) = &mut self.crc {
             crc.update(bytes);

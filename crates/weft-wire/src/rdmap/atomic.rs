@@ -8,7 +8,9 @@ use crate::bytes::{be32, be64, head, put32, put64};
 pub enum AtomicOp {
     /// Adds. A set bit of the mask is the top bit of a field, out of which no carry goes.
     //= rfc7306#section-5.1.1
-    //% FetchAdd adds with carries cut at the bits that the Add Mask sets.
+    //# A bit set in the Add Mask field specifies the field boundary; for each field, a bit is set
+    //# at the most significant bit position for each field, causing any carry out of that bit
+    //# position to be discarded when the addition is performed.
     FetchAdd {
         /// What is added.
         add: u64,
@@ -16,8 +18,9 @@ pub enum AtomicOp {
         mask: u64,
     },
     /// Replaces the bits that the mask selects.
-    //= rfc7306#section-5.1.2
-    //% Swap replaces the bits that the Swap Mask selects.
+    //= rfc7306#section-5.2.1
+    //# The Add or Swap Data field specifies the 64-bit "Add Data" value in an Atomic FetchAdd
+    //# Operation or the 64-bit "Swap Data" value in an Atomic Swap or CmpSwap Operation.
     Swap {
         /// The new bits.
         swap: u64,
@@ -25,8 +28,10 @@ pub enum AtomicOp {
         mask: u64,
     },
     /// Replaces the bits that `swap_mask` selects if those that `compare_mask` selects are equal.
-    //= rfc7306#section-5.1.3
-    //% CmpSwap compares under the Compare Mask and, if equal, replaces under the Swap Mask.
+    //= rfc7306#section-5.1.2
+    //# If the two values are equal, the Responder is required to swap masked bits in the same ULP
+    //# Buffer address with the masked Swap Data. If the two masked compare values are not equal,
+    //# the contents of the Responder's memory are not changed.
     CmpSwap {
         /// The new bits.
         swap: u64,
@@ -41,9 +46,8 @@ pub enum AtomicOp {
 
 /// Asks for an atomic operation on the receiver's memory.
 //= rfc7306#section-5.2.1
-//% 28 reserved bits and the operation code, 4 bits; Request Identifier, 32 bits; Remote STag, 32
-//% bits; Remote TO, 64 bits; Add or Swap Data, Add or Swap Mask, Compare Data and Compare Mask, 64
-//% bits each.
+//# The following figure depicts the Atomic Operation Request Header that is used for all Atomic
+//# Operation Request Messages:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicRequest {
     /// The operation.
@@ -58,7 +62,8 @@ pub struct AtomicRequest {
 
 /// The value that an atomic operation found.
 //= rfc7306#section-5.2.2
-//% Original Request Identifier, 32 bits; Original Remote Data Value, 64 bits.
+//# The following figure depicts the Atomic Operation Response header that is used for all Atomic
+//# Operation Response Messages:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicResponse {
     /// From the request.
@@ -67,8 +72,14 @@ pub struct AtomicResponse {
     pub original_value: u64,
 }
 
+//= rfc7306#section-5
+//# An RNIC that supports Atomic Operations as specified in this document MUST implement both the
+//# FetchAdd operation as specified in Section 5.1.1 and the CmpSwap operation as specified in
+//# Section 5.1.2.
 //= rfc7306#section-10.1
-//% Atomic operation codes: 0 FetchAdd, 1 Swap, 2 CmpSwap.
+//# 0x0, FetchAdd, this specification
+//= rfc7306#section-10.1
+//# 0x2, CmpSwap, this specification
 const CODE_FETCH_ADD: u8 = 0;
 const CODE_SWAP: u8 = 1;
 const CODE_CMP_SWAP: u8 = 2;

@@ -4,7 +4,10 @@ use super::{RdmapError, exactly};
 
 /// Eight bytes from application to application, which take a posted receive.
 //= rfc7306#section-6.2
-//% The payload of Immediate Data is 64 bits, which RDMAP does not interpret.
+//# The first 8 bytes of the data following the DDP header contains the Immediate Data.
+//= rfc7306#section-6.3
+//# The Remote Peer MUST check that Immediate Data and Immediate Data with SE Messages include
+//# exactly 8 bytes of data from the DDP layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Immediate(pub [u8; 8]);
 

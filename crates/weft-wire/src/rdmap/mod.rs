@@ -24,14 +24,22 @@ pub use terminate::{Terminate, layer};
 pub mod queue {
     /// Sends and Immediate Data.
     //= rfc7306#section-6.3
-    //% Immediate Data is an untagged message on the queue of the Sends and takes its MSN among
-    //% them.
-    //= rfc5040#section-4.2
-    //% Queue 0 is for Sends, queue 1 for RDMA Read Requests, queue 2 for Terminates.
+    //# For an Immediate Data or Immediate Data with SE Message, the Local Peer's RDMAP Layer MUST
+    //# request that the DDP layer set the Queue Number field to zero.
+    //= rfc5040#section-3.1
+    //# Queue Number 0 (used by RDMAP for Send, Send with Invalidate, Send with Solicited Event, and
+    //# Send with Solicited Event and Invalidate operations).
+    //= rfc5040#section-3.1
+    //# Queue Number 1 (used by RDMAP for RDMA Read operations).
+    //= rfc5040#section-3.1
+    //# Queue Number 2 (used by RDMAP for Terminate operations).
     pub const SEND: u32 = 0;
     /// RDMA Read Requests and Atomic Requests.
+    //= rfc7306#section-5.2
+    //# Atomic Operation Request messages MUST use the same Queue Number as RDMA Read Requests
+    //# (QN=1).
     //= rfc7306#section-10.2
-    //% Atomic Requests use queue 1, Atomic Responses queue 3, Immediate Data queue 0.
+    //# 0x00000003, Queue 3 (Atomic Response operations), this specification
     pub const READ_REQUEST: u32 = 1;
     /// Terminates.
     pub const TERMINATE: u32 = 2;
@@ -48,32 +56,39 @@ const VERSION_SHIFT: u32 = 6;
 const OPCODE_MASK: u8 = 0x0f;
 
 /// What a message does.
+//= rfc5040#section-4.1
+//# Figure 4 defines the value of the RDMA Opcode field that MUST be used for each RDMA Message.
 //= rfc5040#section-4.2
-//% Opcodes 0 to 7.
+//# The following figure defines which RDMA Headers MUST be used on each RDMA Message and which RDMA
+//# Messages are allowed to carry ULP Payload:
+//= rfc7306#section-4.1
+//# Figure 2 defines the new values of the RDMA Opcode field that are used for the RDMA Messages
+//# defined in this specification.
 //= rfc7306#section-4.2
-//% Opcodes 8 to 11.
+//# The following figure defines which RDMA Headers are used on each new RDMA Message and which new
+//# RDMA Messages are allowed to carry ULP payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
     /// RDMA Write.
     //= rfc5040#section-4.3
-    //% RDMA Write has no header of its own behind DDP's tagged header.
+    //# The RDMA Write Message does not include an RDMAP header.
     Write = 0,
     /// RDMA Read Request.
     ReadRequest = 1,
     /// RDMA Read Response.
     //= rfc5040#section-4.5
-    //% RDMA Read Response has no header of its own behind DDP's tagged header.
+    //# The RDMA Read Response Message does not include an RDMAP header.
     ReadResponse = 2,
     /// Send.
     //= rfc5040#section-4.6
-    //% Send, with or without Solicited Event, has no header of its own behind DDP's untagged
-    //% header.
+    //# The Send and Send with Solicited Event Messages do not include an RDMAP header.
     Send = 3,
     /// Send with Invalidate.
     //= rfc5040#section-4.7
-    //% Send with Invalidate, with or without Solicited Event, has the STag to invalidate in DDP's
-    //% untagged header and no header of its own behind it.
+    //# The Send with Invalidate and Send with Solicited Event and Invalidate Messages do not
+    //# include an RDMAP header. The RDMAP layer passes to the DDP layer an RDMAP Control Field and
+    //# the Invalidate STag field (see section 4.1 RDMAP Control and Invalidate STag Field).
     SendInv = 4,
     /// Send with Solicited Event.
     SendSe = 5,
@@ -139,8 +154,9 @@ impl Opcode {
     /// # Errors
     /// [`RdmapError::Version`], [`RdmapError::Opcode`].
     //= rfc5040#section-4.1
-    //% The control field is the two bits of the version, two reserved bits that are not checked,
-    //% and the four bits of the opcode.
+    //# |T|L| Resrv | DV| RV|Rsv| Opcode|
+    //= rfc5040#section-4.1
+    //# Bits 26-27; Reserved. MUST be set to zero by sender, ignored by the receiver.
     #[inline]
     pub fn parse(control: u8) -> Result<Self, RdmapError> {
         let version = control >> VERSION_SHIFT;
@@ -158,8 +174,12 @@ impl Opcode {
     }
 
     /// The queue of an untagged operation; `None` for a tagged one.
-    //= rfc5040#section-4.2
-    //% RDMA Write and Read Response are tagged, all others are untagged, each with its queue.
+    //= rfc5040#section-4.1
+    //# Figure 4, "RDMA Usage of DDP Fields", MUST be used to define the value of the Tagged flag
+    //# that is handed to the DDP layer for each RDMA Message.
+    //= rfc5040#section-4.1
+    //# Figure 4 defines when the STag, Queue Number, and Tagged Offset fields MUST be provided for
+    //# each RDMA Message.
     #[inline]
     pub const fn queue(self) -> Option<u32> {
         match self {
@@ -177,14 +197,15 @@ impl Opcode {
     /// # Errors
     /// [`ProtocolError`], with the Terminate that answers it.
     //= rfc5040#section-7.2
-    //% An incoming message is checked for its RDMAP version, its opcode, and whether the opcode
-    //% fits the queue.
+    //# The RDMA OpCode MUST be valid.
+    //= rfc5040#section-7.2
+    //# The RDMA Version MUST be valid.
     #[inline]
     pub fn of(header: &ddp::Header) -> Result<Self, ProtocolError> {
         let qn = match *header {
             ddp::Header::Tagged { .. } => None,
             //= rfc5041#section-7.1
-            //% A queue number that is not in use is an error of its own.
+            //# The QN is valid for this stream.
             ddp::Header::Untagged { qn, .. } if qn as usize >= queue::COUNT => {
                 return Err(ProtocolError::InvalidQueue { qn });
             }
@@ -200,11 +221,10 @@ impl Opcode {
     /// The STag that a message of this kind invalidates at its receiver, from the word that DDP
     /// carries for RDMAP.
     //= rfc5040#section-4.1
-    //% The Invalidate STag field is valid in Send with Invalidate, with or without Solicited Event,
-    //% and ignored in all others.
+    //# Bits 32-63; Invalidate STag. However, this field is only valid for Send with Invalidate and
+    //# Send with Solicited Event and Invalidate Messages (see Figure 4).
     //= rfc7306#section-4.1
-    //% Atomics and Immediate Data have the control field of RFC 5040, and their Invalidate STag
-    //% field is zero when sent and ignored when received.
+    //# Invalidate STag: Set to zero by the sender, ignored by the receiver.
     #[inline]
     pub const fn invalidates(self, ulp_word: u32) -> Option<u32> {
         match self {

@@ -5,8 +5,8 @@ use crate::bytes::{be32, be64, head, put32, put64};
 
 /// Asks the receiver to send memory of its own back.
 //= rfc5040#section-4.4
-//% Data Sink STag, 32 bits; Data Sink TO, 64 bits; RDMA Read Message Size, 32 bits; Data Source
-//% STag, 32 bits; Data Source TO, 64 bits.
+//# The following figure depicts the RDMA Read Request Header that MUST be used for all RDMA Read
+//# Request Messages:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The requester's buffer, where the Read Response goes.

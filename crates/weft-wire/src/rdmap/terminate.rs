@@ -19,9 +19,9 @@ pub mod layer {
 /// The copied headers are for the log: a peer that got a stream wrong may get these wrong too, so
 /// those that do not decode are `None`, and only a missing control word is an error.
 //= rfc5040#section-4.8
-//% Terminate Control is Layer, 4 bits; EType, 4 bits; Error Code, 8 bits; HdrCt, 3 bits M, D and R;
-//% 13 reserved bits. DDP Segment Length, 16 bits, the terminated DDP header and the terminated
-//% RDMAP header follow as M, D and R say.
+//# | Layer | EType | Error Code |HdrCt|
+//= rfc5040#section-4.8
+//# The following figure depicts a Terminate Header that MUST be used for the Terminate Message:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate {
     /// The layer that found the error, see [`layer`]; 4 bits.
@@ -50,8 +50,10 @@ impl Terminate {
 
     /// The DDP header of a Terminate.
     //= rfc5040#section-5.4
-    //% A Terminate is one untagged segment on queue 2 with MSN 1 and MO 0; a stream carries at most
-    //% one in each direction.
+    //# A Terminate Message MUST reference an Untagged Buffer.
+    //= rfc5040#section-5.4
+    //# A Terminate Message references the Terminate Queue. That is, the Local Peer's RDMAP layer
+    //# MUST request that the DDP layer set the Queue Number field to two.
     pub const HEADER: ddp::Header = ddp::Header::Untagged {
         last: true,
         ulp: Opcode::Terminate.control(),

@@ -37,12 +37,14 @@ impl Initiator {
     pub fn new(params: Params, private_data: &[u8]) -> Result<Self, NegotiateError> {
         let peer_to_peer = params.enhanced && params.peer_to_peer;
         //= rfc6581#section-9.2
-        //% An initiator that sets A offers at least one kind of RTR message.
+        //# The initiator MUST set each Control Flag B, C, and D to 1 for each of the options it
+        //# supports, if Control Flag A is set to 1.
         if peer_to_peer && params.rtr == RtrKinds::default() {
             return Err(NegotiateError::NoMatchingRtr);
         }
         //= rfc6581#section-5
-        //% Enhanced setup is the exchange of RFC 5044 with connection data before the private data.
+        //# The RDMA connection initiator sends an MPA Request, as specified in [RFC5044]; the new
+        //# format defined here allows for: o Standardized negotiation of ORD and IRD.
         let enhanced = params.enhanced.then(|| Enhanced {
             ird: params.ird.min(DEPTH_MAX),
             ord: params.ord.min(DEPTH_MAX),
@@ -56,9 +58,10 @@ impl Initiator {
             reject: false,
             enhanced,
             //= rfc5044#section-7.1.1
-            //% Rev is 1 in a frame of RFC 5044.
+            //# For this version of the specification, senders MUST set this field to one.
             //= rfc6581#section-6
-            //% Rev is 2 in a frame of RFC 6581.
+            //# To use any enhanced connection establishment feature, this MUST be set to two or
+            //# higher.
             revision: if params.enhanced { REVISION_ENHANCED } else { REVISION_BASIC },
             private_data: private_data.to_vec(),
         };
@@ -68,7 +71,10 @@ impl Initiator {
 
     /// The MPA Request, to be sent once and before anything else.
     //= rfc5044#section-7.1.2
-    //% The initiator sends its MPA Request first, and no FPDU before it has a valid MPA Reply.
+    //# When MPA is started in the Initiator mode, the MPA implementation MUST send a valid MPA
+    //# Request Frame.
+    //= rfc5044#section-7.1.2
+    //# MPA Initiator mode implementations MUST receive and validate an MPA Reply Frame.
     pub fn request(&self) -> &[u8] {
         &self.request
     }
@@ -91,13 +97,19 @@ impl Initiator {
     fn outcome(&self, reply: Frame) -> Result<InitiatorOutcome, NegotiateError> {
         let params = &self.params;
         //= rfc5044#section-7.1.2
-        //% A reply with R set refuses the connection, whatever its revision.
+        //# If the MPA Reply Frame is properly formatted but is the Private Data is not acceptable,
+        //# or if the Rejected Connection bit is set to '1', the implementation MUST exit MPA,
+        //# leaving the TCP connection open. The ULP may close TCP or use the connection for other
+        //# purposes.
         if reply.reject {
             return Ok(InitiatorOutcome::Rejected { private_data: reply.private_data });
         }
         //= rfc6581#section-10
-        //% A responder of revision 1 takes the four enhanced bytes for the application's, so there
-        //% is no going on in revision 1 with what a revision 2 request began.
+        //# an unenhanced responder treats the enhanced request as incorrectly formatted and closes
+        //# the TCP connection.
+        //= rfc6581#section-10
+        //# If the responder receives an enhanced MPA message, it MUST respond with an enhanced MPA
+        //# message.
         let expected = if params.enhanced { REVISION_ENHANCED } else { REVISION_BASIC };
         if reply.revision != expected {
             return Err(NegotiateError::Revision { received: reply.revision, expected });
@@ -117,8 +129,11 @@ impl Initiator {
         };
         if let Some(enhanced) = &reply.enhanced {
             //= rfc6581#section-9.1
-            //% The initiator lowers its ORD to the IRD of the reply; if it cannot serve the ORD of
-            //% the reply it ends the connection with "insufficient IRD resources".
+            //# Upon receiving the MPA Accept Frame from the responder, the initiator MUST set its
+            //# IRD at least to the responder ORD and its ORD at most to the responder IRD. If the
+            //# initiator does not have sufficient resources for the required IRD, it MUST send a
+            //# TERM message to the responder indicating insufficient resources and terminate the
+            //# connection due to insufficient resources.
             if let Some(ord) = depth(enhanced.ord).filter(|&ord| ord > params.ird) {
                 return Err(NegotiateError::InsufficientIrd { ord, ird: params.ird });
             }
@@ -132,8 +147,15 @@ impl Initiator {
     }
 
     //= rfc6581#section-9.2
-    //% If the reply has A set, the initiator sends an RTR message of a kind that the reply has
-    //% chosen from those offered; if there is none, it ends with "no matching RTR option".
+    //# Upon receiving the MPA Accept Frame with Control Flag A set to 1, the initiator MUST
+    //# generate one of the negotiated RTR indications. If the initiator is not able to generate any
+    //# of the responder-supported RTR indications, then it MUST send a TERM message to the
+    //# responder indicating failure to negotiate a mutually compatible connection model or RTR
+    //# option, and terminate the connection.
+    //= rfc6581#section-9.3
+    //# After the initiator modifies its ORD/IRD to match the responder's values as stated above,
+    //# the initiator sends the first message of the negotiated RTR indication option. If no
+    //# matching RTR indication option exists, then the initiator sends a TERM message.
     fn rtr(&self, reply: &Enhanced) -> Result<Option<RtrKind>, NegotiateError> {
         if !(self.params.peer_to_peer && reply.peer_to_peer) {
             return Ok(None);

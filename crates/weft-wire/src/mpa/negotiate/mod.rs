@@ -194,7 +194,8 @@ impl RtrKinds {
 }
 
 //= rfc5044#section-7.1.1
-//% CRCs are used in both directions if C is set in the request or in the reply.
+//# When this bit is '1' in either the MPA Request Frame or MPA Reply Frame, CRCs MUST be generated
+//# and checked by both endpoints.
 fn crc_in_use(ours: bool, theirs: bool) -> bool {
     ours || theirs
 }

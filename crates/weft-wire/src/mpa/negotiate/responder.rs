@@ -16,9 +16,11 @@ pub struct Responder {
 }
 
 /// What the responder's application is asked.
-//= rfc5044#section-7.1.4
-//% The private data of the request is given to the application before it answers, and its answer's
-//% private data to the initiator's application.
+//= rfc5044#section-7.1.1
+//# Otherwise, the MPA receiver should pass the PD_Length value and Private Data to the ULP.
+//= rfc5044#section-7.1.4.1
+//# This document allows for small amounts of Private Data to be exchanged as part of the MPA
+//# startup sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// 1 or 2.
@@ -59,7 +61,8 @@ impl Responder {
         let (taken, frame) = self.inbound.push(bytes)?;
         let Some(frame) = frame else { return Ok((taken, None)) };
         //= rfc5044#section-7.1.1
-        //% A receiver that cannot interoperate with the received revision closes the connection.
+        //# If the MPA receiver cannot interoperate with the received version, then it MUST close
+        //# the connection and report an error locally.
         let expected = REVISION_ENHANCED;
         if !(REVISION_BASIC..=expected).contains(&frame.revision) {
             return Err(NegotiateError::Revision { received: frame.revision, expected });
@@ -76,7 +79,8 @@ impl Responder {
             ird: enhanced.and_then(|e| depth(e.ird)),
             ord: enhanced.and_then(|e| depth(e.ord)),
             //= rfc6581#section-9.2
-            //% Without A the flags B, C and D have no meaning.
+            //# On reception, if Control Flag A is set to 0, then Control Flags B, C, and D MUST be
+            //# ignored.
             rtr: enhanced.filter(|e| e.peer_to_peer).map(RtrKinds::of),
             private_data: frame.private_data.clone(),
         };
@@ -92,7 +96,8 @@ impl Responder {
     /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays
     /// unanswered in each case.
     //= rfc5044#section-7.1.2
-    //% The responder does not send FPDUs before it has received the first one.
+    //# MPA Responder mode implementations MUST receive and validate at least one FPDU before
+    //# sending any FPDUs or Markers.
     pub fn accept(
         &mut self,
         params: Params,
@@ -111,8 +116,10 @@ impl Responder {
         };
         if let Some(asked) = &request.enhanced {
             //= rfc6581#section-9.1
-            //% The responder's ORD is no more than the request's IRD; its IRD is as much of the
-            //% request's ORD as it has resources for.
+            //# The responder MUST set its ORD at most to the initiator IRD.
+            //= rfc6581#section-9.1
+            //# The responder IRD is the maximum number of simultaneous inbound RDMA Read Requests
+            //# that the responder actually can support for the requested connection.
             negotiated.ird = lower(params.ird, depth(asked.ord));
             negotiated.ord = lower(params.ord, depth(asked.ird));
             negotiated.rtr = choose_rtr(&params, asked)?;
@@ -126,8 +133,12 @@ impl Responder {
             // The bit of the whole connection: siw refuses a 0 in answer to its 1.
             crc: negotiated.crc,
             reject: false,
-            //= rfc6581#section-6
-            //% The reply is enhanced if the request is.
+            //= rfc6581#section-10
+            //# If the responder receives an enhanced MPA message, it MUST respond with an enhanced
+            //# MPA message.
+            //= rfc6581#section-10
+            //# If the responder receives an unenhanced MPA message ('S' is set to 0), it MUST
+            //# respond with an unenhanced MPA message.
             enhanced: request.enhanced.map(|_| Enhanced {
                 ird: negotiated.ird.min(DEPTH_MAX),
                 ord: negotiated.ord.min(DEPTH_MAX),
@@ -148,7 +159,8 @@ impl Responder {
     /// [`NegotiateError::PrivateData`], [`NegotiateError::NoRequest`]. The request stays
     /// unanswered.
     //= rfc5044#section-7.1.2
-    //% A responder that refuses sends a reply with R set and closes.
+    //# The Responder SHOULD return an MPA Reply Frame with the "Reject Connection" bit set to '1'
+    //# if the validation of the Private Data is not acceptable to the ULP.
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, NegotiateError> {
         let request = self.request.as_ref().ok_or(NegotiateError::NoRequest)?;
         let reply = emit(&Frame {
@@ -167,8 +179,12 @@ impl Responder {
 }
 
 //= rfc6581#section-9.2
-//% To a request with A the responder answers with A and the kind that it chose of those offered, or
-//% without A if it does not support peer-to-peer setup.
+//# For each initiator-supported RTR indication option, the responder SHOULD set the corresponding
+//# Control Flag if the responder can support that option in an MPA reply. The responder is not
+//# required to specify all RTR indication options it supports.
+//= rfc6581#section-9.2
+//# If Control Flag A is 1 in the MPA Request message, then the responder MUST set Control Flag A to
+//# 1 in the MPA reply message.
 fn choose_rtr(params: &Params, asked: &Enhanced) -> Result<Option<RtrKind>, NegotiateError> {
     if !(params.peer_to_peer && asked.peer_to_peer) {
         return Ok(None);

@@ -5,14 +5,22 @@
 //! ```text
 //! //= type=test                  in a test only
 //! //= rfc5044#section-4.1
-//! //# quoted sentence            or `//%` and a paraphrase
+//! //# quoted sentence
 //! ```
 //!
-//! The sections to account for, and the exceptions, are in `crates/weft-wire/rfc`.
+//! The sections to account for, the exceptions, and the quotations that were compared with the
+//! RFCs, are in `crates/weft-wire/rfc`. `cargo xtask rfc --texts DIRECTORY` compares with the texts
+//! `rfc5044.txt` (or `.txt.gz`) there, and writes the quotations.
+
+mod quotations;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use quotations::QUOTATIONS;
+use text::append_line;
 
 const SECTIONS: &str = "crates/weft-wire/rfc/sections.txt";
 const EXCEPTIONS: &str = "crates/weft-wire/rfc/exceptions.toml";
@@ -20,11 +28,14 @@ const CODE: &str = "crates";
 /// Columns of the table for the names of files.
 const FILES_WIDTH: usize = 36;
 
-/// Prints the table. Fails on a section without code or exception, and on what is written wrongly.
+/// Prints the table. Fails on a section without code or exception, on a quotation that was not
+/// compared with its RFC, and on what is written wrongly.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    if !args.is_empty() {
-        return Err("usage: cargo xtask rfc".into());
-    }
+    let texts = match args {
+        [] => None,
+        [option, directory] if option == "--texts" => Some(Path::new(directory)),
+        _ => return Err("usage: cargo xtask rfc [--texts DIRECTORY]".into()),
+    };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
     let sections = sections(&read(&root.join(SECTIONS))?)?;
     let exceptions = exceptions(&read(&root.join(EXCEPTIONS))?)?;
@@ -33,9 +44,27 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let name = file.strip_prefix(root.join(CODE)).unwrap_or(&file).display().to_string();
         citations.extend(parse_citations(&name, &read(&file)?)?);
     }
+    let path = root.join(QUOTATIONS);
+    let mut file = read(&path)?;
+    let mut problems = Vec::new();
+    if let Some(directory) = texts {
+        problems = quotations::compare_with_texts(directory, &sections, &citations)?;
+        if problems.is_empty() {
+            file = quotations::render(&file, &sections, &citations);
+            fs::write(&path, &file).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+    }
+    let quotations = quotations::parse(&file)?;
+    if problems.is_empty() {
+        problems = quotations::compare(&quotations, &citations);
+    }
     let report = Report::new(&sections, &exceptions, &citations);
+    problems.extend(report.problems);
     print!("{}", report.table);
-    if report.problems.is_empty() { Ok(()) } else { Err(report.problems.join("\n  ")) }
+    if problems.is_empty() {
+        println!("{} quotations, each found in the text of its RFC", quotations.len());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n  ")) }
 }
 
 /// `rfc5044#section-4.1`, as in a citation.
@@ -194,18 +223,13 @@ fn parse_citations(file: &str, code: &str) -> Result<Vec<Citation>, String> {
             } else {
                 return Err(format!("{file}:{line}: neither type=test nor an RFC: {target}"));
             }
-        } else if let Some(text) =
-            comment.strip_prefix("//# ").or_else(|| comment.strip_prefix("//% "))
-        {
+        } else if let Some(text) = comment.strip_prefix("//# ") {
             let Some(citation) = citations.last_mut().filter(|_| is_open) else {
                 return Err(format!("{file}:{line}: a quotation without its section"));
             };
-            for word in text.split_whitespace() {
-                if !citation.text.is_empty() {
-                    citation.text.push(' ');
-                }
-                citation.text.push_str(word);
-            }
+            append_line(&mut citation.text, text);
+        } else if comment.starts_with("//%") {
+            return Err(format!("{file}:{line}: a paraphrase; quote the sentence with //#"));
         } else {
             (is_test, is_open) = (false, false);
         }
@@ -253,9 +277,9 @@ fn thing() {}
 
     //= type=test
     //= rfc1#section-1
-    //% A thing  MUST be so.
+    //# A thing  MUST be so.
     //= rfc1#section-2
-    //% Another.
+    //# Another.
     #[test]
 ";
 
@@ -281,6 +305,7 @@ fn thing() {}
                 ("rfc1#section-2", "Another.", true, 10),
             ]
         );
+        assert!(parse_citations("a.rs", "//= rfc1#section-1\n//% So it is.\n").is_err());
         assert!(parse_citations("a.rs", "//# Alone.\n").is_err());
         assert!(parse_citations("a.rs", "//= rfc1#section-1\nfn f() {}\n").is_err());
         assert!(parse_citations("a.rs", "//= rfc1#section-1\nfn f() {}\n//# Late.\n").is_err());
