@@ -247,17 +247,19 @@ fn pads() {
 //= rfc5044#section-3
 //# MPA MUST provide information to DDP on the current maximum size of the record that is acceptable
 //# to send (MULPDU).
+//= rfc5044#section-3
+//# The range of MULPDU values MUST be between 128 octets and 64768 octets, inclusive.
 #[test]
 fn mulpdu() {
     assert_eq!(fpdu::mulpdu(1448, false), 1442); // siw, MTU 1500
     assert_eq!(fpdu::mulpdu(8948, false), 8942);
     assert_eq!(fpdu::mulpdu(1447, false), 1438);
     assert_eq!(fpdu::mulpdu(1448, true), 1430);
-    assert_eq!(fpdu::mulpdu(1 << 20, false), 65535);
+    assert_eq!(fpdu::mulpdu(1 << 20, false), 64768);
     assert_eq!(fpdu::mulpdu(1 << 20, true), 64768);
-    assert_eq!(fpdu::mulpdu(5, true), 0);
-    for emss in 6..5000 {
-        assert!(fpdu::total_len(fpdu::mulpdu(emss, false)) <= emss.max(8));
+    assert_eq!(fpdu::mulpdu(5, true), 128);
+    for emss in 136..5000 {
+        assert!(fpdu::total_len(fpdu::mulpdu(emss, false)) <= emss);
     }
 }
 
@@ -413,11 +415,10 @@ fn opcodes() {
 fn extensions() {
     let rest = "0000000000000001 0000000000000002 0000000000000003 0000000000000004";
     let ops = [
-        AtomicOp::FetchAdd { add: 1, mask: 2 },
-        AtomicOp::Swap { swap: 1, mask: 2 },
-        AtomicOp::CmpSwap { swap: 1, swap_mask: 2, compare: 3, compare_mask: 4 },
+        (0, AtomicOp::FetchAdd { add: 1, mask: 2 }),
+        (2, AtomicOp::CmpSwap { swap: 1, swap_mask: 2, compare: 3, compare_mask: 4 }),
     ];
-    for (code, op) in (0..).zip(ops) {
+    for (code, op) in ops {
         // The reserved bits are ignored.
         let bytes = hex(&format!("fffffff{code:x} 00000007 00000099 1112131415161718 {rest}"));
         let request = AtomicRequest {
@@ -430,12 +431,19 @@ fn extensions() {
         let mut emitted = [0xff; 52];
         request.emit(&mut emitted);
         assert_eq!(emitted[..4], [0, 0, 0, code]);
-        let compare = if code == 2 { 52 } else { 36 };
-        assert_eq!(emitted[4..compare], bytes[4..compare]);
+        assert_eq!(emitted[4..36], bytes[4..36]);
+        match op {
+            AtomicOp::FetchAdd { .. } => {
+                assert_eq!(emitted[36..], hex("0000000000000000 ffffffffffffffff"));
+            }
+            AtomicOp::CmpSwap { .. } => assert_eq!(emitted[36..], bytes[36..]),
+        }
     }
-    let mut bad = [0; 52];
-    bad[3] = 3;
-    assert_eq!(AtomicRequest::parse(&bad), Err(RdmapError::AtomicOp(3)));
+    for reserved in [1, 3, 15] {
+        let mut bad = [0; 52];
+        bad[3] = reserved;
+        assert_eq!(AtomicRequest::parse(&bad), Err(RdmapError::AtomicOp(reserved)));
+    }
 
     let response = AtomicResponse { request_id: 7, original_value: 0x0102_0304_0506_0708 };
     assert_eq!(AtomicResponse::parse(&hex("00000007 0102030405060708")), Ok(response));
@@ -474,7 +482,6 @@ fn atomic_arithmetic() {
         }
         assert_eq!(add(a, b, mask), sum, "{a:#x} + {b:#x}, mask {mask:#x}");
     }
-    assert_eq!(AtomicOp::Swap { swap: 0xabcd, mask: 0xff }.apply(0x1234), 0x12cd);
     let cmp = |original| {
         let op = AtomicOp::CmpSwap {
             swap: 0xffff,

@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use weft_wire::crc::crc32c;
+use weft_wire::mpa::fpdu::ULPDU_MAX;
 use weft_wire::mpa::fpdu::{self, Decoded, FpduError};
-use weft_wire::mpa::marker::{Inserter, MarkerError, Remover, ULPDU_MAX};
+use weft_wire::mpa::marker::{Inserter, MarkerError, Remover};
 
 fn seal(ulpdu: &[u8], crc: bool) -> Vec<u8> {
     let mut fpdu = vec![0; fpdu::total_len(ulpdu.len())];

@@ -68,7 +68,6 @@ prop_compose! {
 fn atomic_ops() -> impl Strategy<Value = AtomicOp> {
     prop_oneof![
         any::<(u64, u64)>().prop_map(|(add, mask)| AtomicOp::FetchAdd { add, mask }),
-        any::<(u64, u64)>().prop_map(|(swap, mask)| AtomicOp::Swap { swap, mask }),
         any::<[u64; 4]>().prop_map(|[swap, swap_mask, compare, compare_mask]| {
             AtomicOp::CmpSwap { swap, swap_mask, compare, compare_mask }
         }),

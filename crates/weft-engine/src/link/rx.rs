@@ -719,17 +719,14 @@ impl Link {
         if !self.rules.access.contains(Access::REMOTE_ATOMIC) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
-        //= rfc7306#section-8.2
-        //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
-        //# references a ULP Buffer address that is 64-bit aligned.
-        if !to.is_multiple_of(8) {
-            return Err(ProtocolError::AtomicUnaligned { to }.into());
-        }
         let asker = self.asker(qp);
         let pin = self
             .rx_finder
             .access(asker, stag, to, 8, Access::REMOTE_ATOMIC)
             .map_err(|error| fault::requested(error, stag))?;
+        //= rfc7306#section-8.2
+        //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
+        //# references a ULP Buffer address that is 64-bit aligned.
         let original_value = pin
             .region()
             .update_u64(|old| op.apply(old))

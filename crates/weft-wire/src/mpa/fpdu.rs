@@ -12,8 +12,13 @@ use thiserror::Error;
 
 use crate::crc::crc32c;
 
-/// The largest ULPDU that the length field can express, in bytes.
-pub const ULPDU_MAX: usize = 65535;
+/// The largest ULPDU that may be sent, in bytes.
+//= rfc5044#section-3
+//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
+pub const ULPDU_MAX: usize = 64768;
+
+/// The least that MULPDU may be, in bytes, however small TCP's segments are.
+const MULPDU_MIN: usize = 128;
 
 /// Bytes of the length field, which come before the ULPDU.
 pub const HEADER_LEN: usize = 2;
@@ -78,7 +83,9 @@ pub(super) const fn covered_len(ulpdu_len: usize) -> usize {
 }
 
 /// The largest ULPDU (MULPDU) whose FPDU fits `emss` bytes, the TCP segment size in effect, in
-/// bytes; 0 when not even an empty one does.
+/// bytes, within what MULPDU may be at all.
+//= rfc5044#section-3
+//# The range of MULPDU values MUST be between 128 octets and 64768 octets, inclusive.
 //= rfc5044#section-3
 //# MPA MUST provide information to DDP on the current maximum size of the record that is acceptable
 //# to send (MULPDU).
@@ -91,8 +98,11 @@ pub(super) const fn covered_len(ulpdu_len: usize) -> usize {
 pub const fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers_len = if markers { 4 * emss.div_ceil(512) } else { 0 };
     let fits = emss.saturating_sub(HEADER_LEN + CRC_LEN + markers_len + emss % 4);
-    let limit = if markers { super::marker::ULPDU_MAX } else { ULPDU_MAX };
-    if fits < limit { fits } else { limit }
+    match fits {
+        0..MULPDU_MIN => MULPDU_MIN,
+        MULPDU_MIN..=ULPDU_MAX => fits,
+        _ => ULPDU_MAX,
+    }
 }
 
 /// Reads the FPDU at the start of `buf`; `crc` says whether its CRC counts.
@@ -139,7 +149,8 @@ pub fn decode(buf: &[u8], crc: bool) -> Result<Decoded<'_>, FpduError> {
 /// before it, and the pad and the CRC, or four zero bytes without `crc`, behind it.
 ///
 /// # Panics
-/// When `ulpdu_len` exceeds [`ULPDU_MAX`], or `buf` is shorter than [`total_len`].
+/// When `ulpdu_len` exceeds what the length field can express, or `buf` is shorter than
+/// [`total_len`].
 #[inline]
 pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: bool) {
     let (covered, field) = buf[..total_len(ulpdu_len)].split_at_mut(covered_len(ulpdu_len));
@@ -155,10 +166,10 @@ pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: bool) {
 /// The length field of an FPDU, for a sender that gathers header and payload from different places.
 ///
 /// # Panics
-/// When `ulpdu_len` exceeds [`ULPDU_MAX`].
+/// When `ulpdu_len` exceeds what the field can express.
 #[inline]
 pub fn header(ulpdu_len: usize) -> [u8; HEADER_LEN] {
-    assert!(ulpdu_len <= ULPDU_MAX, "a ULPDU of {ulpdu_len} bytes");
+    assert!(ulpdu_len <= usize::from(u16::MAX), "a ULPDU of {ulpdu_len} bytes");
     (ulpdu_len as u16).to_be_bytes()
 }
 

@@ -14,7 +14,7 @@
 
 use thiserror::Error;
 
-use super::fpdu::{self, CRC_LEN, FpduError, HEADER_LEN};
+use super::fpdu::{self, CRC_LEN, FpduError, HEADER_LEN, ULPDU_MAX};
 use crate::crc::{Crc32c, crc32c};
 
 /// Distance from one marker's first byte to the next one's, in bytes of the stream.
@@ -25,11 +25,6 @@ pub const INTERVAL: usize = 512;
 
 /// Bytes of a marker: 16 reserved bits, then FPDUPTR.
 pub const LEN: usize = 4;
-
-/// The largest ULPDU in a stream with markers, in bytes.
-//= rfc5044#section-3
-//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
-pub const ULPDU_MAX: usize = 64768;
 
 const _: () = assert!(
     // The last marker can stand right before the CRC field.

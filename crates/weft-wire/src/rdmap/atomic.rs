@@ -17,17 +17,10 @@ pub enum AtomicOp {
         /// The top bits of the fields; 0 for one field of 64 bits.
         mask: u64,
     },
-    /// Replaces the bits that the mask selects.
+    /// Replaces the bits that `swap_mask` selects if those that `compare_mask` selects are equal.
     //= rfc7306#section-5.2.1
     //# The Add or Swap Data field specifies the 64-bit "Add Data" value in an Atomic FetchAdd
     //# Operation or the 64-bit "Swap Data" value in an Atomic Swap or CmpSwap Operation.
-    Swap {
-        /// The new bits.
-        swap: u64,
-        /// The bits to replace.
-        mask: u64,
-    },
-    /// Replaces the bits that `swap_mask` selects if those that `compare_mask` selects are equal.
     //= rfc7306#section-5.1.2
     //# If the two values are equal, the Responder is required to swap masked bits in the same ULP
     //# Buffer address with the masked Swap Data. If the two masked compare values are not equal,
@@ -81,7 +74,6 @@ pub struct AtomicResponse {
 //= rfc7306#section-10.1
 //# 0x2, CmpSwap, this specification
 const CODE_FETCH_ADD: u8 = 0;
-const CODE_SWAP: u8 = 1;
 const CODE_CMP_SWAP: u8 = 2;
 const CODE_MASK: u8 = 0x0f;
 
@@ -95,7 +87,6 @@ impl AtomicOp {
                 let low = (original & !mask).wrapping_add(add & !mask);
                 low ^ ((original ^ add) & mask)
             }
-            Self::Swap { swap, mask } => (original & !mask) | (swap & mask),
             Self::CmpSwap { swap, swap_mask, compare, compare_mask } => {
                 if (original ^ compare) & compare_mask != 0 {
                     return original;
@@ -120,7 +111,6 @@ impl AtomicRequest {
         let (data, mask) = (be64(b, 20), be64(b, 28));
         let op = match b[3] & CODE_MASK {
             CODE_FETCH_ADD => AtomicOp::FetchAdd { add: data, mask },
-            CODE_SWAP => AtomicOp::Swap { swap: data, mask },
             CODE_CMP_SWAP => AtomicOp::CmpSwap {
                 swap: data,
                 swap_mask: mask,
@@ -139,8 +129,10 @@ impl AtomicRequest {
     #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let (code, data, mask, compare, compare_mask) = match self.op {
-            AtomicOp::FetchAdd { add, mask } => (CODE_FETCH_ADD, add, mask, 0, 0),
-            AtomicOp::Swap { swap, mask } => (CODE_SWAP, swap, mask, 0, 0),
+            //= rfc7306#section-5.2.1
+            //# For Atomic Operations FetchAdd and Swap, this field is set to ffffffffffffffffh on
+            //# transmit and ignored by the receiver.
+            AtomicOp::FetchAdd { add, mask } => (CODE_FETCH_ADD, add, mask, 0, u64::MAX),
             AtomicOp::CmpSwap { swap, swap_mask, compare, compare_mask } => {
                 (CODE_CMP_SWAP, swap, swap_mask, compare, compare_mask)
             }
