@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
+use weft_sys::{Forkable, Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use super::id::Id;
 use crate::qp::AddressVector;
@@ -96,6 +96,17 @@ impl Event {
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
+}
+
+/// Puts events in the order of their causes. The Linux kernel's connection manager of iWARP queues
+/// `ESTABLISHED` of the passive side before the peer can have the reply, so whatever the peer does
+/// with the connection comes behind it. Who accepts holds this while it replies and until the event
+/// is queued; who queues what a peer may do next, a connection request, holds it for that.
+///
+/// It is taken before any identifier's lock but the listener's own, which `accept` never takes.
+pub(super) fn in_order() -> LockGuard<'static, ()> {
+    static ORDER: Forkable<Lock<()>> = Forkable::new(|| Lock::new(()));
+    ORDER.get().lock()
 }
 
 /// An event channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.

@@ -11,7 +11,7 @@ use weft_sys::{Lock, LockGuard, UdpSocket, interface_addresses};
 use super::datagram::Membership;
 use super::dial::Dial;
 use super::endpoint::Endpoint;
-use super::event::{Channel, Event, EventKind, EventParam};
+use super::event::{self, Channel, Event, EventKind, EventParam};
 use super::handshake::Greeted;
 use super::incoming::Incoming;
 use super::limits::{BACKLOG_MAX, DISCONNECT_TIME, TIMEWAIT};
@@ -118,11 +118,9 @@ pub(super) enum Phase {
         incoming: Arc<Incoming>,
         foreign: bool,
     },
-    /// The queue pair gets its connection; on the passive side, also until the peer says that it
-    /// is ready. `gone`: the peer has left already.
+    /// The queue pair gets its connection. `gone`: the peer has left already.
     Joining {
         end: End,
-        passive: bool,
         gone: bool,
     },
     Connected {
@@ -443,6 +441,7 @@ impl Id {
             return false;
         }
         self.requests_waiting.fetch_add(1, Ordering::AcqRel);
+        let _in_order = event::in_order();
         let (listener, kind) = (Some(self.arc()), EventKind::ConnectRequest);
         inner.channel.post(Event { id: child, listener, kind, status: 0, param });
         true
