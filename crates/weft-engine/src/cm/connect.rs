@@ -20,7 +20,7 @@ use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
 use crate::reactor::Reactor;
-use crate::{Errno, Result, shm};
+use crate::{Errno, Result, shm, strangers};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
 const DEPTH_ANY: u8 = 0xff;
@@ -418,14 +418,20 @@ impl Callee for Id {
             responder_resources: depth(request.ord.unwrap_or(u16::MAX)),
             initiator_depth: depth(request.ird.unwrap_or(u16::MAX)),
         };
-        let taken = matches!(inner.phase, Phase::Listening(_)) && {
+        let taken = if matches!(inner.phase, Phase::Listening(_)) {
             let child = self.child(&inner, Arc::clone(&incoming), depths, identity);
             let param = child.lock().event_param(private_data);
-            self.post_request(&inner, child, param)
+            let place = strangers::REQUESTED.enter().ok();
+            let taken =
+                place.is_some_and(|place| self.post_request(&inner, &child, param, Some(place)));
+            taken.then_some(child)
+        } else {
+            None
         };
         drop(inner);
-        if !taken {
-            incoming.reject(&[]);
+        match taken {
+            Some(child) => incoming.announce(&child),
+            None => incoming.reject(&[]),
         }
     }
 }

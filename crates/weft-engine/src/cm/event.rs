@@ -10,6 +10,7 @@ use weft_sys::{Forkable, Lock, LockGuard, Spin, consume, counting_eventfd, notif
 use super::id::Id;
 use crate::qp::AddressVector;
 use crate::reactor::Reactor;
+use crate::strangers::Place;
 use crate::{Errno, Result};
 
 /// `enum rdma_cm_event_type`, as far as it happens here, with the same values.
@@ -59,7 +60,7 @@ pub struct DatagramParam {
 }
 
 /// An event.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Event {
     /// To which identifier it happened; of a connection request the new one.
     pub id: Arc<Id>,
@@ -71,6 +72,8 @@ pub struct Event {
     pub status: i32,
     /// What came with it.
     pub param: EventParam,
+    /// Of a connection request that the program has not taken, a place among those.
+    pub(super) place: Option<Place>,
 }
 
 /// Why a datagram service cannot be reached, with the values of `enum ib_cm_sidr_status`.
@@ -179,7 +182,8 @@ impl Channel {
 
     fn take(&self, delivering: &impl Fn(&Event)) -> Option<Event> {
         let mut events = self.events.lock();
-        let event = events.pop_front()?;
+        let mut event = events.pop_front()?;
+        event.place = None;
         consume(&self.fd);
         event.owner().event_taken(&event);
         delivering(&event);

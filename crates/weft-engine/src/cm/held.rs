@@ -16,10 +16,10 @@ use weft_wire::rdmap::{Opcode, ReadRequest, queue};
 
 use super::endpoint::Endpoint;
 use super::limits::HELD_BYTES_MAX;
-use super::watched::Watched;
 use crate::hello::Identity;
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr};
 use crate::reactor::Source;
+use crate::watched::Watched;
 use crate::{Errno, Result};
 
 /// A connection without a queue pair.

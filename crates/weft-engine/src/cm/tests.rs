@@ -410,6 +410,49 @@ fn a_foreign_peer_gets_no_trailer() {
     assert_eq!(&reply, b"MPA ID Rep Frame\x10\x02\0\x07\0\x01\0\x01yes");
 }
 
+/// What the program has not been told of did not happen if the peer leaves, or waits in vain.
+#[test]
+fn a_request_is_withdrawn_when_its_peer_gives_up() {
+    let passive = channel();
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let ask = || {
+        let mut peer = TcpStream::connect(at).expect("listening");
+        peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\0\x01\0\x01").expect("connected");
+        peer
+    };
+    let wait_until = |is_so: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(10), "it never comes");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let peer = ask();
+    wait_until(&|| !is_empty(&passive));
+    drop(peer);
+    wait_until(&|| is_empty(&passive));
+
+    let silent = ask();
+    wait_until(&|| !is_empty(&passive));
+    wait_until(&|| is_empty(&passive));
+    let mut silent = silent;
+    silent.set_read_timeout(Some(Duration::from_secs(5))).expect("possible");
+    let mut reject = Vec::new();
+    silent.read_to_end(&mut reject).expect("the end behind a reject");
+    assert!(reject.starts_with(b"MPA ID Rep Frame"), "{reject:?}");
+
+    // One that the program has taken is its own to answer.
+    let taken = ask();
+    let request = expect(&passive, EventKind::ConnectRequest);
+    drop(taken);
+    let ours = Fake::new(1);
+    wait_until(&|| match request.id.accept_end(|_| ours.end(), &param(b"")) {
+        Err(error) => error == Errno::CONNRESET,
+        Ok(()) => true,
+    });
+    request.id.destroy();
+}
+
 /// Bytes that are no request end their own connection and nothing else.
 #[test]
 fn hostile_bytes() {
