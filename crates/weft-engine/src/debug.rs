@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -15,7 +15,9 @@ use rustix::process::{getpid, getuid};
 use weft_sys::{Forkable, Lock};
 
 use crate::qp::{self, Qp};
-use crate::reactor::{Reactor, Source, Token};
+use crate::reactor::{Reactor, Source};
+use crate::strangers::{Gate, Place, SESSIONS, Stranger};
+use crate::watched::Watched;
 use crate::{Errno, Result, device, ud};
 
 const BACKLOG: i32 = 4;
@@ -36,43 +38,62 @@ fn start() -> Result<()> {
     let name = format!("weft-debug.{}", getpid().as_raw_nonzero());
     bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     listen(&socket, BACKLOG)?;
-    let listener = Arc::new(Listener { socket });
+    let gate = Gate::new(&SESSIONS);
+    let listener = Arc::new_cyclic(|this| Listener { this: Weak::clone(this), socket, gate });
     Reactor::get().watch(listener.socket.as_fd(), listener.clone())?;
     Ok(())
 }
 
 #[derive(Debug)]
 struct Listener {
+    this: Weak<Self>,
     socket: OwnedFd,
+    gate: Gate,
 }
 
 impl Source for Listener {
     fn ready(&self) {
-        while let Ok(socket) =
-            accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-        {
-            let allowed = sockopt::socket_peercred(&socket)
-                .is_ok_and(|peer| peer.uid.is_root() || peer.uid == getuid());
-            if allowed {
-                Answer::start(socket);
-            }
-        }
+        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        self.gate.pass(&me, || accept_with(&self.socket, flags), Answer::start);
+    }
+
+    fn requeued(&self) {
+        self.ready();
+    }
+
+    fn expired(&self) {
+        self.gate.open();
+        self.ready();
     }
 }
 
-/// A document on its way to one who asked.
+/// A document on its way to one who asked, until that one has it or takes none of it.
 #[derive(Debug)]
 struct Answer {
-    socket: OwnedFd,
-    rest: Lock<(Vec<u8>, usize, Option<Token>)>,
+    rest: Lock<Option<Rest>>,
+}
+
+#[derive(Debug)]
+struct Rest {
+    socket: Watched,
+    text: Vec<u8>,
+    sent: usize,
+    _place: Place,
 }
 
 impl Answer {
-    fn start(socket: OwnedFd) {
-        let answer = Arc::new(Self { socket, rest: Lock::new((state().into_bytes(), 0, None)) });
-        let watched = Reactor::get().watch(answer.socket.as_fd(), answer.clone());
-        if let Ok(token) = watched {
-            answer.rest.lock().2 = Some(token);
+    fn start(socket: OwnedFd, place: Place) {
+        let allowed = sockopt::socket_peercred(&socket)
+            .is_ok_and(|peer| peer.uid.is_root() || peer.uid == getuid());
+        if !allowed {
+            return;
+        }
+        let answer = Arc::new(Self { rest: Lock::new(None) });
+        place.give_to(Arc::downgrade(&answer) as _);
+        if let Ok(socket) = Watched::new(socket, Arc::clone(&answer) as _) {
+            let text = state().into_bytes();
+            *answer.rest.lock() = Some(Rest { socket, text, sent: 0, _place: place });
             answer.ready();
         }
     }
@@ -80,19 +101,22 @@ impl Answer {
 
 impl Source for Answer {
     fn ready(&self) {
-        let mut rest = self.rest.lock();
-        let (text, sent, token) = &mut *rest;
+        let mut guard = self.rest.lock();
+        let Some(Rest { socket, text, sent, .. }) = &mut *guard else { return };
         while *sent < text.len() {
-            match weft_sys::send(self.socket.as_fd(), &text[*sent..]) {
+            match weft_sys::send(socket.as_fd(), &text[*sent..]) {
                 Ok(count) => *sent += count,
                 Err(Errno::AGAIN) => return,
                 Err(_) => break,
             }
         }
-        // Dropping the last reference closes the stream.
-        if let Some(token) = token.take() {
-            Reactor::get().unwatch(self.socket.as_fd(), token);
-        }
+        *guard = None;
+    }
+}
+
+impl Stranger for Answer {
+    fn turn_out(&self) {
+        *self.rest.lock() = None;
     }
 }
 

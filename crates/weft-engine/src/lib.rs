@@ -5,6 +5,7 @@
 //! [`cm`], or by queue pair number and GID alone), posts work and polls completions. The names, the
 //! rules and the error numbers are those of the verbs manual pages.
 
+mod acceptor;
 pub mod access;
 pub mod channel;
 pub mod clock;
@@ -31,9 +32,11 @@ mod shm;
 #[cfg(test)]
 mod sim;
 pub mod srq;
+mod strangers;
 mod tcp;
 pub mod ud;
 mod udp;
+mod watched;
 pub mod wc;
 pub mod wr;
 pub mod xrc;

@@ -1,5 +1,7 @@
 //! Every bound of this crate. Reaching one gives the error that the verbs manual documents.
 
+use std::time::Duration;
+
 /// Work requests that one send or receive queue holds.
 pub const QP_WR_MAX: u32 = 16_384;
 /// Scatter/gather entries of one work request.
@@ -37,3 +39,28 @@ pub const MULTICAST_GROUPS_MAX: u32 = 1_024;
 pub const MULTICAST_QPS_MAX: u32 = 1_024;
 /// Queue pairs that share one listening port (the low eight bits of a queue pair number).
 pub const QPS_PER_PORT: u32 = 256;
+
+// What strangers may hold, whose connections have not found a queue pair or a program: one in so
+// many of the descriptors that the process may open, within bounds.
+
+/// Of TCP connections whose MPA request has not come in whole.
+pub const HALF_OPEN_SHARE: u64 = 8;
+/// Of requests for queue pairs that are not ready for them.
+pub const HELD_SHARE: u64 = 16;
+/// Of connection requests that the program has not taken; further ones are rejected.
+pub const REQUESTED_SHARE: u64 = 2;
+/// Of Unix sockets of processes that have not said what they want.
+pub const SESSIONS_SHARE: u64 = 16;
+/// At most so many of each kind.
+pub const STRANGERS_MAX: u64 = 1_024;
+/// At least so many of each kind.
+pub const STRANGERS_MIN: u64 = 4;
+/// Of those that are held for one queue pair.
+pub const HELD_PER_QP: usize = 8;
+/// How long a connection that says nothing keeps its place when others wait for it. Who has
+/// something to say says it within microseconds, or within a round trip between hosts.
+pub const HALF_OPEN_TIME: Duration = Duration::from_millis(250);
+/// When accepting is tried again after the process has run out of descriptors.
+pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Connections that a listener accepts before others have their turn.
+pub const ACCEPTS_MAX: usize = 64;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Weak};
 
 use weft_sys::{Forkable, Lock};
 
+use crate::acceptor::Listener;
 use crate::limits::{OBJECTS_MAX, QPS_PER_PORT};
 use crate::qp::Qp;
 use crate::reactor::Reactor;
-use crate::rendezvous::Listener;
 use crate::{Errno, Result, tcp, ud};
 
 /// Fresh ports to try until one is free for UDP, too.
@@ -40,7 +40,7 @@ static PORTS: Forkable<Lock<Vec<Port>>> = Forkable::new(|| Lock::new(Vec::new())
 impl Port {
     fn open() -> Result<Self> {
         let (socket, number) = tcp::listen_everywhere(0)?;
-        let listener = Arc::new(Listener::new(socket));
+        let listener = Listener::new(socket);
         Reactor::get().watch(listener.socket().as_fd(), listener.clone())?;
         let slots = vec![Slot::Free; QPS_PER_PORT as usize];
         Ok(Self { number, slots, used: 0, datagrams: None, next: 0 })

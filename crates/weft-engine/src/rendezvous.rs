@@ -2,10 +2,9 @@
 //!
 //! Once both sides know each other (RTR), the one with the lower (GID, number) dials the TCP port
 //! in the other's number, and names the queue pair it wants in its MPA private data. The other
-//! holds the request until its own queue pair wants exactly this peer. Two queue pairs of one
-//! process are joined by a pair of local sockets.
+//! ([`acceptor`]) holds the request until its own queue pair wants exactly this peer. Two queue
+//! pairs of one process are joined by a pair of local sockets.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -13,26 +12,20 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weft_sys::{Forkable, Lock};
-use weft_wire::mpa::negotiate::{
-    Initiator, InitiatorOutcome, Limits, Negotiated, Params, Responder, RtrKinds,
-};
+use weft_wire::mpa::negotiate::{Initiator, InitiatorOutcome, Negotiated, Params, RtrKinds};
 
 use crate::device::{self, Gid, address_of};
-use crate::hello::{self, Hello};
+use crate::hello;
 use crate::limits::READ_DEPTH_MAX;
 use crate::log::{self, Level};
 use crate::qp::{Connection, Qp, pending};
 use crate::reactor::{Reactor, Source, TimerId, Token};
-use crate::{Errno, Result, numbers, tcp};
+use crate::{Errno, Result, acceptor, numbers, tcp};
 
-/// How long a dialling side tries, and how long a request is held for its queue pair.
+/// How long a dialling side tries.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between attempts to dial.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a stranger may take to send its MPA request.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
-/// Requests held for queue pairs that are not ready.
-const HELD_MAX: usize = 4_096;
 /// Bytes that are read of an MPA exchange at a time; a frame is smaller.
 const READ_LEN: usize = 1_024;
 
@@ -50,14 +43,7 @@ pub(crate) fn connect(qp: &Qp) {
         Dial::start(qp, gid, number);
         return;
     }
-    let held = {
-        let mut all = HELD.get().lock();
-        let index = all.iter().position(|held| held.suits(qp));
-        index.and_then(|index| all.remove(index))
-    };
-    if let Some(held) = held {
-        held.accept(qp);
-    }
+    acceptor::connect(qp);
 }
 
 /// The queue pair does not want its peer any more.
@@ -131,7 +117,8 @@ fn inside(socket: OwnedFd, read_from: Option<OwnedFd>, peer: &Qp) -> Connection 
 
 // ---- The side that dials ----
 
-fn params(qp: &Qp, crc: bool) -> Params {
+/// What we want of a connection of this queue pair.
+pub(crate) fn params(qp: &Qp, crc: bool) -> Params {
     let (ird, ord) = qp.depths();
     let rtr = RtrKinds { send: false, write: true, read: false };
     Params {
@@ -328,189 +315,5 @@ impl Source for Dial {
     fn expired(&self) {
         *self.timer.lock() = None;
         self.try_once();
-    }
-}
-
-// ---- The side that is dialled ----
-
-/// Accepts strangers on a port of queue pair numbers.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    socket: OwnedFd,
-}
-
-impl Listener {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket }
-    }
-
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-}
-
-impl Source for Listener {
-    fn ready(&self) {
-        loop {
-            match tcp::accept(&self.socket) {
-                Ok(socket) => Stranger::start(socket),
-                // One that went away before it was accepted does not stop the others.
-                Err(Errno::CONNABORTED | Errno::INTR) => {}
-                Err(_) => return,
-            }
-        }
-    }
-}
-
-/// A connection whose MPA request is not complete.
-#[derive(Debug)]
-struct Stranger {
-    me: Weak<Self>,
-    state: Lock<Option<StrangerState>>,
-}
-
-#[derive(Debug)]
-struct StrangerState {
-    socket: OwnedFd,
-    token: Option<Token>,
-    timer: Option<TimerId>,
-    responder: Responder,
-}
-
-impl Stranger {
-    fn start(socket: OwnedFd) {
-        let responder = Responder::new(Limits { private_data_max: hello::TRAILER_LEN });
-        let state = StrangerState { socket, token: None, timer: None, responder };
-        let stranger =
-            Arc::new_cyclic(|me| Self { me: Weak::clone(me), state: Lock::new(Some(state)) });
-        let reactor = Reactor::get();
-        let mut state = stranger.state.lock();
-        if let Some(state) = &mut *state {
-            let source = Arc::clone(&stranger) as Arc<dyn Source>;
-            let Ok(token) = reactor.watch(state.socket.as_fd(), Arc::clone(&source)) else {
-                return;
-            };
-            state.token = Some(token);
-            state.timer = Some(reactor.start_timer(Instant::now() + REQUEST_PATIENCE, source));
-        }
-        drop(state);
-        stranger.ready();
-    }
-
-    fn advance(&self, state: &mut StrangerState) -> Result<Option<Hello>> {
-        let mut bytes = Vec::with_capacity(READ_LEN);
-        loop {
-            bytes.clear();
-            match weft_sys::recv(state.socket.as_fd(), &mut bytes) {
-                Err(Errno::AGAIN) => return Ok(None),
-                Ok(0) => return Err(Errno::CONNRESET),
-                Ok(_) => {}
-                Err(error) => return Err(error),
-            }
-            let (taken, request) = state.responder.input(&bytes).map_err(|_| Errno::PROTO)?;
-            let Some(request) = request else { continue };
-            // Nothing may follow the request before the reply.
-            let hello = hello::split(&request.private_data).1.filter(|_| taken == bytes.len());
-            return hello.map(Some).ok_or(Errno::PROTO);
-        }
-    }
-}
-
-impl Source for Stranger {
-    fn ready(&self) {
-        let mut guard = self.state.lock();
-        let Some(state) = &mut *guard else { return };
-        let advanced = self.advance(state);
-        if matches!(advanced, Ok(None)) {
-            return;
-        }
-        let Some(state) = guard.take() else { return };
-        drop(guard);
-        let reactor = Reactor::get();
-        if let Some(token) = state.token {
-            reactor.unwatch(state.socket.as_fd(), token);
-        }
-        if let Some(timer) = state.timer {
-            reactor.stop_timer(timer);
-        }
-        if let Ok(Some(hello)) = advanced {
-            Held::arrive(state.socket, state.responder, hello);
-        }
-    }
-
-    fn expired(&self) {
-        let state = self.state.lock().take();
-        if let Some(StrangerState { socket, token: Some(token), .. }) = state {
-            Reactor::get().unwatch(socket.as_fd(), token);
-        }
-        let _ = &self.me;
-    }
-}
-
-/// A request for a queue pair that does not want this peer yet.
-#[derive(Debug)]
-struct Held {
-    socket: OwnedFd,
-    responder: Responder,
-    hello: Hello,
-    peer: SocketAddr,
-    since: Instant,
-}
-
-static HELD: Forkable<Lock<VecDeque<Held>>> = Forkable::new(|| Lock::new(VecDeque::new()));
-
-impl Held {
-    fn arrive(socket: OwnedFd, responder: Responder, hello: Hello) {
-        let Ok(peer) = tcp::peer_address(&socket) else { return };
-        let held = Self { socket, responder, hello, peer, since: Instant::now() };
-        let qp = numbers::find(hello.wanted_qp);
-        let mut all = HELD.get().lock();
-        all.retain(|other| other.since.elapsed() < PATIENCE);
-        // Under the lock that `connect` looks under after the state has changed, so that one of the
-        // two sees the other.
-        match qp.filter(|qp| held.suits(qp)) {
-            Some(qp) => {
-                drop(all);
-                held.accept(&qp);
-            }
-            None => {
-                if all.len() >= HELD_MAX {
-                    all.pop_front();
-                }
-                all.push_back(held);
-            }
-        }
-    }
-
-    /// Whether this is exactly the peer that the queue pair wants: by number, by GID, and by the
-    /// address that it comes from.
-    fn suits(&self, qp: &Qp) -> bool {
-        let Hello { identity, wanted_qp } = &self.hello;
-        *wanted_qp == qp.number()
-            && qp.wanted_peer() == Some((identity.gid, identity.qp_num))
-            && address_of(identity.gid) == self.peer.ip()
-    }
-
-    fn accept(mut self, qp: &Qp) {
-        let private_data = hello::append(&[], &qp.identity(), self.hello.identity.qp_num);
-        let local = tcp::local_address(&self.socket).ok();
-        let crc = local.is_none_or(|local| tcp::crc_wanted(local.ip(), self.peer.ip()));
-        let accepted = self.responder.accept(params(qp, crc), &private_data);
-        let Ok((reply, negotiated)) = accepted else { return };
-        if weft_sys::send(self.socket.as_fd(), &reply) != Ok(reply.len()) {
-            return;
-        }
-        // Fails only if the queue pair has been connected or destroyed meanwhile; the peer sees
-        // its connection closed.
-        let _ = qp.attach(Connection {
-            socket: self.socket,
-            read_from: None,
-            local,
-            peer: Some(self.peer),
-            initiator: false,
-            negotiated,
-            peer_identity: Some(self.hello.identity),
-            early: Vec::new(),
-        });
     }
 }

@@ -78,15 +78,12 @@ fn listen_on(address: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Accepts a connection without blocking.
+/// Accepts a connection, which is still to be [tuned](tune), without blocking.
 ///
 /// # Errors
 /// `EAGAIN` when there is none.
 pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = rustix::net::accept_with(listener, flags)?;
-    tune(&socket)?;
-    Ok(socket)
+    rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
 }
 
 fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {
@@ -135,7 +132,7 @@ pub(crate) fn local_address(socket: &OwnedFd) -> Result<SocketAddr> {
 ///
 /// # Errors
 /// `ENOTCONN` and the like.
-pub(crate) fn peer_address(socket: &OwnedFd) -> Result<SocketAddr> {
+pub(crate) fn peer_address(socket: impl AsFd) -> Result<SocketAddr> {
     Ok(plain(getpeername(socket)?.ok_or(Errno::NOTCONN)?.try_into()?))
 }
 

@@ -7,7 +7,7 @@ use weft_wire::mpa::negotiate::{Request, RtrKinds};
 
 use super::dial::{Caller, Dial, Failure, Plan};
 use super::endpoint::{Endpoint, QpEndpoint};
-use super::event::{EventKind, EventParam, reject};
+use super::event::{self, EventKind, EventParam, reject};
 use super::handshake::{self, Greeted};
 use super::held::Held;
 use super::id::{Depths, End, Id, Inner, PeerQp, Phase};
@@ -20,7 +20,7 @@ use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
 use crate::reactor::Reactor;
-use crate::{Errno, Result, shm};
+use crate::{Errno, Result, shm, strangers};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
 const DEPTH_ANY: u8 = 0xff;
@@ -129,8 +129,8 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_accept`: answers a connection request. [`EventKind::Established`] comes when the peer
-    /// is ready.
+    /// `rdma_accept`: answers a connection request. [`EventKind::Established`] is queued by the
+    /// time that this returns, before any event that the peer causes on hearing our answer.
     ///
     /// # Errors
     /// `EINVAL` in the wrong state or for parameters out of range; `ECONNRESET` when the peer has
@@ -156,7 +156,7 @@ impl Id {
             let (incoming, foreign) = (Arc::clone(incoming), *foreign);
             let end = end(&inner);
             inner.depths = param.depths(inner.depths);
-            inner.phase = Phase::Joining { end: end.clone(), passive: true, gone: false };
+            inner.phase = Phase::Joining { end: end.clone(), gone: false };
             let private_data = match foreign {
                 true => param.private_data.clone(),
                 false => hello::append(&param.private_data, &end.endpoint.identity(), 0),
@@ -166,6 +166,8 @@ impl Id {
         let [local, peer] = incoming.addresses();
         let Depths { responder_resources: ird, initiator_depth: ord } = depths;
         let params = handshake::params(local.ip(), peer.ip(), ird, ord, RtrKinds::ALL);
+        // What a peer does when it has our reply is reported behind the reply's own event.
+        let _in_order = event::in_order();
         let joined = incoming.accept(params, &private_data).and_then(|greeted| {
             self.lock().agree(&greeted);
             self.join(greeted, &end)
@@ -174,6 +176,8 @@ impl Id {
             self.give_up(&end);
             return Err(error);
         }
+        let param = self.lock().event_param(Vec::new());
+        self.joined(&end, Some(param));
         Ok(())
     }
 
@@ -221,7 +225,7 @@ impl Id {
             };
             // Only now is the queue pair in a state that tells whether it takes a connection.
             let end = external(identity);
-            inner.phase = Phase::Joining { end: end.clone(), passive: false, gone: false };
+            inner.phase = Phase::Joining { end: end.clone(), gone: false };
             (*greeted, end)
         };
         if let Err(error) = self.join(greeted, &end) {
@@ -262,11 +266,6 @@ impl Id {
         Ok(())
     }
 
-    /// `rdma_notify` of `IBV_EVENT_COMM_EST`: the queue pair has heard from the peer.
-    pub fn notify_established(&self) {
-        Monitor::established(self);
-    }
-
     /// `rdma_init_qp_attr`: the attributes that take a queue pair of this identifier to `state`.
     ///
     /// # Errors
@@ -297,8 +296,8 @@ impl Id {
         Ok(())
     }
 
-    /// The active side's queue pair has its connection: reports that, if there is something to
-    /// report, and what happened meanwhile.
+    /// The queue pair has its connection: reports that, if there is something to report, and what
+    /// happened meanwhile.
     fn joined(&self, end: &End, established: Option<EventParam>) {
         let mut inner = self.lock();
         let Phase::Joining { gone, .. } = inner.phase else { return };
@@ -347,6 +346,8 @@ impl Id {
 
     /// The peer accepted.
     fn accepted(&self, greeted: Greeted) {
+        // If the passive side is in this process, its event comes first.
+        let _in_order = event::in_order();
         let mut inner = self.lock();
         let Phase::Dialling { end, .. } = &inner.phase else { return };
         let end = end.clone();
@@ -360,7 +361,7 @@ impl Id {
             self.post(&inner, EventKind::ConnectResponse, 0, param);
             return;
         }
-        inner.phase = Phase::Joining { end: end.clone(), passive: false, gone: false };
+        inner.phase = Phase::Joining { end: end.clone(), gone: false };
         drop(inner);
         match self.join(greeted, &end) {
             Ok(()) => self.joined(&end, Some(param)),
@@ -417,38 +418,29 @@ impl Callee for Id {
             responder_resources: depth(request.ord.unwrap_or(u16::MAX)),
             initiator_depth: depth(request.ird.unwrap_or(u16::MAX)),
         };
-        let taken = matches!(inner.phase, Phase::Listening(_)) && {
+        let taken = if matches!(inner.phase, Phase::Listening(_)) {
             let child = self.child(&inner, Arc::clone(&incoming), depths, identity);
             let param = child.lock().event_param(private_data);
-            self.post_request(&inner, child, param)
+            let place = strangers::REQUESTED.enter().ok();
+            let taken =
+                place.is_some_and(|place| self.post_request(&inner, &child, param, Some(place)));
+            taken.then_some(child)
+        } else {
+            None
         };
         drop(inner);
-        if !taken {
-            incoming.reject(&[]);
+        match taken {
+            Some(child) => incoming.announce(&child),
+            None => incoming.reject(&[]),
         }
     }
 }
 
 impl Monitor for Id {
-    fn established(&self) {
-        let mut inner = self.lock();
-        if let Phase::Joining { end, passive: true, .. } = &inner.phase {
-            inner.phase = Phase::Connected { end: end.clone() };
-            let param = inner.event_param(Vec::new());
-            self.post(&inner, EventKind::Established, 0, param);
-        }
-    }
-
     fn disconnected(&self) {
         let mut inner = self.lock();
         match &mut inner.phase {
-            Phase::Joining { passive: false, gone, .. } => *gone = true,
-            // The peer accepted our accepting, or rather did not.
-            Phase::Joining { end, passive: true, .. } => {
-                inner.phase = Phase::Disconnected { end: Some(end.clone()) };
-                let status = reject::CONSUMER_DEFINED;
-                self.post(&inner, EventKind::Rejected, status, EventParam::default());
-            }
+            Phase::Joining { gone, .. } => *gone = true,
             Phase::Connected { .. } => self.peer_left(&mut inner),
             _ => {}
         }

@@ -197,7 +197,7 @@ impl Host for Id {
         let child = self.child_for(&inner, ends, Phase::Asked(inquiry));
         let datagram = child.lock().datagram_param(ends[1].ip(), QKEY).ok();
         let param = EventParam { private_data, datagram, ..EventParam::default() };
-        self.post_request(&inner, child, param)
+        self.post_request(&inner, &child, param, None)
     }
 }
 

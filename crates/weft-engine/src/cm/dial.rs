@@ -18,8 +18,8 @@ use super::limits::{
 use super::option::Options;
 use super::query;
 use super::socket;
-use super::watched::Watched;
 use crate::reactor::{Reactor, Source, TimerId};
+use crate::watched::Watched;
 use crate::{Errno, Result, tcp};
 
 /// Room for a reply and for the first FPDUs behind it, in bytes. What does not fit stays in the

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
-use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
+use weft_sys::{Forkable, Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use super::id::Id;
 use crate::qp::AddressVector;
 use crate::reactor::Reactor;
+use crate::strangers::Place;
 use crate::{Errno, Result};
 
 /// `enum rdma_cm_event_type`, as far as it happens here, with the same values.
@@ -59,7 +60,7 @@ pub struct DatagramParam {
 }
 
 /// An event.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Event {
     /// To which identifier it happened; of a connection request the new one.
     pub id: Arc<Id>,
@@ -71,6 +72,8 @@ pub struct Event {
     pub status: i32,
     /// What came with it.
     pub param: EventParam,
+    /// Of a connection request that the program has not taken, a place among those.
+    pub(super) place: Option<Place>,
 }
 
 /// Why a datagram service cannot be reached, with the values of `enum ib_cm_sidr_status`.
@@ -96,6 +99,17 @@ impl Event {
     pub fn owner(&self) -> &Arc<Id> {
         self.listener.as_ref().unwrap_or(&self.id)
     }
+}
+
+/// Puts events in the order of their causes. The Linux kernel's connection manager of iWARP queues
+/// `ESTABLISHED` of the passive side before the peer can have the reply, so whatever the peer does
+/// with the connection comes behind it. Who accepts holds this while it replies and until the event
+/// is queued; who queues what a peer may do next, a connection request, holds it for that.
+///
+/// It is taken before any identifier's lock but the listener's own, which `accept` never takes.
+pub(super) fn in_order() -> LockGuard<'static, ()> {
+    static ORDER: Forkable<Lock<()>> = Forkable::new(|| Lock::new(()));
+    ORDER.get().lock()
 }
 
 /// An event channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.
@@ -168,7 +182,8 @@ impl Channel {
 
     fn take(&self, delivering: &impl Fn(&Event)) -> Option<Event> {
         let mut events = self.events.lock();
-        let event = events.pop_front()?;
+        let mut event = events.pop_front()?;
+        event.place = None;
         consume(&self.fd);
         event.owner().event_taken(&event);
         delivering(&event);

@@ -16,10 +16,10 @@ use weft_wire::rdmap::{Opcode, ReadRequest, queue};
 
 use super::endpoint::Endpoint;
 use super::limits::HELD_BYTES_MAX;
-use super::watched::Watched;
 use crate::hello::Identity;
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr};
 use crate::reactor::Source;
+use crate::watched::Watched;
 use crate::{Errno, Result};
 
 /// A connection without a queue pair.
@@ -34,16 +34,7 @@ pub(super) struct Held {
 struct State {
     stream: Option<Watched>,
     monitor: Option<Weak<dyn Monitor>>,
-    established: bool,
     received: usize,
-}
-
-/// What the monitor is to be told, without a lock.
-#[derive(Default)]
-struct News {
-    monitor: Option<Weak<dyn Monitor>>,
-    established: bool,
-    disconnected: bool,
 }
 
 impl Held {
@@ -56,36 +47,26 @@ impl Held {
         })
     }
 
-    fn tell(&self, news: News) {
-        let Some(monitor) = news.monitor.and_then(|monitor| monitor.upgrade()) else { return };
-        if news.established {
-            monitor.established();
-        }
-        if news.disconnected {
-            monitor.disconnected();
-        }
-    }
-
-    fn read(&self) -> News {
+    /// Reads what comes, which is of no use. Returns who is to be told, without a lock, once the
+    /// connection is over.
+    fn read(&self) -> Option<Arc<dyn Monitor>> {
         let mut state = self.state.lock();
-        let mut news = News { monitor: state.monitor.clone(), ..News::default() };
         while let Some(stream) = &state.stream {
             let mut bytes = Vec::with_capacity(HELD_BYTES_MAX);
             match weft_sys::recv(stream.as_fd(), &mut bytes) {
-                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(Errno::AGAIN | Errno::INTR) => return None,
                 Ok(received) if received > 0 => {
                     state.received += received;
-                    news.established |= !std::mem::replace(&mut state.established, true);
                     if state.received <= HELD_BYTES_MAX {
                         continue;
                     }
                 }
                 Ok(_) | Err(_) => {}
             }
-            news.disconnected = true;
             state.stream = None;
+            return state.monitor.as_ref().and_then(Weak::upgrade);
         }
-        news
+        None
     }
 }
 
@@ -103,12 +84,7 @@ impl Endpoint for Held {
             weft_sys::send(connection.socket.as_fd(), &frame)?;
         }
         state.stream = Some(Watched::new(connection.socket, owner)?);
-        state.monitor = Some(monitor.clone());
-        // Without a ready-to-receive message there is nothing to wait for.
-        let established = !connection.initiator && connection.negotiated.rtr.is_none();
-        state.established = connection.initiator || established;
-        drop(state);
-        self.tell(News { monitor: Some(monitor), established, disconnected: false });
+        state.monitor = Some(monitor);
         Ok(())
     }
 
@@ -132,8 +108,9 @@ impl Endpoint for Held {
 
 impl Source for Held {
     fn ready(&self) {
-        let news = self.read();
-        self.tell(news);
+        if let Some(monitor) = self.read() {
+            monitor.disconnected();
+        }
     }
 }
 

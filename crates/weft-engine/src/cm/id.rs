@@ -11,7 +11,7 @@ use weft_sys::{Lock, LockGuard, UdpSocket, interface_addresses};
 use super::datagram::Membership;
 use super::dial::Dial;
 use super::endpoint::Endpoint;
-use super::event::{Channel, Event, EventKind, EventParam};
+use super::event::{self, Channel, Event, EventKind, EventParam};
 use super::handshake::Greeted;
 use super::incoming::Incoming;
 use super::limits::{BACKLOG_MAX, DISCONNECT_TIME, TIMEWAIT};
@@ -26,6 +26,7 @@ use crate::device::{self, Gid, gid_of};
 use crate::hello::Identity;
 use crate::qp::pending;
 use crate::reactor::{Reactor, Source};
+use crate::strangers::Place;
 use crate::{Errno, Result};
 
 /// `enum rdma_port_space`: what an identifier is for.
@@ -118,11 +119,9 @@ pub(super) enum Phase {
         incoming: Arc<Incoming>,
         foreign: bool,
     },
-    /// The queue pair gets its connection; on the passive side, also until the peer says that it
-    /// is ready. `gone`: the peer has left already.
+    /// The queue pair gets its connection. `gone`: the peer has left already.
     Joining {
         end: End,
-        passive: bool,
         gone: bool,
     },
     Connected {
@@ -434,18 +433,52 @@ impl Id {
 
     /// Queues an event of this identifier.
     pub(super) fn post(&self, inner: &Inner, kind: EventKind, status: i32, param: EventParam) {
-        inner.channel.post(Event { id: self.arc(), listener: None, kind, status, param });
+        inner.channel.post(Event {
+            id: self.arc(),
+            listener: None,
+            kind,
+            status,
+            param,
+            place: None,
+        });
     }
 
     /// Queues the request of `child`. `false` when the program lags behind by the backlog.
-    pub(super) fn post_request(&self, inner: &Inner, child: Arc<Self>, param: EventParam) -> bool {
+    pub(super) fn post_request(
+        &self,
+        inner: &Inner,
+        child: &Arc<Self>,
+        param: EventParam,
+        place: Option<Place>,
+    ) -> bool {
         if self.requests_waiting.load(Ordering::Acquire) >= inner.backlog {
             return false;
         }
         self.requests_waiting.fetch_add(1, Ordering::AcqRel);
+        let _in_order = event::in_order();
         let (listener, kind) = (Some(self.arc()), EventKind::ConnectRequest);
-        inner.channel.post(Event { id: child, listener, kind, status: 0, param });
+        let id = Arc::clone(child);
+        inner.channel.post(Event { id, listener, kind, status: 0, param, place });
         true
+    }
+
+    /// The peer of a request has given up: what the program has not been told of did not happen.
+    /// Returns whether that is so.
+    pub(super) fn withdraw_request(&self) -> bool {
+        let events = {
+            let inner = self.lock();
+            if !matches!(inner.phase, Phase::Requested { .. }) {
+                return false;
+            }
+            inner.channel.extract(|event| {
+                event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
+            })
+        };
+        for event in &events {
+            event.owner().event_taken(event);
+            self.destroy();
+        }
+        !events.is_empty()
     }
 
     /// Reports the end of a connection that the program ends, soon.

@@ -10,10 +10,12 @@ use weft_wire::mpa::frame;
 use weft_wire::mpa::negotiate::{Limits, NegotiateError, Params, Request, Responder};
 
 use super::handshake::Greeted;
-use super::limits::{PEER_PRIVATE_DATA_MAX, REQUEST_TIMEOUT};
+use super::id::Id;
+use super::limits::{PEER_PRIVATE_DATA_MAX, REQUEST_TIMEOUT, UNTAKEN_TIMEOUT};
 use super::listen::Listener;
-use super::watched::Watched;
 use crate::reactor::{Reactor, Source, TimerId};
+use crate::strangers::{Place, Stranger};
+use crate::watched::Watched;
 use crate::{Errno, Result};
 
 /// A connection that has not been answered.
@@ -22,15 +24,25 @@ pub(super) struct Incoming {
     peer: SocketAddr,
     /// Number in the listener's set of half-open connections.
     pub(super) number: u64,
+    this: Weak<Self>,
     listener: Weak<Listener>,
+    /// What the program sees of the request.
+    request: Lock<Option<Weak<Id>>>,
     phase: Lock<Phase>,
 }
 
 enum Phase {
     /// The request is coming in.
-    Reading { stream: Watched, responder: Responder, timer: TimerId, deadline: Instant },
+    Reading {
+        stream: Watched,
+        responder: Responder,
+        timer: TimerId,
+        deadline: Instant,
+        /// Among those that are half open.
+        _place: Place,
+    },
     /// The program is to answer.
-    Waiting { stream: Watched, responder: Responder },
+    Waiting { stream: Watched, responder: Responder, timer: TimerId, deadline: Instant },
     /// Answered, failed or given up.
     Done,
 }
@@ -55,9 +67,17 @@ impl Incoming {
         [local, peer]: [SocketAddr; 2],
         number: u64,
         listener: Weak<Listener>,
+        place: Place,
     ) -> Result<Arc<Self>> {
-        let phase = Lock::new(Phase::Done);
-        let incoming = Arc::new(Self { local, peer, number, listener, phase });
+        let incoming = Arc::new_cyclic(|this| Self {
+            local,
+            peer,
+            number,
+            this: Weak::clone(this),
+            listener,
+            request: Lock::new(None),
+            phase: Lock::new(Phase::Done),
+        });
         let mut phase = incoming.phase.lock();
         let owner: Arc<dyn Source> = Arc::clone(&incoming) as _;
         let stream = Watched::new(stream, Arc::clone(&owner))?;
@@ -65,7 +85,8 @@ impl Incoming {
         let responder = Responder::new(limits);
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let timer = Reactor::get().start_timer(deadline, owner);
-        *phase = Phase::Reading { stream, responder, timer, deadline };
+        place.give_to(Weak::clone(&incoming.this) as _);
+        *phase = Phase::Reading { stream, responder, timer, deadline, _place: place };
         drop(phase);
         Ok(incoming)
     }
@@ -81,7 +102,7 @@ impl Incoming {
     /// `ECONNRESET` when the peer has given up; `EPROTO` when it wants what we do not have, and was
     /// told so.
     pub(super) fn accept(&self, params: Params, private_data: &[u8]) -> Result<Greeted> {
-        let Phase::Waiting { stream, mut responder } = self.phase.lock().take() else {
+        let Phase::Waiting { stream, mut responder, .. } = self.phase.lock().take() else {
             return Err(Errno::CONNRESET);
         };
         let (reply, negotiated) = match responder.accept(params, private_data) {
@@ -99,7 +120,7 @@ impl Incoming {
 
     /// Refuses the request and closes the connection; a connection that is over already is left.
     pub(super) fn reject(&self, private_data: &[u8]) {
-        if let Phase::Waiting { stream, mut responder } = self.phase.lock().take() {
+        if let Phase::Waiting { stream, mut responder, .. } = self.phase.lock().take() {
             refuse(&stream, &mut responder, private_data);
         }
     }
@@ -108,6 +129,21 @@ impl Incoming {
     pub(super) fn abandon(&self) {
         let abandoned = self.phase.lock().take();
         drop(abandoned);
+    }
+
+    /// The program is to be told of `request`, or has been. It need not be told if the peer leaves
+    /// first.
+    pub(super) fn announce(&self, request: &Arc<Id>) {
+        *self.request.lock() = Some(Arc::downgrade(request));
+        if matches!(*self.phase.lock(), Phase::Done) {
+            request.withdraw_request();
+        }
+    }
+
+    /// The peer has left, or waited for too long. Returns whether the program has not been told.
+    fn withdraw(&self) -> bool {
+        let request = self.request.lock().as_ref().and_then(Weak::upgrade);
+        request.is_some_and(|request| request.withdraw_request())
     }
 
     fn read(&self) -> Read {
@@ -126,8 +162,12 @@ impl Incoming {
             Read::More => {}
             Read::Failed => drop(phase.take()),
             Read::Request(_) => {
-                if let Phase::Reading { stream, responder, .. } = phase.take() {
-                    *phase = Phase::Waiting { stream, responder };
+                if let (Phase::Reading { stream, responder, .. }, Some(owner)) =
+                    (phase.take(), self.this.upgrade())
+                {
+                    let deadline = Instant::now() + UNTAKEN_TIMEOUT;
+                    let timer = Reactor::get().start_timer(deadline, owner);
+                    *phase = Phase::Waiting { stream, responder, timer, deadline };
                 }
             }
         }
@@ -137,24 +177,45 @@ impl Incoming {
 
 impl Source for Incoming {
     fn ready(&self) {
-        let step = self.read();
+        let mut step = self.read();
         let Some(listener) = self.listener.upgrade() else { return };
-        match step {
-            Read::More => {}
-            Read::Request(request) => listener.requested(self.number, *request),
-            Read::Failed => listener.forget(self.number),
+        if let Read::Request(request) = step {
+            listener.requested(self.number, *request);
+            // The peer may have left behind its request; the socket does not tell again.
+            step = self.read();
+        }
+        if matches!(step, Read::Failed) {
+            listener.forget(self.number);
+            self.withdraw();
         }
     }
 
     fn expired(&self) {
+        let now = Instant::now();
+        let is_waiting = match &*self.phase.lock() {
+            Phase::Reading { deadline, .. } if now >= *deadline => false,
+            Phase::Waiting { deadline, .. } if now >= *deadline => true,
+            _ => return,
+        };
+        if is_waiting {
+            // What the program has been told of is its own to answer.
+            self.withdraw();
+        } else {
+            self.turn_out();
+        }
+    }
+}
+
+impl Stranger for Incoming {
+    fn turn_out(&self) {
         let mut phase = self.phase.lock();
-        let late =
-            matches!(&*phase, Phase::Reading { deadline, .. } if Instant::now() >= *deadline);
-        if late {
+        // Its request may have come in at the last moment.
+        let is_reading = matches!(&*phase, Phase::Reading { .. });
+        if is_reading {
             drop(phase.take());
         }
         drop(phase);
-        if late && let Some(listener) = self.listener.upgrade() {
+        if is_reading && let Some(listener) = self.listener.upgrade() {
             listener.forget(self.number);
         }
     }
@@ -170,7 +231,7 @@ impl Phase {
     /// Leaves `Done` behind and stops the timer.
     fn take(&mut self) -> Self {
         let phase = std::mem::replace(self, Self::Done);
-        if let Self::Reading { timer, .. } = &phase {
+        if let Self::Reading { timer, .. } | Self::Waiting { timer, .. } = &phase {
             Reactor::get().stop_timer(*timer);
         }
         phase

@@ -5,10 +5,11 @@ use std::time::Duration;
 /// Connection requests of one listener that wait for the program, and what a backlog of 0 means
 /// (as in the Linux kernel, `net.rdma_ucm.max_backlog`). A request beyond it is rejected.
 pub const BACKLOG_MAX: u32 = 1_024;
-/// Connections of one listener whose request has not come in whole. More wait in the kernel.
-pub const HALF_OPEN_MAX: usize = 128;
 /// How long a peer may take to send its whole request. The Linux kernel's siw waits as long.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 5_000 });
+/// How long a request waits for a program that takes no events. Its peer does not wait as long.
+pub const UNTAKEN_TIMEOUT: Duration =
+    Duration::from_millis(if cfg!(test) { 1_000 } else { 60_000 });
 /// How long a TCP connection may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the peer's program may take to accept or reject. InfiniBand's connection manager lets
@@ -51,8 +52,6 @@ pub const KNOCK_AGAIN_AFTER: [Duration; 5] = [
 pub const PORT_GRACE: Duration = Duration::from_millis(200);
 /// Ports tried when the program lets us choose one.
 pub const PORT_TRIES_MAX: usize = 32;
-/// When accepting is tried again after the process has run out of descriptors.
-pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// How long the news that the peer has disconnected waits for the program to take what completed
 /// before, and how often that is looked at.

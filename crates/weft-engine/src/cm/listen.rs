@@ -11,13 +11,14 @@ use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Request;
 
 use super::incoming::Incoming;
-use super::limits::{ACCEPT_RETRY, ANSWERS_MAX, HALF_OPEN_MAX, PORT_GRACE};
+use super::limits::{ANSWERS_MAX, PORT_GRACE};
 use super::option::Options;
 use super::port::{self, Port, Sockets};
 use super::query;
 use super::socket::{self, canonical};
-use super::watched::Watched;
 use crate::reactor::{Reactor, Source};
+use crate::strangers::{Gate, HALF_OPEN, Place};
+use crate::watched::Watched;
 use crate::{Errno, Result};
 
 /// Who listens.
@@ -32,6 +33,7 @@ pub(super) struct Listener {
     callee: Weak<dyn Callee>,
     address: SocketAddr,
     options: Options,
+    gate: Gate,
     state: Lock<State>,
 }
 
@@ -72,6 +74,7 @@ impl Listener {
             callee,
             address,
             options,
+            gate: Gate::new(&HALF_OPEN),
             state: Lock::new(State::default()),
         });
         // What is watched keeps the listener alive, so a failure half-way must undo it.
@@ -106,10 +109,7 @@ impl Listener {
     /// A half-open connection has failed.
     pub(super) fn forget(&self, number: u64) {
         let removed = self.state.lock().half_open.remove(&number);
-        if removed.is_some() {
-            // There may be connections that waited for room.
-            self.accept();
-        }
+        drop(removed);
     }
 
     /// A half-open connection's request is whole.
@@ -120,51 +120,61 @@ impl Listener {
             Some(callee) => callee.requested(incoming, request),
             None => incoming.abandon(),
         }
-        self.accept();
     }
 
     fn owner(&self) -> Arc<dyn Source> {
         self.this.upgrade().expect("called through an `Arc` of it")
     }
 
-    /// Accepts while there is room for half-open connections. Returns whether there was one.
+    /// Accepts while there are connections and places for them.
     fn accept(&self) {
-        while self.accept_one() {}
-    }
-
-    fn accept_one(&self) -> bool {
-        let mut state = self.state.lock();
-        if state.closed || state.half_open.len() >= HALF_OPEN_MAX {
-            return false;
-        }
-        for index in 0..state.streams.len() {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let stream = match rustix::net::acceptfrom_with(&state.streams[index], flags) {
-                Ok((stream, Some(peer))) => match SocketAddr::try_from(peer) {
-                    Ok(peer) => (stream, canonical(peer)),
-                    Err(_) => continue,
-                },
-                Ok((_, None)) => continue,
-                Err(Errno::AGAIN) => continue,
-                // No descriptor left, or a connection that died in the queue. The edge will not
-                // come again for those behind it.
-                Err(_) => {
-                    Reactor::get().start_timer(Instant::now() + ACCEPT_RETRY, self.owner());
-                    continue;
+        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
+        self.gate.pass(
+            &me,
+            || self.accept_one(),
+            |(stream, peer), place| {
+                // Locked until the connection is known, for its request may be here already.
+                let mut state = self.state.lock();
+                if state.closed {
+                    return;
                 }
-            };
-            state.accepted += 1;
-            let number = state.accepted;
-            // A connection that cannot be set up is closed, and the next one has its turn.
-            if let Ok(incoming) = self.take(stream, number) {
-                state.half_open.insert(number, incoming);
-            }
-            return true;
-        }
-        false
+                state.accepted += 1;
+                let number = state.accepted;
+                // A connection that cannot be set up is closed, and the next one has its turn.
+                if let Ok(incoming) = self.take((stream, peer), number, place) {
+                    state.half_open.insert(number, incoming);
+                }
+            },
+        );
     }
 
-    fn take(&self, (stream, peer): (OwnedFd, SocketAddr), number: u64) -> Result<Arc<Incoming>> {
+    /// Accepts one connection.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none; what the system says, with which there may be one.
+    fn accept_one(&self) -> Result<(OwnedFd, SocketAddr)> {
+        let state = self.state.lock();
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        for stream in &state.streams {
+            match rustix::net::acceptfrom_with(stream, flags) {
+                Ok((stream, peer)) => {
+                    let peer = peer.ok_or(Errno::CONNABORTED)?;
+                    let peer = SocketAddr::try_from(peer).map_err(|_| Errno::CONNABORTED)?;
+                    return Ok((stream, canonical(peer)));
+                }
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    fn take(
+        &self,
+        (stream, peer): (OwnedFd, SocketAddr),
+        number: u64,
+        place: Place,
+    ) -> Result<Arc<Incoming>> {
         sockopt::set_tcp_nodelay(&stream, true)?;
         if let Some(tos) = self.options.tos {
             socket::set_tos(&stream, &self.address, tos)?;
@@ -172,7 +182,7 @@ impl Listener {
         let mut local = socket::local_address(&stream)?;
         // To the program it is the RDMA port that was reached.
         local.set_port(self.address.port());
-        Incoming::start(stream, [local, peer], number, Weak::clone(&self.this))
+        Incoming::start(stream, [local, peer], number, Weak::clone(&self.this), place)
     }
 
     /// Answers port queries.
@@ -227,7 +237,12 @@ impl Source for Listener {
         self.accept();
     }
 
+    fn requeued(&self) {
+        self.accept();
+    }
+
     fn expired(&self) {
+        self.gate.open();
         self.open_foreign();
         self.ready();
     }

@@ -19,8 +19,8 @@
 //! # Locks
 //!
 //! An identifier's lock may be held while a channel's, a handshake's or the reactor's is taken,
-//! never the other way round. No lock is held while a queue pair is called: it calls back
-//! ([`crate::qp::Monitor`]).
+//! never the other way round. While a queue pair is called, no lock is held that its call back
+//! ([`crate::qp::Monitor`]) takes; the one that orders events is held (`event.rs`).
 
 mod connect;
 mod datagram;
@@ -42,7 +42,6 @@ mod sidr;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod watched;
 
 pub use connect::{ConnectParam, Via};
 pub use event::{Channel, DatagramParam, Event, EventKind, EventParam, reject, sidr_status};

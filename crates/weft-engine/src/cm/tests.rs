@@ -152,7 +152,6 @@ fn connect_accept_disconnect() {
             assert!(connection.negotiated.rtr.is_some());
             assert_eq!(connection.peer_identity, Some(theirs.identity));
         }
-        theirs.monitor().established();
         expect(&passive, EventKind::Established);
 
         client.disconnect().expect("connected");
@@ -174,6 +173,28 @@ fn connect_accept_disconnect() {
             id.destroy();
         }
     }
+}
+
+/// The passive side's event is queued before the peer can have the reply; both sides on one channel
+/// show that.
+#[test]
+fn established_is_reported_at_the_passive_side_first() {
+    let channel = channel();
+    let (listener, at) = listener_at(&channel, "127.0.0.1:0");
+    let mut ids = vec![listener];
+    for number in 1..=100 {
+        let client = resolved(&channel, at);
+        let (ours, theirs) = (Fake::new(number), Fake::new(1_000 + number));
+        client.connect_end(|_| ours.end(), &param(b"")).expect("resolved");
+        let request = expect(&channel, EventKind::ConnectRequest);
+        request.id.accept_end(|_| theirs.end(), &param(b"")).expect("requested");
+        let passive = expect(&channel, EventKind::Established);
+        assert!(Arc::ptr_eq(&passive.id, &request.id), "connection {number}");
+        let active = expect(&channel, EventKind::Established);
+        assert!(Arc::ptr_eq(&active.id, &client), "connection {number}");
+        ids.extend([client, request.id]);
+    }
+    ids.iter().for_each(|id| id.destroy());
 }
 
 #[test]
@@ -275,9 +296,8 @@ fn an_identifier_without_our_queue_pair_is_held() {
     let (attr, mask) = client.qp_attributes(QpState::Rts).expect("the peer is known");
     assert_eq!(attr.max_rd_atomic, 4);
     assert!(mask.contains(AttrMask::STATE | AttrMask::MAX_QP_RD_ATOMIC));
-    assert!(is_empty(&passive), "not before the active side says so");
-    client.establish().expect("responded");
     expect(&passive, EventKind::Established);
+    client.establish().expect("responded");
     request.id.disconnect().expect("connected");
     expect(&passive, EventKind::Disconnected);
     expect(&active, EventKind::Disconnected);
@@ -293,7 +313,8 @@ fn the_active_side_may_reject_the_acceptance() {
     request.id.accept(&super::Via::External(6), &param(b"")).expect("requested");
     expect(&active, EventKind::ConnectResponse);
     client.reject(b"").expect("responded");
-    assert_eq!(expect(&passive, EventKind::Rejected).status, reject::CONSUMER_DEFINED);
+    expect(&passive, EventKind::Established);
+    expect(&passive, EventKind::Disconnected);
 }
 
 #[test]
@@ -387,6 +408,49 @@ fn a_foreign_peer_gets_no_trailer() {
     let mut reply = [0; 27];
     peer.read_exact(&mut reply).expect("a reply");
     assert_eq!(&reply, b"MPA ID Rep Frame\x10\x02\0\x07\0\x01\0\x01yes");
+}
+
+/// What the program has not been told of did not happen if the peer leaves, or waits in vain.
+#[test]
+fn a_request_is_withdrawn_when_its_peer_gives_up() {
+    let passive = channel();
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let ask = || {
+        let mut peer = TcpStream::connect(at).expect("listening");
+        peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\0\x01\0\x01").expect("connected");
+        peer
+    };
+    let wait_until = |is_so: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(10), "it never comes");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let peer = ask();
+    wait_until(&|| !is_empty(&passive));
+    drop(peer);
+    wait_until(&|| is_empty(&passive));
+
+    let silent = ask();
+    wait_until(&|| !is_empty(&passive));
+    wait_until(&|| is_empty(&passive));
+    let mut silent = silent;
+    silent.set_read_timeout(Some(Duration::from_secs(5))).expect("possible");
+    let mut reject = Vec::new();
+    silent.read_to_end(&mut reject).expect("the end behind a reject");
+    assert!(reject.starts_with(b"MPA ID Rep Frame"), "{reject:?}");
+
+    // One that the program has taken is its own to answer.
+    let taken = ask();
+    let request = expect(&passive, EventKind::ConnectRequest);
+    drop(taken);
+    let ours = Fake::new(1);
+    wait_until(&|| match request.id.accept_end(|_| ours.end(), &param(b"")) {
+        Err(error) => error == Errno::CONNRESET,
+        Ok(()) => true,
+    });
+    request.id.destroy();
 }
 
 /// Bytes that are no request end their own connection and nothing else.

@@ -68,8 +68,6 @@ pub(crate) struct Rules {
 /// Something that the owner of the link must do once the link is not locked any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Notices {
-    /// The peer's first message has come, or none is due.
-    pub(crate) established: bool,
     /// The peer is gone, or must be left.
     pub(crate) disconnected: bool,
     /// A Send waits for a receive: start, or (`None`) stop, the timer.
@@ -354,9 +352,6 @@ impl Link {
         self.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
         // RFC 5044 section 7.1.2: the responder sends nothing before it has heard the initiator.
         self.hold = !agreement.initiator;
-        if agreement.initiator || negotiated.rtr.is_none() {
-            self.notices.established = true;
-        }
         self.agreement = Some(agreement);
         if !early.is_empty() {
             let buffer = if self.remover.is_some() { &mut self.raw } else { &mut self.rx };

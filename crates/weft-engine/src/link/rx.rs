@@ -173,7 +173,6 @@ impl Link {
         if !std::mem::replace(&mut self.heard, true) {
             self.hold = false;
             if let Some(kind) = self.rtr_expected() {
-                self.notices.established = true;
                 return self.ready_to_receive(kind, opcode, header, payload.bytes());
             }
         }

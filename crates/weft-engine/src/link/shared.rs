@@ -282,9 +282,7 @@ impl Link {
     pub(crate) fn share(&mut self, shared: Box<Shared>) {
         self.rtr_due = None;
         self.hold = false;
-        if !std::mem::replace(&mut self.heard, true) && self.rtr_expected().is_some() {
-            self.notices.established = true;
-        }
+        self.heard = true;
         self.shared = Some(shared);
     }
 

@@ -186,6 +186,14 @@ impl Conn {
         }
     }
 
+    /// The peer's offer is void.
+    pub(super) fn offer_withdrawn(&mut self, session: &Session) {
+        let is_it = |offer: &Offer| std::ptr::eq(&*offer.session, session);
+        if matches!(&self.sharing, Sharing::Early(offer) if is_it(offer)) {
+            self.sharing = Sharing::Settled;
+        }
+    }
+
     fn share(&mut self, qp: &Qp, shared: Box<Shared>) {
         self.must_share = false;
         self.link.share(shared);

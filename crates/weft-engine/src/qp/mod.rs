@@ -72,8 +72,6 @@ const KICK_RING: u32 = 1 << 4;
 
 /// Who is told about a queue pair's connection (the connection manager).
 pub trait Monitor: Send + Sync + std::fmt::Debug {
-    /// Passive side: the peer's first message has come, or none is due.
-    fn established(&self);
     /// The connection has ended: by the peer, by a failure, or by an error of this side.
     fn disconnected(&self);
 }
@@ -814,15 +812,10 @@ impl Qp {
             Some(InVain::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
             None => {}
         }
-        if notices.established || notices.disconnected {
+        if notices.disconnected {
             let monitor = self.monitor.lock().as_ref().and_then(Weak::upgrade);
             if let Some(monitor) = monitor {
-                if notices.established {
-                    monitor.established();
-                }
-                if notices.disconnected {
-                    monitor.disconnected();
-                }
+                monitor.disconnected();
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{KICK_DRAIN, KICK_RECEIVE, KICK_RING, KICK_SEND, Qp, QpState};
 use crate::access::Access;
-use crate::shm::{Granted, Offer, Peer, Rings};
+use crate::shm::{Granted, Offer, Peer, Rings, Session};
 
 impl Qp {
     /// The peer offers to share memory.
@@ -21,6 +21,12 @@ impl Qp {
     pub(crate) fn offer_refused(&self) {
         self.conn.lock().offer_refused(self);
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
+    }
+
+    /// The peer's offer, for which there has been no connection, is void.
+    pub(crate) fn offer_withdrawn(&self, session: &Session) {
+        self.conn.lock().offer_withdrawn(session);
+        self.drive(KICK_RING | KICK_SEND);
     }
 
     /// The socket beside the connection has ended.

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -19,6 +19,7 @@ use super::session::Session;
 use crate::hello::ProcessId;
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source};
+use crate::strangers::{Gate, SESSIONS};
 use crate::{Errno, Result};
 
 const BACKLOG: i32 = 1_024;
@@ -108,22 +109,32 @@ fn serve(address: SocketAddrUnix) -> Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
-    let listener = Arc::new(Listener { socket });
+    let gate = Gate::new(&SESSIONS);
+    let listener = Arc::new_cyclic(|this| Listener { this: Weak::clone(this), socket, gate });
     Reactor::get().watch(listener.socket.as_fd(), listener.clone())?;
     Ok(())
 }
 
 #[derive(Debug)]
 struct Listener {
+    this: Weak<Self>,
     socket: OwnedFd,
+    gate: Gate,
 }
 
 impl Source for Listener {
     fn ready(&self) {
-        while let Ok(socket) =
-            accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-        {
-            Session::accept(socket);
-        }
+        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        self.gate.pass(&me, || accept_with(&self.socket, flags), Session::accept);
+    }
+
+    fn requeued(&self) {
+        self.ready();
+    }
+
+    fn expired(&self) {
+        self.gate.open();
+        self.ready();
     }
 }

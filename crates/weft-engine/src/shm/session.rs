@@ -29,6 +29,7 @@ use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
 use crate::qp::Qp;
 use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::strangers::{Place, Stranger};
 use crate::{Errno, Result, numbers};
 
 /// How long a stranger may take to say what it wants.
@@ -80,7 +81,15 @@ impl Offerer {
 #[derive(Debug)]
 enum Stage {
     /// Accepted; the other side has not said what it wants.
-    Strange(Option<TimerId>),
+    Strange {
+        timer: Option<TimerId>,
+        _place: Place,
+    },
+    /// It has made an offer to a queue pair, which may not have its connection yet.
+    Offered {
+        qp: Weak<Qp>,
+        timer: TimerId,
+    },
     /// We have made an offer.
     Offering {
         rings: Rings,
@@ -138,17 +147,23 @@ impl Session {
     }
 
     /// A stranger has connected.
-    pub(super) fn accept(socket: OwnedFd) {
-        let Some(session) = Self::new(socket, Stage::Strange(None)) else { return };
+    pub(super) fn accept(socket: OwnedFd, place: Place) {
+        let Some(session) = Self::new(socket, Stage::Over) else { return };
+        place.give_to(Weak::clone(&session.me) as _);
+        *session.stage.lock() = Stage::Strange { timer: None, _place: place };
         if session.watch().is_err() {
             return;
         }
-        let source = Arc::clone(&session) as Arc<dyn Source>;
-        let timer = Reactor::get().start_timer(Instant::now() + OFFER_PATIENCE, source);
-        if let Stage::Strange(slot) = &mut *session.stage.lock() {
-            *slot = Some(timer);
+        if let Stage::Strange { timer, .. } = &mut *session.stage.lock() {
+            *timer = Some(session.start_timer());
         }
         session.ready();
+    }
+
+    /// Starts to wait for what is next.
+    fn start_timer(self: &Arc<Self>) -> TimerId {
+        let source = Arc::clone(self) as Arc<dyn Source>;
+        Reactor::get().start_timer(Instant::now() + OFFER_PATIENCE, source)
     }
 
     /// Refuses those whom the user does not admit.
@@ -182,8 +197,9 @@ impl Session {
         let mut bytes = vec![ACCEPT];
         bytes.extend_from_slice(&probe().to_ne_bytes());
         // Before the peer can know: what it says next may be looked at by another thread at once.
-        *self.stage.lock() = Stage::Sharing { qp: Arc::downgrade(&qp.me()) };
-        self.send(&bytes, &[presence.fd()]).inspect_err(|_| *self.stage.lock() = Stage::Over)
+        let sharing = Stage::Sharing { qp: Arc::downgrade(&qp.me()) };
+        self.set_stage(sharing);
+        self.send(&bytes, &[presence.fd()]).inspect_err(|_| self.set_stage(Stage::Over))
     }
 
     /// Wakes the peer. A socket that is full is readable, too.
@@ -206,10 +222,7 @@ impl Session {
 
     /// Ends the session.
     pub(crate) fn close(&self) {
-        let old = std::mem::replace(&mut *self.stage.lock(), Stage::Over);
-        if let Stage::Strange(Some(timer)) = old {
-            Reactor::get().stop_timer(timer);
-        }
+        self.set_stage(Stage::Over);
         if let Some(token) = self.token.lock().take() {
             Reactor::get().unwatch(self.socket.as_fd(), token);
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -280,7 +293,7 @@ impl Session {
     }
 
     fn handle_offer(&self, fields: &mut Fields<'_>, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<()> {
-        self.take_stage(|stage| matches!(stage, Stage::Strange(_)))?;
+        self.take_stage(|stage| matches!(stage, Stage::Strange { .. }))?;
         let [Some(segment), Some(presence)] = fds else { return Err(Errno::PROTO) };
         if fields.byte()? != VERSION {
             return Err(Errno::PROTO);
@@ -294,6 +307,8 @@ impl Session {
         let peer = Peer::new(presence, self.own_users_pid, from.process, fields.long()?);
         let qp = numbers::find(wanted).ok_or(Errno::NOENT)?;
         let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
+        let timer = session.start_timer();
+        self.set_stage(Stage::Offered { qp: Arc::downgrade(&qp), timer });
         qp.offered(Offer { from, rings, peer, session });
         Ok(())
     }
@@ -321,13 +336,14 @@ impl Session {
         if !is_right(&stage) {
             return Err(Errno::PROTO);
         }
-        let mut old = std::mem::replace(&mut *stage, Stage::Over);
-        if let Stage::Strange(timer) = &mut old
-            && let Some(timer) = timer.take()
-        {
-            Reactor::get().stop_timer(timer);
-        }
+        let old = std::mem::replace(&mut *stage, Stage::Over);
+        old.stop_timer();
         Ok(old)
+    }
+
+    fn set_stage(&self, stage: Stage) {
+        let old = std::mem::replace(&mut *self.stage.lock(), stage);
+        old.stop_timer();
     }
 
     fn answer(&self, key: u32) -> Result<()> {
@@ -364,12 +380,16 @@ impl Session {
     /// The peer is gone or talks nonsense. An offer that it has not taken is void; a connection
     /// that shares memory is lost, because nobody would wake us for what comes.
     fn end(&self) {
-        let (offering, sharing) = match &*self.stage.lock() {
-            Stage::Offering { qp, .. } => (qp.upgrade(), None),
-            Stage::Sharing { qp } => (None, qp.upgrade()),
-            Stage::Strange(_) | Stage::Over => (None, None),
+        let (offering, offered, sharing) = match &*self.stage.lock() {
+            Stage::Offering { qp, .. } => (qp.upgrade(), None, None),
+            Stage::Offered { qp, .. } => (None, qp.upgrade(), None),
+            Stage::Sharing { qp } => (None, None, qp.upgrade()),
+            Stage::Strange { .. } | Stage::Over => (None, None, None),
         };
         self.close();
+        if let Some(qp) = offered {
+            qp.offer_withdrawn(self);
+        }
         if let Some(qp) = offering {
             qp.offer_refused();
         }
@@ -397,8 +417,24 @@ impl Source for Session {
     }
 
     fn expired(&self) {
-        if matches!(*self.stage.lock(), Stage::Strange(_)) {
+        self.turn_out();
+    }
+}
+
+impl Stranger for Session {
+    fn turn_out(&self) {
+        let is_strange =
+            matches!(&*self.stage.lock(), Stage::Strange { .. } | Stage::Offered { .. });
+        if is_strange {
             self.end();
+        }
+    }
+}
+
+impl Stage {
+    fn stop_timer(&self) {
+        if let Self::Strange { timer: Some(timer), .. } | Self::Offered { timer, .. } = self {
+            Reactor::get().stop_timer(*timer);
         }
     }
 }

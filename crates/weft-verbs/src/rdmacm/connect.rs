@@ -172,14 +172,13 @@ unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     errno::minus_one(disconnected.and_then(|()| unsafe { event::complete(id) }))
 }
 
-/// Tells of an asynchronous event of the queue pair: the peer has sent something.
+/// Tells of an asynchronous event of the queue pair: the peer has sent something. A connection is
+/// established before that here, so there is nothing to do, as with the kernel's iWARP devices.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
+unsafe extern "C" fn rdma_notify(_: *mut rdma_cm_id, event: c_uint) -> c_int {
     if event != IBV_EVENT_COMM_EST {
         return errno::minus_one(Err(Errno::INVAL));
     }
-    // SAFETY: a live identifier.
-    unsafe { Id::of(id) }.engine().notify_established();
     0
 }
 

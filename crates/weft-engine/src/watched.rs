@@ -9,7 +9,7 @@ use crate::reactor::{Reactor, Source, Token};
 /// Watched until dropped, and closed then. The owner is kept alive by the reactor meanwhile, so it
 /// must drop or release this on every way out.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     /// `None` only once the descriptor has been released.
     fd: Option<OwnedFd>,
     token: Token,
@@ -20,13 +20,13 @@ impl Watched {
     ///
     /// # Errors
     /// What [`Reactor::watch`] reports; the descriptor is closed then.
-    pub(super) fn new(fd: OwnedFd, owner: Arc<dyn Source>) -> Result<Self> {
+    pub(crate) fn new(fd: OwnedFd, owner: Arc<dyn Source>) -> Result<Self> {
         let token = Reactor::get().watch(fd.as_fd(), owner)?;
         Ok(Self { fd: Some(fd), token })
     }
 
     /// The descriptor, watched no longer.
-    pub(super) fn release(mut self) -> OwnedFd {
+    pub(crate) fn release(mut self) -> OwnedFd {
         let fd = self.fd.take().expect("released once, for it takes the value");
         Reactor::get().unwatch(fd.as_fd(), self.token);
         fd

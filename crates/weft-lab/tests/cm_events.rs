@@ -1,0 +1,50 @@
+//! Events of the connection manager come in the order that the kernel's has, whatever else happens
+//! on their channel.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use weft_lab::endpoint::Port;
+use weft_lab::{Program, Stage, compile, ports, skip_without_namespaces};
+
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+/// `clients` open `count` endpoints each, all of a client's on one channel, and all of the server's
+/// on one channel.
+fn events(stage: &Stage, space: &str, clients: u32, count: u32) -> Result<()> {
+    let (program, port) = (Program::weft(compile("events")?), ports::next());
+    let all = (clients * count).to_string();
+    let server = program.clone().args(["serve", space, &port.to_string(), &all]);
+    let address = stage.server_address().to_string();
+    let client = program.args(["connect", space, &address, &port.to_string()]);
+    let client = client.args([&clients.to_string(), &count.to_string()]);
+    let listens = if space == "udp" { Port::Udp(port) } else { Port::Tcp(port) };
+    let ends = stage.converse(&server, listens, &client, TIMEOUT);
+    let (server, client) = ends.with_context(|| format!("{space}, {clients} clients"))?;
+    client.said("all in order")?;
+    server.said(&format!("requests: {all}"))?;
+    Ok(())
+}
+
+#[test]
+fn one_client_of_many_endpoints() -> Result<()> {
+    events(&Stage::loopback(), "tcp", 1, 200)
+}
+
+#[test]
+fn many_clients_of_many_endpoints() -> Result<()> {
+    events(&Stage::loopback(), "tcp", 8, 50)
+}
+
+#[test]
+fn many_clients_of_datagrams() -> Result<()> {
+    events(&Stage::loopback(), "udp", 8, 50)
+}
+
+#[test]
+fn across_namespaces() -> Result<()> {
+    skip_without_namespaces!();
+    let stage = Stage::namespaces()?;
+    events(&stage, "tcp", 8, 50)?;
+    events(&stage, "udp", 8, 50)
+}
