@@ -47,7 +47,8 @@ pub const KNOCK_AGAIN_AFTER: [Duration; 5] = [
     Duration::from_millis(320),
 ];
 
-/// How long a listener leaves the TCP port to the program, see [`super::port`].
+/// How long a listener leaves the TCP port to a program that cannot ask for it, see
+/// [`super::claim`].
 pub const PORT_GRACE: Duration = Duration::from_millis(200);
 /// Ports tried when the program lets us choose one.
 pub const PORT_TRIES_MAX: usize = 32;

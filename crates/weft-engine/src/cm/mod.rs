@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | [`id`], [`connect`] | the states of an identifier |
 //! | [`event`] | events and channels |
-//! | [`port`], [`query`] | RDMA ports laid over TCP and UDP ports |
+//! | [`port`], [`claim`], [`query`] | RDMA ports laid over TCP and UDP ports |
 //! | [`dial`], [`listen`], [`incoming`], [`handshake`] | the exchange, active and passive |
 //! | [`datagram`], [`sidr`], [`lookup`], [`service`] | the port space of datagrams |
 //! | [`endpoint`], [`held`] | the queue pair that gets the stream, or what stands in for it |
@@ -22,6 +22,7 @@
 //! never the other way round. No lock is held while a queue pair is called: it calls back
 //! ([`crate::qp::Monitor`]).
 
+pub mod claim;
 mod connect;
 mod datagram;
 mod dial;

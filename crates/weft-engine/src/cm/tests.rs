@@ -468,3 +468,36 @@ fn odd_listeners() {
     assert_closed(peer);
     assert!(is_empty(&active));
 }
+
+/// A listener at a port that its program named, and so may want as a TCP port, too.
+fn named_listener(channel: &Arc<Channel>) -> (Arc<Id>, SocketAddr) {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let chosen = free.local_addr().expect("bound");
+    drop(free);
+    let id = Id::new(channel, PortSpace::Connected);
+    id.bind(chosen).expect("free again");
+    id.listen(0).expect("bound");
+    (id, chosen)
+}
+
+#[test]
+fn a_foreign_peer_is_served_at_once_and_the_program_gets_its_port() {
+    super::claim::announce();
+    let passive = channel();
+    let (_listener, at) = named_listener(&passive);
+    let mut foreign = TcpStream::connect(at).expect("open from the start");
+    foreign.write_all(b"MPA ID Req Frame\x00\x01\x00\x00").expect("room");
+    expect(&passive, EventKind::ConnectRequest);
+
+    TcpListener::bind(at).expect_err("taken");
+    assert!(!super::claim::release(1), "nobody has it");
+    assert!(super::claim::release(at.port()));
+    let program = TcpListener::bind(at).expect("given up");
+    assert!(!super::claim::release(at.port()), "the program's own");
+    drop(program);
+    // Weft peers have a port of their own.
+    let active = channel();
+    let client = resolved(&active, at);
+    client.connect_end(|_| Fake::new(5).end(), &param(b"")).expect("resolved");
+    expect(&passive, EventKind::ConnectRequest);
+}
