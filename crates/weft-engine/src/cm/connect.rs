@@ -443,9 +443,14 @@ impl Monitor for Id {
         let mut inner = self.lock();
         match &mut inner.phase {
             Phase::Joining { passive: false, gone, .. } => *gone = true,
-            // The peer accepted our accepting, or rather did not.
+            // The peer accepted our accepting, or rather did not. A foreign one cannot refuse it:
+            // MPA has no word for that.
             Phase::Joining { end, passive: true, .. } => {
                 inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+                if inner.peer_qp.is_some_and(|peer| peer.foreign) {
+                    self.post_disconnected(&mut inner);
+                    return;
+                }
                 let status = reject::CONSUMER_DEFINED;
                 self.post(&inner, EventKind::Rejected, status, EventParam::default());
             }

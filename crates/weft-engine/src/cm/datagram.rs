@@ -38,7 +38,7 @@ impl Inner {
     }
 
     fn datagram_param(&self, ip: IpAddr, qkey: u32) -> Result<DatagramParam> {
-        let peer = PeerQp { gid: gid_of(ip), number: 0 };
+        let peer = PeerQp { gid: gid_of(ip), number: 0, foreign: false };
         let mut address = self.address_vector(peer)?;
         if let Some(route) = address.global.as_mut()
             && ip.is_loopback()

@@ -501,3 +501,18 @@ fn a_foreign_peer_is_served_at_once_and_the_program_gets_its_port() {
     client.connect_end(|_| Fake::new(5).end(), &param(b"")).expect("resolved");
     expect(&passive, EventKind::ConnectRequest);
 }
+
+/// A program whose server serves for ever goes on after it.
+#[test]
+fn a_foreign_peer_that_leaves_after_the_reply_has_disconnected() {
+    let passive = channel();
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let mut peer = TcpStream::connect(at).expect("the RDMA port itself");
+    // Promises a zero-length Write, which does not come.
+    peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\x80\x01\x80\x01").expect("connected");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    request.id.accept(&super::Via::External(6), &param(b"")).expect("requested");
+    peer.read_exact(&mut [0; 24]).expect("a reply");
+    drop(peer);
+    expect(&passive, EventKind::Disconnected);
+}
