@@ -1,11 +1,12 @@
 //! Queue pairs.
 //!
 //! A queue pair has three locks, always taken in this order: `conn` (protocol state and socket),
-//! `sq` and `rq` (posted work). Posting takes only the queue's lock; who then finds `conn` taken
-//! leaves a note in `kick`, and the holder looks at it after letting go, so nobody waits there.
+//! `sq` and `rq` (posted work). Posting takes only the queue's lock; a poster that finds `conn`
+//! taken leaves a note in `kick`, at which the holder looks after letting go.
 
 mod attr;
 pub mod conn;
+mod first_word;
 pub mod pending;
 pub(crate) mod rq;
 mod service;
