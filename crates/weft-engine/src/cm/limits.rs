@@ -25,6 +25,10 @@ pub const ASK_AT: [Duration; 3] =
 pub const ASK_TIMEOUT: Duration = Duration::from_millis(350);
 /// The same on one host, where an answer takes no time.
 pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long it is remembered that a peer's UDP port was closed, and of how many peers.
+pub const CLOSED_FOR: Duration = Duration::from_secs(60);
+/// See [`CLOSED_FOR`].
+pub const CLOSED_MAX: usize = 64;
 /// When a datagram service is asked again, counted from the last time; twice as long each time.
 pub const INQUIRE_EVERY: Duration = Duration::from_millis(50);
 /// The longest pause between.

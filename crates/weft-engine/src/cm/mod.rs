@@ -12,6 +12,7 @@
 //! | [`id`], [`connect`] | the states of an identifier |
 //! | [`event`] | events and channels |
 //! | [`port`], [`claim`], [`query`] | RDMA ports laid over TCP and UDP ports |
+//! | [`ask`] | who of the peers is a Weft peer |
 //! | [`dial`], [`listen`], [`incoming`], [`handshake`] | the exchange, active and passive |
 //! | [`datagram`], [`sidr`], [`lookup`], [`service`] | the port space of datagrams |
 //! | [`endpoint`], [`held`] | the queue pair that gets the stream, or what stands in for it |
@@ -22,6 +23,7 @@
 //! never the other way round. No lock is held while a queue pair is called: it calls back
 //! ([`crate::qp::Monitor`]).
 
+mod ask;
 pub mod claim;
 mod connect;
 mod datagram;
