@@ -5,8 +5,8 @@
 //! * `librdmacm.so.1` has the nodes of `abi/rdmacm.map` and no symbol.
 //! * Every public symbol and version of the system's own libraries, where there are any, is in
 //!   ours.
-//! * The preloads define names of the C library and of liburing only: any other would be in the way
-//!   of a program's own.
+//! * The preloads define names of the C library and of liburing only, and one that the verbs
+//!   library looks for: any other would be in the way of a program's own.
 //! * A C program that was built against the system's headers finds the behaviour of the manual
 //!   pages.
 
@@ -124,6 +124,9 @@ const RINGS: [&str; 4] = [
     "io_uring_setup",
 ];
 
+/// What the verbs library looks for in the preload.
+const OWN: &str = "weft_preload_ask_for_ports";
+
 /// Checks that a preload defines nothing that the C library, or liburing, does not.
 fn hooks_only(preload: &Path) -> Result<(), String> {
     let names = |library: &Path| -> Result<BTreeSet<String>, String> {
@@ -133,7 +136,7 @@ fn hooks_only(preload: &Path) -> Result<(), String> {
     let system = names(&Path::new(SYSTEM).join("libc.so.6"))?;
     let own: Vec<_> = names(preload)?
         .difference(&system)
-        .filter(|name| !RINGS.contains(&name.as_str()))
+        .filter(|name| !RINGS.contains(&name.as_str()) && *name != OWN)
         .cloned()
         .collect();
     if own.is_empty() {

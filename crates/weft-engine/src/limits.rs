@@ -31,8 +31,14 @@ pub const PARKED_BYTES_MAX: usize = 256 << 10;
 pub const DEVICE_MEMORY_MAX: usize = 256 << 10;
 /// Asynchronous events that wait for the program on one context; later ones are dropped.
 pub const ASYNC_EVENTS_MAX: usize = 4_096;
-/// Bytes of a private data that a program hands to a connection request or reply.
-pub const PRIVATE_DATA_MAX: usize = 196;
+/// Bytes of a private data that a program hands to a connection request or reply: what an MPA frame
+/// holds (RFC 5044 section 7.1.1) beside the four bytes of RFC 6581.
+pub const PRIVATE_DATA_MAX: usize =
+    weft_wire::mpa::frame::PRIVATE_DATA_MAX - weft_wire::mpa::frame::ENHANCED_LEN;
+/// The same to a Weft peer, which needs a part of the frame.
+pub const WEFT_PRIVATE_DATA_MAX: usize = PRIVATE_DATA_MAX - crate::hello::TRAILER_LEN;
+/// Bytes of a private data for a datagram service.
+pub const DATAGRAM_PRIVATE_DATA_MAX: usize = 196;
 /// Multicast groups with members in the process; the kernel's own bounds are lower by default.
 pub const MULTICAST_GROUPS_MAX: u32 = 1_024;
 /// Queue pairs of the process in one multicast group.

@@ -4,10 +4,12 @@
 //! the same parts: a [`Stage`] says where the two ends of a connection run, a [`Program`] is
 //! started there as a user would start it, and [`parse`] reads what it printed.
 
+pub mod capture;
 mod compile;
 mod crowd;
 pub mod differ;
 pub mod endpoint;
+pub mod guest;
 mod loss;
 pub mod machine;
 pub mod measure;

@@ -37,12 +37,32 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Makes a namespace whose interface is a TAP device, for a virtual machine to be the other
+    /// side.
+    ///
+    /// # Errors
+    ///
+    /// As [`NamespacePair::new`].
+    pub fn with_tap() -> Result<Self> {
+        sweep();
+        let namespace = add(serial(), "host", 1)?;
+        let name = &namespace.name;
+        ip(&["-n", name, "tuntap", "add", INTERFACE, "mode", "tap", "vnet_hdr"])?;
+        namespace.configure()?;
+        Ok(namespace)
+    }
+
     /// The name of the interface that leads to the other side.
     pub fn interface(&self) -> &'static str {
         INTERFACE
     }
 
-    fn set_link(&self, up: bool) -> Result<()> {
+    /// Takes the link up or down.
+    ///
+    /// # Errors
+    ///
+    /// If `ip link` fails.
+    pub fn set_link(&self, up: bool) -> Result<()> {
         let state = if up { "up" } else { "down" };
         ip(&["-n", &self.name, "link", "set", INTERFACE, state]).map(drop)
     }
@@ -111,8 +131,7 @@ impl NamespacePair {
     /// As [`NamespacePair::new`].
     pub fn with_mtu(mtu: u32) -> Result<Self> {
         sweep();
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let serial = serial();
         let left = add(serial, "left", 1)?;
         let right = add(serial, "right", 2)?;
         let mtu = mtu.to_string();
@@ -160,6 +179,11 @@ pub fn namespaces_denied() -> Option<&'static str> {
         Err(error) => Some(format!("no right to make network namespaces (root has it): {error:#}")),
     });
     denied.as_deref()
+}
+
+fn serial() -> u32 {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    SERIAL.fetch_add(1, Ordering::Relaxed)
 }
 
 fn add(serial: u32, side: &str, host: u8) -> Result<Namespace> {

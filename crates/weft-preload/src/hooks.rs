@@ -9,8 +9,9 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 
-use libc::mode_t;
+use libc::{mode_t, sockaddr, socklen_t};
 
+use crate::claim;
 use crate::next::Next;
 use crate::path::ours;
 use crate::reply;
@@ -116,4 +117,41 @@ hooks! {
     __open64_2(path: *const c_char, flags: c_int) => open_of(path, flags);
     __openat_2(dir: c_int, path: *const c_char, flags: c_int) => open_of(path, flags);
     __openat64_2(dir: c_int, path: *const c_char, flags: c_int) => open_of(path, flags);
+}
+
+/// The function that a hook of this name and type stands in front of.
+macro_rules! next {
+    ($name:literal, $type:ty) => {{
+        static NEXT: Next = Next::new(c_name(concat!($name, "\0")));
+        // SAFETY: NULL is `None`, and what is found by this name has this signature.
+        unsafe { transmute::<*mut c_void, Option<$type>>(NEXT.address()) }
+    }};
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    type Hooked = unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int;
+    let Some(next) = next!("bind", Hooked) else { return -1 };
+    // SAFETY: the program's own arguments.
+    let code = unsafe { next(fd, address, len) };
+    // SAFETY: the kernel has just read the address. Any other failure than that of the port, such
+    // as that of an address that cannot be read, is told apart before it is looked at.
+    if code != 0 && unsafe { claim::is_free_now(address, len) } {
+        // SAFETY: the program's own arguments.
+        return unsafe { next(fd, address, len) };
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    type Hooked = unsafe extern "C" fn(c_int, c_int) -> c_int;
+    let Some(next) = next!("listen", Hooked) else { return -1 };
+    // SAFETY: the program's own arguments.
+    let code = unsafe { next(fd, backlog) };
+    if code != 0 && claim::is_socket_free_now(fd) {
+        // SAFETY: the program's own arguments.
+        return unsafe { next(fd, backlog) };
+    }
+    code
 }

@@ -5,9 +5,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -96,6 +100,79 @@ static void reads(int fd, const char *text)
 		assert(!opendir(MISSING));                                             \
 	} while (0)
 
+/* Defined by the library under test. */
+void weft_preload_ask_for_ports(bool (*release)(uint16_t port)) __attribute__((weak));
+
+/* Volatile: the compiler takes bind and listen for functions that call nothing of this file. */
+static volatile int held = -1;
+static uint16_t held_port;
+
+static bool release(uint16_t port)
+{
+	bool holds = held >= 0 && port == held_port;
+
+	errno = EBADF; /* to be hidden from the program */
+	if (holds) {
+		close(held);
+		held = -1;
+	}
+	return holds;
+}
+
+static int bound(uint16_t port, struct sockaddr_in *address)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+	socklen_t length = sizeof(*address);
+
+	assert(fd >= 0);
+	assert(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
+	memset(address, 0, sizeof(*address));
+	address->sin_family = AF_INET;
+	address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	address->sin_port = htons(port);
+	if (bind(fd, (struct sockaddr *)address, sizeof(*address)) != 0) {
+		int error = errno;
+
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	assert(getsockname(fd, (struct sockaddr *)address, &length) == 0);
+	return fd;
+}
+
+static void ports(void)
+{
+	struct sockaddr_in address;
+	int other;
+
+	/* Nobody to ask. */
+	held = bound(0, &address);
+	held_port = ntohs(address.sin_port);
+	assert(listen(held, 1) == 0);
+	assert(bound(held_port, &address) == -1 && errno == EADDRINUSE);
+	assert(listen(-1, 1) == -1 && errno == EBADF);
+	assert(bind(held, NULL, 0) == -1 && errno != EADDRINUSE);
+
+	/* bind gets the port. */
+	assert(weft_preload_ask_for_ports);
+	weft_preload_ask_for_ports(release);
+	other = bound(held_port, &address);
+	assert(other >= 0 && held == -1 && listen(other, 1) == 0);
+
+	/* The port of somebody else stays taken. */
+	assert(bound(held_port, &address) == -1 && errno == EADDRINUSE);
+	close(other);
+
+	/* listen gets the port. */
+	held = bound(0, &address);
+	held_port = ntohs(address.sin_port);
+	other = bound(held_port, &address);
+	assert(other >= 0 && listen(held, 1) == 0);
+	assert(listen(other, 1) == 0 && held == -1);
+	close(other);
+}
+
 int main(void)
 {
 	char made[] = "/tmp/weft-hooks-XXXXXX";
@@ -148,6 +225,7 @@ int main(void)
 	fd = open(made, O_CREAT | O_EXCL | O_WRONLY, 0640);
 	assert(fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 0777) == 0640);
 	assert(close(fd) == 0 && unlink(made) == 0);
+	ports();
 	puts("hooks ok");
 	return 0;
 }

@@ -88,7 +88,7 @@ pub use shared_lock::{Linux, SharedGuard, SharedLock, Threads, forget_thread, hi
 pub use signal_lock::{FAULTS, SignalLock, SignalLockGuard, SignalsHeld};
 pub use slot::Slot;
 pub use slot_state::SlotState;
-pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg};
+pub use socket::{network_namespace, peer_credentials, recv, send, tcp_maxseg, tcp_unacknowledged};
 pub use spin::Spin;
 pub use thread::spawn_quiet;
 pub use time_stamp::time_stamp;

@@ -76,6 +76,20 @@ pub fn tcp_maxseg(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
     usize::try_from(value).map_err(|_| Errno::IO)
 }
 
+/// How many bytes of a TCP connection its peer's host has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// What `ioctl(2)` reports.
+pub fn tcp_unacknowledged(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: this request writes an int, for which `value` is the place.
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut value) };
+    if code != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    usize::try_from(value).map_err(|_| Errno::IO)
+}
+
 /// The kernel's number for the network namespace of a socket (`SO_NETNS_COOKIE`); 0 before Linux
 /// 5.14, which tells none.
 #[must_use]

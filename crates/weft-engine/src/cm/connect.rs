@@ -17,7 +17,7 @@ use super::listen::Callee;
 use crate::access::Access;
 use crate::device::{self, gid_of};
 use crate::hello::{self, Identity};
-use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX};
+use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
 use crate::reactor::Reactor;
 use crate::{Errno, Result, shm, strangers};
@@ -45,7 +45,7 @@ pub enum Via {
 /// `struct rdma_conn_param`, as far as it is the program's to choose.
 #[derive(Clone, Debug)]
 pub struct ConnectParam {
-    /// At most [`PRIVATE_DATA_MAX`] bytes.
+    /// At most [`PRIVATE_DATA_MAX`] bytes; [`WEFT_PRIVATE_DATA_MAX`] to a Weft peer.
     pub private_data: Vec<u8>,
     /// Reads and atomics that the peer may have outstanding; 255 is as many as possible.
     pub responder_resources: u8,
@@ -119,7 +119,8 @@ impl Id {
             stream: inner.port.take().and_then(super::port::Port::into_stream),
             options: inner.options,
             params: handshake::params(local.ip(), peer.ip(), ird, ord, offered),
-            private_data: hello::append(&param.private_data, &end.endpoint.identity(), 0),
+            private_data: param.private_data.clone(),
+            identity: end.endpoint.identity(),
             refused: 0,
         };
         let caller: Weak<dyn Caller> = Weak::clone(&self.this) as _;
@@ -154,6 +155,9 @@ impl Id {
                 return Err(Errno::INVAL);
             };
             let (incoming, foreign) = (Arc::clone(incoming), *foreign);
+            if !foreign && param.private_data.len() > WEFT_PRIVATE_DATA_MAX {
+                return Err(Errno::INVAL);
+            }
             let end = end(&inner);
             inner.depths = param.depths(inner.depths);
             inner.phase = Phase::Joining { end: end.clone(), gone: false };

@@ -14,7 +14,7 @@ use super::lookup::{Inquirer, Lookup};
 use super::service::{Host, Inquiry, Service};
 use super::sidr::{REJECTED, Reply, SUCCESS};
 use crate::device::{self, Gid, address_of, gid_of};
-use crate::limits::{MULTICAST_GROUPS_MAX, PRIVATE_DATA_MAX};
+use crate::limits::{DATAGRAM_PRIVATE_DATA_MAX, MULTICAST_GROUPS_MAX};
 use crate::qp::{AttrMask, QpAttr, QpState};
 use crate::{Errno, Result};
 
@@ -38,7 +38,7 @@ impl Inner {
     }
 
     fn datagram_param(&self, ip: IpAddr, qkey: u32) -> Result<DatagramParam> {
-        let peer = PeerQp { gid: gid_of(ip), number: 0 };
+        let peer = PeerQp { gid: gid_of(ip), number: 0, foreign: false };
         let mut address = self.address_vector(peer)?;
         if let Some(route) = address.global.as_mut()
             && ip.is_loopback()
@@ -69,7 +69,7 @@ impl Id {
     }
 
     pub(super) fn connect_datagrams(&self, param: &ConnectParam) -> Result<()> {
-        if param.private_data.len() > PRIVATE_DATA_MAX {
+        if param.private_data.len() > DATAGRAM_PRIVATE_DATA_MAX {
             return Err(Errno::INVAL);
         }
         let mut inner = self.lock();
@@ -99,7 +99,7 @@ impl Id {
     }
 
     fn answer(&self, status: u8, qp_num: u32, qkey: u32, private_data: &[u8]) -> Result<()> {
-        if private_data.len() > PRIVATE_DATA_MAX {
+        if private_data.len() > DATAGRAM_PRIVATE_DATA_MAX {
             return Err(Errno::INVAL);
         }
         let mut inner = self.lock();

@@ -5,19 +5,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::net::sockopt;
 use weft_sys::Lock;
 use weft_wire::mpa::frame;
 use weft_wire::mpa::negotiate::{Initiator, InitiatorOutcome, NegotiateError, Params};
 
+use super::ask::{self, Answer, Asking};
 use super::handshake::{self, Greeted};
 use super::limits::{
-    ASK_AT, ASK_LOCAL_TIMEOUT, ASK_TIMEOUT, CONNECT_TIMEOUT, KNOCK_AGAIN_AFTER,
-    PEER_PRIVATE_DATA_MAX, REPLY_TIMEOUT,
+    ASK_LOCAL_TIMEOUT, ASK_TIMEOUT, CONNECT_TIMEOUT, KNOCK_AGAIN_AFTER, PEER_PRIVATE_DATA_MAX,
+    REPLY_TIMEOUT,
 };
 use super::option::Options;
-use super::query;
 use super::socket;
+use crate::hello::{self, Identity};
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::watched::Watched;
 use crate::{Errno, Result, tcp};
@@ -60,8 +61,10 @@ pub(super) struct Plan {
     pub(super) stream: Option<OwnedFd>,
     pub(super) options: Options,
     pub(super) params: Params,
-    /// The program's private data and our trailer.
+    /// The program's private data.
     pub(super) private_data: Vec<u8>,
+    /// Who we are, for a Weft peer to know.
+    pub(super) identity: Identity,
     /// How often nobody listened; 0 at first.
     pub(super) refused: usize,
 }
@@ -79,30 +82,16 @@ enum Phase {
     /// The peer is asked for the TCP port.
     Asking { asking: Asking, plan: Plan, timer: TimerId },
     /// TCP connects.
-    Connecting {
-        stream: Watched,
-        initiator: Initiator,
-        plan: Plan,
-        timer: TimerId,
-        deadline: Instant,
-    },
+    Connecting { stream: Watched, plan: Plan, answer: Answer, timer: TimerId, deadline: Instant },
+    /// TCP is connected to a peer whose UDP port was closed a moment ago. It is asked once more,
+    /// because a Weft peer may have begun to listen in between.
+    Confirming { stream: Watched, asking: Asking, plan: Plan, timer: TimerId },
     /// Nobody listened; the peer is asked again after a pause.
     Pausing { plan: Plan, timer: TimerId, due: Instant },
     /// The request is sent, the reply awaited.
     Greeting { stream: Watched, initiator: Initiator, timer: TimerId, deadline: Instant },
     /// Given to the caller, failed or cancelled.
     Done,
-}
-
-struct Asking {
-    /// Connected, so that it hears of a closed port.
-    connected: Watched,
-    /// Takes the answer from whatever address a host with several answers from.
-    any: Option<Watched>,
-    nonce: u64,
-    asked: usize,
-    start: Instant,
-    give_up: Instant,
 }
 
 impl Dial {
@@ -135,56 +124,17 @@ impl Dial {
     }
 
     fn ask(&self, plan: Plan) -> Result<Phase> {
-        let mut local = plan.local;
-        local.set_port(0);
-        let socket = socket::datagram(&plan.peer, &Options::default())?;
-        rustix::net::bind(&socket, &local)?;
-        rustix::net::connect(&socket, &plan.peer)?;
-        let start = Instant::now();
-        let here = tcp::is_local(plan.local.ip(), plan.peer.ip());
-        let mut asking = Asking {
-            connected: Watched::new(socket, self.owner())?,
-            any: None,
-            nonce: fastrand::u64(..),
-            asked: 0,
-            start,
-            give_up: start + if here { ASK_LOCAL_TIMEOUT } else { ASK_TIMEOUT },
-        };
-        let timer = self.ask_again(&mut asking, &plan);
+        let is_quick = tcp::is_local(plan.local.ip(), plan.peer.ip()) || ask::was_closed(plan.peer);
+        let patience = if is_quick { ASK_LOCAL_TIMEOUT } else { ASK_TIMEOUT };
+        let (asking, timer) = Asking::start([plan.local, plan.peer], patience, &self.owner())?;
         Ok(Phase::Asking { asking, plan, timer })
     }
 
-    /// Sends the query once more and starts the timer for what comes next.
-    fn ask_again(&self, asking: &mut Asking, plan: &Plan) -> TimerId {
-        let query = query::query(plan.peer.port(), asking.nonce);
-        // A query that cannot be sent is like one that is lost.
-        if asking.asked == 0 {
-            let _ = rustix::net::send(&asking.connected, &query, SendFlags::DONTWAIT);
-        } else {
-            if asking.any.is_none() {
-                asking.any = self.any_socket(plan);
-            }
-            if let Some(any) = &asking.any {
-                let _ = rustix::net::sendto(any, &query, SendFlags::DONTWAIT, &plan.peer);
-            }
-        }
-        asking.asked += 1;
-        let next = ASK_AT.get(asking.asked).map(|&after| asking.start + after);
-        let next = next.map_or(asking.give_up, |next| next.min(asking.give_up));
-        Reactor::get().start_timer(next, self.owner())
-    }
-
-    fn any_socket(&self, plan: &Plan) -> Option<Watched> {
-        let mut local = plan.local;
-        local.set_port(0);
-        let socket = socket::datagram(&plan.peer, &Options::default()).ok()?;
-        rustix::net::bind(&socket, &local).ok()?;
-        Watched::new(socket, self.owner()).ok()
-    }
-
-    fn connect(&self, mut plan: Plan, port: u16) -> Result<Phase> {
+    fn connect(&self, mut plan: Plan, answer: Answer) -> Result<Phase> {
         let mut target = plan.peer;
-        target.set_port(port);
+        if let Answer::Port(port) = answer {
+            target.set_port(port);
+        }
         let stream = match plan.stream.take() {
             Some(stream) => stream,
             None => {
@@ -207,12 +157,54 @@ impl Dial {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        let initiator =
-            Initiator::new(plan.params, &plan.private_data).map_err(|_| Errno::INVAL)?;
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let timer = Reactor::get().start_timer(deadline, self.owner());
         let stream = Watched::new(stream, self.owner())?;
-        Ok(Phase::Connecting { stream, initiator, plan, timer, deadline })
+        Ok(Phase::Connecting { stream, plan, answer, timer, deadline })
+    }
+
+    /// TCP is connected: asks who the peer is, unless that is known.
+    fn connected(
+        &self,
+        stream: Watched,
+        plan: Plan,
+        answer: Answer,
+    ) -> std::result::Result<Phase, Failure> {
+        if answer != Answer::Closed {
+            return self.greet(stream, &plan, true);
+        }
+        // It is a foreign peer, unless it has just begun to listen: then it answers at once.
+        let addresses = [plan.local, plan.peer];
+        let asked = Asking::start(addresses, ASK_LOCAL_TIMEOUT, &self.owner());
+        let (asking, timer) = asked.map_err(Failure::System)?;
+        Ok(Phase::Confirming { stream, asking, plan, timer })
+    }
+
+    /// Sends the request, for a Weft peer with our trailer. To a peer that may be one or not the
+    /// trailer goes, too: a foreign program would see it, but without it a Weft peer would be a
+    /// foreign one.
+    fn greet(
+        &self,
+        stream: Watched,
+        plan: &Plan,
+        weft: bool,
+    ) -> std::result::Result<Phase, Failure> {
+        let private_data = match weft {
+            true => hello::append(&plan.private_data, &plan.identity, 0),
+            false => plan.private_data.clone(),
+        };
+        let initiator = Initiator::new(plan.params, &private_data)
+            .map_err(|_| Failure::System(Errno::INVAL))?;
+        let request = initiator.request();
+        match weft_sys::send(stream.as_fd(), request) {
+            Ok(sent) if sent == request.len() => {}
+            // A fresh socket has room for some kilobytes.
+            Ok(_) | Err(Errno::AGAIN) => return Err(Failure::System(Errno::NOBUFS)),
+            Err(error) => return Err(Failure::of_connect(error)),
+        }
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let timer = Reactor::get().start_timer(deadline, self.owner());
+        Ok(Phase::Greeting { stream, initiator, timer, deadline })
     }
 
     /// Nobody listens: tries again, or gives up.
@@ -232,8 +224,10 @@ impl Dial {
         let mut phase = self.phase.lock();
         loop {
             let step = match &mut *phase {
-                Phase::Asking { asking, .. } => asking.listen().map(Step::Port),
-                Phase::Connecting { stream, initiator, .. } => greet(stream, initiator),
+                Phase::Asking { asking, .. } | Phase::Confirming { asking, .. } => {
+                    asking.listen().map(Step::Answer)
+                }
+                Phase::Connecting { stream, .. } => connected(stream),
                 Phase::Greeting { stream, initiator, .. } => self.read_reply(stream, initiator),
                 Phase::Pausing { .. } | Phase::Done => None,
             };
@@ -249,9 +243,9 @@ impl Dial {
         step: Step,
     ) -> Option<std::result::Result<Greeted, Failure>> {
         match (phase.take(), step) {
-            (Phase::Asking { plan, .. }, Step::Port(port)) => {
-                let port = port.unwrap_or_else(|| plan.peer.port());
-                *phase = match self.connect(plan, port) {
+            (Phase::Asking { plan, .. }, Step::Answer(answer)) => {
+                let answer = ask::weigh(plan.peer, answer);
+                *phase = match self.connect(plan, answer) {
                     Ok(next) => next,
                     Err(error) => return Some(Err(Failure::of_connect(error))),
                 };
@@ -271,10 +265,19 @@ impl Dial {
                 };
                 None
             }
-            (Phase::Connecting { stream, initiator, .. }, Step::Sent) => {
-                let deadline = Instant::now() + REPLY_TIMEOUT;
-                let timer = Reactor::get().start_timer(deadline, self.owner());
-                *phase = Phase::Greeting { stream, initiator, timer, deadline };
+            (Phase::Connecting { stream, plan, answer, .. }, Step::Connected) => {
+                *phase = match self.connected(stream, plan, answer) {
+                    Ok(next) => next,
+                    Err(failure) => return Some(Err(failure)),
+                };
+                None
+            }
+            (Phase::Confirming { stream, plan, .. }, Step::Answer(answer)) => {
+                let is_weft = matches!(answer, Answer::Port(_));
+                *phase = match self.greet(stream, &plan, is_weft) {
+                    Ok(next) => next,
+                    Err(failure) => return Some(Err(failure)),
+                };
                 None
             }
             (Phase::Greeting { stream, .. }, Step::Accepted(negotiated, early)) => {
@@ -332,11 +335,13 @@ impl Source for Dial {
         let mut phase = self.phase.lock();
         let now = Instant::now();
         let outcome = match &mut *phase {
-            Phase::Asking { asking, .. } if now >= asking.give_up => {
-                self.take_step(&mut phase, Step::Port(None))
+            Phase::Asking { asking, .. } | Phase::Confirming { asking, .. }
+                if now >= asking.give_up =>
+            {
+                self.take_step(&mut phase, Step::Answer(Answer::Silence))
             }
-            Phase::Asking { asking, plan, timer } => {
-                *timer = self.ask_again(asking, plan);
+            Phase::Asking { asking, timer, .. } | Phase::Confirming { asking, timer, .. } => {
+                *timer = asking.again(&self.owner());
                 None
             }
             Phase::Connecting { deadline, .. } | Phase::Greeting { deadline, .. }
@@ -361,12 +366,12 @@ impl std::fmt::Debug for Dial {
 
 /// What has happened in a phase.
 enum Step {
-    /// Asking is over: the TCP port, or `None` for the RDMA port itself.
-    Port(Option<u16>),
+    /// Asking is over.
+    Answer(Answer),
     /// The pause is over.
     Knock,
-    /// TCP is connected and the request is sent.
-    Sent,
+    /// TCP is connected.
+    Connected,
     /// The peer accepted; the bytes are the first behind its reply.
     Accepted(Box<weft_wire::mpa::negotiate::Negotiated>, Vec<u8>),
     Failed(Failure),
@@ -378,35 +383,13 @@ impl Phase {
         let phase = std::mem::replace(self, Self::Done);
         if let Self::Asking { timer, .. }
         | Self::Connecting { timer, .. }
+        | Self::Confirming { timer, .. }
         | Self::Pausing { timer, .. }
         | Self::Greeting { timer, .. } = &phase
         {
             Reactor::get().stop_timer(*timer);
         }
         phase
-    }
-}
-
-impl Asking {
-    /// Reads answers. `Some(None)` when the peer has nobody to ask.
-    fn listen(&self) -> Option<Option<u16>> {
-        let mut buffer = [0; query::LEN + 1];
-        for socket in [Some(&self.connected), self.any.as_ref()].into_iter().flatten() {
-            // Bounded: whoever floods this port is only a reason to fall back to the RDMA port.
-            for _ in 0..ASK_AT.len() * 2 {
-                match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-                    Ok((length, _)) => {
-                        if let Some(port) = query::answered(&buffer[..length], self.nonce) {
-                            return Some(Some(port));
-                        }
-                    }
-                    Err(Errno::AGAIN) => break,
-                    // A closed port, or a filter that says so: a foreign peer, if any.
-                    Err(_) => return Some(None),
-                }
-            }
-        }
-        None
     }
 }
 
@@ -423,21 +406,14 @@ impl Failure {
     }
 }
 
-/// Sends the request as soon as TCP is connected.
-fn greet(stream: &Watched, initiator: &Initiator) -> Option<Step> {
+/// Whether TCP is connected.
+fn connected(stream: &Watched) -> Option<Step> {
     if let Err(error) = sockopt::socket_error(stream).and_then(|error| error) {
         return Some(Step::Failed(Failure::of_connect(error)));
     }
     match rustix::net::getpeername(stream) {
-        Err(Errno::NOTCONN) => return None,
-        Err(error) => return Some(Step::Failed(Failure::of_connect(error))),
-        Ok(_) => {}
-    }
-    let request = initiator.request();
-    match weft_sys::send(stream.as_fd(), request) {
-        Ok(sent) if sent == request.len() => Some(Step::Sent),
-        // A fresh socket has room for some kilobytes.
-        Ok(_) | Err(Errno::AGAIN) => Some(Step::Failed(Failure::System(Errno::NOBUFS))),
+        Err(Errno::NOTCONN) => None,
         Err(error) => Some(Step::Failed(Failure::of_connect(error))),
+        Ok(_) => Some(Step::Connected),
     }
 }

@@ -87,6 +87,8 @@ pub(super) struct Depths {
 pub(super) struct PeerQp {
     pub(super) gid: Gid,
     pub(super) number: u32,
+    /// It is no Weft peer's, and the number is made up.
+    pub(super) foreign: bool,
 }
 
 /// Our end of a connection.
@@ -505,10 +507,10 @@ impl PeerQp {
         const NUMBERS: u32 = 254;
         static NEXT: AtomicU32 = AtomicU32::new(0);
         match identity {
-            Some(Identity { gid, qp_num: number, .. }) => Self { gid, number },
+            Some(Identity { gid, qp_num: number, .. }) => Self { gid, number, foreign: false },
             None => {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed) % NUMBERS + 2;
-                Self { gid: gid_of(address), number }
+                Self { gid: gid_of(address), number, foreign: true }
             }
         }
     }

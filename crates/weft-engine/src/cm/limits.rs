@@ -26,6 +26,10 @@ pub const ASK_AT: [Duration; 3] =
 pub const ASK_TIMEOUT: Duration = Duration::from_millis(350);
 /// The same on one host, where an answer takes no time.
 pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long it is remembered that a peer's UDP port was closed, and of how many peers.
+pub const CLOSED_FOR: Duration = Duration::from_secs(60);
+/// See [`CLOSED_FOR`].
+pub const CLOSED_MAX: usize = 64;
 /// When a datagram service is asked again, counted from the last time; twice as long each time.
 pub const INQUIRE_EVERY: Duration = Duration::from_millis(50);
 /// The longest pause between.
@@ -48,7 +52,8 @@ pub const KNOCK_AGAIN_AFTER: [Duration; 5] = [
     Duration::from_millis(320),
 ];
 
-/// How long a listener leaves the TCP port to the program, see [`super::port`].
+/// How long a listener leaves the TCP port to a program that cannot ask for it, see
+/// [`super::claim`].
 pub const PORT_GRACE: Duration = Duration::from_millis(200);
 /// Ports tried when the program lets us choose one.
 pub const PORT_TRIES_MAX: usize = 32;

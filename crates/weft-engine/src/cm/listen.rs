@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Request;
 
+use super::claim;
 use super::incoming::Incoming;
 use super::limits::{ANSWERS_MAX, PORT_GRACE};
 use super::option::Options;
@@ -42,7 +43,8 @@ struct State {
     datagram: Option<Watched>,
     /// The TCP port that answers name.
     stream_port: u16,
-    /// What connections are accepted from.
+    /// What connections are accepted from: first that of `stream_port`, and then the RDMA port
+    /// itself, if it is open.
     streams: Vec<Watched>,
     /// Bound to the RDMA port, to listen when the program has had time to take it.
     foreign: Option<Foreign>,
@@ -87,11 +89,17 @@ impl Listener {
         state.stream_port = socket::local_address(&sockets.stream)?.port();
         state.streams.push(Watched::new(sockets.stream, self.owner())?);
         state.datagram = sockets.datagram.map(|fd| Watched::new(fd, self.owner())).transpose()?;
-        state.foreign = sockets.foreign.map(|stream| {
-            let due = Instant::now() + PORT_GRACE;
-            Reactor::get().start_timer(due, self.owner());
-            Foreign { stream, due }
-        });
+        if let Some(stream) = sockets.foreign {
+            let grace = if claim::is_announced() { Duration::ZERO } else { PORT_GRACE };
+            let due = Instant::now() + grace;
+            if !grace.is_zero() {
+                Reactor::get().start_timer(due, self.owner());
+            }
+            state.foreign = Some(Foreign { stream, due });
+        }
+        drop(state);
+        claim::register(Weak::clone(&self.this));
+        self.open_foreign();
         Ok(())
     }
 
@@ -104,6 +112,21 @@ impl Listener {
         for incoming in old.half_open.values() {
             incoming.abandon();
         }
+    }
+
+    /// Leaves TCP port `port` to the program, if it is held for foreign peers. Returns whether it
+    /// was.
+    pub(super) fn release_tcp(&self, port: u16) -> bool {
+        let (listening, bound) = {
+            let mut state = self.state.lock();
+            // Without a port of our own for Weft peers there is nothing to give.
+            if self.address.port() != port || state.stream_port == port {
+                return false;
+            }
+            let own = state.streams.len().min(1);
+            (state.streams.split_off(own), state.foreign.take())
+        };
+        !listening.is_empty() || bound.is_some()
     }
 
     /// A half-open connection has failed.

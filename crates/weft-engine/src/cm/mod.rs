@@ -11,7 +11,8 @@
 //! | --- | --- |
 //! | [`id`], [`connect`] | the states of an identifier |
 //! | [`event`] | events and channels |
-//! | [`port`], [`query`] | RDMA ports laid over TCP and UDP ports |
+//! | [`port`], [`claim`], [`query`] | RDMA ports laid over TCP and UDP ports |
+//! | [`ask`] | who of the peers is a Weft peer |
 //! | [`dial`], [`listen`], [`incoming`], [`handshake`] | the exchange, active and passive |
 //! | [`datagram`], [`sidr`], [`lookup`], [`service`] | the port space of datagrams |
 //! | [`endpoint`], [`held`] | the queue pair that gets the stream, or what stands in for it |
@@ -22,6 +23,8 @@
 //! never the other way round. While a queue pair is called, no lock is held that its call back
 //! ([`crate::qp::Monitor`]) takes; the one that orders events is held (`event.rs`).
 
+mod ask;
+pub mod claim;
 mod connect;
 mod datagram;
 mod dial;

@@ -7,13 +7,16 @@
 //! * **UDP port P**, always when it is free. It makes the RDMA port ours (a second listener gets
 //!   `EADDRINUSE`), and Weft peers ask there for the TCP port ([`super::query`]).
 //! * **a TCP port of the kernel's choice**, which Weft peers connect to.
-//! * **TCP port P**, for foreign peers, when the program does not use it itself. It is bound at
-//!   once but listens only [`PORT_GRACE`](super::limits::PORT_GRACE) later, because two sockets
-//!   cannot listen on one port: a program that opens both of its listeners when it starts gets
-//!   TCP port P in either order, if it sets `SO_REUSEADDR` as servers do.
+//! * **TCP port P**, for foreign peers, when the program does not use it itself. A program that
+//!   wants it later gets it ([`super::claim`]), if it asks by the C library's `bind` and `listen`,
+//!   in front of which `weft run` puts hooks.
 //!
-//! What is not possible: a program that opens its TCP listener on P later than that finds the port
-//! taken, and so does one without `SO_REUSEADDR` that comes second. It should open it first.
+//! Without the hooks TCP port P is bound at once but listens only
+//! [`PORT_GRACE`](super::limits::PORT_GRACE) later, because two sockets cannot listen on one port:
+//! a program that opens both of its listeners when it starts gets TCP port P in either order, if it
+//! sets `SO_REUSEADDR` as servers do. One that opens its TCP listener on P later than that finds
+//! the port taken, and so does one without `SO_REUSEADDR` that comes second. It should open it
+//! first.
 //!
 //! When a foreign program has UDP port P, TCP port P is the only way in and is taken at once,
 //! alone. A port of our own choice (the program bound port 0) is taken in both spaces at once, too.

@@ -16,6 +16,7 @@ use super::id::{End, Id, PortSpace};
 use super::limits::UNREAD_WAIT;
 use super::option::IdOption;
 use crate::hello::Identity;
+use crate::limits::{PRIVATE_DATA_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr, QpState};
 use crate::{Errno, Result};
 
@@ -359,7 +360,7 @@ fn wrong_states_and_addresses() {
     assert_eq!(id.listen(0).unwrap_err(), Errno::INVAL);
     assert_eq!(id.set_option(IdOption::ReuseAddress(true)).unwrap_err(), Errno::INVAL);
     id.resolve_route().expect("resolved");
-    let long = ConnectParam { private_data: vec![0; 197], ..ConnectParam::default() };
+    let long = ConnectParam { private_data: vec![0; 509], ..ConnectParam::default() };
     assert_eq!(id.connect(&super::Via::External(1), &long).unwrap_err(), Errno::INVAL);
     let deep = ConnectParam { initiator_depth: 129, ..ConnectParam::default() };
     assert_eq!(id.connect(&super::Via::External(1), &deep).unwrap_err(), Errno::INVAL);
@@ -509,9 +510,10 @@ fn odd_listeners() {
         let client = resolved(&active, at);
         client.connect(&super::Via::External(5), &param(b"")).expect("resolved");
         let (mut peer, _) = own.accept().expect("a connection");
-        let mut request = [0; 80];
+        let mut request = [0; 24];
         peer.read_exact(&mut request).expect("a request");
-        assert_eq!(request[16..24], [0x10, 2, 0, 60, 0x80, 4, 0xc0, 7], "S; A, IRD 4; C, D, ORD 7");
+        // And nothing behind it: whose UDP port is closed is no Weft peer.
+        assert_eq!(request[16..24], [0x10, 2, 0, 4, 0x80, 4, 0xc0, 7], "S; A, IRD 4; C, D, ORD 7");
         (client, peer)
     };
     let (_client, peer) = dial();
@@ -531,4 +533,99 @@ fn odd_listeners() {
     client.destroy();
     assert_closed(peer);
     assert!(is_empty(&active));
+}
+
+/// A listener at a port that its program named, and so may want as a TCP port, too.
+fn named_listener(channel: &Arc<Channel>) -> (Arc<Id>, SocketAddr) {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let chosen = free.local_addr().expect("bound");
+    drop(free);
+    let id = Id::new(channel, PortSpace::Connected);
+    id.bind(chosen).expect("free again");
+    id.listen(0).expect("bound");
+    (id, chosen)
+}
+
+#[test]
+fn a_foreign_peer_is_served_at_once_and_the_program_gets_its_port() {
+    super::claim::announce();
+    let passive = channel();
+    let (_listener, at) = named_listener(&passive);
+    let mut foreign = TcpStream::connect(at).expect("open from the start");
+    foreign.write_all(b"MPA ID Req Frame\x00\x01\x00\x00").expect("room");
+    expect(&passive, EventKind::ConnectRequest);
+
+    TcpListener::bind(at).expect_err("taken");
+    assert!(!super::claim::release(1), "nobody has it");
+    assert!(super::claim::release(at.port()));
+    let program = TcpListener::bind(at).expect("given up");
+    assert!(!super::claim::release(at.port()), "the program's own");
+    drop(program);
+    // Weft peers have a port of their own.
+    let active = channel();
+    let client = resolved(&active, at);
+    client.connect_end(|_| Fake::new(5).end(), &param(b"")).expect("resolved");
+    expect(&passive, EventKind::ConnectRequest);
+}
+
+/// A program whose server serves for ever goes on after it.
+#[test]
+fn a_foreign_peer_that_leaves_after_the_reply_has_disconnected() {
+    let passive = channel();
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let mut peer = TcpStream::connect(at).expect("the RDMA port itself");
+    // Promises a zero-length Write, which does not come.
+    peer.write_all(b"MPA ID Req Frame\x10\x02\0\x04\x80\x01\x80\x01").expect("connected");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    request.id.accept(&super::Via::External(6), &param(b"")).expect("requested");
+    peer.read_exact(&mut [0; 24]).expect("a reply");
+    drop(peer);
+    expect(&passive, EventKind::Established);
+    expect(&passive, EventKind::Disconnected);
+}
+
+#[test]
+fn private_data_fills_the_frame() {
+    let (passive, active) = (channel(), channel());
+    let data: Vec<u8> = (0..PRIVATE_DATA_MAX).map(|i| i as u8).collect();
+    let frame = [b"\x10\x02\x02\0\0\x01\0\x01".as_slice(), &data].concat();
+
+    // To a foreign listener and from it.
+    let own = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = resolved(&active, own.local_addr().expect("bound"));
+    client.connect(&super::Via::External(5), &param(&data)).expect("it fits");
+    let (mut peer, _) = own.accept().expect("a connection");
+    let mut request = vec![0; 16 + frame.len()];
+    peer.read_exact(&mut request).expect("a request");
+    assert_eq!(request[18..20], [2, 0], "512 bytes");
+    assert_eq!(request[24..], data);
+    peer.write_all(&[b"MPA ID Rep Frame".as_slice(), &frame].concat()).expect("connected");
+    assert_eq!(expect(&active, EventKind::ConnectResponse).param.private_data, data);
+
+    // From a foreign peer and back.
+    let (_listener, at) = listener_at(&passive, "127.0.0.1:0");
+    let mut peer = TcpStream::connect(at).expect("the RDMA port itself");
+    peer.write_all(&[b"MPA ID Req Frame".as_slice(), &frame].concat()).expect("connected");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    assert_eq!(request.param.private_data, data);
+    request.id.accept_end(|_| Fake::new(1).end(), &param(&data)).expect("it fits");
+    let mut reply = vec![0; 16 + frame.len()];
+    peer.read_exact(&mut reply).expect("a reply");
+    assert_eq!(reply[24..], data);
+    expect(&passive, EventKind::Established);
+
+    // A Weft peer needs a part of the frame.
+    let weft = &data[..WEFT_PRIVATE_DATA_MAX];
+    let client = resolved(&active, at);
+    client.connect(&super::Via::External(5), &param(weft)).expect("it fits");
+    let request = expect(&passive, EventKind::ConnectRequest);
+    assert_eq!(request.param.private_data, weft);
+    let long = request.id.accept(&super::Via::External(6), &param(&data));
+    assert_eq!(long.unwrap_err(), Errno::INVAL);
+    request.id.accept(&super::Via::External(6), &param(weft)).expect("it fits");
+    assert_eq!(expect(&active, EventKind::ConnectResponse).param.private_data, weft);
+    let client = resolved(&active, at);
+    client.connect(&super::Via::External(5), &param(&data)).expect("nobody knows yet");
+    let status = expect(&active, EventKind::ConnectError).status;
+    assert_eq!(status, -Errno::INVAL.raw_os_error());
 }

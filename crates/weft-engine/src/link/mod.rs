@@ -360,6 +360,20 @@ impl Link {
         }
     }
 
+    /// Whether nothing may be sent before the first message of a foreign initiator that has
+    /// promised none.
+    pub(crate) fn awaits_first_word(&self) -> bool {
+        self.hold
+            && self.phase == Phase::Open
+            && !self.is_weft_peer()
+            && self.rtr_expected().is_none()
+    }
+
+    /// That message is not waited for any longer.
+    pub(crate) fn speak_first(&mut self) {
+        self.hold = false;
+    }
+
     /// Whether the peer is one of ours.
     pub(crate) fn is_weft_peer(&self) -> bool {
         self.peer_ack_stag().is_some()

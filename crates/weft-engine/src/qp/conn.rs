@@ -9,7 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Negotiated;
 
-use super::Qp;
+use super::{Qp, first_word};
 use crate::hello::Identity;
 use crate::link::shared::{PASSES_PER_RING, Shared};
 use crate::link::{Agreement, Link, Phase};
@@ -68,6 +68,8 @@ pub(super) struct Conn {
     sharing: Sharing,
     /// The peer opened the connection, and may not use it without sharing memory.
     must_share: bool,
+    /// When the wait for a foreign initiator's first message ends.
+    speak_at: Option<Instant>,
 }
 
 /// How far the two sides are with sharing memory instead of using the socket.
@@ -83,7 +85,8 @@ enum Sharing {
 
 impl Conn {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, wire: None, blocked: false, sharing: Sharing::Settled, must_share: false }
+        let sharing = Sharing::Settled;
+        Self { link, wire: None, blocked: false, sharing, must_share: false, speak_at: None }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -130,8 +133,24 @@ impl Conn {
             peer_identity,
             fin_sent: false,
         });
+        self.speak_at = self.link.awaits_first_word().then(|| first_word::wait_for(qp));
         self.arrange_sharing(qp);
         Ok(())
+    }
+
+    /// The wait that was to end at `due` has ended. Whoever is to send may do so now, unless the
+    /// peer has not even got our reply.
+    pub(super) fn speak_first(&mut self, due: Instant, qp: &Qp) {
+        if self.speak_at != Some(due) || !self.link.awaits_first_word() {
+            return;
+        }
+        let Some(wire) = &self.wire else { return };
+        let unread = weft_sys::tcp_unacknowledged(wire.socket.as_fd());
+        // An error shows when the socket is used.
+        self.speak_at = (unread.unwrap_or(0) > 0).then(|| first_word::wait_for(qp));
+        if self.speak_at.is_none() {
+            self.link.speak_first();
+        }
     }
 
     /// The side that opened the connection looks whether memory can be shared; the other may have

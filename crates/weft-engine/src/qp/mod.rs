@@ -1,11 +1,12 @@
 //! Queue pairs.
 //!
 //! A queue pair has three locks, always taken in this order: `conn` (protocol state and socket),
-//! `sq` and `rq` (posted work). Posting takes only the queue's lock; who then finds `conn` taken
-//! leaves a note in `kick`, and the holder looks at it after letting go, so nobody waits there.
+//! `sq` and `rq` (posted work). Posting takes only the queue's lock; a poster that finds `conn`
+//! taken leaves a note in `kick`, at which the holder looks afterwards.
 
 mod attr;
 pub mod conn;
+mod first_word;
 pub mod pending;
 pub(crate) mod rq;
 mod service;
@@ -30,16 +31,13 @@ use crate::limits::{
     DATAGRAM_MAX, INLINE_MAX, INLINE_MIN, MESSAGE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX,
 };
 use crate::link::{InVain, Link, Phase};
-use crate::numbers;
 use crate::pd::{Pd, PdUser};
 use crate::reactor::{Reactor, Source, TimerId};
-use crate::rendezvous;
-use crate::shm;
 use crate::srq::{Srq, SrqUser};
 use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
 use crate::xrc::Xrcd;
-use crate::{Errno, Result};
+use crate::{Errno, Result, numbers, rendezvous, shm};
 
 pub use attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpInit, QpState, QpType};
 use conn::Conn;

@@ -20,6 +20,7 @@ use weft_sys::Lock;
 
 use super::address;
 use super::channel::{self, Channel};
+use super::claim;
 use super::device;
 use super::endpoint::Prepared;
 use super::event;
@@ -432,6 +433,7 @@ unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms:
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    claim::arrange();
     // SAFETY: a live identifier.
     let engine = unsafe { Id::of(id) }.engine();
     // As the kernel does: what is no count is as many as there may be.

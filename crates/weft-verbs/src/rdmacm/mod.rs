@@ -9,6 +9,7 @@
 mod address;
 mod addrinfo;
 mod channel;
+mod claim;
 mod connect;
 mod device;
 mod endpoint;

@@ -1,0 +1,47 @@
+//! The wait for a foreign initiator's first FPDU.
+//!
+//! RFC 5044 (section 7.1.2) lets the responder send nothing before it has heard the initiator,
+//! because an initiator may not be ready for FPDUs before it has read the reply: siw takes bytes
+//! right behind the reply for an error. With RFC 6581 the initiator promises a message; without it
+//! (siw's default) the initiator's program must be the first to send. Programs of the InfiniBand
+//! kind do not know that rule. Where the server's program sends first, both sides would wait for
+//! ever.
+//!
+//! So the wait has an end: some time after the peer's TCP has the whole reply. A sound initiator
+//! has read it by then, and from there on it takes FPDUs. No message or option of MPA or TCP tells
+//! that it has, which is why it is a time. siw itself does not wait at all.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::{KICK_SEND, Qp};
+use crate::reactor::{Reactor, Source};
+
+/// How long after the peer has got our reply. Its connection manager reads it within milliseconds.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+#[derive(Debug)]
+struct FirstWord {
+    qp: Weak<Qp>,
+    due: Instant,
+}
+
+/// Starts to wait. Returns when the wait ends, by which a later one of the same queue pair is told
+/// apart.
+pub(super) fn wait_for(qp: &Qp) -> Instant {
+    let due = Instant::now() + PATIENCE;
+    let source = Arc::new(FirstWord { qp: Arc::downgrade(&qp.me()), due });
+    Reactor::get().start_timer(due, source);
+    due
+}
+
+impl Source for FirstWord {
+    fn ready(&self) {}
+
+    fn expired(&self) {
+        if let Some(qp) = self.qp.upgrade() {
+            qp.conn.lock().speak_first(self.due, &qp);
+            qp.drive(KICK_SEND);
+        }
+    }
+}

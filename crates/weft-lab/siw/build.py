@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Makes a small virtual machine with the kernel's soft iWARP (siw), of Debian's packages only.
+
+    build.py FOLDER [PROGRAM...]
+
+Debian's kernels come without siw. So its module is compiled here, of Debian's kernel sources and
+against Debian's headers, to be loaded into Debian's unchanged kernel. Nothing is installed: the
+packages of the kernel are fetched and unpacked in FOLDER/work, and the programs of the guest are
+those of this machine. Left in FOLDER are `vmlinux` and `initramfs`. PROGRAMs are put into the
+guest's /bin, too. What is there already, made of the same files, stays.
+
+Exit status 3 means that the packages cannot be fetched: there is no machine, and no defect.
+"""
+
+import fcntl
+import hashlib
+import lzma
+import os
+import pathlib
+import re
+import shutil
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIBRARIES = pathlib.Path("/usr/lib/x86_64-linux-gnu")
+# siw's own, and what moves bytes between the machine and this one.
+# The checksums stand first, which others ask for by name.
+MODULES = """crc32c_generic crc32c_intel virtio_pci virtio_net virtio_console ib_core iw_cm rdma_cm
+    rdma_ucm ib_uverbs siw""".split()
+PROGRAMS = """rping ucmatose ib_write_bw ib_write_lat ib_read_bw ib_read_lat ib_send_bw
+    ib_send_lat rdma""".split()
+# Constants of siw that become parameters of the module, by file.
+PARAMETERS = {
+    "siw_main.c": [("mpa_crc_required", "bool"), ("mpa_version", "byte"), ("peer_to_peer", "bool")],
+    "siw_cm.c": [("rtr_type", "ushort")],
+}
+CANNOT_FETCH = 3
+
+
+def run(*command, **options):
+    return subprocess.run(command, check=True, **options)
+
+
+def output(*command):
+    return run(*command, stdout=subprocess.PIPE, text=True).stdout
+
+
+def depends(package, pattern):
+    """The first package that `package` depends on and that matches."""
+    for line in output("apt-cache", "depends", package).splitlines():
+        word = line.split()[-1]
+        if "Depends:" in line and re.fullmatch(pattern, word):
+            return word
+    sys.exit(f"siw: {package} depends on no {pattern}")
+
+
+def fetch(folder):
+    """The kernel, its headers and sources, unpacked. Returns the kernel's release."""
+    debs = folder / "debs"
+    shutil.rmtree(folder, ignore_errors=True)
+    debs.mkdir(parents=True)
+    try:
+        image = depends("linux-image-amd64", r"linux-image-\d.*")
+        release = image.removeprefix("linux-image-")
+        headers = f"linux-headers-{release}"
+        common = depends(headers, r"linux-headers-.*common.*")
+        kbuild = depends(headers, r"linux-kbuild-.*")
+        source = kbuild.replace("kbuild", "source").split("+")[0]
+        source = re.sub(r"(linux-source-\d+\.\d+).*", r"\1", source)
+        packages = [image, headers, common, kbuild, source, "busybox-static"]
+        get = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages]
+        run(*get, cwd=debs)
+    except subprocess.CalledProcessError as error:
+        print(f"siw: the kernel's packages cannot be fetched: {error}", file=sys.stderr)
+        sys.exit(CANNOT_FETCH)
+    for deb in debs.iterdir():
+        run("dpkg", "-x", deb, folder / "root")
+    shutil.rmtree(debs)
+    (folder / "release").write_text(release)
+    return release
+
+
+def edit(path, *changes):
+    """Replaces each text, which must be there as often as said."""
+    text = path.read_text()
+    for old, new, count in changes:
+        if text.count(old) != count:
+            sys.exit(f"siw: {path.name} has {old!r} {text.count(old)} times, not {count}")
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def compile_module(folder, release):
+    """siw.ko, with parameters, and with one race of its own closed."""
+    root = folder / "root"
+    archive = next((root / "usr/src").glob("linux-source-*.tar.xz"))
+    siw = folder / "siw"
+    siw.mkdir()
+    with tarfile.open(archive, "r|xz") as sources:
+        for member in sources:
+            path = pathlib.PurePath(member.name)
+            if path.parent.match("drivers/infiniband/sw/siw") and member.isfile():
+                (siw / path.name).write_bytes(sources.extractfile(member).read())
+            elif (siw / "siw_verbs.h").exists():
+                break  # the last of them
+    archive.unlink()
+    for name, parameters in PARAMETERS.items():
+        for parameter, kind in parameters:
+            # Declared in the header, too, if another file looks at it.
+            for file in [siw / name, siw / "siw.h"]:
+                text = re.sub(rf"(?m)^(.*)\bconst (\w+ {parameter}\b)", r"\1\2", file.read_text())
+                if file.name == name:
+                    text += "#include <linux/moduleparam.h>\n"
+                    text += f"module_param({parameter}, {kind}, 0644);\n"
+                file.write_text(text)
+    # siw_accept() sends its reply before it takes over what the socket receives. An FPDU that comes
+    # in between is not looked at before more bytes come, which may be never.
+    edit(
+        siw / "siw_cm.c",
+        ("int siw_accept(", (HERE / "accept.c").read_text() + "\nint siw_accept(", 1),
+        (
+            "\tif (wait_for_peer_rts) {\n\t\tsiw_sk_assign_rtr_upcalls(cep);\n",
+            "\tif (wait_for_peer_rts) {\n\t\tsiw_sk_assign_rtr_upcalls(cep);\n"
+            "\t\tlook_at_what_came(cep);\n",
+            1,
+        ),
+        (
+            "IW_CM_EVENT_ESTABLISHED, 0);\n\t\tif (rv)\n\t\t\tgoto error;\n",
+            "IW_CM_EVENT_ESTABLISHED, 0);\n\t\tif (rv)\n\t\t\tgoto error;\n"
+            "\t\tlook_at_what_came(cep);\n",
+            1,
+        ),
+    )
+    headers = root / f"usr/src/linux-headers-{release}"
+    makefile = headers / "Makefile"
+    text = makefile.read_text()
+    makefile.write_text(text.replace("include /usr/src", f"include {root}/usr/src"))
+    made = subprocess.run(
+        ["make", "-s", "-C", headers, f"M={siw}", "CONFIG_RDMA_SIW=m", "modules"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    if made.returncode:
+        sys.exit("siw: the module does not compile:\n" + made.stdout[-4000:])
+    target = root / f"lib/modules/{release}/extra"
+    target.mkdir()
+    run("strip", "-g", siw / "siw.ko", "-o", target / "siw.ko")
+
+
+def unpack_kernel(image, target):
+    """The ELF file inside a bzImage, which QEMU can start without unpacking it in the guest."""
+    data = image.read_bytes()
+    start = ((data[0x1F1] or 4) + 1) * 512 + struct.unpack_from("<I", data, 0x248)[0]
+    payload = data[start : start + struct.unpack_from("<I", data, 0x24C)[0]]
+    if payload[:6] != b"\xfd7zXZ\0":
+        sys.exit(f"siw: {image.name} is packed in an unknown way, {payload[:6]!r}")
+    target.write_bytes(lzma.LZMADecompressor().decompress(payload))
+
+
+class Archive:
+    """A cpio archive in the format that the kernel takes."""
+
+    def __init__(self):
+        self.data = bytearray()
+        self.paths = set()
+        self.number = 0
+
+    def add(self, path, mode, content=b"", device=(0, 0)):
+        parent = os.path.dirname(path)
+        if parent and parent not in self.paths:
+            self.add(parent, stat.S_IFDIR | 0o755)
+        self.paths.add(path)
+        self.number += 1
+        name = path.encode() + b"\0"
+        fields = [self.number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(name), 0]
+        self.data += b"070701" + b"".join(b"%08x" % field for field in fields) + name
+        self.data += bytes(-len(self.data) % 4) + content
+        self.data += bytes(-len(self.data) % 4)
+
+    def file(self, path, source, mode=0o755):
+        self.add(path, stat.S_IFREG | mode, pathlib.Path(source).read_bytes())
+
+    def link(self, path, to):
+        self.add(path, stat.S_IFLNK | 0o777, to.encode())
+
+    def finish(self):
+        self.add("TRAILER!!!", 0)
+        return bytes(self.data)
+
+
+def modules_needed(folder):
+    """The modules of MODULES and what they depend on, each behind what it needs."""
+    needs = {}
+    for line in (folder / "modules.dep").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        needs[name] = rest.split()
+    path = {pathlib.PurePath(name).name.split(".ko")[0].replace("-", "_"): name for name in needs}
+    wanted = [path[name] for name in MODULES if name in path]
+    if path.get("siw") not in wanted:
+        sys.exit("siw: depmod does not know the module")
+    order = []
+
+    def take(name):
+        for other in needs[name]:
+            take(other)
+        if name not in order:
+            order.append(name)
+
+    for name in wanted:
+        take(name)
+    return order
+
+
+def initramfs(folder, release, programs):
+    root = folder / "root"
+    archive = Archive()
+    busybox = root / "bin/busybox"
+    archive.file("bin/busybox", busybox)
+    for applet in output(busybox, "--list").split():
+        if applet != "busybox":
+            archive.link(f"bin/{applet}", "busybox")
+    archive.file("init", HERE / "init")
+    binaries = []
+    for program in PROGRAMS:
+        found = shutil.which(program)
+        if found is None:
+            sys.exit(f"siw: {program} is not installed")
+        archive.file(f"usr/bin/{program}", found)
+        binaries.append(found)
+    for program in programs:
+        archive.file(f"usr/bin/{pathlib.Path(program).name}", program)
+        binaries.append(program)
+    archive.file("etc/libibverbs.d/siw.driver", "/etc/libibverbs.d/siw.driver", 0o644)
+    provider = next((LIBRARIES / "libibverbs").glob("libsiw-rdmav*.so"))
+    archive.file(str(provider)[1:], provider)
+    # The C library's threads load this one at the end of a thread.
+    libraries = {str(LIBRARIES / "libgcc_s.so.1")}
+    for binary in [*binaries, provider]:
+        libraries.update(re.findall(r"(/\S+) \(0x", output("ldd", binary)))
+    for library in libraries:
+        archive.file(library[1:], library)
+    archive.add("etc/passwd", stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n")
+    for name in ["dev", "proc", "sys", "tmp", "run", "root"]:
+        archive.add(name, stat.S_IFDIR | 0o755)
+    modules = root / f"lib/modules/{release}"
+    run(busybox, "depmod", "-b", root, release, stderr=subprocess.DEVNULL)
+    needed = modules_needed(modules)
+    for name in needed:
+        archive.file(f"lib/modules/{name}", modules / name, 0o644)
+    names = "".join(f"/lib/modules/{name}\n" for name in needed)
+    archive.add("etc/modules", stat.S_IFREG | 0o644, names.encode())
+    return archive.finish()
+
+
+def digest(files):
+    total = hashlib.sha256()
+    for file in sorted(str(file) for file in files):
+        total.update(pathlib.Path(file).read_bytes())
+    return total.hexdigest()
+
+
+def main():
+    target, programs = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
+    target.mkdir(parents=True, exist_ok=True)
+    lock = open(target / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    made = target / "made"
+    sources = [HERE / name for name in ["build.py", "accept.c", "init"]]
+    state = digest([*sources, *programs])
+    if made.exists() and made.read_text() == state:
+        return
+    made.unlink(missing_ok=True)
+    folder = target / "work"
+    kernel = target / "kernel"
+    built = digest([HERE / "build.py", HERE / "accept.c"])
+    if not kernel.exists() or kernel.read_text() != built:
+        kernel.unlink(missing_ok=True)
+        release = fetch(folder)
+        compile_module(folder, release)
+        unpack_kernel(folder / f"root/boot/vmlinuz-{release}", target / "vmlinux")
+        kernel.write_text(built)
+    release = (folder / "release").read_text()
+    (target / "initramfs").write_bytes(initramfs(folder, release, programs))
+    made.write_text(state)
+
+
+main()

@@ -1,0 +1,96 @@
+//! What programs put on the wire, judged by tshark's dissectors of iWARP.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use rustix::process::Signal;
+
+use crate::namespace::Namespace;
+use crate::paths::scratch;
+use crate::program::{Program, Running};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// tcpdump on the interface of a namespace.
+#[derive(Debug)]
+pub struct Capture {
+    tcpdump: Running,
+    file: PathBuf,
+}
+
+impl Capture {
+    /// Captures what `filter` lets through (pcap-filter(7)).
+    ///
+    /// # Errors
+    ///
+    /// If tcpdump cannot start.
+    pub fn start(place: &Namespace, name: &str, filter: &str) -> Result<Self> {
+        // tcpdump gives up root before it writes, so the file must be where anyone may write.
+        let file = scratch("captures")?.join(format!("{name}-{}.pcap", process::id()));
+        let tcpdump = Program::plain("tcpdump")
+            .args(["-Z", "root", "-U", "--immediate-mode", "-s", "0", "-B", "65536"])
+            .args(["-i", place.interface(), "-w"])
+            .arg(&file)
+            .arg(filter);
+        let mut tcpdump = tcpdump.within(Some(place)).start()?;
+        tcpdump.printed("listening on", TIMEOUT)?;
+        Ok(Self { tcpdump, file })
+    }
+
+    /// Ends the capture, which must not have lost a packet, and returns its file.
+    ///
+    /// # Errors
+    ///
+    /// If it has lost one.
+    pub fn stop(mut self) -> Result<PathBuf> {
+        self.tcpdump.signal(Signal::INT)?;
+        let ended = self.tcpdump.wait(TIMEOUT)?.success()?;
+        ended.said("0 packets dropped by kernel")?;
+        Ok(self.file)
+    }
+}
+
+/// One field of every packet that `filter` lets through; packets may have several values.
+///
+/// # Errors
+///
+/// If tshark fails.
+pub fn tshark(file: &Path, filter: &str, field: &str) -> Result<Vec<String>> {
+    let ended = Program::plain("tshark")
+        .arg("-r")
+        .arg(file)
+        // These two guess at what the payload of a Send might mean, and guess wrong.
+        .args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"])
+        .args(["-o", "tcp.reassemble_out_of_order:TRUE"])
+        .args(["-Y", filter, "-T", "fields", "-e", field])
+        .run(TIMEOUT)?
+        .success()?;
+    Ok(ended.stdout.lines().map(str::to_owned).collect())
+}
+
+/// Checks that every byte decodes as iWARP with a right CRC, and lists the opcodes seen.
+///
+/// # Errors
+///
+/// If there is anything else, or no iWARP.
+pub fn opcodes(file: &Path) -> Result<BTreeSet<String>> {
+    for frame in ["iwarp_mpa.req", "iwarp_mpa.rep"] {
+        ensure!(!tshark(file, frame, "frame.number")?.is_empty(), "no {frame} in the capture");
+    }
+    let malformed = "_ws.malformed or _ws.expert.severity == error or _ws.expert.group == checksum";
+    let complaints = tshark(file, malformed, "_ws.expert.message")?;
+    ensure!(complaints.is_empty(), "malformed frames: {complaints:?}");
+    // A frame may be cut by TCP; tshark decodes it in the packet that completes it. What TCP sends
+    // again (on a busy machine it takes late for lost) it does not decode again, and what comes out
+    // of order with the packet that fills the gap.
+    let opaque = "tcp.len > 0 and not iwarp_mpa and not tcp.analysis.retransmission \
+                  and not tcp.analysis.out_of_order";
+    let mut opaque = tshark(file, opaque, "_ws.col.Info")?;
+    opaque.retain(|packet| !packet.contains("TCP segment of a reassembled PDU"));
+    ensure!(opaque.is_empty(), "packets that are no iWARP: {opaque:?}");
+    let opcodes = tshark(file, "iwarp_rdma", "iwarp_rdma.opcode")?;
+    Ok(opcodes.iter().flat_map(|values| values.split(',')).map(str::to_owned).collect())
+}
