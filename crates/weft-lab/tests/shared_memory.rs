@@ -195,3 +195,25 @@ fn peers_killed_at_any_instant_over_tcp() -> Result<()> {
 fn peers_stopped_at_any_instant() -> Result<()> {
     survive("stop", "shm", 30, Duration::from_secs(6))
 }
+
+/// What a peer's process number stands for is another program then, at whose memory nobody is.
+#[test]
+fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
+    let (execing, files) = (compile("execing")?, scratch("execing")?);
+    // Each time the partner may be at another point of its work.
+    for round in 0..4 {
+        let port = ports::next().to_string();
+        let files = ["ready", "done"].map(|name| files.join(format!("{port}-{round}-{name}")));
+        let program = |words: &[&str]| {
+            let program = program(&execing, words.iter().map(|&word| word.to_owned()));
+            program.args(&files).env("WEFT_TRANSPORT", "shm").env("WEFT_ADOPT", "0")
+        };
+        let server = program(&["serve", &port]).start()?.listening(Port::Tcp(port.parse()?))?;
+        let client = program(&["connect", "127.0.0.1", &port]).run(TIMEOUT);
+        let client = client.and_then(Finished::success)?.said("wrote")?;
+        ensure!(client.stderr.contains(&format!("{SHARES}direct")), client.complaint("by ring"));
+        server.wait(TIMEOUT)?.success()?.said("untouched")?;
+        files.iter().try_for_each(fs::remove_file)?;
+    }
+    Ok(())
+}

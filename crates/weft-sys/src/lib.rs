@@ -24,6 +24,7 @@ mod offer;
 #[cfg(not(loom))]
 mod open_slots;
 mod presence;
+mod process_memory;
 mod process_vm;
 mod region;
 mod ring;
@@ -69,9 +70,8 @@ pub use offer::{CoreOffers, NAP, Offer};
 pub use open_slots::OpenSlots;
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
-pub use process_vm::{
-    PIECES_MAX, Piece, Proof, peek_process, poke_process, read_process, read_proven, write_process,
-};
+pub use process_memory::ProcessMemory;
+pub use process_vm::{PIECES_MAX, Piece, Proof, peek_process, poke_process, read_proven};
 pub use region::Region;
 #[cfg(not(loom))]
 pub use ring::SharedSlots;

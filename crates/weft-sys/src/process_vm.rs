@@ -13,6 +13,9 @@ use crate::region::Region;
 /// Pieces of the other process's memory that one call takes.
 pub const PIECES_MAX: usize = 16;
 
+/// Bytes that one call reads; the kernel's bound is a little below 2 GiB.
+const CALL_MAX: usize = 1 << 30;
+
 /// Another process's memory: an address there and a length in bytes.
 pub type Piece = (u64, usize);
 
@@ -21,7 +24,7 @@ pub type Piece = (u64, usize);
 /// # Errors
 /// `EPERM` when the kernel forbids it (ptrace rules), `ESRCH` when the process is gone, `EFAULT`
 /// when memory is not mapped there; then part of the target may have been filled.
-pub fn read_process(pid: Pid, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
+fn read_process(pid: Pid, pieces: &[Piece], target: &Region) -> Result<(), Errno> {
     transfer(pid, pieces, target, |pid, local, remote, count| {
         // SAFETY: `local` is one element and `remote` has `count`, both alive during the call. The
         // local range is mapped and writable by the region's contract; the kernel checks the other.
@@ -48,13 +51,28 @@ pub type Proof = (u64, u64);
 ///
 /// # Errors
 /// As [`read_process`]; `ESRCH` also if it is another process.
-pub fn read_proven(
+pub fn read_proven(pid: Pid, pieces: &[Piece], target: &Region, proof: Proof) -> Result<(), Errno> {
+    let mut done = 0;
+    loop {
+        let part = target.part(done, CALL_MAX.min(target.len() - done)).ok_or(Errno::FAULT)?;
+        read_part(pid, pieces, done, &part, proof)?;
+        done += part.len();
+        if done == target.len() {
+            return Ok(());
+        }
+    }
+}
+
+/// The same of what one call reads: as much as fits `target`, behind the first `skip` bytes of the
+/// pieces. The proof is read by the same call, and so from the same address space.
+fn read_part(
     pid: Pid,
     pieces: &[Piece],
+    skip: usize,
     target: &Region,
     (proof_at, proof): Proof,
 ) -> Result<(), Errno> {
-    let (mut remote, count) = rest_of(pieces, 0)?;
+    let (mut remote, count) = part_of(pieces, skip, target.len())?;
     let proof_at = usize::try_from(proof_at).map_err(|_| Errno::FAULT)?;
     let place = remote.get_mut(count as usize).ok_or(Errno::INVAL)?;
     *place = libc::iovec { iov_base: proof_at as *mut libc::c_void, iov_len: size_of_val(&proof) };
@@ -87,7 +105,7 @@ pub fn read_proven(
 ///
 /// # Errors
 /// As [`read_process`].
-pub fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errno> {
+fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errno> {
     transfer(pid, pieces, source, |pid, local, remote, count| {
         // SAFETY: as in `read_process`; the local range is only read.
         unsafe { libc::process_vm_writev(pid, local, 1, remote, count, 0) }
@@ -113,7 +131,7 @@ fn transfer(
     let mut done = 0;
     // One call moves at most 2 GiB.
     while done < ours.len() {
-        let (remote, count) = rest_of(pieces, done)?;
+        let (remote, count) = part_of(pieces, done, ours.len() - done)?;
         let base = (ours.addr() + done) as *mut libc::c_void;
         let local = libc::iovec { iov_base: base, iov_len: ours.len() - done };
         let moved = call(pid.as_raw_nonzero().get(), &raw const local, remote.as_ptr(), count);
@@ -126,27 +144,30 @@ fn transfer(
     Ok(())
 }
 
-fn last_error() -> Errno {
+pub(crate) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The pieces behind the first `skip` bytes.
-fn rest_of(
+/// `len` bytes of the pieces, behind the first `skip`; with room for a proof.
+fn part_of(
     pieces: &[Piece],
     mut skip: usize,
-) -> Result<([libc::iovec; PIECES_MAX], libc::c_ulong), Errno> {
-    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+    mut len: usize,
+) -> Result<([libc::iovec; PIECES_MAX + 1], libc::c_ulong), Errno> {
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX + 1];
     let mut count = 0;
-    for &(addr, len) in pieces {
-        let skipped = skip.min(len);
+    for &(addr, piece) in pieces {
+        let skipped = skip.min(piece);
+        let taken = (piece - skipped).min(len);
         skip -= skipped;
-        if len == skipped {
+        len -= taken;
+        if taken == 0 {
             continue;
         }
         let addr = usize::try_from(addr).map_err(|_| Errno::FAULT)?;
         let base = addr.checked_add(skipped).ok_or(Errno::FAULT)?;
         let slot = remote.get_mut(count).ok_or(Errno::INVAL)?;
-        *slot = libc::iovec { iov_base: base as *mut libc::c_void, iov_len: len - skipped };
+        *slot = libc::iovec { iov_base: base as *mut libc::c_void, iov_len: taken };
         count += 1;
     }
     Ok((remote, count as libc::c_ulong))

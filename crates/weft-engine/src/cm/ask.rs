@@ -14,7 +14,7 @@ use super::query;
 use super::socket;
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::watched::Watched;
-use crate::{Errno, Result};
+use crate::{Errno, Result, random};
 
 /// What became of the question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Asking {
             peer,
             connected: Watched::new(socket, Arc::clone(owner))?,
             any: None,
-            nonce: fastrand::u64(..),
+            nonce: u64::from_ne_bytes(random::bytes()?),
             asked: 0,
             start,
             give_up: start + patience,
