@@ -145,14 +145,14 @@ impl<K: Kernel> End<K> {
     /// meanwhile.
     #[cold]
     fn ask_kernel(&self, socket: K::Socket<'_>) -> Result<Option<usize>, Errno> {
-        let answer = self.take_bells(socket);
+        let answer = self.take_bells_of_nothing(socket);
         fence(Ordering::SeqCst);
         if self.available()? > 0 {
             return Ok(None);
         }
         match answer {
             Ok(Heard::End) => self.ended(socket).map(Some),
-            Ok(Heard::Bells(_)) => Ok(None),
+            Ok(Heard::Bells(_) | Heard::Left) => Ok(None),
             Ok(Heard::Bytes) if self.is_back() => Ok(None),
             Ok(Heard::Bytes) => Err(Broken.into()), // More than it has ever put.
             Err(Errno::AGAIN) => Err(Errno::AGAIN),
