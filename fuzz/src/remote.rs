@@ -126,7 +126,7 @@ fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
     match which / 8 % 16 {
         0..=2 => drop(end.try_recv(fd, buffers, how)),
         3..=5 => drop(end.try_send(fd, buffers, MSG_NOSIGNAL)),
-        6 => drop(end.settle(fd, how.keep)),
+        6 => drop(end.settle(fd, how.keep, 0)),
         7 if how.keep => end.leave(fd),
         8 => end.want_room(),
         9 => end.begin_sleep(),

@@ -38,7 +38,7 @@ macro_rules! both {
 
 both! {
     fn try_recv(&self, socket: BorrowedFd<'_>, to: Buffers<'_>, how: How) -> Result<usize, Errno>;
-    fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno>;
+    fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool, own: u32) -> Result<bool, Errno>;
     fn shut_read(&self);
     fn end_sleep(&self);
     fn note_reset(&self);

@@ -76,7 +76,7 @@ pub(crate) fn poll(
         return tell_rests(set, &ours);
     }
     let handled = Handled::so_far();
-    Some(Polled { set, ours, spin: spin(), handled }.poll(timeout_ns, sleep))
+    Some(Polled { set, ours, spin: spin(), handled, is_armed: false }.poll(timeout_ns, sleep))
 }
 
 /// What a confined process has in memory to read. `None`: nothing; the kernel is to be asked.
@@ -133,6 +133,8 @@ struct Polled<'a> {
     spin: &'static Spin,
     /// Handlers that had run when the call began.
     handled: Handled,
+    /// It counts among those who sleep.
+    is_armed: bool,
 }
 
 impl Polled<'_> {
@@ -185,7 +187,6 @@ impl Polled<'_> {
                 Some(left(NAP_NS))
             };
             let found = self.ask(sleeping, sleep);
-            self.disarm();
             if found != 0 {
                 wait.end();
                 return found;
@@ -329,6 +330,7 @@ impl Polled<'_> {
         for (ours, &(events, fd)) in self.ours.iter().zip(&asked) {
             (self.set[ours.index].events, self.set[ours.index].fd) = (events, fd);
         }
+        self.disarm(); // Those who sleep still are others.
         if slept < 0 {
             return slept;
         }
@@ -421,7 +423,8 @@ impl Polled<'_> {
     }
 
     /// Has the peers ring. `false` if one of them cannot, which has room to make.
-    fn arm(&self) -> bool {
+    fn arm(&mut self) -> bool {
+        self.is_armed = true;
         let mut all_ring = true;
         for ours in &self.ours {
             if let Some((datagram, inbox)) = ours.datagram() {
@@ -439,7 +442,10 @@ impl Polled<'_> {
         all_ring
     }
 
-    fn disarm(&self) {
+    fn disarm(&mut self) {
+        if !std::mem::take(&mut self.is_armed) {
+            return;
+        }
         for ours in &self.ours {
             if let Some((_, inbox)) = ours.datagram() {
                 inbox.end_sleep();

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use rustix::event::PollFlags;
-use rustix::io::{Errno, FdFlags};
+use rustix::io::{Errno, FdFlags, ioctl_fionread};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, connect_unspec, shutdown, socket,
     sockopt,
@@ -66,6 +66,12 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     /// # Errors
     /// What the kernel says.
     fn take(socket: Self::Socket<'_>, bytes: &mut [u8], keep: bool) -> Result<usize, Errno>;
+
+    /// Bytes that can be received before urgent data (`SIOCINQ`).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn unread(socket: Self::Socket<'_>) -> Result<usize, Errno>;
 
     /// Whether the kernel has seen the peer's end.
     fn is_hung_up(socket: Self::Socket<'_>) -> bool;
@@ -153,6 +159,10 @@ impl Kernel for Linux {
     fn take(socket: BorrowedFd<'_>, bytes: &mut [u8], keep: bool) -> Result<usize, Errno> {
         let kept = if keep { RecvFlags::PEEK } else { RecvFlags::empty() };
         recv_bytes(socket, bytes, RecvFlags::DONTWAIT | kept)
+    }
+
+    fn unread(socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        ioctl_fionread(socket).map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     fn is_hung_up(socket: BorrowedFd<'_>) -> bool {

@@ -45,7 +45,7 @@ pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
     match which / 8 % 16 {
         0 | 1 => drop(end.try_recv(socket, buffers, how)),
         2 | 3 => drop(end.try_send(socket, buffers, MSG_NOSIGNAL)),
-        4 => drop(end.settle(socket, how.keep)),
+        4 => drop(end.settle(socket, how.keep, u32::from(how.look))),
         5 => end.hush(socket),
         6 => end.leave(socket),
         7 => end.acknowledge(socket),

@@ -216,7 +216,7 @@ impl Pair {
                 self.sides[at].wants_room = !end.is_writable();
             }
             Step::Settle { may_have_ended } if !self.sides[at].asleep => {
-                let ended = end.settle(fd, may_have_ended);
+                let ended = end.settle(fd, may_have_ended, 0);
                 self.sides[at].wants_room = false;
                 let peer = &self.sides[1 - at];
                 match ended {

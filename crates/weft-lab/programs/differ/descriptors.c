@@ -253,6 +253,8 @@ static void do_move(const struct step *step)
 	loff_t start = 0;
 	enum way way = way_of(step);
 
+	if (to->out >= 0)
+		world->conns[to->out].way[to->out_way].offered += (uint64_t)length;
 	if (is(step, "how", "sendfile"))
 		result = BY(way, sendfile(to->fd, from->fd, &start, length), SYS_sendfile, to->fd,
 			    from->fd, &start, length);
@@ -270,7 +272,7 @@ static void do_move(const struct step *step)
 		note_result(result);
 	if (to->out >= 0) {
 		world->conns[to->out].way[to->out_way].sent += (uint64_t)moved;
-		world->conns[to->out].way[to->out_way].offered += (uint64_t)moved;
+		world->conns[to->out].way[to->out_way].offered -= (uint64_t)(length - moved);
 	}
 	if (from->in >= 0 && from->kind != PLAIN_FILE && !is(step, "how", "tee"))
 		world->conns[from->in].way[from->in_way].received += (uint64_t)moved;

@@ -1,7 +1,7 @@
 //! One socket in an instance.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
@@ -449,8 +449,11 @@ impl Watch {
         end.acknowledge(borrow(self.fd));
         if !self.is_armed {
             end.begin_sleep();
-            stream.armed().fetch_add(1, Ordering::SeqCst);
+            let own = stream.armed().fetch_add(1, Ordering::SeqCst) + 1;
             self.is_armed = true;
+            if matches!(end, Link::Here(end) if end.has_left_bells(own)) {
+                stream.settle(self.fd, 0);
+            }
         }
         if self.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
             end.want_room();
@@ -480,8 +483,10 @@ impl Watch {
             && let Kind::Stream(stream) = &*self.socket
             && let Some(end) = stream.link()
         {
-            end.end_sleep();
+            // First, so that it is never taken for one of others: see `Stream::settle`.
             stream.armed().fetch_sub(1, Ordering::Relaxed);
+            fence(Ordering::Release);
+            end.end_sleep();
         }
         self.is_armed = false;
     }

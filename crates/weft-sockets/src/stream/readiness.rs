@@ -27,7 +27,8 @@ impl Stream {
     pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
         let Some(end) = self.link() else { return };
         let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
-        let settled = end.settle(borrow(fd), lasting != 0);
+        let own = self.armed.load(Ordering::Relaxed);
+        let settled = end.settle(borrow(fd), lasting != 0, own);
         let mut ended = lasting;
         if let Err(error) = settled {
             self.keep_error(error);

@@ -142,8 +142,7 @@ impl Stream {
             let is_tcp = end.carrier_in() == Carrier::Tcp;
             let result = match end.try_recv(borrow(fd), rest, how) {
                 // The last that TCP carries: what stands in memory behind it belongs to the call.
-                // Not the other way: TCP may begin with urgent data, where a call stops.
-                Ok(received) if is_tcp && received < rest.len() && !keep && end.unread() > 0 => {
+                Ok(received) if is_tcp && received < rest.len() && !keep && end.far().is_some() => {
                     let more = end.try_recv(borrow(fd), rest.after(received), how);
                     self.with_part(received, more)
                 }
@@ -200,8 +199,9 @@ impl Stream {
         let count: libc::nfds_t = 1;
         let deadline = deadline(fd, sockopt::Timeout::Recv);
         end.acknowledge(borrow(fd));
+        let come = || end.all_unread(borrow(fd)).unwrap_or_else(|| unread_by_kernel(fd));
         loop {
-            if end.unread() > known {
+            if come() > known {
                 return true;
             }
             if end.is_full() {
@@ -214,7 +214,7 @@ impl Stream {
             match ready {
                 0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
                 0 => {}
-                1.. => return end.unread() > known,
+                1.. => return come() > known,
                 _ => return false, // A signal: what is there is the result.
             }
         }
@@ -358,6 +358,12 @@ impl Since {
         }
         is_any
     }
+}
+
+/// Bytes that can be received from the kernel's socket.
+fn unread_by_kernel(fd: RawFd) -> usize {
+    let unread = rustix::io::ioctl_fionread(borrow(fd)).unwrap_or(0);
+    usize::try_from(unread).unwrap_or(usize::MAX)
 }
 
 /// Sleeps on the socket until something comes, as its own options and the handlers of signals say.

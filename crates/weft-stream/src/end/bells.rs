@@ -21,15 +21,45 @@ pub(super) enum Heard {
     Bytes,
     /// The end of what the peer sends.
     End,
+    /// Wakeups that stay there, for something has come for which others sleep.
+    Left,
 }
+
+/// Wakeups that are left in the socket for others: more would fill it.
+const LEFT_MAX: u64 = 32;
 
 impl<K: Kernel> End<K> {
     /// Takes bells from the socket, but no bytes of the third phase. The reader's lock is held.
     pub(super) fn take_bells(&self, socket: K::Socket<'_>) -> Result<Heard, Errno> {
+        self.take_bells_unless(socket, || false)
+    }
+
+    /// The same on behalf of those who sleep: where something has come into memory they may have
+    /// been woken by a wakeup that they have yet to see, and without it they would sleep on. So it
+    /// stays in the socket, and the peer wakes anew for what comes next.
+    pub(super) fn take_bells_of_nothing(&self, socket: K::Socket<'_>) -> Result<Heard, Errno> {
+        self.take_bells_unless(socket, || {
+            if self.bells_left() > LEFT_MAX {
+                return false;
+            }
+            // What comes after this brings another one, which is behind those that are taken.
+            self.own.waits().hear();
+            self.available().is_ok_and(|bytes| bytes > 0)
+        })
+    }
+
+    fn take_bells_unless(
+        &self,
+        socket: K::Socket<'_>,
+        are_left: impl Fn() -> bool,
+    ) -> Result<Heard, Errno> {
         let mut bells = [0_u8; AT_ONCE];
         // Those that have been counted come before whatever else is in the socket.
         let counted = usize::try_from(self.bells_left()).unwrap_or(AT_ONCE).min(AT_ONCE);
         if counted > 0 {
+            if are_left() {
+                return Ok(Heard::Left);
+            }
             let taken = K::take(socket, &mut bells[..counted], false)?;
             self.count_bells(taken);
             return Ok(if taken == 0 { Heard::End } else { Heard::Bells(taken) });
@@ -45,6 +75,9 @@ impl<K: Kernel> End<K> {
         };
         if left == 0 {
             return Ok(Heard::Bytes);
+        }
+        if are_left() {
+            return Ok(Heard::Left);
         }
         let taken = K::take(socket, &mut bells[..left], false)?;
         self.count_bells(taken);

@@ -147,20 +147,30 @@ impl<K: Kernel> End<K> {
     }
 
     /// Takes the bells that have come, and returns whether the stream has ended behind what the
-    /// rings hold. It is asked for only if it `may_have_ended`.
+    /// rings hold. It is asked for only if it `may_have_ended`. So many of those that count as
+    /// asleep are the caller's `own`: if others sleep, bells that they need are left.
     ///
     /// # Errors
     /// What the kernel says of the socket, which it says only once.
-    pub fn settle(&self, socket: K::Socket<'_>, may_have_ended: bool) -> Result<bool, Errno> {
+    pub fn settle(
+        &self,
+        socket: K::Socket<'_>,
+        may_have_ended: bool,
+        own: u32,
+    ) -> Result<bool, Errno> {
         if self.carrier_in() == Carrier::Tcp {
             return Ok(false);
         }
         let held = Self::lock(self.rx.words().reader_lock);
         let Some(_held) = held else { return Ok(false) };
+        // The end wakes all of them, and keeps them awake.
+        let leaves = !may_have_ended && self.do_others_sleep(own);
         loop {
-            match self.take_bells(socket) {
+            let heard =
+                if leaves { self.take_bells_of_nothing(socket) } else { self.take_bells(socket) };
+            match heard {
                 Ok(Heard::End) => return self.ended(socket).map(|_| true),
-                Ok(Heard::Bytes) => return Ok(false),
+                Ok(Heard::Bytes | Heard::Left) => return Ok(false),
                 Ok(Heard::Bells(taken)) if taken < AT_ONCE && !may_have_ended => {
                     return Ok(false);
                 }

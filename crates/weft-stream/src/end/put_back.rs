@@ -72,7 +72,7 @@ impl End<Linux> {
         }
         self.finish_leaving(held);
         for end in [self, &peer] {
-            end.be_the_kernels();
+            end.forget_phases();
         }
     }
 
@@ -238,19 +238,22 @@ impl End<Linux> {
             taken => taken.unwrap_or(0),
         }
     }
-
-    /// Where nothing is left in memory, and no notification in the kernel's queue, there are no
-    /// phases any more: whatever comes is the kernel's.
-    fn be_the_kernels(&self) {
-        let words = self.rx.words();
-        if self.is_over() && !self.is_torn() {
-            let read = words.tcp_read.load(Ordering::Relaxed);
-            words.switch_at.store(read, Ordering::Release);
-        }
-    }
 }
 
 impl<K: Kernel> End<K> {
+    /// Where nothing is left in memory, and no notification in the kernel's queue, there are no
+    /// phases any more: whatever comes is the kernel's. The reader's lock is held: since the
+    /// connection has left, nobody else moves the end of the first phase. Returns whether it is so.
+    pub(super) fn forget_phases(&self) -> bool {
+        let words = self.rx.words();
+        let is_so = self.is_over() && !self.is_torn();
+        if is_so {
+            let read = words.tcp_read.load(Ordering::Relaxed);
+            words.switch_at.store(read, Ordering::Release);
+        }
+        is_so
+    }
+
     /// Whether a process was killed while it put back what this end has not read. A lock of the
     /// direction is held.
     #[inline]

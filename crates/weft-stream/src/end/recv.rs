@@ -37,25 +37,29 @@ impl<K: Kernel> End<K> {
             let switch_at = words.switch_at.load(Ordering::Acquire);
             let tcp_read = words.tcp_read.load(Ordering::Relaxed);
             if tcp_read < switch_at {
+                if self.forget_phases() {
+                    continue;
+                }
                 match self.recv_over_tcp(socket, buffers, how)? {
-                    Some(received) => return Ok(received),
+                    Some(received) => {
+                        let rest = buffers.after(received);
+                        return Ok(received + self.recv_behind_tcp(socket, rest, how, received));
+                    }
                     None => continue,
                 }
             }
-            let taken = if how.discard && how.keep {
-                self.rx.available()?.min(buffers.len())
-            } else if how.discard {
-                self.rx.skip(buffers.len())?
-            } else {
-                self.rx.take(buffers, how.keep)?
-            };
+            let taken = self.take_from_ring(buffers, how)?;
             let named = self.sources_in.may_be_open();
             let pulled = if named { self.pull(socket, buffers, how, taken)? } else { 0 };
             if taken + pulled > 0 {
                 if taken > 0 && !how.keep {
                     self.announce_room(socket);
                 }
-                return Ok(taken + pulled);
+                let all = taken + pulled;
+                if words.back_at.load(Ordering::Relaxed) != NONE {
+                    return Ok(all + self.recv_behind_memory(socket, buffers.after(all), how, all));
+                }
+                return Ok(all);
             }
             // A call for no bytes waits for bytes all the same (tcp_recvmsg).
             if buffers.is_empty() && self.rx.available()? > 0 {
@@ -71,6 +75,73 @@ impl<K: Kernel> End<K> {
             if let Some(ended) = self.ask_kernel(socket)? {
                 return Ok(ended);
             }
+        }
+    }
+
+    #[inline]
+    fn take_from_ring(&self, buffers: Buffers<'_>, how: How) -> Result<usize, Broken> {
+        if how.discard && how.keep {
+            self.rx.available().map(|bytes| bytes.min(buffers.len()))
+        } else if how.discard {
+            self.rx.skip(buffers.len())
+        } else {
+            self.rx.take(buffers, how.keep)
+        }
+    }
+
+    /// What a call receives out of the ring that has `received` some of the first phase before: all
+    /// of these, as TCP gives a program all that is there. If something is wrong the next call says
+    /// so.
+    #[cold]
+    fn recv_behind_tcp(
+        &self,
+        socket: K::Socket<'_>,
+        rest: Buffers<'_>,
+        how: How,
+        received: usize,
+    ) -> usize {
+        let words = self.rx.words();
+        let kept = if how.keep { received as u64 } else { 0 };
+        let read = words.tcp_read.load(Ordering::Relaxed) + kept;
+        if received == 0 || rest.is_empty() || read < words.switch_at.load(Ordering::Acquire) {
+            return 0;
+        }
+        let taken = self.take_from_ring(rest, how).unwrap_or(0);
+        if how.keep {
+            return taken; // The kernel shows nothing behind what it keeps of the first phase.
+        }
+        if taken > 0 {
+            self.announce_room(socket);
+        }
+        taken + self.recv_behind_memory(socket, rest.after(taken), how, taken)
+    }
+
+    /// What a call receives of the third phase that has received all that was in memory before, of
+    /// which so much has been `kept` there if the call keeps it.
+    #[cold]
+    fn recv_behind_memory(
+        &self,
+        socket: K::Socket<'_>,
+        rest: Buffers<'_>,
+        how: How,
+        kept: usize,
+    ) -> usize {
+        let words = self.rx.words();
+        let kept = if how.keep { kept as u64 } else { 0 };
+        let tail = words.tail.load(Ordering::Relaxed) + kept;
+        let is_next = words.back_at.load(Ordering::Acquire) == tail && !self.sources_in.are_open();
+        if rest.is_empty() || !is_next {
+            return 0;
+        }
+        // The kernel counts what is before urgent data, where a call ends that has a part.
+        let come = |socket| K::unread(socket).unwrap_or(0);
+        let bells = usize::try_from(self.bells_left()).unwrap_or(usize::MAX);
+        if come(socket) <= bells || self.take_last_bells(socket).is_err() || self.bells_left() > 0 {
+            return 0;
+        }
+        match come(socket) {
+            0 => 0,
+            most => K::recv(socket, rest, most, how.flags()).unwrap_or(0),
         }
     }
 
@@ -145,14 +216,14 @@ impl<K: Kernel> End<K> {
     /// meanwhile.
     #[cold]
     fn ask_kernel(&self, socket: K::Socket<'_>) -> Result<Option<usize>, Errno> {
-        let answer = self.take_bells(socket);
+        let answer = self.take_bells_of_nothing(socket);
         fence(Ordering::SeqCst);
         if self.available()? > 0 {
             return Ok(None);
         }
         match answer {
             Ok(Heard::End) => self.ended(socket).map(Some),
-            Ok(Heard::Bells(_)) => Ok(None),
+            Ok(Heard::Bells(_) | Heard::Left) => Ok(None),
             Ok(Heard::Bytes) if self.is_back() => Ok(None),
             Ok(Heard::Bytes) => Err(Broken.into()), // More than it has ever put.
             Err(Errno::AGAIN) => Err(Errno::AGAIN),

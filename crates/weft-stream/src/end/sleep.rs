@@ -74,6 +74,20 @@ impl<K: Kernel> End<K> {
         (ends == 0 && self.unread() == 0).then_some(word)
     }
 
+    /// Whether any sleep in the kernel until something comes, beside so many of the caller's.
+    #[inline]
+    pub(super) fn do_others_sleep(&self, own: u32) -> bool {
+        self.own.sleepers.load(Ordering::Acquire) > own
+    }
+
+    /// Whether bells were left for others who slept, and nobody needs them any more: they would
+    /// fill the socket in time. So many of those that count as asleep are the caller's own.
+    #[inline]
+    #[must_use]
+    pub fn has_left_bells(&self, own: u32) -> bool {
+        self.do_others_sleep(own) && self.bells_left() > 0 && self.unread() == 0
+    }
+
     /// From here on the peer rings a bell, once, when it has made room.
     pub fn want_room(&self) {
         self.own.waits().want_room(WANTED_BY_POLL);

@@ -277,11 +277,16 @@ impl<W: Wire> Remote<W> {
     }
 
     /// Whether the stream has ended behind what the ring holds. It is asked for only if it
-    /// `may_have_ended`.
+    /// `may_have_ended`. It takes no wakeup, whoever else sleeps.
     ///
     /// # Errors
     /// What the kernel says of the socket, which it says only once.
-    pub fn settle(&self, socket: BorrowedFd<'_>, may_have_ended: bool) -> Result<bool, Errno> {
+    pub fn settle(
+        &self,
+        socket: BorrowedFd<'_>,
+        may_have_ended: bool,
+        _own: u32,
+    ) -> Result<bool, Errno> {
         if !may_have_ended || self.carrier_in() == Carrier::Tcp {
             return Ok(false);
         }

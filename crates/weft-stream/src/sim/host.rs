@@ -384,6 +384,10 @@ impl Host {
         self.reset_peer(other);
     }
 
+    pub(super) fn unread(&self, id: SocketId) -> usize {
+        self.sockets[id].queue.len()
+    }
+
     pub(super) fn take_error(&mut self, id: SocketId) {
         self.sockets[id].error = None;
     }

@@ -342,6 +342,15 @@ impl Kernel for Sim {
         Ok(taken.len())
     }
 
+    fn unread(socket: Socket) -> Result<usize, Errno> {
+        // Nobody goes on before this: it is at once behind the call before, and what happens until
+        // the next call happens in front of that.
+        with(|world| {
+            let id = world.host.socket_of(socket.pid, socket.fd).ok_or(Errno::BADF)?;
+            Ok(world.host.unread(id))
+        })
+    }
+
     fn is_hung_up(socket: Socket) -> bool {
         call(socket, |host, id| Ok(host.is_hung_up(id))).unwrap_or(true)
     }

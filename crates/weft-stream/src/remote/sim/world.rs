@@ -620,7 +620,7 @@ impl World {
     fn settle(&self, side: usize) -> Option<bool> {
         let (end, socket) = self.parts_of(side)?;
         let may_have_ended = self.random(|rng| rng.bool());
-        let settled = end.settle(socket.as_fd(), may_have_ended);
+        let settled = end.settle(socket.as_fd(), may_have_ended, 0);
         self.note(side, || format!("settles: {settled:?}"));
         match settled {
             Err(error) if error != Errno::AGAIN => {
