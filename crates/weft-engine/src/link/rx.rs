@@ -312,7 +312,7 @@ impl Link {
             .rx_finder
             .access(asker, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
-        payload.copy_to(0, pin.region()).map_err(|_| ProtocolError::RdmapCatastrophic)?;
+        place::fill(&pin, &payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
         pin.tell_written();
         Ok(())
     }
@@ -692,8 +692,8 @@ impl Link {
             .access(asker, stag, to, 8, Access::REMOTE_ATOMIC)
             .map_err(|error| fault::requested(error, stag))?;
         let original_value = pin
-            .region()
-            .update_u64(|old| op.apply(old))
+            .place()
+            .and_then(|place| place.update_u64(|old| op.apply(old)))
             .ok_or(ProtocolError::AtomicUnaligned { to })?;
         //= rfc7306#section-5.4
         //% Atomic operations run in the order of their requests, and so leave their responses.

@@ -182,7 +182,7 @@ impl Stranger {
 
     pub fn offer(&self) -> Offer {
         Offer {
-            version: 1,
+            version: 2,
             wanted: self.tcp.victim.qp_num,
             qp_num: peer::NUMBER,
             ack_stag: peer::ACK_STAG,
