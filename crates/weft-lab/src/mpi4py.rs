@@ -78,8 +78,8 @@ impl Mpi4py {
         program.run(timeout)?.success()?.said(&format!("ring: {ranks} ranks"))
     }
 
-    /// Has all ranks exchange large messages in buffers that come and go; `launcher` is complete but
-    /// for the program.
+    /// Has all ranks exchange large messages in buffers that come and go; `launcher` is complete
+    /// but for the program.
     ///
     /// # Errors
     ///

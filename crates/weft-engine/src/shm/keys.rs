@@ -286,3 +286,41 @@ impl PeerKeys {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted() -> Granted {
+        let pages = Pages { start: 100, len: 4_096, addr: 0x7000, memory: None };
+        let (rights, iova) = (Access::REMOTE_WRITE, 0);
+        let (len, addr) = (5_000, 0x10_0000);
+        Granted { slot: 0, serial: 1, rights, iova, len, addr, pages: Some(pages) }
+    }
+
+    fn places(mut targets: Targets<'_>, max: u64) -> Vec<(u64, u64)> {
+        std::iter::from_fn(|| targets.take(max).map(|target| (target.address, target.len)))
+            .collect()
+    }
+
+    #[test]
+    fn a_range_is_cut_where_its_pages_begin_and_end() {
+        let granted = granted();
+        let all = places(granted.targets(0, 5_000), u64::MAX);
+        assert_eq!(all, [(0x10_0000, 100), (0x7000, 4_096), (0x10_0000 + 4_196, 804)]);
+        assert_eq!(places(granted.targets(50, 10), u64::MAX), [(0x10_0000 + 50, 10)]);
+        assert_eq!(places(granted.targets(99, 2), u64::MAX), [(0x10_0000 + 99, 1), (0x7000, 1)]);
+        assert_eq!(places(granted.targets(4_196, 4), u64::MAX), [(0x10_0000 + 4_196, 4)]);
+        let steps = places(granted.targets(90, 20), 7);
+        let head = [(0x10_0000 + 90, 7), (0x10_0000 + 97, 3)];
+        assert_eq!(steps, [&head[..], &[(0x7000, 7), (0x7007, 3)]].concat());
+    }
+
+    #[test]
+    fn without_pages_a_range_is_at_its_address() {
+        let granted = Granted { pages: None, ..granted() };
+        let targets = granted.targets(10, 4_990);
+        assert!(!targets.are_mapped() && targets.single().is_some());
+        assert_eq!(places(targets, u64::MAX), [(0x10_000a, 4_990)]);
+    }
+}
