@@ -79,7 +79,7 @@ fn share(qp: &Arc<Qp>, cq: &Arc<Cq>) -> (SharedMemory, OwnedFd) {
     let (memory, segment) = SharedMemory::create(2 * DIRECTION_LEN).expect("memory");
     memory.word32(RX + PULLS_AT).store(1, Ordering::Relaxed);
     let presence = OwnPresence::new().expect("a page");
-    let mut offer = vec![1, 1];
+    let mut offer = vec![1, 2];
     for word in [qp.number(), PEER, PEER_ACK_STAG] {
         offer.extend_from_slice(&word.to_ne_bytes());
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use weft_sys::{Adopted, Lock, Region};
+use smallvec::SmallVec;
+use weft_sys::{Lock, Region};
 
 use crate::access::Access;
 use crate::keys::{self, Keyed};
 use crate::limits::MR_SIZE_MAX;
 use crate::pd::{Pd, PdUser};
-use crate::shm::{self, Adoption};
+use crate::shm::{self, Adoption, Reach};
 use crate::xrc::Xrcd;
 use crate::{Errno, Result};
 
@@ -42,7 +43,9 @@ pub struct Mr {
     pins: AtomicU32,
     /// A peer may use the key directly: deregistration takes that back.
     pub(crate) granted: AtomicBool,
-    /// What makes it, or parts of it, memory that peers can map.
+    /// Where its bytes are, in order.
+    places: SmallVec<[Region; 1]>,
+    /// What makes it, or parts of it, memory that peers can map, and keeps these in place.
     adoption: Lock<Option<Adoption>>,
     /// Windows bound here: deregistration fails while there are any.
     pub(crate) windows: AtomicUsize,
@@ -102,6 +105,7 @@ impl Mr {
         }
         let adoption = Adoption::of(&region, access);
         Ok(Arc::new(Self {
+            places: adoption.places(),
             adoption: Lock::new(Some(adoption)),
             pd: Arc::clone(pd),
             hold: Lock::new(Some(pd.user())),
@@ -219,14 +223,9 @@ impl Mr {
         self.valid.load(Ordering::SeqCst)
     }
 
-    /// The part of it that peers can map, and how.
-    pub(crate) fn mappable(&self) -> Option<Arc<Adopted>> {
-        self.adoption.lock().as_ref().and_then(Adoption::mappable)
-    }
-
-    /// Address and length in bytes.
-    pub(crate) fn place(&self) -> (u64, u64) {
-        (self.region.addr() as u64, self.region.len() as u64)
+    /// How peers reach it; `None` if they do not.
+    pub(crate) fn reach(&self) -> Option<Reach> {
+        self.adoption.lock().as_ref().and_then(Adoption::reach)
     }
 
     /// Name of the first byte.
@@ -241,7 +240,7 @@ impl Mr {
     /// Holds the region still for one access to `len` bytes at `addr`.
     pub(crate) fn pin(&self, addr: u64, len: u64) -> std::result::Result<Pin<'_>, AccessError> {
         self.pins.fetch_add(1, Ordering::SeqCst);
-        let mut pin = Pin { mr: self, part: self.region };
+        let mut pin = Pin { mr: self, offset: 0, len: 0 };
         if !self.valid.load(Ordering::SeqCst) {
             return Err(AccessError::Key);
         }
@@ -253,8 +252,20 @@ impl Mr {
         let offset = addr.checked_sub(self.iova).ok_or(AccessError::Bounds)?;
         let offset = usize::try_from(offset).map_err(|_| AccessError::Bounds)?;
         let len = usize::try_from(len).map_err(|_| AccessError::Bounds)?;
-        pin.part = self.region.part(offset, len).ok_or(AccessError::Bounds)?;
+        self.region.part(offset, len).ok_or(AccessError::Bounds)?;
+        (pin.offset, pin.len) = (offset, len);
         Ok(pin)
+    }
+
+    /// Where `len` bytes behind `offset` are, if they are together.
+    #[inline]
+    fn place(&self, offset: usize, len: usize) -> Option<Region> {
+        let mut start = 0;
+        self.places.iter().find_map(|place| {
+            let found = offset.checked_sub(start).and_then(|offset| place.part(offset, len));
+            start += place.len();
+            found
+        })
     }
 }
 
@@ -262,18 +273,33 @@ impl Mr {
 #[derive(Debug)]
 pub(crate) struct Pin<'a> {
     mr: &'a Mr,
-    part: Region,
+    /// Where in the region it begins.
+    offset: usize,
+    len: usize,
 }
 
 impl Pin<'_> {
-    pub(crate) fn region(&self) -> &Region {
-        &self.part
+    /// Where it is, if it is together.
+    pub(crate) fn place(&self) -> Option<Region> {
+        self.mr.place(self.offset, self.len)
+    }
+
+    /// Where its bytes are, in order; without bytes nowhere.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Region> {
+        let (offset, end) = (self.offset, self.offset + self.len);
+        let mut start = 0;
+        self.mr.places.iter().filter_map(move |place| {
+            let (first, last) = (start, start + place.len());
+            start = last;
+            let (from, to) = (first.max(offset), last.min(end));
+            if from < to { place.part(from - first, to - from) } else { None }
+        })
     }
 
     /// A peer has written to all of it.
     pub(crate) fn tell_written(&self) {
         if let Some(observer) = &self.mr.observer {
-            observer.written(self.part.addr() - self.mr.region.addr(), self.part.len());
+            observer.written(self.offset, self.len);
         }
     }
 }
@@ -298,10 +324,10 @@ impl Held<'_> {
         self.key == key
     }
 
-    /// `len` bytes at `addr`; `None` when they do not lie inside.
+    /// `len` bytes at `addr`; `None` when they do not lie inside, or are not together.
     pub(crate) fn part(&self, addr: u64, len: u64) -> Option<Region> {
         let offset = usize::try_from(addr.checked_sub(self.pin.mr.iova)?).ok()?;
-        self.pin.part.part(offset, usize::try_from(len).ok()?)
+        self.pin.mr.place(offset, usize::try_from(len).ok()?)
     }
 }
 

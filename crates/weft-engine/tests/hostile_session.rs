@@ -170,7 +170,7 @@ fn offers() {
     }
     type Spoil = fn(&Victim, &mut common::local::Offer);
     let spoilt: [(&str, Spoil); 7] = [
-        ("another version", |_, offer| offer.version = 2),
+        ("another version", |_, offer| offer.version = 1),
         ("for no queue pair", |_, offer| offer.wanted = 0),
         ("for another connection", |victim, offer| {
             offer.wanted = victim.bystanders.0.qp.number();
@@ -391,37 +391,28 @@ fn grants() {
         fd
     };
     let file = std::fs::File::open("/proc/self/exe").expect("a file");
-    // Slot, rights, (name, length, address, start of the segment, length of the segment).
-    let all_of_it = [0, u64::MAX, 0, 0, 8192];
+    // Slot, rights, (name, length, address; start, length and address of the pages).
+    let all_of_it = [0, u64::MAX, 0, AT, 8192, 0x10];
     type Case<'a> = (&'static str, u32, u32, &'a [u64], Option<BorrowedFd<'a>>);
-    let cases: [Case<'_>; 12] = [
+    let segment = Some(fd.as_fd());
+    let cases: [Case<'_>; 14] = [
         ("nothing", 0, 0, &[AT, 64, 0x1000], None),
         ("an address that is not mapped", 0, ALL, &[AT, 64, 0x10], None),
         ("an address in the kernel", 0, ALL, &[AT, 64, 1 << 63], None),
         ("all there is", 0, ALL, &[0, u64::MAX, 0], None),
         ("around the end", 0, ALL, &[AT, u64::MAX, u64::MAX - 8], None),
         ("an absurd slot", u32::MAX, ALL, &[AT, 64, 0x10], None),
+        ("pages that end behind", 0, ALL, &[AT, 64, 0x10, 0, 8192, 0x10], segment),
+        ("pages that start behind", 0, ALL, &[AT, 64, 0x10, 65, 0, 0x10], segment),
+        ("pages around the end", 0, ALL, &[AT, 64, 0x10, u64::MAX, 8192, 0x10], segment),
+        ("pages in the middle of an access", 0, ALL, &[AT, 64, 0x10, 4, 8, 0x10], segment),
+        ("a segment that is not long enough", 0, ALL, &[0, u64::MAX, 0, AT, 8196, 0x10], segment),
         (
-            "a segment that ends before",
+            "a segment of an absurd length",
             0,
             ALL,
-            &[AT, 64, 0x5000, 0x5000 - 8192, 8192],
-            Some(fd.as_fd()),
-        ),
-        ("a segment that starts behind", 0, ALL, &[AT, 64, 0x5000, 0x5001, 8192], Some(fd.as_fd())),
-        (
-            "a segment that is not long enough",
-            0,
-            ALL,
-            &[AT, 64, 0x5000, 0x5000 - 8188, 8192],
-            Some(fd.as_fd()),
-        ),
-        (
-            "a segment of another length",
-            0,
-            ALL,
-            &[AT, 64, 0x5000, 0x5000, u64::MAX],
-            Some(fd.as_fd()),
+            &[0, u64::MAX, 0, AT, u64::MAX - AT, 0x10],
+            segment,
         ),
         ("a segment that can shrink", 0, ALL, &all_of_it, Some(shrinkable.as_fd())),
         ("a segment that is a file", 0, ALL, &all_of_it, Some(file.as_fd())),
@@ -468,7 +459,7 @@ fn grants() {
     peer.session.answer().expect("a question");
     peer.grant(5, 1 << 32 | u64::from(KEY));
     memory.copy_in(0, &[9; 64]);
-    let sound = grant(5, ALL, &[AT, 64, 0x5000, 0x5000, 8192]);
+    let sound = grant(5, ALL, &[AT, 8192, 0x10, 0, 8192, 0x10]);
     peer.session.send(&sound, &[fd.as_fd()]);
     assert_eq!(peer.ask(0).bytes[0], DENY);
     peer.tell_placed(1);

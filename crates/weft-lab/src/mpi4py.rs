@@ -78,6 +78,17 @@ impl Mpi4py {
         program.run(timeout)?.success()?.said(&format!("ring: {ranks} ranks"))
     }
 
+    /// Has all ranks exchange large messages in buffers that come and go; `launcher` is complete
+    /// but for the program.
+    ///
+    /// # Errors
+    ///
+    /// If a message is damaged, or all take longer than `timeout`.
+    pub fn buffers(&self, launcher: Program, ranks: u32, timeout: Duration) -> Result<Finished> {
+        let program = launcher.arg(self.program("python")).arg(source("programs/buffers.py"));
+        program.run(timeout)?.success()?.said(&format!("buffers: {ranks} ranks"))
+    }
+
     /// Runs `mpi4py`'s own tests; `launcher` is complete but for the program. `modules` is a
     /// regular expression of module names, `left_out` are names of tests, as patterns.
     ///

@@ -109,6 +109,16 @@ fn ring(name: &str, mpi: Mpi, hosts: &Hosts<'_>, ranks: u32) -> Result<()> {
     mpi.used_verbs(&python.ring(mpi.launcher(&python, hosts, ranks)?, ranks, TIMEOUT)?)
 }
 
+/// Every rank as if on a host of its own, and libfabric's cache of registrations at work: it learns
+/// from its own hooks when memory goes.
+fn buffers_that_come_and_go(name: &str, mpi: Mpi) -> Result<()> {
+    const RANKS: u32 = 3;
+    let Some(python) = Mpi4py::for_test(name)? else { return Ok(()) };
+    let launcher = mpi.launcher(&python, &Hosts::Local, RANKS)?;
+    let launcher = launcher.env("FI_MR_CACHE_MONITOR", "memhooks");
+    mpi.used_verbs(&python.buffers(launcher, RANKS, TIMEOUT)?)
+}
+
 fn mpi4py_tests(name: &str, mpi: Mpi) -> Result<()> {
     let Some(python) = Mpi4py::for_test(name)? else { return Ok(()) };
     let left_out: &[&str] = if mpi == Mpi::Open { &OPEN_MPI_FAILS } else { &[] };
@@ -138,6 +148,16 @@ fn open_mpi_runs_the_tests_of_mpi4py() -> Result<()> {
 fn open_mpi_four_ranks_across_namespaces() -> Result<()> {
     skip_without_namespaces!();
     across_namespaces("open_mpi_four_ranks_across_namespaces", Mpi::Open)
+}
+
+#[test]
+fn open_mpi_buffers_that_come_and_go() -> Result<()> {
+    buffers_that_come_and_go("open_mpi_buffers_that_come_and_go", Mpi::Open)
+}
+
+#[test]
+fn mpich_buffers_that_come_and_go() -> Result<()> {
+    buffers_that_come_and_go("mpich_buffers_that_come_and_go", Mpi::Mpich)
 }
 
 #[test]

@@ -5,180 +5,310 @@
 //! certain only while the process has no thread but the calling one (and ours, which the caller
 //! keeps away).
 //!
-//! A child that a process forks must not share the memory with its parent: it gets a private view
-//! of it ([`private_in_child`]).
+//! From then on the segment's pages are reached through a mapping of our own, never through the
+//! program's addresses: the program may unmap them, map something else there and move them
+//! elsewhere, and a registration still means the pages that were registered, as it does with
+//! hardware. What an address of the program's stands for now is for the kernel's table of mappings
+//! to say ([`views`]).
+//!
+//! What would tell shared memory from private memory is made up for: a forked child gets a copy
+//! ([`children`]), and memory that the program gives back by `madvise` comes back empty
+//! ([`watch`]).
 //!
 //! # Safety
 //! Mappings are exchanged only where the kernel's table says that they are private, anonymous,
-//! readable and writable, and only whole pages inside the range that the caller vouches for. The
-//! table of adopted ranges is guarded by a lock that is held across a fork.
+//! readable and writable, and only whole pages inside the range that the caller vouches for; back
+//! only where it says that they are the segment.
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
+mod children;
+mod replica;
+mod watch;
+
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::{ControlFlow, Range};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Once};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
+use crate::forkable::Forkable;
+use crate::maps::{self, Entry};
 use crate::region::Region;
+use crate::shared::SharedMemory;
 use crate::thread::quiet_threads;
+use children::Table;
+use replica::Replica;
 
 const PAGE: usize = 4_096;
 /// So near to where the stack is now memory is taken for the stack.
 const STACK_NEAR: usize = 1 << 20;
+/// How much longer than its pages a segment is: `mremap` lets the program's memory grow by what
+/// follows, which has to be there and empty.
+const GROWTH_MAX: usize = 1 << 40;
 
-/// Pages of the program's that are a shared segment while this value lives.
+/// Pages that were the program's own and are a shared segment now.
 #[derive(Debug)]
 pub struct Adopted {
-    addr: usize,
-    len: usize,
+    pages: Arc<SharedMemory>,
     inode: u64,
-    writable: bool,
+    is_writable: bool,
     fd: OwnedFd,
 }
 
+/// A part of the program's memory that is a segment, as the kernel says.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The segment.
+    pub adopted: Arc<Adopted>,
+    /// Where the part begins, as the program sees it.
+    pub addr: usize,
+    /// The same pages, in our mapping.
+    pub own: Region,
+}
+
 impl Adopted {
-    /// Exchanges the whole pages inside `region` for a shared segment. Those who get its descriptor
-    /// can write to it only if it is `writable`.
+    /// Exchanges pages, which [`adoptable`] has found, for a shared segment. Those who get its
+    /// descriptor can write to it only if it is `writable`.
     ///
     /// # Errors
-    /// `EINVAL` when there is no whole page, or the memory is not of a kind that can be exchanged;
-    /// `EBUSY` when other threads could be writing to it; what `memfd_create(2)` and `mmap(2)`
-    /// report.
-    pub fn adopt(region: &Region, writable: bool) -> Result<Arc<Self>, Errno> {
-        let start = region.addr().checked_next_multiple_of(PAGE).ok_or(Errno::INVAL)?;
-        let end = (region.addr() + region.len()) / PAGE * PAGE;
-        // The stack that this runs on changes between the copy and the exchange.
-        let here = (&raw const start).addr();
-        if start >= end || (start.saturating_sub(STACK_NEAR)..end + STACK_NEAR).contains(&here) {
-            return Err(Errno::INVAL);
-        }
-        if count_threads()? != 1 + quiet_threads() {
+    /// `EINVAL` when the memory is not of a kind that can be exchanged; `EBUSY` when other threads
+    /// could be writing to it; `EFBIG` when the process may not make such a file; `EPERM` and the
+    /// like without userfaultfd; what `memfd_create(2)` and `mmap(2)` report.
+    pub fn adopt(pages: &Range<usize>, writable: bool) -> Result<Arc<Self>, Errno> {
+        let watch = watch::start()?;
+        if !is_alone()? {
             return Err(Errno::BUSY);
         }
-        if !is_plain(start, end)? {
-            return Err(Errno::INVAL);
+        let is_heap = match plainness(pages)? {
+            Plainness::Plain { is_heap } => is_heap,
+            Plainness::Other => return Err(Errno::INVAL),
+        };
+        if is_heap {
+            keep_heap();
         }
-        let len = end - start;
-        let fd = memfd_create("weft-region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, len as u64)?;
+        let (len, size) = (pages.len(), pages.len() + GROWTH_MAX);
+        // Whoever exceeds the limit is killed.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < size as u64) {
+            return Err(Errno::FBIG);
+        }
+        let fd = memfd_create(&Name::own().0[..], MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, size as u64)?;
         let inode = fstat(&fd)?.st_ino;
-        watch_forks();
-        {
-            // No handler of the program's may write between the copy and the exchange, and no
-            // fork may fall between the exchange and the entry in the table.
-            let _undisturbed = Undisturbed::new();
-            let mut table = Table::lock();
-            let present = present_pages(start, len);
-            // SAFETY: a fresh mapping at an address of the kernel's choice.
-            let copy = unsafe { map(std::ptr::null_mut(), len, libc::MAP_SHARED, fd.as_raw_fd())? };
-            for (page, _) in present.iter().enumerate().filter(|(_, present)| **present) {
-                let at = page * PAGE;
-                let from = (start + at) as *const u8;
-                // SAFETY: `page` is one of the `len / PAGE` pages of the copy.
-                let to = unsafe { copy.cast::<u8>().add(at) };
-                // SAFETY: both pages are mapped (the first is checked by `is_plain`) and do not
-                // overlap.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) };
-            }
-            // SAFETY: the mapping was made above and nothing points into it.
-            unsafe { libc::munmap(copy, len) };
-            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            // SAFETY: replaces private anonymous pages of the caller's by ones with the same
-            // contents and rights; nobody accesses them meanwhile (one thread, no signals).
-            unsafe { map(start as *mut libc::c_void, len, flags, fd.as_raw_fd())? };
-            table.push(Entry { addr: start, len, fd: fd.as_raw_fd() });
+        let own = Arc::new(SharedMemory::view(fd.as_fd(), len)?);
+        children::watch_forks();
+        let adopted = Arc::new(Self { pages: own, inode, is_writable: writable, fd });
+        adopted.exchange(pages)?;
+        if let Err(errno) = watch.register(pages) {
+            adopted.restore(|_| false)?;
+            return Err(errno);
         }
         let base = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let seals = if writable { base } else { base | SealFlags::FUTURE_WRITE };
-        let adopted = Arc::new(Self { addr: start, len, inode, writable, fd });
-        fcntl_add_seals(&adopted.fd, seals)?;
+        if let Err(errno) = fcntl_add_seals(&adopted.fd, seals) {
+            adopted.restore(|_| false)?;
+            return Err(errno);
+        }
         Ok(adopted)
     }
 
-    /// The first address.
-    #[must_use]
-    pub fn addr(&self) -> usize {
-        self.addr
+    fn exchange(&self, pages: &Range<usize>) -> Result<(), Errno> {
+        let present = present_pages(pages);
+        // No handler of the program's may write between the copy and the exchange, and no fork may
+        // fall between the exchange and the entry in the table.
+        let _undisturbed = Undisturbed::new();
+        let mut table = Table::lock();
+        table.make_room();
+        for (page, _) in present.iter().enumerate().filter(|(_, present)| **present) {
+            let at = page * PAGE;
+            let from = (pages.start + at) as *const u8;
+            let to = self.pages.range(at, PAGE);
+            // SAFETY: both pages are mapped (`adopt` has checked the first) and do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) };
+        }
+        let place = Place { at: Some(pages.start), len: pages.len(), rights: READ_WRITE };
+        // SAFETY: replaces private anonymous pages of the caller's by ones with the same contents
+        // and rights; nobody accesses them meanwhile (one thread, no signals).
+        unsafe { map(&place, libc::MAP_SHARED, self.fd.as_raw_fd(), 0)? };
+        table.enter(children::Entry {
+            inode: self.inode,
+            fd: self.fd.as_raw_fd(),
+            pages: Arc::downgrade(&self.pages),
+        });
+        Ok(())
     }
 
     /// The length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // Never empty.
     pub fn len(&self) -> usize {
-        self.len
+        self.pages.len()
     }
 
     /// Whether those who get the descriptor can write.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.writable
+        self.is_writable
     }
 
-    /// The segment.
+    /// The segment, which goes on behind its pages, empty.
     #[must_use]
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// Gives the program private memory again, if it has not unmapped it itself. While other
-    /// threads could be writing to it, it stays as it is: nobody new can map it any more.
-    fn restore(&self) -> Result<(), Errno> {
+    /// Whether these are all of its pages.
+    #[must_use]
+    pub fn is_whole(&self, own: &Region) -> bool {
+        own.addr() == self.pages.addr() && own.len() == self.pages.len()
+    }
+
+    /// Gives the program private memory again, wherever it has the pages now.
+    ///
+    /// # Errors
+    /// `EBUSY` while there are other threads, which could be writing to it, or pages of it that
+    /// are `used` by their addresses; what `mmap(2)` and `pread(2)` report. Then some of it may
+    /// still be shared.
+    pub fn restore(&self, used: impl Fn(&Range<usize>) -> bool) -> Result<(), Errno> {
         let _undisturbed = Undisturbed::new();
         let mut table = Table::lock();
-        let is_own = |entry: &Entry| entry.fd == self.fd.as_raw_fd();
-        if !is_backed_by(self.addr, self.addr + self.len, self.inode)? {
-            table.retain(|entry| !is_own(entry));
-            return Ok(());
-        }
-        if count_threads()? != 1 + quiet_threads() {
-            // A child must still be told apart; it needs a descriptor for that.
-            let kept = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)?;
-            if let Some(entry) = table.iter_mut().find(|entry| is_own(entry)) {
-                entry.fd = std::os::fd::IntoRawFd::into_raw_fd(kept);
+        let own = self.pages.addr();
+        let pieces = pieces(|entry| entry.inode == self.inode && entry.range.start != own)?;
+        if !is_alone()? {
+            if !pieces.is_empty() {
+                return Err(Errno::BUSY);
             }
-            return Ok(());
+            // One that another thread moves at this moment may have been overlooked.
+            table.may_have_orphans();
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let copy = unsafe { map(std::ptr::null_mut(), self.len, flags, -1)? };
-        let from = self.addr as *const u8;
-        // SAFETY: both ranges are mapped (the first is checked above), as long, and distinct.
-        unsafe { std::ptr::copy_nonoverlapping(from, copy.cast::<u8>(), self.len) };
-        let (old, new) = (copy, self.addr as *mut libc::c_void);
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: moves the copy over the shared pages, which hold the same bytes; nobody accesses
-        // them meanwhile (one thread, no signals).
-        let moved = unsafe { libc::mremap(old, self.len, self.len, flags, new) };
-        if moved == libc::MAP_FAILED {
-            return Err(last_error());
+        if pieces.iter().any(|piece| used(&piece.range)) {
+            return Err(Errno::BUSY);
         }
-        table.retain(|entry| !is_own(entry));
+        for piece in &pieces {
+            let replica = Replica::of(piece, Some(self.fd.as_raw_fd()))?;
+            // SAFETY: puts the same bytes in the place of the segment's, where it was a moment ago;
+            // nobody accesses them or changes mappings meanwhile (one thread, no signals).
+            unsafe { replica.put()? };
+        }
         Ok(())
     }
 }
 
 impl Drop for Adopted {
     fn drop(&mut self) {
-        // The memory is the program's either way.
-        let _ = self.restore();
+        Table::lock().strike(self.inode);
     }
 }
 
-/// # Safety
-/// As for `mmap(2)`: with `MAP_FIXED` the caller owns what is mapped there.
-unsafe fn map(
-    addr: *mut libc::c_void,
+/// The whole pages inside a region, if all of that is memory which can be exchanged.
+#[must_use]
+pub fn adoptable(region: &Region) -> Option<Range<usize>> {
+    let start = region.addr().checked_next_multiple_of(PAGE)?;
+    let end = (region.addr() + region.len()) / PAGE * PAGE;
+    // The stack that this runs on changes between the copy and the exchange.
+    let here = (&raw const start).addr();
+    if start >= end || (start.saturating_sub(STACK_NEAR)..end + STACK_NEAR).contains(&here) {
+        return None;
+    }
+    let plainness = plainness(&(start..end)).ok()?;
+    matches!(plainness, Plainness::Plain { .. }).then_some(start..end)
+}
+
+/// The parts of a region that are segments among `adopted` now, in order. What lies between them is
+/// something else, or nobody knows what.
+#[must_use]
+pub fn views(adopted: &[Arc<Adopted>], region: &Region) -> Vec<View> {
+    let range = region.addr()..region.addr() + region.len();
+    let mut views: Vec<View> = Vec::new();
+    let name = Name::own();
+    let seen = maps::visit(&range, &mut |entry| {
+        if let Some(view) = view_of(adopted, &name, entry, &range) {
+            let joined = views.last().and_then(|last| join(last, &view));
+            match (joined, views.last_mut()) {
+                (Some(whole), Some(last)) => last.own = whole,
+                _ => views.push(view),
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    if seen.is_ok() { views } else { Vec::new() }
+}
+
+fn view_of(
+    adopted: &[Arc<Adopted>],
+    name: &Name,
+    entry: &Entry<'_>,
+    range: &Range<usize>,
+) -> Option<View> {
+    if !name.is_of(entry) {
+        return None;
+    }
+    let adopted = adopted.iter().find(|adopted| adopted.inode == entry.inode)?;
+    let start = entry.range.start.max(range.start);
+    let len = entry.range.end.min(range.end) - start;
+    let offset = usize::try_from(entry.offset).ok()? + (start - entry.range.start);
+    // SAFETY: a view of the segment, which `Adopted` keeps mapped; who has a `View` has that, too.
+    let whole = unsafe { Region::new(adopted.pages.addr(), adopted.pages.len()) }?;
+    // What the program has let grow is not all there.
+    let len = len.min(whole.len().checked_sub(offset)?);
+    let own = whole.part(offset, len).filter(|own| !own.is_empty())?;
+    Some(View { adopted: Arc::clone(adopted), addr: start, own })
+}
+
+/// Two views as one, if the second goes on where the first ends, for the program and for us.
+fn join(first: &View, second: &View) -> Option<Region> {
+    let len = first.own.len();
+    let goes_on = Arc::ptr_eq(&first.adopted, &second.adopted)
+        && first.addr + len == second.addr
+        && first.own.addr() + len == second.own.addr();
+    // SAFETY: both are parts of one mapping, the second right behind the first.
+    goes_on.then(|| unsafe { Region::new(first.own.addr(), len + second.own.len()) }).flatten()
+}
+
+/// Our mapping of a segment, if a descriptor is of one that this process has made: a process may
+/// well talk to itself.
+#[must_use]
+pub fn own_pages(fd: BorrowedFd<'_>) -> Option<Arc<SharedMemory>> {
+    let inode = fstat(fd).ok()?.st_ino;
+    Table::lock().pages_of(inode)
+}
+
+/// Whether no other thread of the program's can be writing to its memory.
+///
+/// # Errors
+/// `EACCES` when the kernel does not say.
+fn is_alone() -> Result<bool, Errno> {
+    let tasks = fs::read_dir("/proc/self/task").map_err(|_| Errno::ACCESS)?;
+    Ok(tasks.count() == 1 + quiet_threads())
+}
+
+// ---- Mappings ----
+
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Where something is mapped, and with what rights.
+struct Place {
+    /// `None` for a place of the kernel's choice.
+    at: Option<usize>,
     len: usize,
+    rights: libc::c_int,
+}
+
+/// # Safety
+/// What is mapped at `place.at` is the caller's to replace.
+unsafe fn map(
+    place: &Place,
     flags: libc::c_int,
     fd: RawFd,
+    offset: u64,
 ) -> Result<*mut libc::c_void, Errno> {
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let addr = place.at.unwrap_or(0) as *mut libc::c_void;
+    let flags = if place.at.is_some() { flags | libc::MAP_FIXED } else { flags };
+    let offset = libc::off_t::try_from(offset).map_err(|_| Errno::OVERFLOW)?;
     // SAFETY: the caller's to give.
-    let mapped = unsafe { libc::mmap(addr, len, rights, flags, fd, 0) };
+    let mapped = unsafe { libc::mmap(addr, place.len, place.rights, flags, fd, offset) };
     if mapped == libc::MAP_FAILED { Err(last_error()) } else { Ok(mapped) }
 }
 
@@ -186,72 +316,101 @@ fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-fn count_threads() -> Result<usize, Errno> {
-    let tasks = fs::read_dir("/proc/self/task").map_err(|_| Errno::ACCESS)?;
-    Ok(tasks.count())
-}
-
-/// Whether a range is private anonymous memory, readable and writable, and neither stack nor
-/// anything else that has a name.
-fn is_plain(start: usize, end: usize) -> Result<bool, Errno> {
-    covers(start, end, |entry| {
-        let plain = matches!(entry.name, "" | "[heap]") || entry.name.starts_with("[anon:");
-        entry.rights == "rw-p" && entry.inode == 0 && plain
-    })
-}
-
-fn is_backed_by(start: usize, end: usize, inode: u64) -> Result<bool, Errno> {
-    covers(start, end, |entry| entry.inode == inode && entry.name.starts_with("/memfd:weft-region"))
-}
-
-/// A line of `/proc/self/maps`.
-struct MapsEntry<'a> {
-    start: usize,
-    end: usize,
-    rights: &'a str,
+/// A mapping of a segment.
+#[derive(Clone, Debug)]
+struct Piece {
+    range: Range<usize>,
+    rights: libc::c_int,
     inode: u64,
-    name: &'a str,
+    offset: u64,
 }
 
-/// Whether mappings that are `right` cover a range without a gap.
-fn covers(start: usize, end: usize, right: impl Fn(&MapsEntry<'_>) -> bool) -> Result<bool, Errno> {
-    let maps = fs::read_to_string("/proc/self/maps").map_err(|_| Errno::ACCESS)?;
-    let mut covered = start;
-    for entry in maps.lines().filter_map(parse_entry) {
-        if entry.end <= covered {
-            continue;
+/// All mappings of segments of this process that are `wanted`.
+fn pieces(wanted: impl Fn(&Entry<'_>) -> bool) -> Result<Vec<Piece>, Errno> {
+    let name = Name::own();
+    let mut pieces = Vec::new();
+    maps::visit(&(0..usize::MAX), &mut |entry| {
+        if name.is_of(entry) && wanted(entry) {
+            let Entry { rights, inode, offset, .. } = *entry;
+            pieces.push(Piece { range: entry.range.clone(), rights, inode, offset });
         }
-        if entry.start > covered || !right(&entry) {
-            return Ok(false);
-        }
-        covered = entry.end;
-        if covered >= end {
-            return Ok(true);
-        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(pieces)
+}
+
+/// What segments of this process are called. A child's are called something else.
+#[derive(Clone, Copy, Debug)]
+struct Name([u8; NAME_LEN]);
+
+const NAME_PREFIX: &str = "weft-region-";
+const NAME_LEN: usize = NAME_PREFIX.len() + 16;
+
+impl Name {
+    fn own() -> Self {
+        static NAME: Forkable<Name> = Forkable::new(|| {
+            let mut random = [0; 8];
+            // Without randomness a child's have its parent's name; the parent's it does not have.
+            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            let name = format!("{NAME_PREFIX}{:016x}", u64::from_ne_bytes(random));
+            Name(name.as_bytes().try_into().unwrap_or([b'?'; NAME_LEN]))
+        });
+        *NAME.get()
     }
-    Ok(false)
+
+    fn is_of(&self, entry: &Entry<'_>) -> bool {
+        let name = entry.name.strip_prefix(b"/memfd:");
+        let name = name.and_then(|rest| rest.strip_suffix(b" (deleted)"));
+        entry.is_shared && name == Some(&self.0[..])
+    }
 }
 
-fn parse_entry(line: &str) -> Option<MapsEntry<'_>> {
-    let mut fields = line.splitn(6, ' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let rights = fields.next()?;
-    let inode = fields.nth(2)?.parse().ok()?;
-    let name = fields.next().unwrap_or_default().trim_start();
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    Some(MapsEntry { start: address(start)?, end: address(end)?, rights, inode, name })
+/// What memory is.
+enum Plainness {
+    /// Private and anonymous, readable and writable, without a gap, and neither stack nor anything
+    /// else that has a name.
+    Plain {
+        /// Whether a part of it is the heap that `brk` makes.
+        is_heap: bool,
+    },
+    Other,
+}
+
+fn plainness(pages: &Range<usize>) -> Result<Plainness, Errno> {
+    let (mut covered, mut is_heap) = (pages.start, false);
+    maps::visit(pages, &mut |entry| {
+        let anonymous = entry.inode == 0 && !entry.is_shared && entry.has_usual_pages;
+        let named = !matches!(entry.name, b"" | b"[heap]") && !entry.name.starts_with(b"[anon:");
+        if entry.range.start > covered || entry.rights != READ_WRITE || !anonymous || named {
+            return ControlFlow::Break(());
+        }
+        is_heap |= entry.name == b"[heap]";
+        covered = entry.range.end;
+        ControlFlow::Continue(())
+    })?;
+    Ok(if covered >= pages.end { Plainness::Plain { is_heap } } else { Plainness::Other })
+}
+
+/// From now on `free` does not give the end of the heap back: some libraries hide that from those
+/// who watch memory to know when their cached registrations end.
+fn keep_heap() {
+    static KEPT: Once = Once::new();
+    KEPT.call_once(|| {
+        // SAFETY: two numbers. It has no other effect than to keep memory.
+        unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, -1) };
+    });
 }
 
 /// Which pages hold something, in memory or swapped out; all of them if the kernel does not tell.
-fn present_pages(start: usize, len: usize) -> Vec<bool> {
+fn present_pages(pages: &Range<usize>) -> Vec<bool> {
     use std::os::unix::fs::FileExt;
     const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
-    let pages = len / PAGE;
-    let mut words = vec![0; pages * 8];
-    let at = (start / PAGE * 8) as u64;
+    let count = pages.len() / PAGE;
+    let mut words = vec![0; count * 8];
+    let at = (pages.start / PAGE * 8) as u64;
     let read = fs::File::open("/proc/self/pagemap").and_then(|f| f.read_exact_at(&mut words, at));
     if read.is_err() {
-        return vec![true; pages];
+        return vec![true; count];
     }
     let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
     words.chunks_exact(8).map(|chunk| word(chunk) & PRESENT_OR_SWAPPED != 0).collect()
@@ -282,206 +441,5 @@ impl Drop for Undisturbed {
     }
 }
 
-// ---- Fork ----
-
-/// An adopted range.
-#[derive(Debug)]
-struct Entry {
-    addr: usize,
-    len: usize,
-    fd: RawFd,
-}
-
-static LOCKED: AtomicBool = AtomicBool::new(false);
-static ENTRIES: Entries = Entries(UnsafeCell::new(Vec::new()));
-
-struct Entries(UnsafeCell<Vec<Entry>>);
-
-// SAFETY: reached through a `Table` only, of which there is one at a time.
-unsafe impl Sync for Entries {}
-
-/// The table of adopted ranges, locked.
-struct Table;
-
-impl Table {
-    fn lock() -> Self {
-        while LOCKED.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        Self
-    }
-}
-
-impl std::ops::Deref for Table {
-    type Target = Vec<Entry>;
-    fn deref(&self) -> &Vec<Entry> {
-        // SAFETY: only one `Table` exists at a time, for `lock` waits for the last one's drop.
-        unsafe { &*ENTRIES.0.get() }
-    }
-}
-
-impl std::ops::DerefMut for Table {
-    fn deref_mut(&mut self) -> &mut Vec<Entry> {
-        // SAFETY: as above, and this one is borrowed exclusively.
-        unsafe { &mut *ENTRIES.0.get() }
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        LOCKED.store(false, Ordering::Release);
-    }
-}
-
-fn watch_forks() {
-    static WATCHING: Once = Once::new();
-    WATCHING.call_once(|| {
-        // SAFETY: functions that live for ever. Without memory for them a child shares the pages.
-        unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(private_in_child))
-        };
-    });
-}
-
-extern "C" fn before_fork() {
-    std::mem::forget(Table::lock());
-}
-
-extern "C" fn after_fork() {
-    // Locked by `before_fork`, in the same thread.
-    drop(Table);
-}
-
-/// A child gets a private view of the parent's memory: what it writes is its own.
-extern "C" fn private_in_child() {
-    let table = Table;
-    for entry in table.iter() {
-        let (addr, flags) = (entry.addr as *mut libc::c_void, libc::MAP_PRIVATE | libc::MAP_FIXED);
-        // SAFETY: replaces shared pages by a private view of the same ones, in a process that has
-        // only this thread. On failure they stay shared.
-        let _ = unsafe { map(addr, entry.len, flags, entry.fd) };
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// In a child, which has one thread only, whatever the test runner does.
-    fn in_child(body: impl FnOnce() -> bool) {
-        // SAFETY: the child runs `body`, which uses files, memory and the allocator (glibc's own
-        // handlers keep it usable), and ends by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let good = body();
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(i32::from(!good)) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is a valid place, `child` is our child.
-        unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0, "the child found all as it should be");
-    }
-
-    fn pages(count: usize) -> Region {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a fresh mapping.
-        let addr = unsafe { map(std::ptr::null_mut(), count * PAGE, flags, -1) }.expect("memory");
-        // SAFETY: mapped above and never unmapped.
-        unsafe { Region::new(addr as usize, count * PAGE) }.expect("no wrap")
-    }
-
-    fn bytes(region: &Region) -> Vec<u8> {
-        let mut out = Vec::new();
-        region.copy_out(&mut out);
-        out
-    }
-
-    #[test]
-    fn contents_survive_both_ways_and_are_shared_between() {
-        in_child(|| {
-            let region = pages(5);
-            let inner = region.part(100, 3 * PAGE).expect("inside");
-            inner.copy_in(&vec![7; inner.len()]);
-            let before = bytes(&region);
-            let adopted = Adopted::adopt(&inner, true).expect("plain memory");
-            let same = bytes(&region) == before && adopted.len() == 2 * PAGE;
-            let theirs = crate::SharedMemory::open(
-                std::os::fd::AsFd::as_fd(adopted.fd()),
-                adopted.len(),
-                true,
-            )
-            .expect("sealed");
-            theirs.copy_in(10, b"peer");
-            let seen = bytes(&region)[PAGE + 10..PAGE + 14] == *b"peer";
-            drop(adopted);
-            theirs.copy_in(10, b"late");
-            let kept = bytes(&region)[PAGE + 10..PAGE + 14] == *b"peer";
-            same && seen && kept
-        });
-    }
-
-    #[test]
-    fn a_child_has_its_own() {
-        in_child(|| {
-            let region = pages(1);
-            region.copy_in(b"parent");
-            let adopted = Adopted::adopt(&region, true).expect("plain memory");
-            // SAFETY: the child writes to its memory and exits.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                let inherited = bytes(&region)[..6] == *b"parent";
-                region.copy_in(b"child!");
-                // SAFETY: ends the child at once.
-                unsafe { libc::_exit(i32::from(!inherited)) };
-            }
-            let mut status = 0;
-            // SAFETY: `status` is a valid place, `child` is our child.
-            unsafe { libc::waitpid(child, &raw mut status, 0) };
-            let untouched = bytes(&region)[..6] == *b"parent";
-            drop(adopted);
-            status == 0 && untouched
-        });
-    }
-
-    #[test]
-    fn what_is_not_plain_is_left_alone() {
-        in_child(|| {
-            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-            // SAFETY: a fresh mapping.
-            let addr = unsafe { map(std::ptr::null_mut(), PAGE, flags, -1) }.expect("memory");
-            // SAFETY: mapped above and never unmapped.
-            let shared = unsafe { Region::new(addr as usize, PAGE) }.expect("no wrap");
-            let shared = Adopted::adopt(&shared, true);
-            let small = pages(1).part(1, PAGE - 1).expect("inside");
-            let no_page = Adopted::adopt(&small, true);
-            let region = pages(1);
-            let first = Adopted::adopt(&region, true);
-            let again = Adopted::adopt(&region, true);
-            shared.is_err() && no_page.is_err() && first.is_ok() && again.is_err()
-        });
-    }
-
-    #[test]
-    fn the_program_may_unmap_it_first() {
-        in_child(|| {
-            let region = pages(2);
-            let adopted = Adopted::adopt(&region, true).expect("plain memory");
-            // SAFETY: the test's own mapping, of which nothing is used any more.
-            unsafe { libc::munmap(region.addr() as *mut libc::c_void, region.len()) };
-            drop(adopted);
-            // Nothing has been put where the memory was.
-            is_plain(region.addr(), region.addr() + region.len()) == Ok(false)
-        });
-    }
-
-    #[test]
-    fn other_threads_forbid_it() {
-        in_child(|| {
-            let other =
-                std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(1)));
-            let refused = Adopted::adopt(&pages(1), true).map(drop) == Err(Errno::BUSY);
-            other.join().is_ok() && refused
-        });
-    }
-}
+mod tests;

@@ -18,6 +18,7 @@ mod interfaces;
 mod leftover;
 mod lock;
 mod mapping;
+mod maps;
 #[cfg(not(loom))]
 mod named;
 mod offer;
@@ -48,7 +49,7 @@ mod wait;
 mod waits;
 
 #[cfg(not(loom))]
-pub use adopt::Adopted;
+pub use adopt::{Adopted, View, adoptable, own_pages, views};
 pub use alarm::{Alarm, Stage, Tag};
 pub use apart::{ApartFd, apart_within, is_apart};
 pub use buffers::Buffers;

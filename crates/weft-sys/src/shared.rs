@@ -72,10 +72,21 @@ impl SharedMemory {
     /// `EINVAL` for a descriptor that is no sealed segment of exactly `len` bytes; what `mmap(2)`
     /// reports.
     pub fn open(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        if fstat(fd)?.st_size.cast_unsigned() != len as u64 {
+            return Err(Errno::INVAL);
+        }
+        Self::open_beginning(fd, len, writable)
+    }
+
+    /// The same for the first `len` bytes of a segment that may be longer.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::open`].
+    pub fn open_beginning(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
         // Were it shrunk later, touching it would be fatal.
         let seals = fcntl_get_seals(fd)?;
         let size = u64::try_from(fstat(fd)?.st_size).map_err(|_| Errno::INVAL)?;
-        if len == 0 || size != len as u64 || !seals.contains(SealFlags::SHRINK) {
+        if len == 0 || size < len as u64 || !seals.contains(SealFlags::SHRINK) {
             return Err(Errno::INVAL);
         }
         // Of huge pages there may be none left for a hole that the other process makes: fatal, too.
@@ -84,6 +95,14 @@ impl SharedMemory {
         }
         let writing = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         Self::map(fd, len, ProtFlags::READ | writing)
+    }
+
+    /// Maps the first `len` bytes of a segment of ours, which has that many.
+    ///
+    /// # Errors
+    /// What `mmap(2)` reports.
+    pub(crate) fn view(fd: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        Self::map(fd, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Takes over a mapping.

@@ -20,6 +20,12 @@ const API: u64 = 0xaa;
 /// Pages that have never been touched are protected, too (Linux 6.4). Before, they have to be
 /// mapped first, to the page of zeros.
 const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+/// Pages of shared segments can be registered (Linux 5.19).
+const FEATURE_WP_SHARED: u64 = 1 << 12;
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+/// Only faults of the program itself: for that no right is needed (Linux 5.11).
+const USER_MODE_ONLY: libc::c_int = 1;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u8 = 0x12;
@@ -60,14 +66,25 @@ impl UserFault {
     /// `vm.unprivileged_userfaultfd` or the rights of `/dev/userfaultfd`); `EINVAL` or `ENOSYS` if
     /// the kernel is older than Linux 5.14.
     pub fn new() -> Result<Self, Errno> {
-        Self::with(FEATURE_WP_UNPOPULATED).or_else(|_| {
+        Self::with(FEATURE_WP_UNPOPULATED, 0).or_else(|_| {
             can_populate()?;
-            Self::with(0)
+            Self::with(0, 0)
         })
     }
 
-    fn with(features: u64) -> Result<Self, Errno> {
-        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    /// Opens one that protects nothing, but stops every thread that gives registered pages of a
+    /// shared segment back (`madvise(2)`) or moves them (`mremap(2)`) before it does so, until
+    /// [`UserFault::let_go`].
+    ///
+    /// # Errors
+    /// `EPERM` or `ENOSYS` where it is forbidden; `EINVAL` if the kernel is older than Linux 5.19.
+    pub(crate) fn of_changes() -> Result<Self, Errno> {
+        let features = FEATURE_WP_SHARED | FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE;
+        Self::with(features, USER_MODE_ONLY)
+    }
+
+    fn with(features: u64, flags: libc::c_int) -> Result<Self, Errno> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
         // SAFETY: only a number is handed over.
         let made = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let made = match libc::c_int::try_from(made) {
@@ -139,6 +156,15 @@ impl UserFault {
         is_fault.then(|| usize::try_from(message.address).unwrap_or(0))
     }
 
+    /// Lets one thread go that has been stopped. Returns whether there was one.
+    pub(crate) fn let_go(&self) -> bool {
+        let mut message = Message::default();
+        let size = size_of::<Message>();
+        // SAFETY: the place is a local variable of that size, for which any bytes are valid.
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size) };
+        read == size.cast_signed()
+    }
+
     fn ioctl<const WORDS: usize>(
         &self,
         request: libc::c_ulong,
@@ -194,7 +220,7 @@ mod tests {
 
     /// Writes by stores and by system calls wait until the page is released; the bytes stay.
     fn writers_wait_and_system_calls_do_not_fail(features: u64) {
-        let fault = match UserFault::with(features) {
+        let fault = match UserFault::with(features, 0) {
             Ok(fault) => fault,
             Err(errno) => {
                 let _ = writeln!(std::io::stderr(), "skipped: no userfaultfd here ({errno})");

@@ -1,8 +1,9 @@
 //! Copying between messages and scatter/gather lists.
 
 use super::payload::{Misplaced, Payload};
+use crate::Errno;
 use crate::access::Access;
-use crate::mr::{AccessError, Asker, Finder};
+use crate::mr::{AccessError, Asker, Finder, Pin};
 use crate::wr::Sge;
 
 /// Sum of the lengths of a list.
@@ -45,7 +46,8 @@ pub(crate) fn gather(
     out: &mut Vec<u8>,
 ) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, offset, len) {
-        finder.access(asker, lkey, addr, len, Access::empty())?.region().copy_out(out);
+        let pin = finder.access(asker, lkey, addr, len, Access::empty())?;
+        pin.places().for_each(|place| place.copy_out(out));
     }
     Ok(())
 }
@@ -62,11 +64,20 @@ pub(crate) fn scatter(
     for (lkey, addr, len) in pieces(sges, offset, payload.len() as u64) {
         let pin = finder.access(asker, lkey, addr, len, Access::LOCAL_WRITE);
         let pin = pin.map_err(|_| Misplaced::Target)?;
-        payload.copy_to(done, pin.region()).map_err(Misplaced::Source)?;
-        done += pin.region().len();
+        done += fill(&pin, &payload, done).map_err(Misplaced::Source)?;
     }
     debug_assert!(done == payload.len(), "the caller has compared the lengths");
     Ok(())
+}
+
+/// Fills registered memory with the payload's bytes behind `offset`. Returns how many it took.
+pub(super) fn fill(pin: &Pin<'_>, payload: &Payload<'_>, offset: usize) -> Result<usize, Errno> {
+    let mut done = 0;
+    for place in pin.places() {
+        payload.copy_to(offset + done, &place)?;
+        done += place.len();
+    }
+    Ok(done)
 }
 
 #[cfg(test)]

@@ -323,7 +323,7 @@ impl Link {
             .rx_finder
             .access(asker, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
-        payload.copy_to(0, pin.region()).map_err(|_| ProtocolError::RdmapCatastrophic)?;
+        place::fill(&pin, &payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
         pin.tell_written();
         Ok(())
     }
@@ -727,8 +727,8 @@ impl Link {
         //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
         //# references a ULP Buffer address that is 64-bit aligned.
         let original_value = pin
-            .region()
-            .update_u64(|old| op.apply(old))
+            .place()
+            .and_then(|place| place.update_u64(|old| op.apply(old)))
             .ok_or(ProtocolError::AtomicUnaligned { to })?;
         //= rfc7306#section-5.4
         //# Atomic Operation Response Messages MUST be submitted to the DDP layer on the Responder

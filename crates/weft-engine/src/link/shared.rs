@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use weft_sys::{PIECES_MAX, Piece, SLOT_BODY_LEN, SharedMemory, SharedSlots};
+use weft_sys::{PIECES_MAX, Piece, Region, SLOT_BODY_LEN, SharedMemory, SharedSlots};
 use weft_wire::ddp::{self, Header};
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::Opcode;
@@ -20,13 +20,15 @@ use super::tx::MessageHeader;
 use super::{Fault, Link, Phase, fault, place};
 use crate::access::Access;
 use crate::limits::PARKED_BYTES_MAX;
+use crate::mr::{Asker, Finder, Pin};
 use crate::qp::Qp;
 use crate::qp::sq;
 use crate::reactor::Reactor;
 use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
+    Targets,
 };
-use crate::wr::{Operation, SendFlags};
+use crate::wr::{Operation, SendFlags, Sge};
 
 /// Payload of a segment that goes through bulk data: small enough for both sides to be at it at
 /// once, and for the second to find it in the cache.
@@ -464,24 +466,17 @@ impl Link {
         let Some(shared) = &mut self.shared else { return false };
         let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
         let finder = &mut self.tx_finder;
-        let pulled = offset == 0
+        let may_pull = offset == 0
             && reliable
             && rest >= PULL_MIN
             && inline.is_empty()
-            && sges.len() <= PULL_PIECES_MAX
             && shared.rings.peer_pulls();
-        let count = if pulled { rest } else { rest.min(CHUNK_MAX) };
+        let list = if may_pull { pull_list(finder, asker, sges) } else { None };
+        let count = if list.is_some() { rest } else { rest.min(CHUNK_MAX) };
         let segment = header.segment(offset, count == rest);
-        let gathered = if pulled {
-            let mut list = SmallVec::<[u8; 96]>::new();
-            let gathered =
-                place::pieces(sges, 0, length.into()).try_for_each(|(key, addr, len)| {
-                    let pin = finder.access(asker, key, addr, len, Access::empty())?;
-                    list.extend_from_slice(&(pin.region().addr() as u64).to_ne_bytes());
-                    list.extend_from_slice(&low(len).to_ne_bytes());
-                    Ok(())
-                });
-            gathered.map(|()| shared.push_slot(PULL, &segment, &list, placed))
+        let gathered = if let Some(list) = list {
+            shared.push_slot(PULL, &segment, &list, placed);
+            Ok(())
         } else if !inline.is_empty() && count as usize <= INLINE_MAX {
             shared.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
             Ok(())
@@ -504,8 +499,7 @@ impl Link {
                 }
                 place::pieces(sges, offset.into(), count.into()).try_for_each(|(key, addr, len)| {
                     let pin = finder.access(asker, key, addr, len, Access::empty())?;
-                    memory.copy_from(at, pin.region());
-                    at += pin.region().len();
+                    at += copy_to_chunk(memory, at, &pin);
                     Ok(())
                 })
             })
@@ -545,7 +539,7 @@ impl Link {
         } else {
             shared.push_chunk(header, size, placed, |memory, at| {
                 let pin = finder.access(asker, key, addr, len, Access::REMOTE_READ)?;
-                memory.copy_from(at, pin.region());
+                copy_to_chunk(memory, at, &pin);
                 Ok(())
             })
         };
@@ -582,14 +576,15 @@ impl Link {
         let Some(shared) = &mut self.shared else { return Direct::Ring };
         let Some(view) = &shared.view else { return Direct::Ring };
         if length != 0 {
-            let Found::Direct(mut address, mut mapped, _in_use) =
+            let Found::Direct(mut targets, _in_use) =
                 shared.keys.find(&shared.session, key, at, length.into(), needs)
             else {
                 let waits = length >= WORTH_WAITING && shared.keys.is_awaited(key);
                 return if waits { Direct::Wait } else { Direct::Ring };
             };
             // The kernel copies, but makes no atomics.
-            if mapped.is_none() && (needs == Access::REMOTE_ATOMIC || !view.peer.is_reachable()) {
+            let is_atomic = needs == Access::REMOTE_ATOMIC;
+            if !targets.are_mapped() && (is_atomic || !view.peer.is_reachable()) {
                 return Direct::Ring;
             }
             if shared.last_write > self.peer_placed {
@@ -601,24 +596,13 @@ impl Link {
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
                 let pin = finder.access(asker, key, addr, len, local).ok()?;
-                let region = pin.region();
-                match &mut mapped {
-                    Some(mapped) => {
-                        match is_read {
-                            true => mapped.memory.copy_to(mapped.offset, region),
-                            false => mapped.memory.place(mapped.offset, region),
-                        }
-                        mapped.offset += region.len();
-                    }
-                    None if is_read => view.peer.read(&[(address, region.len())], region).ok()?,
-                    None => view.peer.write(address, region).ok()?,
-                }
-                address = address.wrapping_add(len);
-                Some(())
+                pin.places()
+                    .try_for_each(|place| copy_direct(&view.peer, &mut targets, &place, is_read))
             };
-            let done = if needs == Access::REMOTE_ATOMIC {
-                let mapped = mapped.and_then(|at| atomic(operation, at.memory, at.offset));
-                mapped.map(|old| {
+            let done = if is_atomic {
+                let mapped = targets.single().and_then(|target| target.mapped);
+                let old = mapped.and_then(|at| atomic(operation, at.memory, at.offset));
+                old.map(|old| {
                     let old = old.to_ne_bytes();
                     // The list has been checked. Who deregisters it meanwhile gets no old value.
                     let _ = place::scatter(finder, asker, sges, 0, Payload::Bytes(&old));
@@ -626,13 +610,7 @@ impl Link {
             } else if inline.is_empty() {
                 place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
             } else {
-                match mapped {
-                    Some(at) => {
-                        at.memory.place_bytes(at.offset, inline);
-                        Some(())
-                    }
-                    None => view.peer.write_bytes(address, inline).ok(),
-                }
+                write_inline(&view.peer, &mut targets, inline)
             };
             if done.is_none() {
                 // The target knows what is wrong with it.
@@ -666,6 +644,70 @@ impl Link {
         self.messages_sent += 1;
         qp.sq.lock().advance(sq::Progress::Sent(self.messages_sent));
     }
+}
+
+/// Says where a message is that the peer fetches. `None` if that would not fit a slot, or the list
+/// is wrong.
+fn pull_list(
+    finder: &mut Finder,
+    asker: Asker<'_>,
+    sges: &[Sge],
+) -> Option<SmallVec<[u8; PULL_PIECES_MAX * PIECE_LEN]>> {
+    let mut list = SmallVec::new();
+    for (key, addr, len) in place::pieces(sges, 0, place::total(sges)) {
+        let pin = finder.access(asker, key, addr, len, Access::empty()).ok()?;
+        for place in pin.places() {
+            list.extend_from_slice(&(place.addr() as u64).to_ne_bytes());
+            list.extend_from_slice(&low(place.len() as u64).to_ne_bytes());
+        }
+    }
+    (list.len() <= PULL_PIECES_MAX * PIECE_LEN).then_some(list)
+}
+
+/// Copies registered memory to a chunk of bulk data and returns its length.
+fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &Pin<'_>) -> usize {
+    let mut done = 0;
+    for place in pin.places() {
+        memory.copy_from(at + done, &place);
+        done += place.len();
+    }
+    done
+}
+
+/// Copies between a place of ours and the next of the peer's. `None` if the kernel refuses.
+fn copy_direct(
+    peer: &Peer,
+    targets: &mut Targets<'_>,
+    place: &Region,
+    is_read: bool,
+) -> Option<()> {
+    let mut done = 0;
+    while done < place.len() {
+        let target = targets.take((place.len() - done) as u64)?;
+        let part = place.part(done, usize::try_from(target.len).ok()?)?;
+        match target.mapped {
+            Some(at) if is_read => at.memory.copy_to(at.offset, &part),
+            Some(at) => at.memory.place(at.offset, &part),
+            None if is_read => peer.read(&[(target.address, part.len())], &part).ok()?,
+            None => peer.write(target.address, &part).ok()?,
+        }
+        done += part.len();
+    }
+    Some(())
+}
+
+/// Writes bytes of ours to the peer. `None` if the kernel refuses.
+fn write_inline(peer: &Peer, targets: &mut Targets<'_>, mut bytes: &[u8]) -> Option<()> {
+    while !bytes.is_empty() {
+        let target = targets.take(bytes.len() as u64)?;
+        let (part, rest) = bytes.split_at_checked(usize::try_from(target.len).ok()?)?;
+        match target.mapped {
+            Some(at) => at.memory.place_bytes(at.offset, part),
+            None => peer.write_bytes(target.address, part).ok()?,
+        }
+        bytes = rest;
+    }
+    Some(())
 }
 
 /// Carries an atomic out and returns what was there before.

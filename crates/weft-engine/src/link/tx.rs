@@ -259,7 +259,10 @@ impl Link {
             let (key, addr, len) = source;
             let mut finder = std::mem::take(&mut self.tx_finder);
             let found = finder.access(asker, key, addr, len, Access::REMOTE_READ);
-            let copied = found.map(|pin| pin.region().copy_out(self.buffer()));
+            let copied = found.map(|pin| {
+                let buffer = self.buffer();
+                pin.places().for_each(|place| place.copy_out(buffer));
+            });
             self.tx_finder = finder;
             if let Err(error) = copied {
                 self.buffer().truncate(start);

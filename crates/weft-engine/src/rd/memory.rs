@@ -70,7 +70,8 @@ impl Memory for Registered {
             Party::Local => Access::empty(),
             Party::Remote => Access::REMOTE_READ,
         };
-        self.pin(key, addr, len as u64, needs)?.region().copy_out(out);
+        let pin = self.pin(key, addr, len as u64, needs)?;
+        pin.places().for_each(|place| place.copy_out(out));
         Ok(())
     }
 
@@ -79,7 +80,13 @@ impl Memory for Registered {
             Party::Local => Access::LOCAL_WRITE,
             Party::Remote => Access::REMOTE_WRITE,
         };
-        self.pin(key, addr, bytes.len() as u64, needs)?.region().copy_in(bytes);
+        let pin = self.pin(key, addr, bytes.len() as u64, needs)?;
+        let mut rest = bytes;
+        for place in pin.places() {
+            let (part, behind) = rest.split_at(place.len());
+            place.copy_in(part);
+            rest = behind;
+        }
         Ok(())
     }
 

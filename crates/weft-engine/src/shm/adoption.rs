@@ -2,13 +2,19 @@
 //!
 //! A region that peers may access is made a shared segment when it is registered, if that is safe
 //! (see [`Adopted::adopt`]), and private memory again when the last region in it is deregistered.
-//! While it is exchanged, nobody may write to it; so memory of which a part is registered already,
-//! to which a peer's message may come at any time, is left alone.
+//! While it is exchanged, nobody may write to it; so memory that a region reaches by its address
+//! already, to which a peer's message may come at any time, is left alone.
+//!
+//! A region that has pages of a segment means these pages from then on, whatever becomes of the
+//! program's addresses: that is what a registration means with hardware. So no region is found by
+//! its address: for each registration the kernel says which segments are there now.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
-use weft_sys::{Adopted, Forkable, Lock, Region};
+use smallvec::SmallVec;
+use weft_sys::{Adopted, Forkable, Lock, Region, View, adoptable, views};
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
@@ -17,15 +23,17 @@ use crate::access::Access;
 pub(super) const LEN_MAX: usize = 1 << 30;
 /// How many registered regions are looked at to find out that none overlaps a new one.
 const LOOKS_MAX: usize = 64;
+/// Who may do this changes memory.
+const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 #[derive(Debug, Default)]
 struct Ranges {
-    /// Registered regions: start and serial number, and length.
-    registered: BTreeMap<(usize, u64), usize>,
+    /// What regions reach by its address: start and serial number, and length.
+    by_address: BTreeMap<(usize, u64), usize>,
     serial: u64,
-    /// The longest ever registered.
+    /// The longest of these ever.
     longest: usize,
-    adopted: Vec<Weak<Adopted>>,
+    adopted: Vec<Arc<Adopted>>,
 }
 
 static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::default()));
@@ -33,40 +41,80 @@ static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::defau
 /// The part of one memory region in this.
 #[derive(Debug)]
 pub(crate) struct Adoption {
-    id: (usize, u64),
-    /// Every adopted range of which the region has a part: none of them may be given back before.
-    holds: Vec<Arc<Adopted>>,
-    mappable: bool,
+    by_address: SmallVec<[(usize, u64); 1]>,
+    /// The parts that are segments, in order: none of these may be given back before.
+    views: Vec<View>,
+    region: Region,
+    access: Access,
+}
+
+/// How peers reach a region.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// The first byte's address, for what is reached by its address.
+    pub(super) addr: u64,
+    /// The part that is reached in another way.
+    pub(super) pages: Option<Pages>,
+}
+
+/// The part of a region that is pages of a segment.
+#[derive(Debug)]
+pub(super) struct Pages {
+    /// Where in the region it begins.
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// Where we have these pages.
+    pub(super) addr: u64,
+    /// The segment, if these are all of its pages and the region grants what it lets everybody do.
+    pub(super) segment: Option<Arc<Adopted>>,
 }
 
 impl Adoption {
     /// Remembers a region that is being registered, and adopts its memory if peers may access it
     /// and nothing is against it.
     pub(crate) fn of(region: &Region, access: Access) -> Self {
-        let writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let is_remote = access.intersects(writing | Access::REMOTE_READ);
+        let may_adopt = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
         let mut ranges = RANGES.get().lock();
-        let mut holds = ranges.adopted_in(region);
-        if holds.is_empty() && is_remote && is_wanted(region.len()) && !ranges.overlaps(region) {
-            let adopted = Adopted::adopt(region, access.intersects(writing));
-            if let Ok(adopted) = adopted {
-                ranges.adopted.retain(|other| other.strong_count() != 0);
-                ranges.adopted.push(Arc::downgrade(&adopted));
-                holds.push(adopted);
-            }
+        ranges.restore_unused();
+        let mut found = views(&ranges.adopted, region);
+        let pages = (may_adopt && found.is_empty()).then(|| adoptable(region)).flatten();
+        if let Some(pages) = pages.filter(|pages| !ranges.overlaps(pages))
+            && let Ok(adopted) = Adopted::adopt(&pages, access.intersects(WRITING))
+        {
+            ranges.adopted.push(adopted);
+            found = views(&ranges.adopted, region);
         }
-        // Who maps a segment has all of it, with the rights that it was made with.
-        let mappable = is_remote
-            && holds.len() == 1
-            && holds.iter().all(|adopted| {
-                lies_in(adopted, region) && adopted.is_writable() == access.intersects(writing)
-            });
-        Self { id: ranges.remember(region), holds, mappable }
+        let mut by_address = SmallVec::new();
+        for part in parts(region, &found).filter(|part| part.is_by_address) {
+            by_address.push(ranges.remember(&part.region));
+        }
+        Self { by_address, views: found, region: *region, access }
     }
 
-    /// What peers that may access the region can map of it.
-    pub(crate) fn mappable(&self) -> Option<Arc<Adopted>> {
-        self.holds.first().filter(|_| self.mappable).map(Arc::clone)
+    /// Where the region's bytes are, in order.
+    pub(crate) fn places(&self) -> SmallVec<[Region; 1]> {
+        parts(&self.region, &self.views).map(|part| part.region).collect()
+    }
+
+    /// How peers that may access the region reach it. `None` if only this process finds its way.
+    pub(crate) fn reach(&self) -> Option<Reach> {
+        let addr = self.region.addr() as u64;
+        let view = match &self.views[..] {
+            [] => return Some(Reach { addr, pages: None }),
+            [view] => view,
+            _ => return None,
+        };
+        // Who maps a segment has all of it, with the rights that it was made with.
+        let adopted = &view.adopted;
+        let fits =
+            adopted.is_whole(&view.own) && adopted.is_writable() == self.access.intersects(WRITING);
+        let pages = Pages {
+            start: (view.addr - self.region.addr()) as u64,
+            len: view.own.len() as u64,
+            addr: view.own.addr() as u64,
+            segment: fits.then(|| Arc::clone(adopted)),
+        };
+        Some(Reach { addr, pages: Some(pages) })
     }
 }
 
@@ -74,8 +122,11 @@ impl Drop for Adoption {
     fn drop(&mut self) {
         // Under the lock, so that no region is registered in memory that is being given back.
         let mut ranges = RANGES.get().lock();
-        ranges.registered.remove(&self.id);
-        self.holds.clear();
+        for id in &self.by_address {
+            ranges.by_address.remove(id);
+        }
+        self.views.clear();
+        ranges.restore_unused();
     }
 }
 
@@ -83,33 +134,50 @@ impl Ranges {
     fn remember(&mut self, region: &Region) -> (usize, u64) {
         self.serial += 1;
         let id = (region.addr(), self.serial);
-        self.registered.insert(id, region.len());
+        self.by_address.insert(id, region.len());
         self.longest = self.longest.max(region.len());
         id
     }
 
-    fn adopted_in(&self, region: &Region) -> Vec<Arc<Adopted>> {
-        let live = self.adopted.iter().filter_map(Weak::upgrade);
-        live.filter(|adopted| overlap(adopted, region)).collect()
+    /// Gives back what no region has a part of. What cannot be given back now stays shared, and is
+    /// found again if it is registered again.
+    fn restore_unused(&mut self) {
+        let mut adopted = std::mem::take(&mut self.adopted);
+        adopted.retain(|adopted| {
+            let is_used = Arc::strong_count(adopted) != 1;
+            is_used || adopted.restore(|pages| self.overlaps(pages)).is_err()
+        });
+        self.adopted = adopted;
     }
 
-    /// Whether a part of a region is registered already; true if that is hard to find out.
-    fn overlaps(&self, region: &Region) -> bool {
-        let (start, end) = (region.addr(), region.addr() + region.len());
-        let first = (start.saturating_sub(self.longest), 0);
-        let mut near = self.registered.range(first..(end, 0));
-        near.by_ref().take(LOOKS_MAX).any(|(&(at, _), &len)| at + len > start)
+    /// Whether a part of some pages is reached by its address; true if that is hard to find out.
+    fn overlaps(&self, pages: &Range<usize>) -> bool {
+        let first = (pages.start.saturating_sub(self.longest), 0);
+        let mut near = self.by_address.range(first..(pages.end, 0));
+        near.by_ref().take(LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
             || near.next().is_some()
     }
 }
 
-fn overlap(adopted: &Adopted, region: &Region) -> bool {
-    adopted.addr() < region.addr() + region.len() && region.addr() < adopted.addr() + adopted.len()
+/// A part of a region, where we have it.
+struct Part {
+    region: Region,
+    is_by_address: bool,
 }
 
-fn lies_in(adopted: &Adopted, region: &Region) -> bool {
-    let end = region.addr() + region.len();
-    adopted.addr() >= region.addr() && adopted.addr() + adopted.len() <= end
+/// Views and what lies before, between and behind them. An empty region is one part.
+fn parts<'a>(region: &'a Region, views: &'a [View]) -> impl Iterator<Item = Part> + 'a {
+    let mut at = 0;
+    let ends = views.iter().map(Some).chain([None]);
+    ends.flat_map(move |view| {
+        let start = view.map_or(region.len(), |view| view.addr - region.addr());
+        let is_gap = start > at || region.is_empty();
+        let gap = is_gap.then(|| region.part(at, start - at)).flatten();
+        at = start + view.map_or(0, |view| view.own.len());
+        let gap = gap.map(|region| Part { region, is_by_address: true });
+        let own = view.map(|view| Part { region: view.own, is_by_address: false });
+        [gap, own].into_iter().flatten()
+    })
 }
 
 /// `WEFT_ADOPT=0` leaves all memory where it is.

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use weft_sys::{Forkable, Lock};
+use weft_sys::{Adopted, Forkable, Lock};
 
-use super::keys::{Granted, Memory, Segment};
+use super::keys::{Granted, Memory, Pages};
 use super::segment::{GRANTS, GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
@@ -72,15 +72,23 @@ impl Grants {
             self.withdraw(key);
             return None;
         }
-        let (addr, len) = mr.place();
+        let Some(reach) = mr.reach() else {
+            self.withdraw(key);
+            return None;
+        };
         // Who can map it can do with it what the segment lets everybody do.
         let writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let mappable = mr
-            .mappable()
-            .filter(|adopted| !adopted.is_writable() || granted.contains(mr.access() & writing));
-        let segment = mappable
-            .map(|adopted| Segment { start: adopted.addr() as u64, memory: Memory::Own(adopted) });
-        Some(Granted { slot, serial, rights: granted, iova: mr.iova(), len, addr, segment })
+        let may_map = |adopted: &Arc<Adopted>| {
+            !adopted.is_writable() || granted.contains(mr.access() & writing)
+        };
+        let pages = reach.pages.map(|pages| Pages {
+            start: pages.start,
+            len: pages.len,
+            addr: pages.addr,
+            memory: pages.segment.filter(may_map).map(Memory::Own),
+        });
+        let (iova, len, addr) = (mr.iova(), mr.len(), reach.addr);
+        Some(Granted { slot, serial, rights: granted, iova, len, addr, pages })
     }
 
     fn take_slot(&self, key: u32) -> (usize, u32) {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use weft_sys::{Adopted, SharedMemory};
 
 use super::segment::{GrantWords, Rings};
@@ -34,16 +35,20 @@ pub(crate) struct Granted {
     pub(super) len: u64,
     /// The first byte's address in the peer.
     pub(super) addr: u64,
-    /// What of it can be mapped.
-    pub(super) segment: Option<Segment>,
+    /// The part that is reached in another way than by that address.
+    pub(super) pages: Option<Pages>,
 }
 
-/// A segment of the peer's that holds memory which a key names.
+/// The part of a region that is pages of a segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Segment {
-    /// Address of its first byte in the peer.
+pub(crate) struct Pages {
+    /// Where in the region it begins.
     pub(super) start: u64,
-    pub(super) memory: Memory,
+    pub(super) len: u64,
+    /// Where the peer has these pages.
+    pub(super) addr: u64,
+    /// The segment, if we may map it: these pages and no others.
+    pub(super) memory: Option<Memory>,
 }
 
 /// The memory itself.
@@ -56,22 +61,47 @@ pub(super) enum Memory {
 }
 
 impl Granted {
-    /// The address in the peer of `len` bytes that are called `at`; `None` when they do not lie
-    /// inside or `needs` is not granted. Then the target itself is asked, which knows the error.
-    fn address_of(&self, at: u64, len: u64, needs: Access) -> Option<u64> {
+    /// Where in the region `len` bytes that are called `at` are; `None` when they do not lie inside
+    /// or `needs` is not granted. Then the target itself is asked, which knows the error.
+    #[inline]
+    fn offset_of(&self, at: u64, len: u64, needs: Access) -> Option<u64> {
         let offset = at.checked_sub(self.iova)?;
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        (inside && self.rights.contains(needs)).then(|| self.addr.wrapping_add(offset))
+        (inside && self.rights.contains(needs)).then_some(offset)
     }
 
-    /// Where in our mapping of the peer's memory `len` bytes at an address of the peer's are.
-    fn mapped(&self, address: u64, len: u64) -> Option<Mapped<'_>> {
-        let Segment { start, memory: Memory::Mapped(memory) } = self.segment.as_ref()? else {
-            return None;
-        };
-        let offset = address.checked_sub(*start)?;
-        let inside = offset.checked_add(len)? <= memory.len() as u64;
+    /// Where in our mapping of the peer's memory `len` bytes of the region are, if all are there.
+    #[inline]
+    fn mapped(&self, offset: u64, len: u64) -> Option<Mapped<'_>> {
+        let pages = self.pages.as_ref()?;
+        let Some(Memory::Mapped(memory)) = &pages.memory else { return None };
+        let offset = offset.checked_sub(pages.start)?;
+        let inside = offset.checked_add(len)? <= pages.len;
         inside.then_some(Mapped { memory, offset: usize::try_from(offset).ok()? })
+    }
+
+    /// Where `len` bytes of the region are.
+    fn targets(&self, offset: u64, len: u64) -> Targets<'_> {
+        let end = offset + len;
+        let (first, last) = match &self.pages {
+            Some(pages) => (pages.start, pages.start + pages.len),
+            None => (u64::MAX, u64::MAX),
+        };
+        // What lies before the pages, in them, and behind them.
+        let parts = [(0, first), (first, last), (last, u64::MAX)];
+        let parts = parts.into_iter().map(|(from, to)| (from.max(offset), to.min(end)));
+        let targets = parts.filter(|(from, to)| from < to).map(|(from, to)| {
+            let pages = self.pages.as_ref().filter(|_| (first..last).contains(&from));
+            Target {
+                address: match pages {
+                    Some(pages) => pages.addr.wrapping_add(from - pages.start),
+                    None => self.addr.wrapping_add(from),
+                },
+                len: to - from,
+                mapped: self.mapped(from, to - from),
+            }
+        });
+        targets.collect()
     }
 }
 
@@ -85,14 +115,64 @@ enum Known {
 /// How to reach memory of the peer's.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
-    /// At this address in the peer, and perhaps mapped, while the value lives.
-    Direct(u64, Option<Mapped<'a>>, InUse<'a>),
+    /// At these places in the peer, in order, while the value lives.
+    Direct(Targets<'a>, InUse<'a>),
     /// Only the target can.
     Ring,
 }
 
-/// A place in a mapping of the peer's memory; the range asked for lies inside.
+/// The places of a range: its pages, and what lies before and behind them.
+#[derive(Debug, Default)]
+pub(crate) struct Targets<'a>(SmallVec<[Target<'a>; 1]>);
+
+/// A place in the peer.
 #[derive(Debug)]
+pub(crate) struct Target<'a> {
+    /// Its address there.
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    /// The same place in our mapping, if it is mapped.
+    pub(crate) mapped: Option<Mapped<'a>>,
+}
+
+impl<'a> Targets<'a> {
+    pub(crate) fn are_mapped(&self) -> bool {
+        self.0.iter().all(|target| target.mapped.is_some())
+    }
+
+    /// The only one; `None` if there are more.
+    pub(crate) fn single(&self) -> Option<&Target<'a>> {
+        match &self.0[..] {
+            [target] => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Takes up to `max` bytes from the front.
+    pub(crate) fn take(&mut self, max: u64) -> Option<Target<'a>> {
+        let front = self.0.first_mut()?;
+        if front.len <= max {
+            return Some(self.0.remove(0));
+        }
+        let Target { address, mapped, .. } = *front;
+        let step = usize::try_from(max).ok()?;
+        front.address = address.wrapping_add(max);
+        front.len -= max;
+        if let Some(mapped) = &mut front.mapped {
+            mapped.offset += step;
+        }
+        Some(Target { address, len: max, mapped })
+    }
+}
+
+impl<'a> FromIterator<Target<'a>> for Targets<'a> {
+    fn from_iter<I: IntoIterator<Item = Target<'a>>>(targets: I) -> Self {
+        Self(targets.into_iter().collect())
+    }
+}
+
+/// A place in a mapping of the peer's memory; the range asked for lies inside.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapped<'a> {
     pub(crate) memory: &'a SharedMemory,
     pub(crate) offset: usize,
@@ -122,8 +202,8 @@ impl HeldKey<'_> {
     /// they are not mapped, or `needs` is not granted for them.
     #[inline]
     pub(crate) fn mapped(&self, at: u64, len: u64, needs: Access) -> Option<Mapped<'_>> {
-        let address = self.granted.address_of(at, len, needs)?;
-        self.granted.mapped(address, len)
+        let offset = self.granted.offset_of(at, len, needs)?;
+        self.granted.mapped(offset, len)
     }
 }
 
@@ -150,8 +230,8 @@ impl PeerKeys {
         needs: Access,
     ) -> Found<'_> {
         let Some(HeldKey { granted, in_use }) = self.hold(session, key) else { return Found::Ring };
-        let Some(address) = granted.address_of(at, len, needs) else { return Found::Ring };
-        Found::Direct(address, granted.mapped(address, len), in_use)
+        let Some(offset) = granted.offset_of(at, len, needs) else { return Found::Ring };
+        Found::Direct(granted.targets(offset, len), in_use)
     }
 
     /// Uses a key; asks the peer if nothing is known of it.
@@ -204,5 +284,43 @@ impl PeerKeys {
         let is_sent = session.ask_for_key(key);
         self.known.insert(key, Known::Asked { uses: 0, is_sent });
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted() -> Granted {
+        let pages = Pages { start: 100, len: 4_096, addr: 0x7000, memory: None };
+        let (rights, iova) = (Access::REMOTE_WRITE, 0);
+        let (len, addr) = (5_000, 0x10_0000);
+        Granted { slot: 0, serial: 1, rights, iova, len, addr, pages: Some(pages) }
+    }
+
+    fn places(mut targets: Targets<'_>, max: u64) -> Vec<(u64, u64)> {
+        std::iter::from_fn(|| targets.take(max).map(|target| (target.address, target.len)))
+            .collect()
+    }
+
+    #[test]
+    fn a_range_is_cut_where_its_pages_begin_and_end() {
+        let granted = granted();
+        let all = places(granted.targets(0, 5_000), u64::MAX);
+        assert_eq!(all, [(0x10_0000, 100), (0x7000, 4_096), (0x10_0000 + 4_196, 804)]);
+        assert_eq!(places(granted.targets(50, 10), u64::MAX), [(0x10_0000 + 50, 10)]);
+        assert_eq!(places(granted.targets(99, 2), u64::MAX), [(0x10_0000 + 99, 1), (0x7000, 1)]);
+        assert_eq!(places(granted.targets(4_196, 4), u64::MAX), [(0x10_0000 + 4_196, 4)]);
+        let steps = places(granted.targets(90, 20), 7);
+        let head = [(0x10_0000 + 90, 7), (0x10_0000 + 97, 3)];
+        assert_eq!(steps, [&head[..], &[(0x7000, 7), (0x7007, 3)]].concat());
+    }
+
+    #[test]
+    fn without_pages_a_range_is_at_its_address() {
+        let granted = Granted { pages: None, ..granted() };
+        let targets = granted.targets(10, 4_990);
+        assert!(!targets.are_mapped() && targets.single().is_some());
+        assert_eq!(places(targets, u64::MAX), [(0x10_000a, 4_990)]);
     }
 }

@@ -16,9 +16,9 @@ mod policy;
 mod segment;
 mod session;
 
-pub(crate) use adoption::Adoption;
+pub(crate) use adoption::{Adoption, Reach};
 pub(crate) use grants::{Grants, revoke};
-pub(crate) use keys::{Found, Granted, PeerKeys};
+pub(crate) use keys::{Found, Granted, PeerKeys, Targets};
 pub(crate) use listener::own_id;
 pub(crate) use peer::Peer;
 pub(crate) use policy::{Choice, choice};

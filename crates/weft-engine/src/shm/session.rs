@@ -17,10 +17,12 @@ use rustix::net::{
 };
 use rustix::process::{Pid, getuid};
 use rustix::time::Timespec;
-use weft_sys::{Forkable, Lock, OwnPresence, PeerPresence, SharedMemory, peer_credentials};
+use weft_sys::{
+    Forkable, Lock, OwnPresence, PeerPresence, SharedMemory, own_pages, peer_credentials,
+};
 
 use super::adoption::LEN_MAX as ADOPTED_LEN_MAX;
-use super::keys::{Granted, Memory, Segment};
+use super::keys::{Granted, Memory, Pages};
 use super::listener::{find, own_id, sweep_directory};
 use super::peer::Peer;
 use super::policy::admits;
@@ -37,7 +39,7 @@ const OFFER_PATIENCE: Duration = Duration::from_secs(5);
 const PACKET_LEN_MAX: usize = 96;
 const FDS_MAX: usize = 2;
 /// The version of this protocol and of the segment's layout.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 const OFFER: u8 = 1;
 const ACCEPT: u8 = 2;
@@ -281,7 +283,7 @@ impl Session {
             GRANT => {
                 let key = fields.word()?;
                 let granted = fields.granted(fds)?;
-                self.qp()?.learn_key(key, Some(granted));
+                self.qp()?.learn_key(key, granted);
                 Ok(())
             }
             DENY => {
@@ -351,7 +353,7 @@ impl Session {
         let mut bytes = vec![if granted.is_some() { GRANT } else { DENY }];
         bytes.extend_from_slice(&key.to_ne_bytes());
         let mut segment_fd = None;
-        if let Some(Granted { slot, serial, rights, iova, len, addr, segment }) = &granted {
+        if let Some(Granted { slot, serial, rights, iova, len, addr, pages }) = &granted {
             let slot = u32::try_from(*slot).map_err(|_| Errno::OVERFLOW)?;
             for word in [slot, *serial, rights.bits()] {
                 bytes.extend_from_slice(&word.to_ne_bytes());
@@ -359,10 +361,13 @@ impl Session {
             for long in [*iova, *len, *addr] {
                 bytes.extend_from_slice(&long.to_ne_bytes());
             }
-            if let Some(Segment { start, memory: Memory::Own(adopted) }) = segment {
-                bytes.extend_from_slice(&start.to_ne_bytes());
-                bytes.extend_from_slice(&(adopted.len() as u64).to_ne_bytes());
-                segment_fd = Some(adopted.fd().as_fd());
+            if let Some(Pages { start, len, addr, memory }) = pages {
+                for long in [*start, *len, *addr] {
+                    bytes.extend_from_slice(&long.to_ne_bytes());
+                }
+                if let Some(Memory::Own(adopted)) = memory {
+                    segment_fd = Some(adopted.fd().as_fd());
+                }
             }
         }
         // If the socket is full, the peer asks again later.
@@ -470,26 +475,38 @@ impl Fields<'_> {
         self.take()
     }
 
-    fn granted(&mut self, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Granted> {
+    /// `None` for a grant that makes no sense.
+    fn granted(&mut self, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Option<Granted>> {
         let (slot, serial) = (self.word()? as usize, self.word()?);
         let rights = Access::from_bits_truncate(self.word()?);
         let (iova, len, addr) = (self.long()?, self.long()?, self.long()?);
-        let segment = match fds {
-            // Without a mapping the memory is reached all the same.
-            [Some(fd), _] => self.segment(fd, rights).ok(),
-            _ => None,
-        };
-        Ok(Granted { slot, serial, rights, iova, len, addr, segment })
+        let has_pages = !self.0.is_empty();
+        let pages = has_pages.then(|| self.pages(rights, fds)).transpose()?;
+        let lie_inside =
+            |pages: &Pages| pages.start.checked_add(pages.len).is_some_and(|end| end <= len);
+        let makes_sense = pages.as_ref().is_none_or(lie_inside);
+        let granted = Granted { slot, serial, rights, iova, len, addr, pages };
+        Ok(makes_sense.then_some(granted))
     }
 
-    fn segment(&mut self, fd: OwnedFd, rights: Access) -> Result<Segment> {
-        let (start, len) = (self.long()?, self.long()?);
-        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        if len > ADOPTED_LEN_MAX {
-            return Err(Errno::INVAL);
-        }
-        let writable = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
-        let memory = SharedMemory::open(fd.as_fd(), len, writable)?;
-        Ok(Segment { start, memory: Memory::Mapped(Arc::new(memory)) })
+    fn pages(&mut self, rights: Access, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Pages> {
+        let (start, len, addr) = (self.long()?, self.long()?, self.long()?);
+        // Without a mapping the memory is reached all the same.
+        let [fd, _] = fds;
+        let memory = fd.and_then(|fd| map_segment(&fd, len, rights).ok()).map(Memory::Mapped);
+        Ok(Pages { start, len, addr, memory })
     }
+}
+
+/// Maps a segment that a peer, who may be ourselves, has granted.
+fn map_segment(fd: &OwnedFd, len: u64, rights: Access) -> Result<Arc<SharedMemory>> {
+    let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+    if let Some(own) = own_pages(fd.as_fd()) {
+        return if own.len() == len { Ok(own) } else { Err(Errno::INVAL) };
+    }
+    if len > ADOPTED_LEN_MAX {
+        return Err(Errno::INVAL);
+    }
+    let writable = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    SharedMemory::open_beginning(fd.as_fd(), len, writable).map(Arc::new)
 }

@@ -182,7 +182,7 @@ impl Stranger {
 
     pub fn offer(&self) -> Offer {
         Offer {
-            version: 1,
+            version: 2,
             wanted: self.tcp.victim.qp_num,
             qp_num: peer::NUMBER,
             ack_stag: peer::ACK_STAG,
@@ -247,132 +247,6 @@ impl Dialled {
 
 /// Accepts a victim's connection and request in the name of a queue pair, for a number that differs
 /// from the victim's by `beside`. Returns the connection, the victim, and whether there are CRCs.
-pub fn answer(&self) -> Option<Packet> {
-        loop {
-            let packet = self.receive()?;
-            if packet.bytes != [BELL] {
-                return Some(packet);
-            }
-        }
-    }
-
-    /// Whether the victim hangs up.
-    pub fn is_closed(&self) -> bool {
-        self.answer().is_none()
-    }
-
-    fn is_readable(&self, patience: Duration) -> bool {
-        let patience = Timespec::try_from(patience).expect("a short time");
-        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        poll(&mut fds, Some(&patience)).expect("no signal") != 0
-    }
-}
-
-/// An offer as it should be, to be spoilt.
-#[derive(Clone, Debug)]
-pub struct Offer {
-    pub version: u8,
-    pub wanted: u32,
-    pub qp_num: u32,
-    pub ack_stag: u32,
-    pub process: ProcessId,
-    pub probe: u64,
-}
-
-impl Offer {
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![OFFER, self.version];
-        for word in [self.wanted, self.qp_num, self.ack_stag] {
-            bytes.extend_from_slice(&word.to_ne_bytes());
-        }
-        bytes.extend_from_slice(&self.process);
-        bytes.extend_from_slice(&self.probe.to_ne_bytes());
-        bytes
-    }
-}
-
-/// A peer whose name stands in its memory, where the victim may look for it.
-#[derive(Debug)]
-pub struct Stranger {
-    pub process: Box<ProcessId>,
-    pub tcp: Peer,
-}
-
-impl Stranger {
-    /// Connects to a victim over TCP and says nothing yet.
-    pub fn dial(victim: &Endpoint) -> Self {
-        let process = Box::new(random_process());
-        let tcp = Peer::dial_as(*process, victim, false);
-        Self { process, tcp }
-    }
-
-    pub fn offer(&self) -> Offer {
-        Offer {
-            version: 1,
-            wanted: self.tcp.victim.qp_num,
-            qp_num: peer::NUMBER,
-            ack_stag: peer::ACK_STAG,
-            process: *self.process,
-            probe: self.process.as_ptr() as u64,
-        }
-    }
-
-    /// Offers to share memory and has it accepted.
-    pub fn share(self) -> Local {
-        let (memory, fd) = SharedMemory::create(SEGMENT_LEN).expect("memory");
-        let presence = OwnPresence::new().expect("a page");
-        let session = Session::dial(&self.tcp.victim.process);
-        session.send(&self.offer().bytes(), &[fd.as_fd(), presence.fd()]);
-        let accept = session.answer().expect("an answer");
-        assert_eq!((accept.bytes[0], accept.bytes.len(), accept.fds.len()), (ACCEPT, 9, 1));
-        Local::new(self, memory, session, true)
-    }
-}
-
-/// A queue pair of a victim that is to dial, and its peer with the offer that came.
-pub struct Dialled {
-    pub tcp: Peer,
-    pub process: Box<ProcessId>,
-    pub session: Session,
-    pub offer: Packet,
-}
-
-impl Dialled {
-    /// Has a fresh queue pair of `host` dial a peer whose number is higher than its own.
-    pub fn by(host: &Host, end: &Endpoint) -> Self {
-        let process = Box::new(random_process());
-        let unix = socket();
-        bind(&unix, &address_of(&process)).expect("a free name");
-        listen(&unix, 4).expect("a bound socket");
-        let (listener, number) = listener_above(end.qp.number());
-        end.qp.modify(&init_attr(), init_mask()).expect("INIT");
-        to_rts(&end.qp, peer::gid(), number);
-        let (stream, victim, crc) = answer(&listener, number, *process, 0);
-        let session = Session(accept(&unix).expect("the victim knocks"));
-        let offer = session.receive().expect("an offer");
-        assert_eq!((offer.bytes[0], offer.fds.len()), (OFFER, 2), "{:?}", host.pd);
-        let tcp = Peer::dialled(stream, victim, crc);
-        Self { tcp, process, session, offer }
-    }
-
-    /// Accepts the offer.
-    pub fn share(self) -> Local {
-        let memory = SharedMemory::open(self.offer.fds[0].as_fd(), SEGMENT_LEN, true);
-        let presence = OwnPresence::new().expect("a page");
-        self.session.send(&self.acceptance(), &[presence.fd()]);
-        let Self { tcp, process, session, .. } = self;
-        Local::new(Stranger { process, tcp }, memory.expect("a segment"), session, false)
-    }
-
-    pub fn acceptance(&self) -> Vec<u8> {
-        let mut accept = vec![ACCEPT];
-        accept.extend_from_slice(&(self.process.as_ptr() as u64).to_ne_bytes());
-        accept
-    }
-}
-
-/// Accepts a victim's connection and its request in the name of a queue pair, for one whose number is
-/// that of the victim and `beside`. Returns the connection, who the victim is, and whether with CRC.
 pub fn answer(
     listener: &TcpListener,
     number: u32,

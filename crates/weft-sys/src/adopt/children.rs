@@ -1,0 +1,188 @@
+//! A forked child must not share memory with its parent: it gets a copy of its own, as of other
+//! memory. The parent makes the copies before the fork, so that neither it nor its peers can change
+//! them, and drops them afterwards; the child moves them into place.
+//!
+//! # Safety
+//! The table is guarded by a lock that is held across a fork, by the thread that forks: the child
+//! has it, too. Mappings are replaced only where the kernel has said, under the lock, that they are
+//! segments.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, Weak};
+
+use rustix::io::Errno;
+
+use super::replica::Replica;
+use super::{Piece, Place, map, pieces};
+use crate::shared::SharedMemory;
+
+/// A segment of this process.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) inode: u64,
+    /// Open as long as the entry is in the table.
+    pub(super) fd: RawFd,
+    /// Our mapping.
+    pub(super) pages: Weak<SharedMemory>,
+}
+
+/// What a child does about a piece.
+#[derive(Debug)]
+enum Repair {
+    Put(Replica),
+    /// There was no memory for a copy: a private view of the segment, which shows what the parent
+    /// writes to pages that the child has not written to.
+    View(Piece, RawFd),
+    /// It cannot go on.
+    Fail,
+}
+
+#[derive(Debug)]
+struct State {
+    entries: Vec<Entry>,
+    /// Whether there may be pieces of segments that are not in the table any more.
+    may_have_orphans: bool,
+    /// Between the two ends of a fork.
+    repairs: Vec<Repair>,
+}
+
+static LOCKED: AtomicBool = AtomicBool::new(false);
+static STATE: Shared = Shared(UnsafeCell::new(State {
+    entries: Vec::new(),
+    may_have_orphans: false,
+    repairs: Vec::new(),
+}));
+
+struct Shared(UnsafeCell<State>);
+
+// SAFETY: reached through a `Table` only, of which there is one at a time.
+unsafe impl Sync for Shared {}
+
+/// The table of segments, locked.
+pub(super) struct Table(());
+
+impl Table {
+    pub(super) fn lock() -> Self {
+        while LOCKED.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Self(())
+    }
+
+    fn state(&mut self) -> &mut State {
+        // SAFETY: only one `Table` exists at a time, for `lock` waits for the last one's drop, and
+        // this one is borrowed exclusively.
+        unsafe { &mut *STATE.0.get() }
+    }
+
+    /// The next [`Table::enter`] allocates nothing.
+    pub(super) fn make_room(&mut self) {
+        self.state().entries.reserve(1);
+    }
+
+    pub(super) fn enter(&mut self, entry: Entry) {
+        self.state().entries.push(entry);
+    }
+
+    pub(super) fn strike(&mut self, inode: u64) {
+        self.state().entries.retain(|entry| entry.inode != inode);
+    }
+
+    pub(super) fn may_have_orphans(&mut self) {
+        self.state().may_have_orphans = true;
+    }
+
+    /// Our mapping of a segment.
+    pub(super) fn pages_of(&mut self, inode: u64) -> Option<Arc<SharedMemory>> {
+        self.state().entries.iter().find(|entry| entry.inode == inode)?.pages.upgrade()
+    }
+
+    /// Copies what a child must not share.
+    fn prepare(&mut self) {
+        let state = self.state();
+        if state.entries.is_empty() && !state.may_have_orphans {
+            return;
+        }
+        // Ours are not the program's: what a child does with them is as right as in the parent.
+        let own = |at| {
+            let mapped = |entry: &Entry| entry.pages.upgrade().map(|pages| pages.addr());
+            state.entries.iter().any(|entry| mapped(entry) == Some(at))
+        };
+        state.repairs = match pieces(|entry| !own(entry.range.start)) {
+            Ok(pieces) => pieces.iter().map(|piece| repair(&state.entries, piece)).collect(),
+            Err(_) => vec![Repair::Fail],
+        };
+    }
+
+    /// Makes the child's memory its own.
+    fn repair(&mut self) -> Result<(), Errno> {
+        let state = self.state();
+        // The parent's. Nothing of it is freed: another thread may have been at it.
+        std::mem::forget(std::mem::take(&mut state.entries));
+        state.may_have_orphans = false;
+        for repair in state.repairs.drain(..) {
+            match repair {
+                // SAFETY: replaces shared pages by their copy, in a process that has only this
+                // thread.
+                Repair::Put(replica) => unsafe { replica.put()? },
+                Repair::View(piece, fd) => {
+                    let Piece { range, rights, offset, .. } = piece;
+                    let place = Place { at: Some(range.start), len: range.len(), rights };
+                    // SAFETY: replaces shared pages by a private view of the same ones, likewise.
+                    unsafe { map(&place, libc::MAP_PRIVATE, fd, offset)? };
+                }
+                Repair::Fail => return Err(Errno::NOMEM),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn repair(entries: &[Entry], piece: &Piece) -> Repair {
+    let segment = entries.iter().find(|entry| entry.inode == piece.inode).map(|entry| entry.fd);
+    match (Replica::of(piece, segment), segment) {
+        (Ok(replica), _) => Repair::Put(replica),
+        (Err(_), Some(fd)) => Repair::View(piece.clone(), fd),
+        (Err(_), None) => Repair::Fail,
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        LOCKED.store(false, Ordering::Release);
+    }
+}
+
+pub(super) fn watch_forks() {
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        // SAFETY: functions that live for ever. Without memory for them a child shares the pages.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn before_fork() {
+    let mut table = Table::lock();
+    table.prepare();
+    std::mem::forget(table);
+}
+
+extern "C" fn in_parent() {
+    // Locked by `before_fork`, in the same thread.
+    let mut table = Table(());
+    table.state().repairs.clear();
+}
+
+extern "C" fn in_child() {
+    // As in the parent, of which this thread is a copy.
+    let mut table = Table(());
+    if table.repair().is_err() {
+        const WHY: &[u8] = b"weft: no memory for a forked process's copy of registered memory\n";
+        // SAFETY: bytes that live for ever.
+        unsafe { libc::write(libc::STDERR_FILENO, WHY.as_ptr().cast(), WHY.len()) };
+        std::process::abort();
+    }
+}

@@ -1,0 +1,119 @@
+//! A private copy of a piece of a segment, to be put in the piece's place.
+//!
+//! # Safety
+//! A replica owns its mapping until it has been put somewhere.
+#![allow(unsafe_code)]
+
+use std::os::fd::{BorrowedFd, RawFd};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::{Piece, Place, READ_WRITE, last_error, map};
+
+/// The copy, and where it belongs.
+#[derive(Debug)]
+pub(super) struct Replica {
+    piece: Piece,
+    copy: usize,
+}
+
+impl Replica {
+    /// Copies a piece: from its segment if that is known, else from the program's own mapping.
+    ///
+    /// # Errors
+    /// `ENOMEM`; `EFAULT` if the program cannot read it.
+    pub(super) fn of(piece: &Piece, segment: Option<RawFd>) -> Result<Self, Errno> {
+        let len = piece.range.len();
+        let place = Place { at: None, len, rights: READ_WRITE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let copy = unsafe { map(&place, flags, -1, 0)? } as usize;
+        let replica = Self { piece: piece.clone(), copy };
+        match segment {
+            Some(fd) => replica.fill(fd)?,
+            None if piece.rights & libc::PROT_READ != 0 => {
+                // SAFETY: the piece is mapped and readable, as the kernel has just said, and the
+                // copy is as long and distinct.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        piece.range.start as *const u8,
+                        copy as *mut u8,
+                        len,
+                    );
+                }
+            }
+            None => return Err(Errno::FAULT),
+        }
+        if piece.rights != READ_WRITE {
+            // SAFETY: the copy's own pages, which nobody uses yet.
+            let done = unsafe { libc::mprotect(copy as *mut libc::c_void, len, piece.rights) };
+            if done < 0 {
+                return Err(last_error());
+            }
+        }
+        Ok(replica)
+    }
+
+    /// Reads what the segment holds; the rest is zero on both sides.
+    fn fill(&self, fd: RawFd) -> Result<(), Errno> {
+        // SAFETY: the caller's descriptor, which stays open during the call.
+        let file = unsafe { BorrowedFd::borrow_raw(fd) };
+        let (start, end) = (self.piece.offset, self.piece.offset + self.piece.range.len() as u64);
+        let mut at = start;
+        while at < end {
+            let data = match seek(file, SeekFrom::Data(at)) {
+                Err(Errno::NXIO) => return Ok(()),
+                found => found?.min(end),
+            };
+            at = seek(file, SeekFrom::Hole(data))?.min(end);
+            self.read(fd, data, at)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, fd: RawFd, mut from: u64, to: u64) -> Result<(), Errno> {
+        while from < to {
+            let offset = usize::try_from(from - self.piece.offset).map_err(|_| Errno::OVERFLOW)?;
+            let len = usize::try_from(to - from).map_err(|_| Errno::OVERFLOW)?;
+            let at = (self.copy + offset) as *mut libc::c_void;
+            let file_offset = libc::off_t::try_from(from).map_err(|_| Errno::OVERFLOW)?;
+            // SAFETY: `offset + len` is at most the length of the copy, which nobody else uses.
+            let read = unsafe { libc::pread(fd, at, len, file_offset) };
+            match u64::try_from(read) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => from += read,
+                Err(_) => return Err(last_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the copy in its place.
+    ///
+    /// # Errors
+    /// What `mremap(2)` reports.
+    ///
+    /// # Safety
+    /// What is there is the caller's to replace by this copy.
+    pub(super) unsafe fn put(self) -> Result<(), Errno> {
+        let len = self.piece.range.len();
+        let (old, new) = (self.copy as *mut libc::c_void, self.piece.range.start);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: moves a mapping of ours to a place that is the caller's to give.
+        let moved = unsafe { libc::mremap(old, len, len, flags, new as *mut libc::c_void) };
+        if moved == libc::MAP_FAILED {
+            return Err(last_error());
+        }
+        // It is the program's now.
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of ours that has been put nowhere.
+        unsafe { libc::munmap(self.copy as *mut libc::c_void, self.piece.range.len()) };
+    }
+}

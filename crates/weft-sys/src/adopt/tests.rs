@@ -1,0 +1,310 @@
+use super::*;
+
+/// In a child, which has one thread only, whatever the test runner does.
+fn in_child(body: impl FnOnce() -> bool) {
+    // SAFETY: the child runs `body`, which uses files, memory and the allocator (glibc's own
+    // handlers keep it usable), and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // A panic must not let the child go on as another test runner.
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(false);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    assert_eq!(status_of(child), 0, "the child found all as it should be");
+}
+
+fn status_of(child: libc::pid_t) -> libc::c_int {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place, `child` is our child.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
+}
+
+fn mapped(at: Option<usize>, count: usize, flags: libc::c_int) -> Region {
+    let place = Place { at, len: count * PAGE, rights: READ_WRITE };
+    // SAFETY: a fresh mapping, or the test's own memory.
+    let addr = unsafe { map(&place, flags | libc::MAP_ANONYMOUS, -1, 0) }.expect("memory");
+    // SAFETY: mapped above; tests that unmap it know.
+    unsafe { Region::new(addr as usize, count * PAGE) }.expect("no wrap")
+}
+
+fn pages(count: usize) -> Region {
+    mapped(None, count, libc::MAP_PRIVATE)
+}
+
+fn unmap(region: &Region) {
+    // SAFETY: the test's own mapping, of which nothing is used any more.
+    let done = unsafe { libc::munmap(region.addr() as *mut libc::c_void, region.len()) };
+    assert_eq!(done, 0, "{:?}", last_error());
+}
+
+fn moved(region: &Region, count: usize) -> Region {
+    let len = count * PAGE;
+    let old = region.addr() as *mut libc::c_void;
+    // SAFETY: the test's own mapping, which it uses at the new place only.
+    let new = unsafe { libc::mremap(old, region.len(), len, libc::MREMAP_MAYMOVE) };
+    assert_ne!(new, libc::MAP_FAILED, "{:?}", last_error());
+    // SAFETY: mapped by the call.
+    unsafe { Region::new(new as usize, len) }.expect("no wrap")
+}
+
+fn adopt(region: &Region) -> Result<Arc<Adopted>, Errno> {
+    Adopted::adopt(&adoptable(region).ok_or(Errno::INVAL)?, true)
+}
+
+fn bytes(region: &Region) -> Vec<u8> {
+    let mut out = Vec::new();
+    region.copy_out(&mut out);
+    out
+}
+
+fn part(region: &Region, page: usize, count: usize) -> Region {
+    region.part(page * PAGE, count * PAGE).expect("inside")
+}
+
+/// Our mapping of all of a segment.
+fn own(adopted: &Adopted) -> Region {
+    // SAFETY: mapped as long as `adopted` lives, which the tests see to.
+    unsafe { Region::new(adopted.pages.addr(), adopted.len()) }.expect("no wrap")
+}
+
+fn is_private(region: &Region) -> bool {
+    adoptable(region).is_some()
+}
+
+#[test]
+fn contents_survive_both_ways_and_are_shared_between() {
+    in_child(|| {
+        let region = pages(5);
+        let inner = region.part(100, 3 * PAGE).expect("inside");
+        inner.copy_in(&vec![7; inner.len()]);
+        let before = bytes(&region);
+        let adopted = adopt(&inner).expect("plain memory");
+        assert!(bytes(&region) == before && adopted.len() == 2 * PAGE);
+        let theirs = SharedMemory::open_beginning(adopted.fd().as_fd(), adopted.len(), true);
+        let theirs = theirs.expect("sealed");
+        theirs.copy_in(10, b"peer");
+        assert_eq!(bytes(&region)[PAGE + 10..PAGE + 14], *b"peer");
+        assert_eq!(bytes(&own(&adopted))[10..14], *b"peer");
+        let uses_it = |range: &Range<usize>| range.contains(&part(&region, 2, 1).addr());
+        assert_eq!(adopted.restore(uses_it), Err(Errno::BUSY));
+        adopted.restore(|_| false).expect("one thread");
+        theirs.copy_in(10, b"late");
+        assert!(is_private(&part(&region, 1, 2)));
+        bytes(&region)[PAGE + 10..PAGE + 14] == *b"peer"
+    });
+}
+
+#[test]
+fn a_child_has_its_own_as_it_was_at_the_fork() {
+    in_child(|| {
+        let region = pages(3);
+        region.copy_in(b"parent");
+        let adopted = adopt(&region).expect("plain memory");
+        // A page that cannot be written to, and one that cannot even be read.
+        for (page, rights) in [(1, libc::PROT_READ), (2, libc::PROT_NONE)] {
+            let addr = part(&region, page, 1).addr() as *mut libc::c_void;
+            part(&region, page, 1).copy_in(b"kept");
+            // SAFETY: the test's own memory.
+            unsafe { libc::mprotect(addr, PAGE, rights) };
+        }
+        let (mut told, mut tell) = std::io::pipe().expect("a pipe");
+        // SAFETY: the child uses its memory and a pipe, and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            use std::io::Read as _;
+            let is_told = told.read_exact(&mut [0]).is_ok();
+            let inherited = is_told && bytes(&part(&region, 0, 1))[..6] == *b"parent";
+            region.copy_in(b"child!");
+            let read = bytes(&part(&region, 1, 1))[..4] == *b"kept";
+            let addr = part(&region, 2, 1).addr() as *mut libc::c_void;
+            // SAFETY: the test's own memory.
+            unsafe { libc::mprotect(addr, PAGE, libc::PROT_READ) };
+            let hidden = bytes(&part(&region, 2, 1))[..4] == *b"kept";
+            let private = is_private(&part(&region, 0, 1));
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!(inherited && read && hidden && private))) };
+        }
+        region.copy_in(b"later!");
+        std::io::Write::write_all(&mut tell, b".").expect("room");
+        let good = status_of(child) == 0;
+        drop(adopted);
+        good && bytes(&part(&region, 0, 1))[..6] == *b"later!"
+    });
+}
+
+#[test]
+fn what_is_not_plain_is_left_alone() {
+    in_child(|| {
+        let shared = adopt(&mapped(None, 1, libc::MAP_SHARED));
+        let no_page = adopt(&pages(1).part(1, PAGE - 1).expect("inside"));
+        let region = pages(2);
+        unmap(&part(&region, 1, 1));
+        let gap = adopt(&region);
+        let region = pages(1);
+        let first = adopt(&region);
+        let again = adopt(&region);
+        let local = [0_u8; 4 * PAGE];
+        // SAFETY: on the stack, until the end of this closure.
+        let stack = unsafe { Region::new(local.as_ptr() as usize, local.len()) };
+        let stack = adopt(&stack.expect("no wrap"));
+        [shared, no_page, gap, again, stack].iter().all(Result::is_err) && first.is_ok()
+    });
+}
+
+/// What the program maps where a segment was is not the segment, nor is it touched.
+#[test]
+fn memory_may_change_hands() {
+    in_child(|| {
+        let region = pages(3);
+        region.copy_in(b"old");
+        let adopted = adopt(&region).expect("plain memory");
+        let all = [Arc::clone(&adopted)];
+        assert_eq!(views(&all, &region).len(), 1);
+        unmap(&region);
+        assert!(views(&all, &region).is_empty());
+        mapped(Some(region.addr()), 3, libc::MAP_PRIVATE);
+        assert!(views(&all, &region).is_empty());
+        region.copy_in(b"new");
+        own(&adopted).copy_in(b"OLD");
+        let second = adopt(&region).expect("plain memory again");
+        let both = [Arc::clone(&adopted), Arc::clone(&second)];
+        let [view] = &views(&both, &region)[..] else { return false };
+        assert!(Arc::ptr_eq(&view.adopted, &second) && second.is_whole(&view.own));
+        adopted.restore(|_| false).expect("nothing to do");
+        assert_eq!(views(&both, &region).len(), 1, "the second is as it was");
+        second.restore(|_| false).expect("one thread");
+        bytes(&region)[..3] == *b"new" && bytes(&own(&adopted))[..3] == *b"OLD"
+    });
+}
+
+#[test]
+fn memory_is_found_where_the_program_moved_it() {
+    in_child(|| {
+        let region = pages(4);
+        part(&region, 2, 1).copy_in(b"third");
+        let adopted = adopt(&region).expect("plain memory");
+        let all = [Arc::clone(&adopted)];
+        // Something else in the middle, and the rest elsewhere.
+        mapped(Some(part(&region, 1, 1).addr()), 1, libc::MAP_PRIVATE).copy_in(b"other");
+        let tail = moved(&part(&region, 2, 2), 8);
+        assert_eq!(bytes(&part(&tail, 2, 6)), vec![0; 6 * PAGE], "grown memory is empty");
+        let [head] = &views(&all, &region)[..] else { return false };
+        assert_eq!((head.addr, head.own.len()), (region.addr(), PAGE));
+        let inner = tail.part(100, 4 * PAGE).expect("inside");
+        let [view] = &views(&all, &inner)[..] else { return false };
+        assert_eq!((view.addr, view.own.len()), (inner.addr(), 2 * PAGE - 100));
+        assert_eq!(view.own.addr(), own(&adopted).addr() + 2 * PAGE + 100);
+        assert!(!adopted.is_whole(&view.own));
+        part(&tail, 6, 1).copy_in(b"grown");
+        adopted.restore(|_| false).expect("one thread");
+        own(&adopted).copy_in(&vec![9; 4 * PAGE]);
+        assert!(is_private(&tail) && is_private(&part(&region, 0, 2)));
+        bytes(&tail)[..5] == *b"third"
+            && bytes(&part(&tail, 6, 1))[..5] == *b"grown"
+            && bytes(&part(&region, 1, 1))[..5] == *b"other"
+    });
+}
+
+/// `mprotect` splits mappings; the pages are what they were.
+#[test]
+fn split_memory_is_one_view_and_keeps_its_rights() {
+    in_child(|| {
+        let region = pages(3);
+        let adopted = adopt(&region).expect("plain memory");
+        let middle = part(&region, 1, 1).addr() as *mut libc::c_void;
+        // SAFETY: the test's own memory.
+        unsafe { libc::mprotect(middle, PAGE, libc::PROT_READ) };
+        let all = [adopted];
+        let [view] = &views(&all, &region)[..] else { return false };
+        assert!(all[0].is_whole(&view.own));
+        all[0].restore(|_| false).expect("one thread");
+        let mut rights = Vec::new();
+        let range = region.addr()..region.addr() + region.len();
+        let seen = maps::visit(&range, &mut |entry| {
+            rights.push((entry.rights, entry.is_shared));
+            ControlFlow::Continue(())
+        });
+        let kept = [(READ_WRITE, false), (libc::PROT_READ, false), (READ_WRITE, false)];
+        seen.is_ok() && rights == kept
+    });
+}
+
+/// Memory that has been given back is empty, and what was in it belongs to the old registration.
+#[test]
+fn memory_that_is_given_back_is_empty() {
+    in_child(|| {
+        let region = pages(4);
+        region.copy_in(&vec![7; 4 * PAGE]);
+        let adopted = adopt(&region).expect("plain memory");
+        let given = part(&region, 1, 2);
+        // SAFETY: the test's own memory.
+        let done = unsafe {
+            libc::madvise(given.addr() as *mut libc::c_void, PAGE + 1, libc::MADV_DONTNEED)
+        };
+        assert_eq!(done, 0, "{:?}", last_error());
+        assert_eq!(bytes(&given), vec![0; 2 * PAGE]);
+        assert!(is_private(&given));
+        given.copy_in(&vec![8; 2 * PAGE]);
+        assert_eq!(bytes(&own(&adopted)), vec![7; 4 * PAGE], "the old pages");
+        assert_eq!(views(&[Arc::clone(&adopted)], &region).len(), 2);
+        adopted.restore(|_| false).expect("one thread");
+        let edges = [part(&region, 0, 1), part(&region, 3, 1)];
+        bytes(&given) == vec![8; 2 * PAGE]
+            && edges.iter().all(|edge| is_private(edge) && bytes(edge) == vec![7; PAGE])
+    });
+}
+
+#[test]
+fn threads_that_give_memory_back_at_once() {
+    const ROUNDS: usize = 200;
+    in_child(|| {
+        let regions = [pages(8), pages(8)];
+        let adopted = regions.map(|region| adopt(&region).expect("plain memory"));
+        let threads = regions.map(|region| {
+            std::thread::spawn(move || {
+                (0..ROUNDS).all(|round| {
+                    let page = part(&region, round % 8, 1);
+                    page.copy_in(&[7; 64]);
+                    let addr = page.addr() as *mut libc::c_void;
+                    // SAFETY: the test's own memory.
+                    unsafe { libc::madvise(addr, PAGE, libc::MADV_DONTNEED) };
+                    bytes(&page) == vec![0; PAGE]
+                })
+            })
+        });
+        let good = threads.into_iter().all(|thread| thread.join().is_ok_and(|good| good));
+        drop(adopted);
+        good
+    });
+}
+
+#[test]
+fn other_threads_forbid_it() {
+    in_child(|| {
+        let region = pages(1);
+        let adopted = adopt(&region).expect("plain memory");
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || ended.recv());
+        let refused = adopt(&pages(1)).map(drop) == Err(Errno::BUSY);
+        let busy = adopted.restore(|_| false) == Err(Errno::BUSY);
+        unmap(&region);
+        let nothing = adopted.restore(|_| false) == Ok(());
+        drop(end);
+        let _ = other.join();
+        refused && busy && nothing
+    });
+}
+
+/// A process that talks to itself does not map its segments again.
+#[test]
+fn own_segments_are_known() {
+    in_child(|| {
+        let region = pages(1);
+        let adopted = adopt(&region).expect("plain memory");
+        let found = own_pages(adopted.fd().as_fd()).expect("its own");
+        let (_other, fd) = SharedMemory::create(PAGE).expect("memory");
+        found.addr() == own(&adopted).addr() && own_pages(fd.as_fd()).is_none()
+    });
+}
