@@ -8,13 +8,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use weft_sys::Forkable;
 
 use crate::limits::MR_MAX;
 use crate::mr::Mr;
 use crate::mw::Mw;
-use crate::{Errno, Result};
+use crate::{Errno, Result, random};
 
 /// What a key can name.
 #[derive(Clone, Debug)]
@@ -75,9 +74,7 @@ pub(crate) fn insert(make: impl FnOnce(u32) -> Keyed) -> Result<u32> {
         return Err(Errno::NOMEM);
     }
     loop {
-        let mut bytes = [0; 4];
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let key = u32::from_ne_bytes(bytes);
+        let key = u32::from_ne_bytes(random::bytes()?);
         let index = key >> TAG_BITS;
         // Index 0 would allow the key 0, which programs and protocols use for "no key".
         if index != 0 && !table.contains_key(&index) {

@@ -25,6 +25,7 @@ pub mod mw;
 mod numbers;
 pub mod pd;
 pub mod qp;
+mod random;
 pub mod rd;
 pub mod reactor;
 mod rendezvous;

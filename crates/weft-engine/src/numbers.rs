@@ -1,6 +1,7 @@
 //! Queue pair numbers. A number must lead a stranger to the right process: its upper 16 bits are a
 //! TCP port on which this process listens, its lower 8 bits say which of the port's queue pairs. A
-//! queue pair for datagrams has the UDP port of the same number.
+//! queue pair for datagrams has the UDP port of the same number. The lower 8 bits are given out in
+//! a random order, so that who knows one number, or the port, does not know the next.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
@@ -11,7 +12,7 @@ use crate::acceptor::Listener;
 use crate::limits::{OBJECTS_MAX, QPS_PER_PORT};
 use crate::qp::Qp;
 use crate::reactor::Reactor;
-use crate::{Errno, Result, tcp, ud};
+use crate::{Errno, Result, random, tcp, ud};
 
 /// Fresh ports to try until one is free for UDP, too.
 const PORT_ATTEMPTS_MAX: u32 = 8;
@@ -31,7 +32,10 @@ struct Port {
     used: u32,
     /// The UDP port, once a queue pair has needed it.
     datagrams: Option<Arc<ud::Port>>,
-    /// Numbers are given out in turn, so that a number of the past is not soon reused.
+    /// In which order the numbers are given out: in turn, so that a number of the past is not soon
+    /// reused.
+    order: [u8; QPS_PER_PORT as usize],
+    /// In the order.
     next: usize,
 }
 
@@ -43,7 +47,8 @@ impl Port {
         let listener = Listener::new(socket);
         Reactor::get().watch(listener.socket().as_fd(), listener.clone())?;
         let slots = vec![Slot::Free; QPS_PER_PORT as usize];
-        Ok(Self { number, slots, used: 0, datagrams: None, next: 0 })
+        let order = random::order()?;
+        Ok(Self { number, slots, used: 0, datagrams: None, order, next: 0 })
     }
 
     /// The UDP port of this number.
@@ -56,15 +61,16 @@ impl Port {
 
     /// Reserves one of the port's numbers, of which there is a free one.
     fn reserve(&mut self) -> Result<u32> {
-        let count = self.slots.len();
-        let index = (0..count)
+        let count = self.order.len();
+        let (turn, index) = (0..count)
             .map(|step| (self.next + step) % count)
-            .find(|&index| matches!(self.slots[index], Slot::Free))
+            .map(|turn| (turn, self.order[turn]))
+            .find(|&(_, index)| matches!(self.slots[usize::from(index)], Slot::Free))
             .ok_or(Errno::NOMEM)?;
-        self.slots[index] = Slot::Reserved;
+        self.slots[usize::from(index)] = Slot::Reserved;
         self.used += 1;
-        self.next = (index + 1) % count;
-        Ok(u32::from(self.number) << 8 | u32::try_from(index).map_err(|_| Errno::NOMEM)?)
+        self.next = (turn + 1) % count;
+        Ok(u32::from(self.number) << 8 | u32::from(index))
     }
 }
 

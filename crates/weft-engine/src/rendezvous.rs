@@ -15,7 +15,7 @@ use weft_sys::{Forkable, Lock};
 use weft_wire::mpa::negotiate::{Initiator, InitiatorOutcome, Negotiated, Params, RtrKinds};
 
 use crate::device::{self, Gid, address_of};
-use crate::hello;
+use crate::hello::{self, Identity};
 use crate::limits::READ_DEPTH_MAX;
 use crate::log::{self, Level};
 use crate::qp::{Connection, Qp, pending};
@@ -249,11 +249,13 @@ impl Dial {
                     let InitiatorOutcome::Accepted(negotiated) = outcome else {
                         return Err(Errno::CONNREFUSED);
                     };
+                    let identity = self.identity_in(&negotiated)?;
                     Reactor::get().unwatch(socket.as_fd(), *token);
                     let socket = Arc::clone(socket);
                     *stage = Stage::Over;
                     drop(stage);
-                    return self.succeed(socket, negotiated, bytes.split_off(taken));
+                    let early = bytes.split_off(taken);
+                    return self.succeed(socket, negotiated, identity, early);
                 }
             }
         }
@@ -270,12 +272,24 @@ impl Dial {
         Ok(initiator)
     }
 
-    fn succeed(&self, socket: Arc<OwnedFd>, negotiated: Negotiated, early: Vec<u8>) -> Result<()> {
-        self.finish();
+    /// Who has answered. The port may have gone to somebody else since the program was told of the
+    /// number; only an answer of the wanted queue pair to ours is believed.
+    fn identity_in(&self, negotiated: &Negotiated) -> Result<Identity> {
         let (_, hello) = hello::split(&negotiated.peer_private_data);
-        let (Some(qp), Some(hello)) = (self.qp.upgrade(), hello) else {
-            return Err(Errno::PROTO);
-        };
+        let hello = hello.ok_or(Errno::PROTO)?;
+        let is_wanted = hello.identity.qp_num == self.wanted && hello.wanted_qp == self.number;
+        if is_wanted { Ok(hello.identity) } else { Err(Errno::PROTO) }
+    }
+
+    fn succeed(
+        &self,
+        socket: Arc<OwnedFd>,
+        negotiated: Negotiated,
+        identity: Identity,
+        early: Vec<u8>,
+    ) -> Result<()> {
+        self.finish();
+        let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
         let Ok(socket) = Arc::try_unwrap(socket) else { return Err(Errno::BUSY) };
         qp.attach(Connection {
             local: tcp::local_address(&socket).ok(),
@@ -284,7 +298,7 @@ impl Dial {
             read_from: None,
             initiator: true,
             negotiated,
-            peer_identity: Some(hello.identity),
+            peer_identity: Some(identity),
             early,
         })
     }

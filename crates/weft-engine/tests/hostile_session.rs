@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,13 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use common::local::{
     ASK, BELL, DENY, Dialled, GRANT, INLINE, Local, OFFER, SEGMENT_LEN, SLOTS, Session, Stranger,
-    random_process,
+    answer, listener_above, random_process,
 };
+use common::peer::{self, Peer};
 use common::victim::{Victim, alone, ignored};
-use common::{Memory, init_attr, poll_one, poll_some, send, signalled, to_state};
+use common::{
+    Memory, init_attr, init_mask, poll_one, poll_some, send, signalled, to_rts, to_state,
+};
 use weft_engine::access::Access;
 use weft_engine::mw::{Mw, WindowType};
 use weft_engine::qp::{AttrMask, QpAttr, QpState};
@@ -533,4 +537,27 @@ fn settled() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("a list").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("a list");
     (descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count())
+}
+
+/// Who listens where a peer was does not speak for it without its number and the victim's.
+#[test]
+fn an_answer_of_another_queue_pair_is_not_believed() {
+    let _alone = alone();
+    let victim = Victim::idle();
+    let (listener, number) = listener_above(victim.end.qp.number());
+    victim.end.qp.modify(&init_attr(), init_mask()).expect("INIT");
+    to_rts(&victim.end.qp, peer::gid(), number);
+    victim.end.post(&send(3, Data::Inline(&[b"12345678"])));
+    for (own, beside) in [(number ^ 1, 0), (number, 1)] {
+        let (mut stream, ..) = answer(&listener, own, [0; 16], beside);
+        let mut rest = Vec::new();
+        // Closed, with nothing sent.
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.is_empty(), "{rest:?}");
+    }
+    let (stream, identity, crc) = answer(&listener, number, [0; 16], 0);
+    let mut peer = Peer::dialled(stream, identity, crc);
+    let sent = std::iter::from_fn(|| peer.receive()).find(|segment| !segment.payload.is_empty());
+    assert_eq!(sent.expect("the message").payload, b"12345678");
+    victim.check_bystanders();
 }

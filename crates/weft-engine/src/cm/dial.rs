@@ -20,7 +20,7 @@ use super::query;
 use super::socket;
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::watched::Watched;
-use crate::{Errno, Result, tcp};
+use crate::{Errno, Result, random, tcp};
 
 /// Room for a reply and for the first FPDUs behind it, in bytes. What does not fit stays in the
 /// socket.
@@ -145,7 +145,7 @@ impl Dial {
         let mut asking = Asking {
             connected: Watched::new(socket, self.owner())?,
             any: None,
-            nonce: fastrand::u64(..),
+            nonce: u64::from_ne_bytes(random::bytes()?),
             asked: 0,
             start,
             give_up: start + if here { ASK_LOCAL_TIMEOUT } else { ASK_TIMEOUT },

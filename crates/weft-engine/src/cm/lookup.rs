@@ -10,7 +10,7 @@ use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 use super::limits::{INQUIRE_EVERY, INQUIRE_EVERY_MAX, REFUSED_TIME, REPLY_TIMEOUT};
 use super::sidr::{LEN, Reply, Request};
 use crate::reactor::{Reactor, Source, TimerId, Token};
-use crate::{Errno, Result};
+use crate::{Errno, Result, random};
 
 /// Who asks.
 pub(super) trait Inquirer: Send + Sync {
@@ -52,7 +52,7 @@ impl Lookup {
     ) -> Result<Arc<Self>> {
         // A connected socket hears of a closed port, and nothing from others.
         rustix::net::connect(&socket, &peer)?;
-        let nonce = fastrand::u64(..);
+        let nonce = u64::from_ne_bytes(random::bytes()?);
         let private_data = private_data.to_vec();
         let message = Request { port: peer.port(), nonce, private_data }.emit();
         let state = State { token: None, timer: None, pause: INQUIRE_EVERY, over: false };

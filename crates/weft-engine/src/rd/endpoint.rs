@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::rand::{GetRandomFlags, getrandom};
 use weft_sys::{NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
 
 use super::limits::{
@@ -20,7 +19,7 @@ use super::request::{Event, PeerAddress, Request};
 use crate::pd::Pd;
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::udp::{self, Outbox};
-use crate::{Errno, Result};
+use crate::{Errno, Result, random};
 
 /// Batches that one pass takes from the socket before others have their turn.
 const BATCHES_MAX: usize = 8;
@@ -90,11 +89,7 @@ impl Endpoint {
         {
             return Err(Errno::INVAL);
         }
-        let mut random = [0; 16];
-        getrandom(&mut random, GetRandomFlags::empty())?;
-        let (first, second) = random.split_at(8);
-        let secret = [first, second]
-            .map(|half| half.iter().fold(0, |value, &byte| value << 8 | u64::from(byte)));
+        let secret = [random::bytes()?, random::bytes()?].map(u64::from_ne_bytes);
         let socket = udp::bind(local.port(), false)?;
         let address = SocketAddr::new(local.ip().to_canonical(), socket.port()?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

@@ -20,7 +20,7 @@ use crate::hello::ProcessId;
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source};
 use crate::strangers::{Gate, SESSIONS};
-use crate::{Errno, Result};
+use crate::{Errno, Result, random};
 
 const BACKLOG: i32 = 1_024;
 
@@ -31,11 +31,16 @@ pub(crate) fn own_id() -> &'static ProcessId {
 }
 
 fn start() -> ProcessId {
-    let mut id = ProcessId::default();
     if choice() == Choice::Forbidden {
-        return id;
+        return ProcessId::default();
     }
-    fastrand::Rng::new().fill(&mut id);
+    let id: ProcessId = match random::bytes() {
+        Ok(id) => id,
+        Err(error) => {
+            log::write(Level::Warn, format_args!("no shared memory: {error}"));
+            return ProcessId::default();
+        }
+    };
     let abstract_name = name_of(&id);
     let started = SocketAddrUnix::new_abstract_name(abstract_name.as_bytes()).and_then(serve);
     if let Err(error) = started {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -221,27 +221,11 @@ impl Dialled {
         let (listener, number) = listener_above(end.qp.number());
         end.qp.modify(&init_attr(), init_mask()).expect("INIT");
         to_rts(&end.qp, peer::gid(), number);
-        let (mut stream, _) = listener.accept().expect("the victim dials");
-        let limits = Limits { private_data_max: hello::TRAILER_LEN };
-        let mut responder = Responder::new(limits);
-        let mut bytes = [0; 1024];
-        let wanted = loop {
-            let count = stream.read(&mut bytes).expect("a request");
-            let (_, request) = responder.input(&bytes[..count]).expect("a request");
-            if let Some(request) = request {
-                break hello::split(&request.private_data).1.expect("a Weft peer");
-            }
-        };
-        let gid = peer::gid();
-        let own = Identity { qp_num: number, ack_stag: peer::ACK_STAG, gid, process: *process };
-        let private_data = hello::append(&[], &own, wanted.identity.qp_num);
-        let accepted = responder.accept(peer::params(false), &private_data);
-        let (reply, negotiated) = accepted.expect("the request is sound");
-        stream.write_all(&reply).expect("the victim reads");
+        let (stream, victim, crc) = answer(&listener, number, *process, 0);
         let session = Session(accept(&unix).expect("the victim knocks"));
         let offer = session.receive().expect("an offer");
         assert_eq!((offer.bytes[0], offer.fds.len()), (OFFER, 2), "{:?}", host.pd);
-        let tcp = Peer::dialled(stream, wanted.identity, negotiated.crc);
+        let tcp = Peer::dialled(stream, victim, crc);
         Self { tcp, process, session, offer }
     }
 
@@ -261,8 +245,36 @@ impl Dialled {
     }
 }
 
+/// Accepts a victim's connection and request in the name of a queue pair, for a number that differs
+/// from the victim's by `beside`. Returns the connection, the victim, and whether there are CRCs.
+pub fn answer(
+    listener: &TcpListener,
+    number: u32,
+    process: ProcessId,
+    beside: u32,
+) -> (TcpStream, Identity, bool) {
+    let (mut stream, _) = listener.accept().expect("the victim dials");
+    let limits = Limits { private_data_max: hello::TRAILER_LEN };
+    let mut responder = Responder::new(limits);
+    let mut bytes = [0; 1024];
+    let wanted = loop {
+        let count = stream.read(&mut bytes).expect("a request");
+        let (_, request) = responder.input(&bytes[..count]).expect("a request");
+        if let Some(request) = request {
+            break hello::split(&request.private_data).1.expect("a Weft peer");
+        }
+    };
+    let gid = peer::gid();
+    let own = Identity { qp_num: number, ack_stag: peer::ACK_STAG, gid, process };
+    let private_data = hello::append(&[], &own, wanted.identity.qp_num ^ beside);
+    let accepted = responder.accept(peer::params(false), &private_data);
+    let (reply, negotiated) = accepted.expect("the request is sound");
+    stream.write_all(&reply).expect("the victim reads");
+    (stream, wanted.identity, negotiated.crc)
+}
+
 /// A listener whose port makes a queue pair number above another.
-fn listener_above(number: u32) -> (TcpListener, u32) {
+pub fn listener_above(number: u32) -> (TcpListener, u32) {
     let first = number / 256 + 1;
     (first..65_536)
         .find_map(|port| {
