@@ -30,7 +30,8 @@ use weft_sys::{OwnPresence, SharedMemory};
 #[test]
 fn packets_while_sharing() {
     let _alone = alone();
-    let packets: [(&str, &[u8]); 14] = [
+    let half_of_pages = [&[GRANT], &[0xff; 60][..]].concat();
+    let packets: [(&str, &[u8]); 15] = [
         ("of no bytes", &[]),
         ("of kind 0", &[0]),
         ("of kind 7", &[7]),
@@ -43,6 +44,7 @@ fn packets_while_sharing() {
         ("half a question", &[ASK, 1, 2, 3]),
         ("a grant of nothing", &[GRANT]),
         ("half a grant", &[GRANT, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]),
+        ("half of a grant's pages", &half_of_pages),
         ("a denial of nothing", &[DENY]),
         ("half a denial", &[DENY, 1]),
     ];
@@ -56,7 +58,7 @@ fn packets_while_sharing() {
     }
     ignored(&[
         ("answers that nobody asked for", |_, peer| {
-            peer.session.send(&[&[GRANT], &[0xff; 60][..]].concat(), &[]);
+            peer.session.send(&[&[GRANT], &[0xff; 64][..]].concat(), &[]);
             peer.session.send(&[DENY, 1, 2, 3, 4], &[]);
         }),
         ("bells without end", |_, peer| (0..10_000).for_each(|_| peer.bell())),
