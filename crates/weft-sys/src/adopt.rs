@@ -222,6 +222,9 @@ pub fn adoptable(region: &Region) -> Option<Range<usize>> {
 pub fn views(adopted: &[Arc<Adopted>], region: &Region) -> Vec<View> {
     let range = region.addr()..region.addr() + region.len();
     let mut views: Vec<View> = Vec::new();
+    if adopted.is_empty() {
+        return views;
+    }
     let name = Name::own();
     let seen = maps::visit(&range, &mut |entry| {
         if let Some(view) = view_of(adopted, &name, entry, &range) {
@@ -279,7 +282,7 @@ pub fn own_pages(fd: BorrowedFd<'_>) -> Option<Arc<SharedMemory>> {
 ///
 /// # Errors
 /// `EACCES` when the kernel does not say.
-fn is_alone() -> Result<bool, Errno> {
+pub fn is_alone() -> Result<bool, Errno> {
     let tasks = fs::read_dir("/proc/self/task").map_err(|_| Errno::ACCESS)?;
     Ok(tasks.count() == 1 + quiet_threads())
 }

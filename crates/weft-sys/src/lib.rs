@@ -49,7 +49,7 @@ mod wait;
 mod waits;
 
 #[cfg(not(loom))]
-pub use adopt::{Adopted, View, adoptable, own_pages, views};
+pub use adopt::{Adopted, View, adoptable, is_alone, own_pages, views};
 pub use alarm::{Alarm, Stage, Tag};
 pub use apart::{ApartFd, apart_within, is_apart};
 pub use buffers::Buffers;

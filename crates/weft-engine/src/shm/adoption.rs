@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, Forkable, Lock, Region, View, adoptable, views};
+use weft_sys::{Adopted, Forkable, Lock, Region, View, adoptable, is_alone, views};
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
@@ -142,11 +142,23 @@ impl Ranges {
     /// Gives back what no region has a part of. What cannot be given back now stays shared, and is
     /// found again if it is registered again.
     fn restore_unused(&mut self) {
+        // Among other threads hardly anything can be given back but what the program has unmapped:
+        // one is tried at a time, for that takes a look at all mappings.
+        let mut tries = if is_alone().unwrap_or(false) { usize::MAX } else { 1 };
+        let mut refused = Vec::new();
         let mut adopted = std::mem::take(&mut self.adopted);
         adopted.retain(|adopted| {
-            let is_used = Arc::strong_count(adopted) != 1;
-            is_used || adopted.restore(|pages| self.overlaps(pages)).is_err()
+            if Arc::strong_count(adopted) != 1 || tries == 0 {
+                return true;
+            }
+            tries -= 1;
+            if adopted.restore(|pages| self.overlaps(pages)).is_err() {
+                refused.push(Arc::clone(adopted));
+            }
+            false
         });
+        // The others have their turn first.
+        adopted.append(&mut refused);
         self.adopted = adopted;
     }
 
