@@ -8,6 +8,7 @@
  */
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 	} while (0)
 
 static struct rdma_event_channel *channel;
-static unsigned char data[256];
+static unsigned char data[256], bytes[64];
 
 static struct rdma_conn_param param(int length)
 {
@@ -63,6 +64,8 @@ static void show(const struct rdma_cm_event *event)
 	printf("private data: %d bytes, %s\n", length, state);
 }
 
+static struct ibv_mr *mr;
+
 static void prepare(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
@@ -72,21 +75,53 @@ static void prepare(struct rdma_cm_id *id)
 	};
 
 	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+	CHECK(mr = ibv_reg_mr(id->pd, bytes, sizeof(bytes), IBV_ACCESS_LOCAL_WRITE));
+}
+
+static struct ibv_sge sge(void)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)bytes, .length = sizeof(bytes), .lkey = mr->lkey };
+
+	return sge;
+}
+
+static void wait_for(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+
+	while (ibv_poll_cq(cq, 1, &wc) == 0)
+		sched_yield();
+	CHECK(wc.status == IBV_WC_SUCCESS);
+}
+
+/* The server speaks first. The client knows then that both sides are connected. */
+static void send_message(struct rdma_cm_id *id)
+{
+	struct ibv_sge all = sge();
+	struct ibv_send_wr *bad, wr = { .sg_list = &all, .num_sge = 1, .opcode = IBV_WR_SEND };
+
+	/* Whether it came is the client's to say: it leaves then, perhaps before this completes. */
+	CHECK(ibv_post_send(id->qp, &wr, &bad) == 0);
+}
+
+static void post_receive(struct rdma_cm_id *id)
+{
+	struct ibv_sge all = sge();
+	struct ibv_recv_wr *bad, wr = { .sg_list = &all, .num_sge = 1 };
+
+	CHECK(ibv_post_recv(id->qp, &wr, &bad) == 0);
 }
 
 static void write_to_nowhere(struct rdma_cm_id *id)
 {
-	struct ibv_mr *mr = ibv_reg_mr(id->pd, data, sizeof(data), IBV_ACCESS_LOCAL_WRITE);
-	struct ibv_sge sge = { .addr = (uintptr_t)data, .length = sizeof(data) };
+	struct ibv_sge all = sge();
 	struct ibv_send_wr *bad, wr = {
-		.sg_list = &sge,
+		.sg_list = &all,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE,
 		.wr.rdma = { .remote_addr = 4096, .rkey = 0x7eadbeef },
 	};
 
-	CHECK(mr);
-	sge.lkey = mr->lkey;
 	CHECK(ibv_post_send(id->qp, &wr, &bad) == 0);
 }
 
@@ -111,6 +146,7 @@ static int serve(int port, int length, const char *mode)
 	prepare(id);
 	CHECK(rdma_accept(id, &answer) == 0);
 	CHECK(rdma_ack_cm_event(expect(RDMA_CM_EVENT_ESTABLISHED)) == 0);
+	send_message(id);
 	CHECK(rdma_ack_cm_event(expect(RDMA_CM_EVENT_DISCONNECTED)) == 0);
 	return rdma_disconnect(id) ? 1 : 0;
 }
@@ -129,12 +165,14 @@ static int ask(const char *host, const char *port, int length, const char *mode)
 	CHECK(rdma_resolve_route(id, 2000) == 0);
 	CHECK(rdma_ack_cm_event(expect(RDMA_CM_EVENT_ROUTE_RESOLVED)) == 0);
 	prepare(id);
+	post_receive(id);
 	CHECK(rdma_connect(id, &request) == 0);
 	event = next();
 	show(event);
 	if (event->event != RDMA_CM_EVENT_ESTABLISHED)
 		return 0;
 	CHECK(rdma_ack_cm_event(event) == 0);
+	wait_for(id->recv_cq);
 	if (strcmp(mode, "badkey") == 0)
 		write_to_nowhere(id);
 	else

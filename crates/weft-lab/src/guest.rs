@@ -153,13 +153,13 @@ impl Guest {
         fs::read_to_string(&self.console).unwrap_or_default()
     }
 
-    /// What siw has logged since the machine started.
+    /// What siw has logged since this was last asked, or since the machine started.
     ///
     /// # Errors
     ///
     /// If the guest does not answer.
     pub fn complaints(&self) -> Result<Vec<String>> {
-        let log = self.run("dmesg")?;
+        let log = self.run("dmesg -c")?;
         Ok(log.lines().filter(|line| line.contains("siw:")).map(str::to_owned).collect())
     }
 
@@ -187,7 +187,8 @@ impl Guest {
     /// If that takes too long.
     pub fn serve(&self, command: &str, port: u16) -> Result<Job<'_>> {
         let job = self.start(command)?;
-        let listening = format!("rdma resource show cm_id | grep LISTEN | grep -q ':{port} '");
+        // siw's socket listens a little later than the kernel's rdma_cm says.
+        let listening = format!("netstat -ltn | grep -q ':{port} '");
         let deadline = Instant::now() + COMMAND_TIMEOUT;
         while self.exchange(&listening, COMMAND_TIMEOUT)?.0 != 0 {
             if Instant::now() >= deadline || job.status()?.is_some() {

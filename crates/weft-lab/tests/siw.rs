@@ -1,14 +1,19 @@
 //! Weft and the kernel's soft iWARP (siw), which shares no code with it, in both directions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
+use weft_lab::capture::{self, Capture};
 use weft_lab::endpoint::Port;
 use weft_lab::guest::{self, Guest, Offload};
 use weft_lab::{Finished, Program, Running, note_skip, ports};
 
 const TIMEOUT: Duration = Duration::from_secs(40);
+/// For many programs at once.
+const LONG_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the mixed load goes on, at the least, unless `WEFT_SIW_SECONDS` says otherwise.
+const LOAD_SECONDS: u64 = 5;
 /// perftest's client connects a second time at the moment when its server begins to listen a second
 /// time. Who comes first is chance, between two hosts with siw, too.
 const PERFTEST_TRIES: usize = 4;
@@ -91,34 +96,58 @@ fn ensure_silent(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
+/// Boots a machine for each group of cases, because it keeps the state of siw.
 #[test]
-fn rping_and_ucmatose_both_ways() -> Result<()> {
-    let Some(guest) = boot("rping_and_ucmatose_both_ways")? else { return Ok(()) };
-    for size in [64, 1000, 65_535] {
-        rping(&guest, &format!("-C 20 -S {size}"))?;
-    }
-    ucmatose(&guest, "-c 3 -C 10 -S 3000")?;
-    ensure_silent(&guest)
+fn programs() -> Result<()> {
+    let Some(guest) = boot("programs")? else { return Ok(()) };
+    rping_and_ucmatose_both_ways(&guest)?;
+    perftest_both_ways(&guest)
 }
 
 #[test]
-fn perftest_both_ways() -> Result<()> {
-    let Some(guest) = boot("perftest_both_ways")? else { return Ok(()) };
+fn setups() -> Result<()> {
+    let Some(guest) = boot("setups")? else { return Ok(()) };
+    checksums_are_used_if_either_side_asks(&guest)?;
+    every_ready_to_receive_message_and_none(&guest)
+}
+
+#[test]
+fn ends() -> Result<()> {
+    let Some(guest) = boot("ends")? else { return Ok(()) };
+    private_data_is_the_programs_alone(&guest)?;
+    the_link_goes_down_and_comes_up(&guest)?;
+    either_side_may_die(&guest)?;
+    siw_understands_our_terminate(&guest)
+}
+
+#[test]
+fn load() -> Result<()> {
+    let Some(guest) = boot("load")? else { return Ok(()) };
+    a_mixed_load_is_sound_to_the_last_checksum(&guest)
+}
+
+fn rping_and_ucmatose_both_ways(guest: &Guest) -> Result<()> {
+    for size in [64, 1000, 65_535] {
+        rping(guest, &format!("-C 20 -S {size}"))?;
+    }
+    ucmatose(guest, "-c 3 -C 10 -S 3000")?;
+    ensure_silent(guest)
+}
+
+fn perftest_both_ways(guest: &Guest) -> Result<()> {
     for program in
         ["ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_write_lat", "ib_read_lat"]
     {
         let port = ports::next();
         let server = format!("{program} -R -F -p {port} -n 100 -s 5000");
-        let pair = || both_ways(&guest, &server, |address| format!("{server} {address}"), port);
+        let pair = || both_ways(guest, &server, |address| format!("{server} {address}"), port);
         (1..PERFTEST_TRIES).map(|_| pair()).find(Result::is_ok).unwrap_or_else(pair)?;
     }
-    ensure_silent(&guest)
+    ensure_silent(guest)
 }
 
 /// Who asks for checksums, and whether there are any.
-#[test]
-fn checksums_are_used_if_either_side_asks() -> Result<()> {
-    let Some(guest) = boot("checksums_are_used_if_either_side_asks")? else { return Ok(()) };
+fn checksums_are_used_if_either_side_asks(guest: &Guest) -> Result<()> {
     for (ours, theirs) in [("0", "0"), ("0", "1"), ("1", "0")] {
         guest.set("mpa_crc_required", theirs)?;
         for passive in [true, false] {
@@ -129,7 +158,7 @@ fn checksums_are_used_if_either_side_asks() -> Result<()> {
             let common = format!("-V -C 10 -S 5000 -p {port}");
             let server = format!("rping -s -a 0.0.0.0 {common}");
             let said = if passive {
-                let server = weft(&guest, &server).env("WEFT_CRC", ours).start()?;
+                let server = weft(guest, &server).env("WEFT_CRC", ours).start()?;
                 let server = server.listening(Port::Udp(port))?;
                 let client = format!("rping -c -a {} {common}", guest.host.ipv4);
                 guest.start(&client)?.success(TIMEOUT)?;
@@ -137,21 +166,19 @@ fn checksums_are_used_if_either_side_asks() -> Result<()> {
             } else {
                 let server = guest.serve(&server, port)?;
                 let client = format!("rping -c -a {} {common}", guest.address);
-                let client = weft(&guest, &client).env("WEFT_CRC", ours).run(TIMEOUT)?.success()?;
+                let client = weft(guest, &client).env("WEFT_CRC", ours).run(TIMEOUT)?.success()?;
                 server.success(TIMEOUT)?;
                 client
             };
             said.said(&format!("a foreign iwarp peer, crc {expected}"))?;
         }
     }
-    ensure_silent(&guest)
+    ensure_silent(guest)
 }
 
 /// siw's choices of who may send first, see RFC 6581 section 9.2: a Write, a Read, both, or none of
 /// them, and MPA of RFC 5044, which has none. The server of ucmatose sends first in each.
-#[test]
-fn every_ready_to_receive_message_and_none() -> Result<()> {
-    let Some(guest) = boot("every_ready_to_receive_message_and_none")? else { return Ok(()) };
+fn every_ready_to_receive_message_and_none(guest: &Guest) -> Result<()> {
     let kinds = [
         ("1", "128", "2"),
         ("1", "64", "2"),
@@ -164,10 +191,10 @@ fn every_ready_to_receive_message_and_none() -> Result<()> {
         guest.set("rtr_type", kind)?;
         guest.set("mpa_version", revision)?;
         let setup = || format!("peer to peer {peer_to_peer}, kinds {kind}, revision {revision}");
-        ucmatose(&guest, "-c 2 -C 5 -S 3000").with_context(setup)?;
-        rping(&guest, "-C 10 -S 3000").with_context(setup)?;
+        ucmatose(guest, "-c 2 -C 5 -S 3000").with_context(setup)?;
+        rping(guest, "-C 10 -S 3000").with_context(setup)?;
     }
-    ensure_silent(&guest)
+    ensure_silent(guest)
 }
 
 fn private_data(length: usize) -> String {
@@ -194,26 +221,22 @@ fn iwarp_peer(guest: &Guest, length: usize, mode: &str) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn private_data_is_the_programs_alone() -> Result<()> {
-    let Some(guest) = boot("private_data_is_the_programs_alone")? else { return Ok(()) };
+fn private_data_is_the_programs_alone(guest: &Guest) -> Result<()> {
     for mode in ["accept", "reject"] {
-        for length in [0, 1, 196, 197, SIW_PRIVATE_DATA_MAX] {
-            iwarp_peer(&guest, length, mode).with_context(|| format!("{mode}, {length} bytes"))?;
+        for length in [0, 197, SIW_PRIVATE_DATA_MAX] {
+            iwarp_peer(guest, length, mode).with_context(|| format!("{mode}, {length} bytes"))?;
         }
     }
-    ensure_silent(&guest)
+    ensure_silent(guest)
 }
 
-#[test]
-fn either_side_may_die() -> Result<()> {
-    let Some(guest) = boot("either_side_may_die")? else { return Ok(()) };
+fn either_side_may_die(guest: &Guest) -> Result<()> {
     let port = ports::next();
     let common = format!("-V -v -S 5000 -p {port}");
     let server = format!("rping -s -a 0.0.0.0 {common}");
     let client = |address| format!("rping -c -a {address} {common}");
 
-    let mut weft_server = serve(&guest, &server, port)?;
+    let mut weft_server = serve(guest, &server, port)?;
     let siw_client = guest.start(&client(guest.host.ipv4))?;
     weft_server.printed("server ping data", TIMEOUT)?;
     weft_server.kill()?;
@@ -221,20 +244,18 @@ fn either_side_may_die() -> Result<()> {
     ensure!(said.contains("DISCONNECT"), "status {status}: {said}");
 
     let siw_server = guest.serve(&server, port)?;
-    let mut weft_client = weft(&guest, &client(guest.address)).start()?;
+    let mut weft_client = weft(guest, &client(guest.address)).start()?;
     weft_client.printed("ping data", TIMEOUT)?;
     guest.run("killall -9 rping")?;
     weft_client.wait(TIMEOUT)?.said("DISCONNECT")?;
     siw_server.wait(TIMEOUT)?;
-    ensure_silent(&guest)
+    ensure_silent(guest)
 }
 
-#[test]
-fn the_link_goes_down_and_comes_up() -> Result<()> {
-    let Some(guest) = boot("the_link_goes_down_and_comes_up")? else { return Ok(()) };
+fn the_link_goes_down_and_comes_up(guest: &Guest) -> Result<()> {
     let port = ports::next();
     let common = format!("-V -v -S 5000 -p {port}");
-    let mut server = serve(&guest, &format!("rping -s -a 0.0.0.0 {common}"), port)?;
+    let mut server = serve(guest, &format!("rping -s -a 0.0.0.0 {common}"), port)?;
     let client = guest.start(&format!("rping -c -a {} {common}", guest.host.ipv4))?;
     let pings = |server: &Running| server.output().0.lines().count();
     for _ in 0..2 {
@@ -253,30 +274,78 @@ fn the_link_goes_down_and_comes_up() -> Result<()> {
     ensure!(server.is_running()?, "{}", server.account());
     server.signal(Signal::KILL)?;
     client.wait(TIMEOUT)?;
-    ensure_silent(&guest)
+    ensure_silent(guest)
 }
 
 fn until(mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = std::time::Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition()? {
-        ensure!(std::time::Instant::now() < deadline, "not within {TIMEOUT:?}");
+        ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
 /// A Write to memory that was not granted ends the connection with a Terminate.
-#[test]
-fn siw_understands_our_terminate() -> Result<()> {
-    let Some(guest) = boot("siw_understands_our_terminate")? else { return Ok(()) };
-    guest.run("echo 'module siw +p' >/proc/dynamic_debug/control")?;
+fn siw_understands_our_terminate(guest: &Guest) -> Result<()> {
     let port = ports::next();
-    let mut server = serve(&guest, &format!("iwarp_peer {port} 0 accept"), port)?;
+    let mut server = serve(guest, &format!("iwarp_peer {port} 0 accept"), port)?;
     let client = guest.start(&format!("iwarp_peer {} {port} 0 badkey", guest.host.ipv4))?;
     let ended = client.success(TIMEOUT);
     ended.map_err(|error| error.context(server.account()))?;
     server.wait(TIMEOUT)?.success()?;
-    let log = guest.run("dmesg | grep -i term")?;
-    ensure!(log.contains("layer 1, type 1, code 0"), "{log}");
+    let log = guest.complaints()?;
+    let is_told = |line: &String| line.contains("got TERMINATE. layer 1, type 1, code 0");
+    ensure!(log.iter().any(is_told), "{log:#?}");
     Ok(())
+}
+
+/// Several programs at once, in both directions, for as long as `WEFT_SIW_SECONDS` says. Every frame
+/// of them is captured and looked at.
+fn a_mixed_load_is_sound_to_the_last_checksum(guest: &Guest) -> Result<()> {
+    let seconds = std::env::var("WEFT_SIW_SECONDS").ok().and_then(|text| text.parse().ok());
+    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(LOAD_SECONDS));
+    let mut rounds = 0;
+    while rounds == 0 || Instant::now() < end {
+        let capture = Capture::start(&guest.host, "siw-load", "tcp")?;
+        round_of_load(guest, rounds)?;
+        let file = capture.stop()?;
+        let seen = capture::opcodes(&file).with_context(|| file.display().to_string())?;
+        for opcode in ["0x00", "0x01", "0x02", "0x03"] {
+            ensure!(seen.contains(opcode), "no opcode {opcode} among {seen:?}");
+        }
+        ensure_silent(guest)?;
+        rounds += 1;
+    }
+    Ok(())
+}
+
+/// One round of it: a pair of each kind in each direction, all at once.
+fn round_of_load(guest: &Guest, round: usize) -> Result<()> {
+    // Of odd lengths, so that frames end anywhere in a segment.
+    let size = 1001 + 1237 * (round % 17);
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
+    for options in [format!("-C 60 -S {size}"), format!("-C 60 -S {}", size / 7)] {
+        let port = ports::next();
+        let common = format!("-V {options} -p {port}");
+        ours.push(serve(guest, &format!("rping -s -a 0.0.0.0 {common}"), port)?);
+        theirs.push(guest.start(&format!("rping -c -a {} {common}", guest.host.ipv4))?);
+        let port = ports::next();
+        let common = format!("-V {options} -p {port}");
+        theirs.push(guest.serve(&format!("rping -s -a 0.0.0.0 {common}"), port)?);
+        ours.push(weft(guest, &format!("rping -c -a {} {common}", guest.address)).start()?);
+    }
+    let port = ports::next();
+    let server = format!("ucmatose -p {port} -c 4 -C 50 -S {size}");
+    theirs.push(guest.serve(&server, port)?);
+    ours.push(weft(guest, &format!("{server} -s {}", guest.address)).start()?);
+    let port = ports::next();
+    let server = format!("ucmatose -p {port} -c 4 -C 50 -S {size}");
+    ours.push(serve(guest, &server, port)?);
+    theirs.push(guest.start(&format!("{server} -s {}", guest.host.ipv4))?);
+    for program in ours {
+        program.wait(LONG_TIMEOUT)?.success()?;
+    }
+    theirs.iter().try_for_each(|program| program.success(LONG_TIMEOUT).map(drop))
 }

@@ -107,9 +107,8 @@ impl Asking {
     pub(super) fn again(&mut self, owner: &Arc<dyn Source>) -> TimerId {
         let query = query::query(self.peer.port(), self.nonce);
         // A query that cannot be sent is like one that is lost.
-        if self.asked == 0 {
-            let _ = rustix::net::send(&self.connected, &query, SendFlags::DONTWAIT);
-        } else {
+        let _ = rustix::net::send(&self.connected, &query, SendFlags::DONTWAIT);
+        if self.asked > 0 {
             if self.any.is_none() {
                 self.any = self.any_socket(owner);
             }
