@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
+use rustix::io::ioctl_fionread;
 use weft_stream::datagram::Inbox;
 use weft_stream::{Carrier, Pulse};
-use weft_sys::calls::is_ready;
+use weft_sys::calls::{events_now, is_ready};
 use weft_sys::time_stamp;
 
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
@@ -179,6 +180,26 @@ impl Watch {
     /// The kernel has reported this in a wait: the program is told at the next look.
     pub(super) fn keep_pending(&mut self, events: u32, round: u64) {
         (self.pending, self.pending_in) = (self.pending | events, round);
+    }
+
+    /// What the kernel has now of what the program waits for.
+    pub(super) fn has_now(&self) -> u32 {
+        let fd = borrow(self.fd);
+        if let Kind::Stream(stream) = &*self.socket
+            && let Some(link) = stream.link()
+        {
+            link.hush_if_left(fd); // No wakeup is to be taken for data.
+        }
+        let asked = PollFlags::from_bits_truncate(self.events as u16);
+        u32::from(events_now(fd, asked).bits())
+    }
+
+    /// Whether there is a byte to be read, wherever it is.
+    fn has_bytes(&self, stream: &Stream) -> bool {
+        let fd = borrow(self.fd);
+        let by_kernel = || ioctl_fionread(fd).is_ok_and(|bytes| bytes > 0);
+        let all = |link: Link<'_>| link.all_unread(fd).map_or_else(by_kernel, |bytes| bytes > 0);
+        stream.link().is_some_and(all)
     }
 
     /// What the kernel has reported in an earlier wait than this it reports again, unless it was
@@ -359,7 +380,10 @@ impl Watch {
             news.events |= OUT;
         }
         let comes_behind = |(come, _): (u64, u32)| Some(come) != seen.map(|(come, _)| come);
-        if self.events & EDGE != 0 && asked & !ours & IN != 0 && self.seen.is_some_and(comes_behind)
+        if self.events & EDGE != 0
+            && asked & !ours & IN != 0
+            && self.seen.is_some_and(comes_behind)
+            && self.has_bytes(stream)
         {
             // Bytes in memory behind some that TCP still has: the kernel has told of those alone.
             news.events |= IN | (now & asked & ours);

@@ -191,8 +191,15 @@ impl Watches {
         if is_kernels && (watch.is_woken || watch.registered != Registered::Whole) {
             // It is not what the program asks for that the kernel was asked for: it tells again.
             watch.is_woken = false;
-            watch.register(epoll, Registered::Whole);
-            self.is_told_again = true;
+            if watch.events & ONESHOT == 0 {
+                // In this wait, too, whatever else it tells.
+                let now = watch.has_now();
+                watch.register_known(epoll, Registered::Whole);
+                watch.keep_pending(now, round);
+            } else {
+                watch.register(epoll, Registered::Whole);
+                self.is_told_again = true;
+            }
             self.start_polling(place);
             return None;
         }
