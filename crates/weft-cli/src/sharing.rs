@@ -106,11 +106,14 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Whether the call works at all: a filter refuses it for one's own memory, too.
+/// Whether both ways work at all, the call and the file: a filter, or a kernel without the file,
+/// refuses them for one's own memory, too.
 fn reads_itself() -> bool {
-    let (own, mut found) = ([7_u8], [0]);
-    let pid = rustix::process::getpid();
-    weft_sys::peek_process(pid, own.as_ptr() as u64, &mut found).is_ok() && found == own
+    let (own, mut found) = ([7; 16], [0; 16]);
+    let (pid, at) = (rustix::process::getpid(), own.as_ptr() as u64);
+    weft_sys::ProcessMemory::open(pid, at, &own).is_ok()
+        && weft_sys::peek_process(pid, at, &mut found).is_ok()
+        && found == own
 }
 
 /// Whether the effective capabilities in `/proc/self/status` include `CAP_SYS_PTRACE`.

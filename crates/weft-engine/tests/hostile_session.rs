@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use common::local::{
-    ASK, BELL, DENY, Dialled, GRANT, INLINE, Local, OFFER, SEGMENT_LEN, SLOTS, Session, Stranger,
-    answer, listener_above, random_process,
+    ASK, BELL, DENY, Dialled, GRANT, INLINE, Local, OFFER, Offer, SEGMENT_LEN, SLOTS, Session,
+    Stranger, answer, listener_above, random_process,
 };
 use common::peer::{self, Peer};
 use common::victim::{Victim, alone, ignored};
@@ -170,7 +170,7 @@ fn offers() {
         assert!(session.is_closed(), "{what}");
         victim.check_well_over_tcp(&mut stranger);
     }
-    type Spoil = fn(&Victim, &mut common::local::Offer);
+    type Spoil = fn(&Victim, &mut Offer);
     let spoilt: [(&str, Spoil); 7] = [
         ("another version", |_, offer| offer.version = 1),
         ("for no queue pair", |_, offer| offer.wanted = 0),
@@ -242,6 +242,45 @@ fn a_stranger_that_says_nothing() {
     victim.check_well_over_tcp(&mut stranger);
     assert!(start.elapsed() < Duration::from_secs(4));
     assert!(session.is_closed(), "after a while");
+}
+
+/// An offer for a queue pair without a connection is kept for a while, and not beyond its session.
+#[test]
+fn an_offer_without_a_connection() {
+    let _alone = alone();
+    let victim = Victim::idle();
+    let identity = victim.end.qp.identity();
+    let (_memory, segment) = SharedMemory::create(SEGMENT_LEN).expect("memory");
+    let presence = OwnPresence::new().expect("a page");
+    let process = random_process();
+    let offer = Offer {
+        version: 1,
+        wanted: identity.qp_num,
+        qp_num: peer::NUMBER,
+        ack_stag: peer::ACK_STAG,
+        process,
+        probe: process.as_ptr() as u64,
+    };
+    let knock = || {
+        let session = Session::dial(&identity.process);
+        session.send(&offer.bytes(), &[segment.as_fd(), presence.fd()]);
+        session
+    };
+    let before = settled();
+    let session = knock();
+    let start = Instant::now();
+    let wait_until = |is_so: &dyn Fn() -> bool, what| {
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Its mapping of the segment.
+    wait_until(&|| in_use().1 > before.1, "the offer is kept");
+    drop(session);
+    wait_until(&|| in_use() == before, "nothing is kept of it");
+    assert!(knock().is_closed(), "after a while");
+    victim.check_bystanders();
 }
 
 /// A page of sleepers that lies: the victim rings in vain, or does not ring.
@@ -527,6 +566,10 @@ fn nothing_is_left_behind() {
 fn settled() -> (usize, usize) {
     // Longer than connections linger, and than a stranger is listened to.
     std::thread::sleep(Duration::from_millis(5_500));
+    in_use()
+}
+
+fn in_use() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").expect("a list").count();
     let maps = std::fs::read_to_string("/proc/self/maps").expect("a list");
     (descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count())
