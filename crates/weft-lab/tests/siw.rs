@@ -300,8 +300,8 @@ fn siw_understands_our_terminate(guest: &Guest) -> Result<()> {
     Ok(())
 }
 
-/// Several programs at once, in both directions, for as long as `WEFT_SIW_SECONDS` says. Every frame
-/// of them is captured and looked at.
+/// Several programs at once, in both directions, for as long as `WEFT_SIW_SECONDS` says. Every
+/// frame of them is captured and looked at.
 fn a_mixed_load_is_sound_to_the_last_checksum(guest: &Guest) -> Result<()> {
     let seconds = std::env::var("WEFT_SIW_SECONDS").ok().and_then(|text| text.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(LOAD_SECONDS));
