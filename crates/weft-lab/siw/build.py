@@ -55,7 +55,7 @@ def depends(package, pattern):
         word = line.split()[-1]
         if "Depends:" in line and re.fullmatch(pattern, word):
             return word
-    sys.exit(f"siw: {package} depends on no {pattern}")
+    raise LookupError(f"{package} depends on no {pattern}")
 
 
 def fetch(folder):
@@ -74,7 +74,7 @@ def fetch(folder):
         packages = [image, headers, common, kbuild, source, "busybox-static"]
         get = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", *packages]
         run(*get, cwd=debs)
-    except subprocess.CalledProcessError as error:
+    except (subprocess.CalledProcessError, LookupError) as error:
         print(f"siw: the kernel's packages cannot be fetched: {error}", file=sys.stderr)
         sys.exit(CANNOT_FETCH)
     for deb in debs.iterdir():
@@ -95,7 +95,7 @@ def edit(path, *changes):
 
 
 def compile_module(folder, release):
-    """siw.ko, with parameters, and with one race of its own closed."""
+    """siw.ko, with parameters, and without two defects of its own."""
     root = folder / "root"
     archive = next((root / "usr/src").glob("linux-source-*.tar.xz"))
     siw = folder / "siw"
@@ -132,6 +132,17 @@ def compile_module(folder, release):
             "IW_CM_EVENT_ESTABLISHED, 0);\n\t\tif (rv)\n\t\t\tgoto error;\n",
             "IW_CM_EVENT_ESTABLISHED, 0);\n\t\tif (rv)\n\t\t\tgoto error;\n"
             "\t\tlook_at_what_came(cep);\n",
+            1,
+        ),
+    )
+    # Where TCP cuts the padding and the CRC behind a frame, siw puts the second part over the first
+    # and takes the frame for a damaged one.
+    edit(
+        siw / "siw_qp_rx.c",
+        (
+            "\tskb_copy_bits(skb, srx->skb_offset, tbuf, avail);\n",
+            "\tskb_copy_bits(skb, srx->skb_offset,\n"
+            "\t\t      tbuf + srx->pad + MPA_CRC_SIZE - srx->fpdu_part_rem, avail);\n",
             1,
         ),
     )

@@ -36,8 +36,8 @@ const TUN: &str = "/dev/net/tun";
 /// A running machine. Dropping it ends it.
 #[derive(Debug)]
 pub struct Guest {
-    // Before the namespace, which it lives in.
-    machine: Running,
+    // Killed when dropped, before the namespace that it lives in.
+    _machine: Running,
     serial: Mutex<BufReader<UnixStream>>,
     console: PathBuf,
     /// This side of the link, where programs on Weft run.
@@ -99,12 +99,12 @@ impl Guest {
         // The path of a socket must be short.
         let socket = std::env::temp_dir().join(format!("weft-lab-siw-{name}"));
         let console = scratch("siw")?.join(format!("{name}.console"));
-        let machine = machine(&host, address, &socket, &console, offload)?.start()?;
+        let running = machine(&host, address, &socket, &console, offload)?.start()?;
         let serial = connect(&socket)?;
         // The connection stays.
         let _ = fs::remove_file(&socket);
         let serial = Mutex::new(BufReader::new(serial));
-        let guest = Self { machine, serial, console, host, address };
+        let guest = Self { _machine: running, serial, console, host, address };
         guest.command("rdma link show siw0/1 && dmesg -c >/dev/null", BOOT_TIMEOUT)?;
         Ok(guest)
     }
@@ -198,15 +198,6 @@ impl Guest {
         }
         Ok(job)
     }
-
-    /// Whether the machine still runs.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel cannot tell.
-    pub fn is_running(&mut self) -> Result<bool> {
-        self.machine.is_running()
-    }
 }
 
 /// A program in the background of a guest.
@@ -260,22 +251,6 @@ impl Job<'_> {
         let (status, output) = self.wait(timeout)?;
         ensure!(status == 0, "{self}: status {status}: {output}");
         Ok(output)
-    }
-
-    /// Waits until the program has printed `text`.
-    ///
-    /// # Errors
-    ///
-    /// If it ends first or that takes too long.
-    pub fn printed(&self, text: &str, timeout: Duration) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        while !self.output()?.contains(text) {
-            if Instant::now() >= deadline || self.status()?.is_some() {
-                ensure!(self.output()?.contains(text), "{self}: no {text:?}: {}", self.output()?);
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        Ok(())
     }
 }
 
