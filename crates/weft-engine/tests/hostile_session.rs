@@ -254,7 +254,7 @@ fn an_offer_without_a_connection() {
     let presence = OwnPresence::new().expect("a page");
     let process = random_process();
     let offer = Offer {
-        version: 1,
+        version: 2,
         wanted: identity.qp_num,
         qp_num: peer::NUMBER,
         ack_stag: peer::ACK_STAG,
