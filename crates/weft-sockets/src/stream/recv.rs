@@ -142,7 +142,14 @@ impl Stream {
             let is_tcp = end.carrier_in() == Carrier::Tcp;
             let result = match end.try_recv(borrow(fd), rest, how) {
                 // The last that TCP carries: what stands in memory behind it belongs to the call.
-                Ok(received) if is_tcp && received < rest.len() && !keep && end.far().is_some() => {
+                // One on this host has seen to that itself. What TCP has behind it may be urgent.
+                Ok(received)
+                    if end.far().is_some()
+                        && is_tcp
+                        && received < rest.len()
+                        && !keep
+                        && end.unread() > 0 =>
+                {
                     let more = end.try_recv(borrow(fd), rest.after(received), how);
                     self.with_part(received, more)
                 }
