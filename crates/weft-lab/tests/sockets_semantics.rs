@@ -77,7 +77,7 @@ enum Over {
 }
 
 /// What differs over verbs: names of cases, or how they begin.
-const OVER_VERBS: [&str; 15] = [
+const OVER_VERBS: [&str; 16] = [
     // They look at once for what was sent a moment ago, or for the end: it is on its way.
     "end_close",
     "epoll_registered_before_connect",
@@ -87,6 +87,7 @@ const OVER_VERBS: [&str; 15] = [
     "poll_oddly",
     "poll_states",
     "poll_two_connections",
+    "signal_behind_the_first_part",
     "transfer_",
     // A connection between hosts takes memory, which the handler has interrupted the giving of.
     "signal_handler_opens_and_closes",
