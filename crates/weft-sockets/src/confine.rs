@@ -12,7 +12,7 @@ use crate::datagram::Why;
 use crate::handover::Own;
 use crate::reason::Reason;
 use crate::table::{self, Kind};
-use crate::{by_hand, epoll, errno, remote, settings};
+use crate::{by_hand, epoll, errno, remote, settings, shared_files};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
@@ -29,7 +29,7 @@ pub(crate) fn confine_for(why: Reason) {
         epoll::surrender();
         table::within(0, u32::MAX).for_each(surrender);
         remote::stop();
-        settings::leave();
+        shared_files::leave();
     }
     errno::set_raw(before);
 }

@@ -28,8 +28,8 @@ use send::Routes;
 use told::Told;
 pub(crate) use told::Why;
 
-use crate::settings;
-use crate::stream::borrow;
+use crate::descriptor::borrow;
+use crate::{settings, shared_files};
 
 /// What is known of a UDP socket.
 #[derive(Debug)]
@@ -183,7 +183,7 @@ impl Datagram {
     }
 
     fn datagrams(&self) -> Option<&'static Datagrams> {
-        *self.datagrams.get_or_init(settings::datagrams)
+        *self.datagrams.get_or_init(shared_files::datagrams)
     }
 
     /// Its inbox; made when the program first asks for what has come.

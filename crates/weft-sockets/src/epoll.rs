@@ -48,11 +48,11 @@ pub(crate) use self::waiting::Sleep;
 use self::waiting::Waiting;
 pub(crate) use self::wakeup::{read_out, room_came, wakeup_taken as bell_taken};
 use crate::datagram::Why;
+use crate::descriptor::borrow;
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::settings;
-use crate::stream::borrow;
 use crate::table::{self, Held, Kind};
 
 const IN: u32 = libc::EPOLLIN as u32;

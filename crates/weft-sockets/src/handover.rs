@@ -13,10 +13,10 @@ use weft_sys::calls::socket_cookie;
 
 pub(crate) use weft_stream::inheritance::Heir;
 
-use crate::process::is_internet;
-use crate::stream::{self, Stream, borrow};
+use crate::descriptor::{self, borrow, is_internet};
+use crate::stream::Stream;
 use crate::table::{self, Kind};
-use crate::{process, settings};
+use crate::{identity, settings, shared_files};
 
 /// Bytes of a directory's entries that are looked at together.
 const LIST_LEN: usize = 2_048;
@@ -30,7 +30,7 @@ impl Descriptors for Own {
     type Stream = Stream;
 
     fn pid(&self) -> u32 {
-        process::number()
+        identity::number()
     }
 
     fn streams(&self) -> impl Iterator<Item = RawFd> {
@@ -81,7 +81,7 @@ impl Descriptors for Own {
 
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End> {
         let numbers = (weft_sys::network_namespace(borrow(fd)), cookie);
-        End::inherited(settings::registry()?, stream::addresses(fd)?, numbers, self.pid())
+        End::inherited(shared_files::registry()?, descriptor::addresses(fd)?, numbers, self.pid())
     }
 
     fn adopt(&self, fd: RawFd, end: End) {

@@ -32,6 +32,8 @@ mod confine;
 #[cfg(not(test))]
 mod datagram;
 #[cfg(not(test))]
+mod descriptor;
+#[cfg(not(test))]
 mod doze;
 #[cfg(not(test))]
 mod epoll;
@@ -40,9 +42,13 @@ mod errno;
 #[cfg(not(test))]
 mod extended;
 #[cfg(not(test))]
+mod handlers;
+#[cfg(not(test))]
 mod handover;
 #[cfg(not(test))]
 mod hooks;
+#[cfg(not(test))]
+mod identity;
 #[cfg(not(test))]
 mod link;
 #[cfg(not(test))]
@@ -57,6 +63,8 @@ mod reason;
 mod remote;
 #[cfg(not(test))]
 mod settings;
+#[cfg(not(test))]
+mod shared_files;
 #[cfg(not(test))]
 mod stream;
 #[cfg(not(test))]

@@ -15,13 +15,13 @@ use weft_stream::datagram::Inbox;
 use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
+use crate::descriptor::borrow;
 use crate::link::Link;
 use crate::remote::{self, Far};
-use crate::settings;
-use crate::stream::{Stream, borrow};
+use crate::stream::Stream;
 use crate::table::{self, Held, Kind};
 use crate::wait::{self, Wait};
-use crate::{doze, errno};
+use crate::{doze, errno, settings};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;

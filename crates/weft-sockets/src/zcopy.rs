@@ -15,10 +15,11 @@ use weft_stream::{End, Judge, Patience, SourceNumber, Way};
 use weft_sys::calls::{Sharing, futex_wait};
 use weft_sys::{Buffers, SectionLock, Spin};
 
+use crate::descriptor::borrow;
 use crate::settings::{self, ZeroCopy};
-use crate::stream::{Stream, borrow};
+use crate::stream::Stream;
 use crate::wait::{self, Wait};
-use crate::{process, reason};
+use crate::{handlers, identity, reason};
 
 /// Shorter messages are cheaper to copy twice.
 const LEN_MIN: usize = 256 << 10;
@@ -127,7 +128,7 @@ impl Sender {
         if nonblocking && !end.is_peer_waiting() {
             return Ok((0, false));
         }
-        let Some(number) = end.post_source(borrow(fd), buffers, &process::owner()) else {
+        let Some(number) = end.post_source(borrow(fd), buffers, &identity::owner()) else {
             return Ok((0, false));
         };
         let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;
@@ -193,7 +194,7 @@ fn wait_until_over(
             return Ok(());
         }
         let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
-        if slept == Err(Errno::INTR) && !process::handlers_restart() {
+        if slept == Err(Errno::INTR) && !handlers::restart() {
             return Err(Errno::INTR);
         }
     }

@@ -316,7 +316,7 @@ pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
     // SAFETY: likewise.
     let mut copy = (new != 0).then(|| unsafe { (new as *const KernelAction).read_unaligned() });
     let place = old as *mut KernelAction;
-    crate::process::handlers_changed();
+    crate::handlers::changed();
     if signal == libc::SIGSYS {
         let before = PROGRAMS.get();
         if let Some(action) = copy {

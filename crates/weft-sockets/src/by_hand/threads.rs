@@ -17,7 +17,7 @@ use weft_sys::{Handled, raw_system_call};
 
 use super::place::own;
 use super::{State, code, is, landing, signals, stacks, trap};
-use crate::stream::has_time_limit;
+use crate::descriptor::has_time_limit;
 use crate::{errno, wait};
 
 /// `PR_SET_SYSCALL_USER_DISPATCH`.

@@ -12,10 +12,10 @@ use weft_sys::Buffers;
 use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
-use crate::stream::{borrow, is_nonblocking};
+use crate::descriptor::{borrow, is_nonblocking};
 use crate::table::{self, Kind};
 use crate::wait::{self, Wait};
-use crate::{epoll, errno, process};
+use crate::{epoll, errno, handlers};
 
 /// Datagrams in a row from the inbox after which the kernel has its turn.
 const MEMORY_TURNS_MAX: u32 = 64;
@@ -142,7 +142,7 @@ impl Datagram {
         let time = time.map_or(longest, |limit| limit.min(longest));
         match inbox.doze(&time) {
             // Where there is a limit nothing restarts, whatever the handler says.
-            Err(Errno::INTR) if limit.is_some() || !process::handlers_restart() => Err(Errno::INTR),
+            Err(Errno::INTR) if limit.is_some() || !handlers::restart() => Err(Errno::INTR),
             _ => Ok(()),
         }
     }

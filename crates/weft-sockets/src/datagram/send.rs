@@ -17,7 +17,7 @@ use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
 use super::{Datagram, Why, own_address};
-use crate::stream::borrow;
+use crate::descriptor::borrow;
 use crate::{settings, wait};
 
 /// Receivers that a socket's sender remembers.

@@ -17,10 +17,10 @@ use super::foreign::{self, Entry};
 use super::{
     EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches, kernel_control,
 };
+use crate::descriptor::borrow;
 use crate::link::Link;
-use crate::stream::borrow;
 use crate::table::Kind;
-use crate::{errno, process};
+use crate::{errno, identity};
 
 /// An instance with more in it is not looked through.
 const ENTRIES_MAX: usize = 4_096;
@@ -71,7 +71,7 @@ impl Watches {
         let may_know = |it: &&Watch| !it.is_detached && (it.seen.is_some() || it.is_disabled);
         let places: Vec<usize> =
             self.places.iter().flatten().filter(may_know).map(|watch| watch.place).collect();
-        if places.is_empty() || process::is_borrowed() {
+        if places.is_empty() || identity::is_borrowed() {
             return None;
         }
         let entries = foreign::entries(epoll);

@@ -21,7 +21,7 @@ use weft_sys::Tag;
 use super::{IN, Reach, Watch, Watches, kernel_control, wakeup};
 use crate::link::Link;
 use crate::table::Kind;
-use crate::{errno, process, settings};
+use crate::{errno, identity, shared_files};
 
 /// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not
 /// looked at after each of the others.
@@ -140,8 +140,8 @@ impl Watches {
             return None;
         }
         if self.sleep.alarm.is_none() && !self.sleep.has_none {
-            let take = |registry| OwnAlarm::take(registry, process::number());
-            self.sleep.alarm = settings::registry().and_then(take);
+            let take = |registry| OwnAlarm::take(registry, identity::number());
+            self.sleep.alarm = shared_files::registry().and_then(take);
             self.sleep.has_none = self.sleep.alarm.is_none();
         }
         if self.reach == Reach::Own && !self.is_exposed {

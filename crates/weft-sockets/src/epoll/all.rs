@@ -11,7 +11,7 @@ use weft_sys::{SectionGuard, SectionLock};
 
 use super::{Epoll, Reach, Registered, leave, sharing, wakeup};
 use crate::table::{self, Held, Kind};
-use crate::{errno, process, settings};
+use crate::{errno, identity, settings};
 
 /// Every instance that is known.
 static ALL: SectionLock<Vec<Held>> = SectionLock::new(Vec::new());
@@ -19,7 +19,7 @@ static ALL: SectionLock<Vec<Held>> = SectionLock::new(Vec::new());
 /// The program has made an instance, if the call has succeeded. An instance is known from here on,
 /// before anybody can copy it.
 pub(crate) fn created(fd: RawFd) {
-    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return;
     }
     let before = errno::get();

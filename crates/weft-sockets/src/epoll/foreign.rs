@@ -12,8 +12,8 @@ use super::{
     EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something,
     kernel_control, leave, may_hold_something,
 };
+use crate::descriptor::borrow;
 use crate::errno;
-use crate::stream::borrow;
 use crate::table::{self, Held};
 
 /// Room by another name, for which programs do not ask: it is there whenever room is.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, RawFd};
 
 use super::{Watches, leave};
-use crate::stream::borrow;
+use crate::descriptor::borrow;
 
 /// Where our own data begin; the program may have the same, and then ours is another.
 const FIRST_OWN: u64 = 0xA5C3_0000_0000_0000;

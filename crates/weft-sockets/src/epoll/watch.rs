@@ -14,9 +14,10 @@ use weft_sys::time_stamp;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
+use crate::descriptor::borrow;
 use crate::errno;
 use crate::link::Link;
-use crate::stream::{Stream, borrow};
+use crate::stream::Stream;
 use crate::table::{Held, Kind};
 
 /// What there is to report of a socket.

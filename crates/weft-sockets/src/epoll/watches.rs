@@ -18,7 +18,7 @@ use super::{
     EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
     may_hold_something, watch_count,
 };
-use crate::stream::borrow;
+use crate::descriptor::borrow;
 use crate::table::{Held, Kind};
 
 /// Watches up to which all are looked at for what came before that which is reported.

@@ -24,7 +24,8 @@ use weft_sys::calls::socket_timeout;
 
 pub(crate) use calls::{get_option, set_option};
 
-use crate::stream::{Stream, borrow, is_hung_up, is_nonblocking};
+use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::stream::Stream;
 use crate::wait;
 
 /// How long a switch to extended mode waits for the peer, if the program has set no time limit.

@@ -11,7 +11,7 @@ use weft_stream::{End, GrantId, InUse};
 use weft_sys::{Region, SectionLock, SharedMemory};
 
 use super::memory;
-use crate::stream::is_hung_up;
+use crate::descriptor::is_hung_up;
 use crate::wait;
 
 const WORD: usize = size_of::<u64>();

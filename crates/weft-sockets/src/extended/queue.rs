@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use weft_extended::abi::{Completion, Operation, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
 use weft_sys::Buffers;
 
-use crate::stream::{Stream, borrow};
+use crate::descriptor::borrow;
+use crate::stream::Stream;
 
 /// What is posted on a socket and not taken.
 #[derive(Debug, Default)]

@@ -15,12 +15,12 @@ use weft_sys::{apart_within, is_apart};
 
 use super::data::is_nowhere;
 use crate::datagram::Why;
+use crate::descriptor::borrow;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::stream::borrow;
 use crate::table::{self, Kind};
 use crate::ways::{self, stdio};
-use crate::{epoll, errno, process, settings};
+use crate::{epoll, errno, identity, settings};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
@@ -29,7 +29,7 @@ const FIOASYNC: c_ulong = 0x5452;
 
 /// A descriptor is about to be closed.
 pub(super) fn closing(fd: c_int) {
-    if !table::knows(fd) || process::is_borrowed() {
+    if !table::knows(fd) || identity::is_borrowed() {
         return;
     }
     let before = errno::get();
@@ -92,7 +92,7 @@ fn another(held: &table::Held) -> Option<c_int> {
 
 /// `copy` has been made from `fd`.
 fn copied(fd: c_int, copy: c_int) {
-    if copy < 0 || copy == fd || process::is_borrowed() {
+    if copy < 0 || copy == fd || identity::is_borrowed() {
         return;
     }
     match table::find(fd) {
@@ -107,7 +107,7 @@ fn copied(fd: c_int, copy: c_int) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if is_apart(fd) && !process::is_borrowed() {
+    if is_apart(fd) && !identity::is_borrowed() {
         return errno::fail(Errno::BADF); // The program has not opened it.
     }
     closing(fd);
@@ -125,7 +125,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         table::within(first, last).for_each(closing);
     }
     let mut first = first;
-    if flags == 0 && !process::is_borrowed() {
+    if flags == 0 && !identity::is_borrowed() {
         for own in apart_within(first, last) {
             if own > first {
                 let last = own - 1;
@@ -176,7 +176,7 @@ fn is_open(fd: c_int) -> bool {
 /// Whether a copy of `fd` cannot have the number `copy`, which is Weft's: as beside an `open` that
 /// is about to get it.
 fn is_taken(fd: c_int, copy: c_int) -> bool {
-    is_apart(copy) && fd >= 0 && is_open(fd) && !process::is_borrowed()
+    is_apart(copy) && fd >= 0 && is_open(fd) && !identity::is_borrowed()
 }
 
 #[unsafe(no_mangle)]

@@ -21,7 +21,7 @@ use crate::handover::{self, Heir, stays_open};
 use crate::next::next;
 use crate::table::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
-use crate::{epoll, errno, process, settings};
+use crate::{epoll, errno, identity, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libweft-sockets.so";
@@ -130,7 +130,7 @@ pub(crate) type List = *const *const c_char;
 /// # Safety
 /// The list is NULL, or pointers to C strings, of which the last is NULL.
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
-    let heir = if process::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
+    let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // SAFETY: the caller's promise.
     let complete = unsafe { completed(list, heir) };
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());

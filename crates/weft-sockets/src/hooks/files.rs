@@ -16,8 +16,9 @@ use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use super::data::{read, write};
 use super::descriptors::{close, closing};
 use crate::datagram::Why;
+use crate::descriptor::borrow;
 use crate::next::next;
-use crate::stream::{Stream, borrow};
+use crate::stream::Stream;
 use crate::table::{self, Kind};
 use crate::ways::stdio;
 

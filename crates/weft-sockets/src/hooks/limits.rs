@@ -10,7 +10,7 @@ use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
 use super::data::is_nowhere;
 use crate::next::next;
 use crate::ways::process;
-use crate::{by_hand, confine, settings};
+use crate::{by_hand, confine, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
@@ -45,7 +45,7 @@ unsafe fn limiting(resource: __rlimit_resource_t, limit: *const rlimit) {
     // SAFETY: the caller's promise.
     let limit = unsafe { limit.read() };
     if limit.rlim_cur != libc::RLIM_INFINITY && settings::enabled() {
-        settings::shrink();
+        shared_files::shrink();
     }
 }
 

@@ -12,7 +12,7 @@ use crate::datagram::Why;
 use crate::handover::Own;
 use crate::link::Link;
 use crate::table::{self, Kind};
-use crate::{epoll, process, settings, ways};
+use crate::{epoll, identity, process, settings, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -50,7 +50,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
         return;
     }
     let take = |fd| {
-        if process::is_borrowed() {
+        if identity::is_borrowed() {
             return;
         }
         drop(table::remove(fd));

@@ -9,12 +9,11 @@ use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 
 use crate::datagram::{Datagram, Why};
-use crate::errno;
 use crate::next::next;
 use crate::stream::Stream;
 use crate::table::{self, Kind};
 use crate::ways::stdio;
-use crate::{by_hand, process, settings};
+use crate::{by_hand, errno, identity, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -35,11 +34,11 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
     if fd >= 0
         && let Some(ours) = ours
         && settings::enabled()
-        && !process::is_borrowed()
+        && !identity::is_borrowed()
     {
         table::install(fd, ours);
         stdio::check(fd);
-    } else if fd >= 0 && table::knows(fd) && !process::is_borrowed() {
+    } else if fd >= 0 && table::knows(fd) && !identity::is_borrowed() {
         drop(table::remove(fd)); // Closed behind our back.
     }
     fd
@@ -49,7 +48,9 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if table::knows(fd) {
         // The peer looks for the offer as soon as the connection stands.
-        process::prepare_to_offer();
+        let before = errno::get();
+        let _ = (shared_files::registry(), identity::program()); // Takes long the first time.
+        errno::set_raw(before);
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
     if let Some(held) = table::find(fd)
@@ -120,7 +121,7 @@ unsafe extern "C-unwind" fn accept4(
 
 /// Calls by hand are seen from here on: by any socket a connection may come.
 fn watch_calls() {
-    if !process::is_borrowed() {
+    if !identity::is_borrowed() {
         let before = errno::get();
         by_hand::begin();
         errno::set_raw(before);
@@ -145,7 +146,7 @@ unsafe extern "C-unwind" fn socketpair(
 
 /// What `accept` of a listening socket has returned.
 fn take(listener: c_int, fd: c_int) -> c_int {
-    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return fd;
     }
     let before = errno::get();

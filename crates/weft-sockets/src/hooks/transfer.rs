@@ -16,10 +16,11 @@ use weft_sys::Buffers;
 use weft_sys::calls::{file_flags, poll};
 
 use super::data::is_nowhere;
+use crate::descriptor::{borrow, is_nonblocking};
 use crate::errno;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::stream::{By, Stream, borrow, is_nonblocking};
+use crate::stream::{By, Stream};
 use crate::table::{self, Kind};
 use crate::ways::leave;
 

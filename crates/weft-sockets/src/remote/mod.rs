@@ -24,8 +24,8 @@ use self::broker::Wanted;
 use self::lingering::Lingering;
 pub(crate) use self::lingering::finish;
 use self::wire::Verbs;
-use crate::stream::borrow;
-use crate::{process, settings};
+use crate::descriptor::borrow;
+use crate::{identity, shared_files};
 
 /// Descriptors that programs do not expect are not among the lowest.
 const LOWEST_FD: RawFd = 64;
@@ -61,8 +61,9 @@ pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<F
     let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let far = Arc::new(Far::new().ok()?);
     let tuple = Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(borrow(fd)));
-    let me = process::me(fd);
-    if let Some(shown) = settings::registry().and_then(|all| Shown::new(all, &tuple, role, &me)) {
+    let me = identity::me(fd);
+    if let Some(shown) = shared_files::registry().and_then(|all| Shown::new(all, &tuple, role, &me))
+    {
         far.show(shown);
     }
     broker::want(Wanted { far: Arc::downgrade(&far), role, ends });

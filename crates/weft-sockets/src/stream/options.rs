@@ -6,7 +6,7 @@ use libc::c_int;
 
 use weft_sys::calls::socket_option;
 
-use super::borrow;
+use crate::descriptor::borrow;
 use crate::table::{self, Kind};
 
 /// A buffer below this size bounds what a program may send unread, as it expects: the rings are

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::Carrier;
 
-use super::{Stream, borrow};
+use super::Stream;
+use crate::descriptor::borrow;
 use crate::epoll;
 use crate::link::Link;
 use crate::remote::Far;

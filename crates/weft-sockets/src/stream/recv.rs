@@ -12,11 +12,12 @@ use weft_sys::{Buffers, Handled};
 
 use super::far;
 use super::send::deadline;
-use super::{By, SPIN_MAX_NS, Stream, borrow, has_time_limit, is_nonblocking};
+use super::{By, SPIN_MAX_NS, Stream};
+use crate::descriptor::{borrow, has_time_limit, is_nonblocking};
 use crate::link::Link;
 use crate::next::next;
-use crate::wait::Wait;
-use crate::{doze, epoll, process, settings, wait};
+use crate::wait::{self, Wait};
+use crate::{doze, epoll, handlers, settings};
 
 /// Nanoseconds between two questions to the kernel whether a peer was killed that has said nothing.
 const ASK_NS: u64 = 1_000_000;
@@ -238,13 +239,13 @@ impl Stream {
         since: &mut Since,
     ) -> Result<usize, Errno> {
         let has_part = since.has_part;
-        let is_interrupted = || has_part || !process::handlers_restart();
+        let is_interrupted = || has_part || !handlers::restart();
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
         let deadline = matches!(end, Link::There(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
         let deadline = deadline.flatten();
         // The kernel's own sleep knows which signal it was.
-        let mut dozed = matches!(end, Link::There(_)) || process::do_handlers_differ();
+        let mut dozed = matches!(end, Link::There(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
                 match end.try_recv(borrow(fd), buffers, how) {
@@ -296,7 +297,7 @@ impl Stream {
             // A handler that is not seen is believed to be as all others are.
             let is_unseen = !since.handled.is_more_now();
             if slept == Err(Errno::INTR) && !since.finds(end) {
-                let restarts = !is_unseen || process::handlers_restart();
+                let restarts = !is_unseen || handlers::restart();
                 if since.begins_anew()
                     && restarts
                     && !since.is_interrupted()

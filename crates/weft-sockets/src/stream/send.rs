@@ -11,13 +11,14 @@ use weft_sys::calls::{Sharing, futex_wait, poll, socket_timeout};
 use weft_sys::{Buffers, time_stamp};
 
 use super::far;
-use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
+use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP};
+use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::handlers;
 use crate::link::Link;
 use crate::reason::Reason;
-use crate::settings::ZeroCopy;
-use crate::wait::Wait;
+use crate::settings::{self, ZeroCopy};
+use crate::wait::{self, Wait};
 use crate::zcopy::promised;
-use crate::{process, settings, wait};
 
 /// How long a writer sleeps while too much is under way to another host.
 const FAR_NAP_NS: u64 = 100_000;
@@ -211,7 +212,7 @@ impl Stream {
                 wait.end();
                 return Ok(());
             }
-            if slept == Err(Errno::INTR) && !process::handlers_restart() {
+            if slept == Err(Errno::INTR) && !handlers::restart() {
                 return Err(Errno::INTR);
             }
             self.check_still_at(fd)?;
@@ -237,7 +238,7 @@ fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
     match poll(&mut set, left.as_ref()) {
         Ok(0) => Err(Errno::AGAIN),
-        Err(Errno::INTR) if process::handlers_restart() => Ok(()),
+        Err(Errno::INTR) if handlers::restart() => Ok(()),
         other => other.map(drop),
     }
 }

@@ -7,11 +7,12 @@
 use std::os::fd::RawFd;
 
 use crate::datagram::Why;
+use crate::descriptor::borrow;
 use crate::hooks::is_nowhere;
 use crate::reason::Reason;
-use crate::stream::{Stream, borrow};
+use crate::stream::Stream;
 use crate::table::{self, Kind};
-use crate::{errno, process, settings};
+use crate::{errno, identity, process, settings};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -42,7 +43,7 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
 
 /// The same for all that this process has.
 pub(crate) fn all() {
-    if !settings::enabled() || process::is_borrowed() {
+    if !settings::enabled() || identity::is_borrowed() {
         return;
     }
     for fd in table::within(0, u32::MAX) {
@@ -52,7 +53,7 @@ pub(crate) fn all() {
 
 /// A socket has come from another process by a way that the other one does not see.
 pub(crate) fn taken(fd: RawFd) {
-    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return;
     }
     let before = errno::get();

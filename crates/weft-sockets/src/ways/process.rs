@@ -17,14 +17,14 @@ use super::dispatch::Arguments;
 use super::leave;
 use crate::hooks::is_nowhere;
 use crate::reason::{self, Reason};
-use crate::settings::Ring;
-use crate::{confine, errno, process, settings};
+use crate::settings::{self, Ring};
+use crate::{confine, errno, identity, process};
 
 /// From here on all connections of this process are the kernel's: something is used that can reach
 /// them unseen. With `WEFT_LOG=info` one line says why.
 #[cold]
 pub(crate) fn keep_on_tcp(why: &str) {
-    if !settings::enabled() || process::is_borrowed() {
+    if !settings::enabled() || identity::is_borrowed() {
         return;
     }
     reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));

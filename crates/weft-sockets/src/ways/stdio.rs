@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::hooks::files;
 use crate::reason::Reason;
 use crate::table::{self, FDS_MAX, Kind};
-use crate::{errno, process, settings};
+use crate::{errno, identity, settings};
 
 use super::leave;
 
@@ -57,14 +57,14 @@ pub(crate) fn has_file(fd: RawFd) -> bool {
 
 /// `fd` is about to be copied to the number `copy`.
 pub(crate) fn copying(fd: RawFd, copy: RawFd) {
-    if fd != copy && table::knows(fd) && has_file(copy) && !process::is_borrowed() {
+    if fd != copy && table::knows(fd) && has_file(copy) && !identity::is_borrowed() {
         leave(fd);
     }
 }
 
 /// `fd` has just become a socket of ours.
 pub(crate) fn check(fd: RawFd) {
-    if !has_file(fd) || !table::knows(fd) || process::is_borrowed() || !settings::enabled() {
+    if !has_file(fd) || !table::knows(fd) || identity::is_borrowed() || !settings::enabled() {
         return;
     }
     leave(fd);

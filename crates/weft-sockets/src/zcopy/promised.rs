@@ -27,8 +27,9 @@ use weft_stream::{End, Plan, SourceNumber};
 use weft_sys::{Buffers, Lock};
 
 use super::guard::Guard;
-use crate::process;
-use crate::stream::{Stream, borrow};
+use crate::descriptor::borrow;
+use crate::identity;
+use crate::stream::Stream;
 use crate::table::{self, Held, Kind};
 
 /// Sources of this process at a time.
@@ -167,7 +168,7 @@ pub(super) fn promise(
         let (pieces, count) = iovecs(plan.pieces());
         // SAFETY: the list is a local variable; its buffers are the program's and the block.
         let source = unsafe { Buffers::new(pieces.as_ptr(), count) };
-        let owner = process::owner();
+        let owner = identity::owner();
         let promised = source.and_then(|source| end.promise(borrow(fd), source, &owner));
         let Some(number) = promised else {
             records.release(&pages, None);
@@ -214,7 +215,7 @@ pub(crate) fn forsake(start: usize, len: impl FnOnce() -> usize) {
 fn forsake_range(start: usize, len: usize) {
     let end = start.saturating_add(len);
     let outside = end <= LOWEST.load(Ordering::Relaxed);
-    if outside || INSIDE.get() || process::is_borrowed() {
+    if outside || INSIDE.get() || identity::is_borrowed() {
         return;
     }
     let before = crate::errno::get();
@@ -236,7 +237,7 @@ pub(crate) fn settle(stream: &Stream) {
 
 /// Puts all that a socket has promised into its ring if that is so of any of it.
 fn reclaim_if(stream: &Stream, is_so: impl Fn(&Record) -> bool) -> bool {
-    if !any() || INSIDE.get() || process::is_borrowed() {
+    if !any() || INSIDE.get() || identity::is_borrowed() {
         return true;
     }
     locked(|records, spent| {
@@ -250,7 +251,7 @@ fn reclaim_if(stream: &Stream, is_so: impl Fn(&Record) -> bool) -> bool {
 
 /// The same for all sockets, before the process ends, forks, or becomes another program.
 pub(crate) fn reclaim_all() {
-    if any() && !INSIDE.get() && !process::is_borrowed() {
+    if any() && !INSIDE.get() && !identity::is_borrowed() {
         locked(Records::reclaim_all);
     }
 }
