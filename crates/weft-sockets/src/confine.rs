@@ -11,7 +11,7 @@ use weft_stream::inheritance;
 use crate::datagram::Why;
 use crate::handover::Own;
 use crate::reason::Reason;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::{by_hand, epoll, errno, remote, settings, shared_files};
 
 /// To be called before the program gives up anything.
@@ -27,7 +27,7 @@ pub(crate) fn confine_for(why: Reason) {
     if settings::confine() {
         weft_sys::never_defer();
         epoll::surrender();
-        table::within(0, u32::MAX).for_each(surrender);
+        sockets::all().for_each(surrender);
         remote::stop();
         shared_files::leave();
     }
@@ -40,8 +40,8 @@ pub(crate) fn leave_all(why: Reason) {
         return;
     }
     inheritance::leave_all(&Own, why);
-    for fd in table::within(0, u32::MAX) {
-        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref() {
+    for fd in sockets::all() {
+        if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
             datagram.leave(Why::Confined);
         }
     }
@@ -49,7 +49,7 @@ pub(crate) fn leave_all(why: Reason) {
 
 /// Forgets a socket of which nothing is left to be read.
 fn surrender(fd: RawFd) {
-    let Some(held) = table::find(fd) else { return };
+    let Some(held) = sockets::find(fd) else { return };
     if let Kind::Stream(stream) = &*held {
         stream.confine();
     }
@@ -57,17 +57,16 @@ fn surrender(fd: RawFd) {
         Kind::Stream(stream) if stream.has_rest() => stream.surrender(fd),
         Kind::Stream(stream) => {
             stream.surrender(fd);
-            drop(table::remove(fd));
+            drop(sockets::remove(fd));
             if held.descriptors() == 0 {
                 stream.let_go();
             }
         }
         Kind::Datagram(datagram) => {
-            drop(table::remove(fd));
+            drop(sockets::remove(fd));
             if held.descriptors() == 0 && datagram.watches().load(Ordering::Relaxed) == 0 {
                 datagram.closing(fd);
             }
         }
-        Kind::Epoll(_) => {}
     }
 }

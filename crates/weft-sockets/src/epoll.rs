@@ -42,8 +42,11 @@ use libc::{c_int, epoll_event};
 use rustix::net::sockopt;
 use weft_sys::{SectionGuard, SectionLock, Spin};
 
-pub(crate) use self::all::{closing, created, forget, forked, freeze, go_by, surrender, thaw};
-pub(crate) use self::fallback::{hand_on, hand_on_all};
+pub(crate) use self::all::{
+    closing, copied, created, forget, forget_number, forked, freeze, go_by, knows, surrender, thaw,
+    within,
+};
+pub(crate) use self::fallback::{hand_on, hand_on_all, nest};
 pub(crate) use self::waiting::Sleep;
 use self::waiting::Waiting;
 pub(crate) use self::wakeup::{read_out, room_came, wakeup_taken as bell_taken};
@@ -53,7 +56,7 @@ use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::settings;
-use crate::table::{self, Held, Kind};
+use crate::sockets::{self, Held, Kind};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -268,17 +271,13 @@ pub(crate) fn control(
     fd: RawFd,
     event: Option<epoll_event>,
 ) -> Option<c_int> {
-    let socket = table::find(fd);
-    if let Some(Kind::Epoll(inner)) = socket.as_deref()
-        && !settings::is_confined()
-    {
-        inner.nest();
+    let socket = sockets::find(fd);
+    if !settings::is_confined() {
+        nest(fd);
     }
-    let socket = socket.filter(|socket| watch_count(socket).is_some());
-    let Some(held) = table::find(epoll) else {
+    let Some(instance) = all::find(epoll) else {
         return fallback::control_unknown(epoll, operation, fd, &socket?, event);
     };
-    let Kind::Epoll(instance) = &*held else { return None };
     if settings::is_confined() {
         instance.lock().change_rest(&socket?, fd, event);
         return None;
@@ -287,7 +286,7 @@ pub(crate) fn control(
     if operation == libc::EPOLL_CTL_ADD
         && let Some(socket) = &socket
     {
-        let elsewhere = watch_count(socket).is_some_and(|it| it.load(Ordering::Relaxed) > 0);
+        let elsewhere = socket.watches().load(Ordering::Relaxed) > 0;
         if instance.is_kernels() || (elsewhere && !instance.lock().has(socket, fd)) {
             leave(socket, fd);
         }
@@ -305,8 +304,7 @@ pub(crate) fn wait(
     timeout_ns: Option<u64>,
     sleep: &mut Sleep<'_>,
 ) -> Option<c_int> {
-    let held = table::find(epoll)?;
-    let Kind::Epoll(instance) = &*held else { return None };
+    let instance = all::find(epoll)?;
     if events.is_empty() {
         return None;
     }
@@ -314,16 +312,7 @@ pub(crate) fn wait(
         return instance.lock().tell_rests(events);
     }
     instance.notice_sharing();
-    Some(Waiting::new(instance, sleep).wait(events, timeout_ns))
-}
-
-/// How many epoll instances watch a socket of ours.
-fn watch_count(socket: &Held) -> Option<&AtomicU32> {
-    match &**socket {
-        Kind::Stream(stream) => Some(stream.watches()),
-        Kind::Datagram(datagram) => Some(datagram.watches()),
-        Kind::Epoll(_) => None,
-    }
+    Some(Waiting::new(&instance, sleep).wait(events, timeout_ns))
 }
 
 fn kernel_control(epoll: RawFd, operation: c_int, fd: RawFd, event: Option<epoll_event>) -> c_int {
@@ -347,7 +336,6 @@ fn leave(socket: &Held, fd: RawFd) {
             }
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Watched),
-        Kind::Epoll(_) => {}
     }
 }
 
@@ -363,7 +351,6 @@ fn holds_something(socket: &Held) -> bool {
     match &**socket {
         Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
         Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
-        Kind::Epoll(_) => false,
     }
 }
 
@@ -378,6 +365,5 @@ fn may_hold_something(socket: &Held) -> bool {
         Kind::Datagram(datagram) => {
             !datagram.is_off() || datagram.known_inbox().is_some_and(|inbox| !inbox.is_empty())
         }
-        Kind::Epoll(_) => false,
     }
 }

@@ -14,9 +14,9 @@ use weft_sys::calls::socket_cookie;
 pub(crate) use weft_stream::inheritance::Heir;
 
 use crate::descriptor::{self, borrow, is_internet};
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
-use crate::{identity, settings, shared_files};
+use crate::{identity, open, settings, shared_files};
 
 /// Bytes of a directory's entries that are looked at together.
 const LIST_LEN: usize = 2_048;
@@ -34,11 +34,11 @@ impl Descriptors for Own {
     }
 
     fn streams(&self) -> impl Iterator<Item = RawFd> {
-        table::within(0, u32::MAX) // [`Own::with`] passes the others over.
+        sockets::all() // [`Own::with`] passes the others over.
     }
 
     fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Stream) -> R) -> Option<R> {
-        let held = table::find(fd)?;
+        let held = sockets::find(fd)?;
         if let Kind::Stream(stream) = &*held { Some(look(stream)) } else { None }
     }
 
@@ -70,12 +70,12 @@ impl Descriptors for Own {
     }
 
     fn forget(&self, fd: RawFd) {
-        table::install(fd, Kind::Stream(Stream::kernels()));
+        open::install(fd, Kind::Stream(Stream::kernels()));
     }
 
     fn share(&self, fd: RawFd, copy: RawFd) {
-        if let Some(held) = table::find(fd) {
-            table::share(&held, copy);
+        if let Some(held) = sockets::find(fd) {
+            sockets::share(&held, copy);
         }
     }
 
@@ -85,7 +85,7 @@ impl Descriptors for Own {
     }
 
     fn adopt(&self, fd: RawFd, end: End) {
-        table::install(fd, Kind::Stream(Stream::inherited(end)));
+        open::install(fd, Kind::Stream(Stream::inherited(end)));
     }
 }
 

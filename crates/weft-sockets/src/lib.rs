@@ -54,6 +54,8 @@ mod link;
 #[cfg(not(test))]
 mod next;
 #[cfg(not(test))]
+mod open;
+#[cfg(not(test))]
 mod poll;
 #[cfg(not(test))]
 mod process;
@@ -65,6 +67,8 @@ mod remote;
 mod settings;
 #[cfg(not(test))]
 mod shared_files;
+#[cfg(not(test))]
+mod sockets;
 #[cfg(not(test))]
 mod stream;
 #[cfg(not(test))]

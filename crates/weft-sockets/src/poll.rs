@@ -18,10 +18,10 @@ use crate::datagram::Datagram;
 use crate::descriptor::borrow;
 use crate::link::Link;
 use crate::remote::{self, Far};
+use crate::sockets::{self, Held, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Held, Kind};
 use crate::wait::{self, Wait};
-use crate::{doze, errno, settings};
+use crate::{doze, epoll, errno, open, settings, table};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -46,14 +46,14 @@ impl Ours {
     fn stream(&self) -> Option<&Stream> {
         match &*self.socket {
             Kind::Stream(stream) => Some(stream),
-            Kind::Datagram(_) | Kind::Epoll(_) => None,
+            Kind::Datagram(_) => None,
         }
     }
 
     fn datagram(&self) -> Option<(&Datagram, &Inbox)> {
         match &*self.socket {
             Kind::Datagram(datagram) => Some((datagram, datagram.known_inbox()?)),
-            Kind::Stream(_) | Kind::Epoll(_) => None,
+            Kind::Stream(_) => None,
         }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) fn poll(
     timeout_ns: Option<u64>,
     sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
 ) -> Option<c_int> {
-    if !set.iter().any(|asked| table::knows(asked.fd)) {
+    if !set.iter().any(|asked| open::knows(asked.fd)) {
         return None;
     }
     let ours = find(set);
@@ -106,16 +106,15 @@ fn spin() -> &'static Spin {
 /// Those sockets of the set that the rings carry, or may.
 fn find(set: &[pollfd]) -> Sockets {
     let all = set.iter().enumerate().filter_map(|(index, asked)| {
-        let socket = table::find(asked.fd)?;
+        let Some(socket) = sockets::find(asked.fd) else {
+            epoll::nest(asked.fd);
+            return None;
+        };
         let stream = match &*socket {
             Kind::Stream(stream) => stream,
             Kind::Datagram(datagram) => {
                 let receives = asked.events & IN != 0 && datagram.inbox(asked.fd).is_some();
                 return receives.then_some(Ours { index, socket });
-            }
-            Kind::Epoll(instance) => {
-                instance.nest();
-                return None;
             }
         };
         let _ = stream.by(asked.fd); // The connection may just have been made.
@@ -483,7 +482,7 @@ pub(crate) unsafe fn select(
         let wanted = sets.iter().zip(ASKED).filter(|(set, _)| is_in(**set, fd));
         wanted.fold(0, |events, (_, asked)| events | asked)
     };
-    let is_ours = |fd: usize| table::knows(c_int::try_from(fd).unwrap_or(-1)) && asked(fd) != 0;
+    let is_ours = |fd: usize| open::knows(c_int::try_from(fd).unwrap_or(-1)) && asked(fd) != 0;
     if !fds.clone().any(is_ours) {
         return None;
     }

@@ -17,10 +17,11 @@ use crate::handover::Own;
 use crate::hooks::{self, files};
 use crate::identity::{self, is_borrowed};
 use crate::reason::Reason;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
+use crate::table::Listed;
 use crate::zcopy::promised;
 use crate::{
-    by_hand, confine, epoll, errno, extended, remote, settings, shared_files, stream, ways,
+    by_hand, confine, epoll, errno, extended, open, remote, settings, shared_files, stream, ways,
 };
 
 #[used]
@@ -49,12 +50,13 @@ extern "C" fn finish() {
         return;
     }
     promised::reclaim_all();
-    for fd in table::within(0, u32::MAX) {
-        let Some(held) = table::remove(fd).filter(|held| held.descriptors() == 0) else { continue };
+    for fd in sockets::all() {
+        let Some(held) = sockets::remove(fd).filter(|held| held.descriptors() == 0) else {
+            continue;
+        };
         match &*held {
             Kind::Stream(stream) => stream.closing(fd),
             Kind::Datagram(datagram) => datagram.closing(fd),
-            Kind::Epoll(_) => {}
         }
     }
     remote::finish();
@@ -67,8 +69,8 @@ pub(crate) fn end_at_once() {
         return;
     }
     promised::reclaim_all();
-    for fd in table::within(0, u32::MAX) {
-        let Some(held) = table::remove(fd).map(std::mem::ManuallyDrop::new) else { continue };
+    for fd in sockets::all() {
+        let Some(held) = sockets::remove(fd).map(std::mem::ManuallyDrop::new) else { continue };
         match &**held {
             Kind::Stream(stream) if held.descriptors() == 0 => {
                 stream.closing(fd);
@@ -102,8 +104,8 @@ pub(crate) extern "C" fn before_fork() {
     }
     remote::finish(); // A child would hold their sockets open.
     inheritance::before_fork(&Own, fork);
-    for fd in table::within(0, u32::MAX) {
-        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref() {
+    for fd in sockets::all() {
+        if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
             datagram.forking(fork);
         }
     }
@@ -111,7 +113,7 @@ pub(crate) extern "C" fn before_fork() {
     epoll::freeze();
     promised::freeze();
     shared_files::freeze();
-    table::freeze();
+    Kind::table().freeze();
     extended::memory::freeze();
     stream::freeze();
 }
@@ -122,7 +124,7 @@ pub(crate) extern "C" fn in_parent() {
     // SAFETY: likewise.
     unsafe { extended::memory::thaw() };
     // SAFETY: likewise.
-    unsafe { table::thaw() };
+    unsafe { Kind::table().thaw() };
     // SAFETY: likewise.
     unsafe { shared_files::thaw() };
     // SAFETY: likewise.
@@ -212,7 +214,7 @@ fn inherit() {
             && is_internet(fd)
             && let Some(datagram) = Datagram::inherited(fd)
         {
-            table::install(fd, Kind::Datagram(datagram));
+            open::install(fd, Kind::Datagram(datagram));
         }
     }
     files::replace_standard();

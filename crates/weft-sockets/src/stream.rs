@@ -28,7 +28,7 @@ use crate::extended::Extended;
 use crate::link::Link;
 use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
@@ -590,7 +590,7 @@ impl Stream {
     /// Another thread may have closed the descriptor while this one slept, and its number may be
     /// another socket's by now, from which nothing must be taken.
     fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
-        let found = table::find(fd);
+        let found = sockets::find(fd);
         let same = found.is_some_and(
             |held| matches!(&*held, Kind::Stream(stream) if std::ptr::eq(stream, self)),
         );

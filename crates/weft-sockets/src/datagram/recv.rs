@@ -13,7 +13,7 @@ use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
 use crate::descriptor::{borrow, is_nonblocking};
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::wait::{self, Wait};
 use crate::{epoll, errno, handlers};
 
@@ -208,7 +208,7 @@ impl Datagram {
 
     /// Whether the descriptor is still this socket: another thread may have closed it.
     fn is_still_at(&self, fd: RawFd) -> bool {
-        table::find(fd).is_some_and(
+        sockets::find(fd).is_some_and(
             |held| matches!(&*held, Kind::Datagram(datagram) if std::ptr::eq(datagram, self)),
         )
     }

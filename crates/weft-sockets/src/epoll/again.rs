@@ -19,7 +19,7 @@ use super::{
 };
 use crate::descriptor::borrow;
 use crate::link::Link;
-use crate::table::Kind;
+use crate::sockets::Kind;
 use crate::{errno, identity};
 
 /// An instance with more in it is not looked through.

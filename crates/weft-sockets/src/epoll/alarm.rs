@@ -20,7 +20,7 @@ use weft_sys::Tag;
 
 use super::{IN, Reach, Watch, Watches, kernel_control, wakeup};
 use crate::link::Link;
-use crate::table::Kind;
+use crate::sockets::Kind;
 use crate::{errno, identity, shared_files};
 
 /// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::descriptor::borrow;
 use crate::errno;
-use crate::table::{self, Held};
+use crate::sockets::{self, Held};
 
 /// Room by another name, for which programs do not ask: it is there whenever room is.
 pub(super) const WRITE_NORMAL: u32 = libc::EPOLLWRNORM.cast_unsigned();
@@ -62,7 +62,7 @@ impl Entry {
 
     /// The socket, if this process has it by the same descriptor.
     fn socket(&self) -> Option<Held> {
-        let held = table::find(self.fd)?;
+        let held = sockets::find(self.fd)?;
         let status = rustix::fs::fstat(borrow(self.fd)).ok()?;
         (status.st_ino == self.inode).then_some(held)
     }

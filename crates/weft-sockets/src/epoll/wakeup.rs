@@ -9,7 +9,6 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{Registered, Watch, Watches};
-use crate::table::Kind;
 
 /// How often a reader has taken a wakeup that an instance may wait for.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -74,11 +73,7 @@ pub(super) fn follow_note() {
     while NOTED.load(Ordering::SeqCst) {
         let Some(all) = super::all::try_lock() else { return };
         NOTED.store(false, Ordering::SeqCst);
-        for held in all.iter() {
-            if let Kind::Epoll(instance) = &**held {
-                instance.leave_note();
-            }
-        }
+        all.iter().for_each(|instance| instance.leave_note());
         drop(all);
         fence(Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! One socket in an instance.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
@@ -17,8 +17,8 @@ use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, ke
 use crate::descriptor::borrow;
 use crate::errno;
 use crate::link::Link;
+use crate::sockets::{Held, Kind};
 use crate::stream::Stream;
-use crate::table::{Held, Kind};
 
 /// What there is to report of a socket.
 #[derive(Clone, Copy, Debug)]
@@ -168,12 +168,11 @@ impl Watch {
     /// The kernel has been asked for it.
     pub(super) fn set_registered(&mut self, registered: Registered) {
         let announced = |it| u32::from(it == Registered::Announced);
-        if let Some(count) = announcements(&self.socket) {
-            match announced(registered).cmp(&announced(self.registered)) {
-                std::cmp::Ordering::Less => drop(count.fetch_sub(1, Ordering::Relaxed)),
-                std::cmp::Ordering::Equal => {}
-                std::cmp::Ordering::Greater => drop(count.fetch_add(1, Ordering::Relaxed)),
-            }
+        let count = self.socket.announced();
+        match announced(registered).cmp(&announced(self.registered)) {
+            std::cmp::Ordering::Less => drop(count.fetch_sub(1, Ordering::Relaxed)),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => drop(count.fetch_add(1, Ordering::Relaxed)),
         }
         self.registered = registered;
     }
@@ -423,7 +422,7 @@ impl Watch {
         if self.events & EDGE != 0 {
             self.seen = Some(match &*self.socket {
                 Kind::Stream(stream) => (0, self.ends_seen(stream)),
-                Kind::Datagram(_) | Kind::Epoll(_) => (0, 0),
+                Kind::Datagram(_) => (0, 0),
             });
         }
     }
@@ -548,14 +547,5 @@ impl Watch {
             kernel_control(epoll, libc::EPOLL_CTL_DEL, bell.as_fd().as_raw_fd(), None);
             errno::set_raw(before);
         }
-    }
-}
-
-/// How many instances announce a socket.
-fn announcements(socket: &Held) -> Option<&AtomicU32> {
-    match &**socket {
-        Kind::Stream(stream) => Some(stream.announced()),
-        Kind::Datagram(datagram) => Some(datagram.announced()),
-        Kind::Epoll(_) => None,
     }
 }

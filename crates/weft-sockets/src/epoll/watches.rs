@@ -16,10 +16,10 @@ use super::wakeup::taken;
 use super::watch::News;
 use super::{
     EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
-    may_hold_something, watch_count,
+    may_hold_something,
 };
 use crate::descriptor::borrow;
-use crate::table::{Held, Kind};
+use crate::sockets::{Held, Kind};
 
 /// Watches up to which all are looked at for what came before that which is reported.
 const FEW: usize = 64;
@@ -73,9 +73,7 @@ impl Watches {
         if let Some(data) = watch.doorbell {
             self.names.remove_doorbell(data);
         }
-        if let Some(count) = watch_count(&watch.socket) {
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
+        watch.socket.watches().fetch_sub(1, Ordering::Relaxed);
         if self.by_fd.get(&watch.fd) == Some(&place) {
             self.by_fd.remove(&watch.fd);
         }
@@ -295,7 +293,6 @@ impl Watches {
             let has_link = match &*it.socket {
                 Kind::Stream(stream) => stream.link().is_some(),
                 Kind::Datagram(_) => true,
-                Kind::Epoll(_) => false,
             };
             it.is_kernels && !(has_link && may_hold_something(&it.socket))
         };

@@ -20,8 +20,8 @@ use weft_sys::Region;
 use super::onesided::{self, Target};
 use super::queue::Transfer;
 use super::{Extended, NAP_MAX, NAP_MIN, memory, switch};
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
 use crate::{errno, wait};
 
 /// How long a revocation waits for an operation that is under way.
@@ -63,7 +63,7 @@ pub(crate) unsafe fn set_option(
     value: *const c_void,
     len: socklen_t,
 ) -> Option<c_int> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
     if name != WEFT_MODE {
         return Some(errno::fail(Errno::NOPROTOOPT));
@@ -89,7 +89,7 @@ pub(crate) unsafe fn get_option(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<c_int> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
     if value.is_null() || len.is_null() {
         return Some(errno::fail(Errno::FAULT));
@@ -133,12 +133,12 @@ impl<'a> Socket<'a> {
 
 /// Calls `act` with the socket that `fd` is, and returns what C gets.
 fn with(fd: RawFd, act: impl FnOnce(&Socket<'_>) -> Result<c_int, Errno>) -> c_int {
-    let acted = table::find(fd).map_or(Err(Errno::OPNOTSUPP), |held| match &*held {
+    let acted = sockets::find(fd).map_or(Err(Errno::OPNOTSUPP), |held| match &*held {
         Kind::Stream(stream) => match (stream.end(), stream.extended()) {
             (Some(end), Some(extended)) => act(&Socket { fd, stream, end, extended }),
             _ => Err(Errno::OPNOTSUPP),
         },
-        Kind::Datagram(_) | Kind::Epoll(_) => Err(Errno::OPNOTSUPP),
+        Kind::Datagram(_) => Err(Errno::OPNOTSUPP),
     });
     acted.unwrap_or_else(code)
 }

@@ -13,7 +13,7 @@ use weft_sys::SectionOnce;
 use libc::{c_int, c_void};
 use smallvec::SmallVec;
 
-use crate::table;
+use crate::sockets;
 
 /// Descriptors that are copied.
 pub(super) type Copied = SmallVec<[RawFd; 8]>;
@@ -56,7 +56,7 @@ impl Actions {
             return Copied::new();
         }
         if !is_layout_known() {
-            return table::within(0, u32::MAX).collect();
+            return sockets::all().collect();
         }
         // SAFETY: the caller's promise, and the layout is the one that is known.
         unsafe { read(actions.cast()) }

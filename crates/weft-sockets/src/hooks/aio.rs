@@ -15,7 +15,7 @@ use super::data::{is_nowhere, receive};
 use crate::next::next;
 use crate::reason::Reason;
 use crate::ways::leave;
-use crate::{errno, table};
+use crate::{errno, sockets};
 
 /// What is behind the fields that every program may use.
 #[repr(C)]
@@ -165,7 +165,7 @@ unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[
     let given = unsafe { std::slice::from_raw_parts(list, count) };
     let is_ours = |block: &*mut Block| {
         // SAFETY: the program's own control block.
-        !is_nowhere(*block) && table::knows(unsafe { (**block).fd })
+        !is_nowhere(*block) && sockets::knows(unsafe { (**block).fd })
     };
     if !given.iter().any(is_ours) {
         return None;

@@ -14,7 +14,7 @@ use weft_sys::Buffers;
 
 use crate::datagram::Received;
 use crate::next::next;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::{address as names, errno};
 
 /// Parts of one message (`UIO_MAXIOV`).
@@ -81,7 +81,7 @@ pub(super) unsafe fn receive(
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
     if count > PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
@@ -118,7 +118,7 @@ pub(super) unsafe fn deliver(
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
     if count > PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
@@ -171,10 +171,10 @@ pub(super) unsafe fn take_datagram(
     flags: c_int,
     kernel: &mut dyn FnMut(c_int) -> ssize_t,
 ) -> Option<Taken> {
-    if !table::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
+    if !sockets::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
         return None;
     }
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Datagram(datagram) = &*held else { return None };
     // SAFETY: the caller's promise.
     let buffers = unsafe { Buffers::new(list, count) }?;
@@ -198,10 +198,10 @@ pub(super) unsafe fn deliver_datagram(
     flags: c_int,
     (address, len): (*const sockaddr, socklen_t),
 ) -> Option<ssize_t> {
-    if !table::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
+    if !sockets::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
         return None;
     }
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Datagram(datagram) = &*held else { return None };
     let to = if address.is_null() {
         None
@@ -260,7 +260,7 @@ pub(super) unsafe extern "C-unwind" fn write(
 /// # Safety
 /// As for [`receive`].
 unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
-    if !table::knows(fd) || is_no_list(list, count) {
+    if !sockets::knows(fd) || is_no_list(list, count) {
         return false;
     }
     // SAFETY: the caller's promise.
@@ -272,7 +272,7 @@ unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
 /// # Safety
 /// As for [`receive`].
 unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<ssize_t> {
-    if !table::knows(fd) || is_no_list(list, count) {
+    if !sockets::knows(fd) || is_no_list(list, count) {
         return None;
     }
     // SAFETY: a structure of integers and pointers, for which zero is valid.
@@ -451,7 +451,7 @@ unsafe extern "C-unwind" fn __read_chk(
     len: size_t,
     room: size_t,
 ) -> ssize_t {
-    if table::knows(fd) && len <= room {
+    if sockets::knows(fd) && len <= room {
         // SAFETY: the program's own arguments.
         return unsafe { read(fd, to, len) };
     }
@@ -466,7 +466,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if table::knows(fd) && len <= room {
+    if sockets::knows(fd) && len <= room {
         // SAFETY: the program's own arguments.
         return unsafe { recv(fd, to, len, flags) };
     }
@@ -485,7 +485,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    if table::knows(fd) && len <= room {
+    if sockets::knows(fd) && len <= room {
         // SAFETY: the program's own arguments.
         return unsafe { recvfrom(fd, to, len, flags, address, address_len) };
     }

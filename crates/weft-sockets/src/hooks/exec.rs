@@ -19,7 +19,7 @@ use super::actions::Actions;
 use crate::by_hand::signals;
 use crate::handover::{self, Heir, stays_open};
 use crate::next::next;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
 use crate::{epoll, errno, identity, settings};
 
@@ -35,8 +35,8 @@ struct Environment {
 
 /// From here on the kernel takes all datagrams: the new program may not look anywhere else.
 fn shut_inboxes() {
-    for fd in table::within(0, u32::MAX) {
-        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref()
+    for fd in sockets::all() {
+        if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref()
             && let Some(inbox) = datagram.known_inbox()
         {
             inbox.shut();
@@ -47,7 +47,7 @@ fn shut_inboxes() {
 /// Whether a program gets sockets with datagrams that wait in memory: those that stay open, or, if
 /// it may get copies of others, any.
 fn hands_on_datagrams(may_copy: bool) -> bool {
-    table::within(0, u32::MAX).any(|fd| match table::find(fd).as_deref() {
+    sockets::all().any(|fd| match sockets::find(fd).as_deref() {
         Some(Kind::Datagram(datagram)) => {
             datagram.known_inbox().is_some_and(|it| !it.is_empty()) && (may_copy || stays_open(fd))
         }

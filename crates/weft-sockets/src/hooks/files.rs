@@ -18,8 +18,8 @@ use super::descriptors::{close, closing};
 use crate::datagram::Why;
 use crate::descriptor::borrow;
 use crate::next::next;
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
 use crate::ways::stdio;
 
 /// Where a stream keeps its descriptor, for fileno(3): the C library's headers show programs its
@@ -100,9 +100,9 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
 }
 
 fn with_stream<T>(fd: c_int, act: impl FnOnce(&Stream) -> T) -> Option<T> {
-    match &*table::find(fd)? {
+    match &*sockets::find(fd)? {
         Kind::Stream(stream) => Some(act(stream)),
-        Kind::Datagram(_) | Kind::Epoll(_) => None,
+        Kind::Datagram(_) => None,
     }
 }
 
@@ -181,7 +181,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
         }
         return file;
     }
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         datagram.leave(Why::Stdio);

@@ -16,8 +16,8 @@ use crate::extended;
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
+use crate::sockets::{self, Kind};
 use crate::stream::options;
-use crate::table::{self, Kind};
 
 /// Options that keep bytes back.
 fn delay(level: c_int, name: c_int) -> Option<u32> {
@@ -58,7 +58,7 @@ unsafe extern "C-unwind" fn getsockopt(
     if result != 0 {
         return result;
     }
-    let Some(held) = table::find(fd) else { return result };
+    let Some(held) = sockets::find(fd) else { return result };
     let Kind::Stream(stream) = &*held else { return result };
     let ours = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
@@ -109,7 +109,7 @@ unsafe extern "C-unwind" fn setsockopt(
     let given = unsafe { integer(value, len) };
     if let Some(option) = delay(level, name)
         && let Some(given) = given
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
         && let Some(delays) = stream.link().and_then(Link::delays)
     {
@@ -117,14 +117,14 @@ unsafe extern "C-unwind" fn setsockopt(
         return 0; // The kernel's socket carries bells, which never wait.
     }
     if options::is_refused(level, name)
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
         && !stream.is_tcp()
     {
         return errno::fail(Errno::NOPROTOOPT);
     }
     if options::is_the_kernels(level, name, given)
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         stream.leave(fd, Reason::Option);
@@ -135,7 +135,7 @@ unsafe extern "C-unwind" fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
     ) -> c_int);
     if result == 0
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         // What is no integer is something.

@@ -10,7 +10,7 @@ use super::data::is_nowhere;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
 use crate::next::next;
-use crate::{epoll, poll, table, wait};
+use crate::{epoll, open, poll, table, wait};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -263,7 +263,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
 ) -> c_int {
     // In a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
     let is_sound = event.is_null() || !is_nowhere(event) || operation == libc::EPOLL_CTL_DEL;
-    if is_sound && (table::knows(fd) || table::knows(epoll)) {
+    if is_sound && (open::knows(fd) || epoll::knows(epoll)) {
         let event = if is_nowhere(event) { std::ptr::null_mut() } else { event };
         // SAFETY: NULL or the program's own.
         let given = unsafe { event.as_ref() }.copied();
@@ -283,7 +283,7 @@ unsafe fn wait_for_events(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if !table::knows(epoll) || is_nowhere(events) {
+    if !epoll::knows(epoll) || is_nowhere(events) {
         return None;
     }
     let count = usize::try_from(count).ok()?;

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 
 use crate::datagram::{Datagram, Why};
 use crate::next::next;
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
 use crate::ways::stdio;
-use crate::{by_hand, errno, identity, settings, shared_files};
+use crate::{by_hand, errno, identity, open, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -36,24 +36,24 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         && settings::enabled()
         && !identity::is_borrowed()
     {
-        table::install(fd, ours);
+        open::install(fd, ours);
         stdio::check(fd);
-    } else if fd >= 0 && table::knows(fd) && !identity::is_borrowed() {
-        drop(table::remove(fd)); // Closed behind our back.
+    } else if fd >= 0 && open::knows(fd) && !identity::is_borrowed() {
+        open::forget(fd); // Closed behind our back.
     }
     fd
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    if table::knows(fd) {
+    if sockets::knows(fd) {
         // The peer looks for the offer as soon as the connection stands.
         let before = errno::get();
         let _ = (shared_files::registry(), identity::program()); // Takes long the first time.
         errno::set_raw(before);
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         let before = errno::get();
@@ -67,14 +67,14 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             Errno::INPROGRESS | Errno::ISCONN | Errno::ALREADY | Errno::INTR
         );
     if goes_on
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         let before = errno::get();
         // SAFETY: the kernel has read the program's address, which begins with its family.
         if result == 0 && i32::from(unsafe { (*address).sa_family }) == libc::AF_UNSPEC {
             stream.dissolved();
-            table::install(fd, Kind::Stream(Stream::fresh()));
+            open::install(fd, Kind::Stream(Stream::fresh()));
             stdio::check(fd);
         } else {
             stream.connected(fd);
@@ -88,7 +88,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
 unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let result = next!(bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
     if result == 0
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         datagram.bound();
@@ -153,10 +153,10 @@ fn take(listener: c_int, fd: c_int) -> c_int {
     watch_calls();
     match Stream::accepted(listener, fd) {
         Some(stream) => {
-            table::install(fd, Kind::Stream(stream));
+            open::install(fd, Kind::Stream(stream));
             stdio::check(fd);
         }
-        None => drop(table::remove(fd)), // Closed behind our back, if it was ours.
+        None => open::forget(fd), // Closed behind our back, if it was ours.
     }
     errno::set_raw(before);
     fd
@@ -164,11 +164,11 @@ fn take(listener: c_int, fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         stream.shutting(fd, how);
-    } else if let Some(held) = table::find(fd)
+    } else if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         datagram.leave(Why::Shutdown); // What that means is the kernel's to say.

@@ -7,7 +7,7 @@ use libc::c_int;
 use weft_sys::calls::socket_option;
 
 use crate::descriptor::borrow;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 
 /// A buffer below this size bounds what a program may send unread, as it expects: the rings are
 /// longer. Programs that ask for larger ones want to be fast.
@@ -59,7 +59,7 @@ pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) ->
 
 /// Whether an accepted socket has such an option from the one that listens.
 pub(super) fn inherited(listener: RawFd, fd: RawFd) -> bool {
-    match table::find(listener).as_deref() {
+    match sockets::find(listener).as_deref() {
         Some(Kind::Stream(stream)) => stream.bequeaths_option(),
         // It comes from another process, which may have set what it liked.
         _ => has(fd),

@@ -15,7 +15,7 @@ use super::{leave, process as whole};
 use crate::hooks::exec::execveat;
 use crate::hooks::users::becoming;
 use crate::hooks::{is_nowhere, memory};
-use crate::{process, settings, table};
+use crate::{open, process, settings};
 
 /// The arguments of a system call.
 pub(crate) type Arguments = [usize; 6];
@@ -36,12 +36,12 @@ pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long
         libc::SYS_sendmsg | libc::SYS_recvmsg | libc::SYS_sendmmsg | libc::SYS_recvmmsg => true,
         libc::SYS_dup2 | libc::SYS_dup3 => {
             let copy = int(arguments[1]);
-            table::knows(fd) || table::knows(copy) || is_apart(copy)
+            open::knows(fd) || open::knows(copy) || is_apart(copy)
         }
-        libc::SYS_close => table::knows(fd) || is_apart(fd),
-        libc::SYS_splice => table::knows(fd) || table::knows(int(arguments[2])),
-        libc::SYS_epoll_ctl => table::knows(fd) || table::knows(int(arguments[2])),
-        _ => table::knows(fd),
+        libc::SYS_close => open::knows(fd) || is_apart(fd),
+        libc::SYS_splice => open::knows(fd) || open::knows(int(arguments[2])),
+        libc::SYS_epoll_ctl => open::knows(fd) || open::knows(int(arguments[2])),
+        _ => open::knows(fd),
     };
     let done = match number {
         _ if !reaches => None,

@@ -10,9 +10,9 @@ use crate::datagram::Why;
 use crate::descriptor::borrow;
 use crate::hooks::is_nowhere;
 use crate::reason::Reason;
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
-use crate::{errno, identity, process, settings};
+use crate::{errno, identity, open, process, settings};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -27,7 +27,7 @@ pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
 
 /// The same for what a descriptor stands for, if it is ours.
 pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
-    let Some(held) = table::find(fd) else { return false };
+    let Some(held) = sockets::find(fd) else { return false };
     let before = errno::get();
     let is_unread = match &*held {
         Kind::Stream(it) => stream(it, fd, why),
@@ -35,7 +35,6 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
             datagram.leave(Why::Option);
             false
         }
-        Kind::Epoll(_) => false,
     };
     errno::set_raw(before);
     is_unread
@@ -46,7 +45,7 @@ pub(crate) fn all() {
     if !settings::enabled() || identity::is_borrowed() {
         return;
     }
-    for fd in table::within(0, u32::MAX) {
+    for fd in sockets::all() {
         one(fd, Reason::ByHand);
     }
 }
@@ -57,7 +56,7 @@ pub(crate) fn taken(fd: RawFd) {
         return;
     }
     let before = errno::get();
-    drop(table::remove(fd)); // Closed behind our back.
+    open::forget(fd); // Closed behind our back.
     super::process::check_ring(fd);
     process::adopt(fd);
     one(fd, Reason::PassedOn);

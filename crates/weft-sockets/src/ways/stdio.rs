@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::hooks::files;
 use crate::reason::Reason;
-use crate::table::{self, FDS_MAX, Kind};
-use crate::{errno, identity, settings};
+use crate::sockets::{self, Kind};
+use crate::{errno, identity, settings, table};
 
 use super::leave;
 
 /// A bit for each number from 3 on.
-static FILES: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX / 64];
+static FILES: [AtomicU64; table::FDS_MAX / 64] = [const { AtomicU64::new(0) }; table::FDS_MAX / 64];
 /// A bit for each of the standard streams that is the C library's own.
 static STANDARD: AtomicU32 = AtomicU32::new(0b111);
 
@@ -57,14 +57,14 @@ pub(crate) fn has_file(fd: RawFd) -> bool {
 
 /// `fd` is about to be copied to the number `copy`.
 pub(crate) fn copying(fd: RawFd, copy: RawFd) {
-    if fd != copy && table::knows(fd) && has_file(copy) && !identity::is_borrowed() {
+    if fd != copy && sockets::knows(fd) && has_file(copy) && !identity::is_borrowed() {
         leave(fd);
     }
 }
 
 /// `fd` has just become a socket of ours.
 pub(crate) fn check(fd: RawFd) {
-    if !has_file(fd) || !table::knows(fd) || identity::is_borrowed() || !settings::enabled() {
+    if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !settings::enabled() {
         return;
     }
     leave(fd);
@@ -78,7 +78,7 @@ pub(crate) fn check(fd: RawFd) {
 
 fn leave(fd: RawFd) {
     let before = errno::get();
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         leave::stream(stream, fd, Reason::Stdio);
@@ -89,7 +89,7 @@ fn leave(fd: RawFd) {
 }
 
 fn has_rest(fd: RawFd) -> bool {
-    match table::find(fd).as_deref() {
+    match sockets::find(fd).as_deref() {
         Some(Kind::Stream(stream)) => stream.has_rest(),
         _ => false,
     }

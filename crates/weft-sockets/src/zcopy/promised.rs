@@ -29,8 +29,8 @@ use weft_sys::{Buffers, Lock};
 use super::guard::Guard;
 use crate::descriptor::borrow;
 use crate::identity;
+use crate::sockets::{self, Held, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Held, Kind};
 
 /// Sources of this process at a time.
 const RECORDS_MAX: usize = 32;
@@ -140,7 +140,7 @@ pub(super) fn promise(
     most: usize,
     is_to_send_all: bool,
 ) -> Promise {
-    let mut held = table::find(fd).filter(|held| is_of(held, stream));
+    let mut held = sockets::find(fd).filter(|held| is_of(held, stream));
     if held.is_none() {
         return Promise::Impossible;
     }
