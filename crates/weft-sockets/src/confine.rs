@@ -3,6 +3,7 @@
 //! next library's function; except that bytes which have come into memory, and have not been read,
 //! are read from there, which takes no system call.
 
+use std::io::Write as _;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
@@ -10,9 +11,9 @@ use weft_stream::inheritance;
 
 use crate::datagram::Why;
 use crate::handover::Own;
-use crate::reason::Reason;
+use crate::reason::{self, Reason};
 use crate::sockets::{self, Kind};
-use crate::{by_hand, epoll, errno, remote, settings, shared_files};
+use crate::{by_hand, epoll, errno, identity, remote, settings, shared_files};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
@@ -32,6 +33,17 @@ pub(crate) fn confine_for(why: Reason) {
         shared_files::leave();
     }
     errno::set_raw(before);
+}
+
+/// From here on all connections of this process are the kernel's: something is used that can reach
+/// them unseen. With `WEFT_LOG=info` one line says why.
+#[cold]
+pub(crate) fn keep_on_tcp(why: &str) {
+    if !settings::enabled() || identity::is_borrowed() {
+        return;
+    }
+    reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
+    confine_for(Reason::ByHand);
 }
 
 /// Has every connection go on over TCP.

@@ -75,3 +75,8 @@ pub(crate) fn has_time_limit(fd: RawFd, which: sockopt::Timeout) -> bool {
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
     Linux::is_hung_up(borrow(fd))
 }
+
+/// Whether a descriptor stays open when the process becomes another program.
+pub(crate) fn stays_open(fd: RawFd) -> bool {
+    Linux::stays_open(borrow(fd))
+}

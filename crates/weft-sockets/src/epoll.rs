@@ -49,7 +49,6 @@ pub(crate) use self::all::{
 pub(crate) use self::fallback::{hand_on, hand_on_all, nest};
 pub(crate) use self::waiting::Sleep;
 use self::waiting::Waiting;
-pub(crate) use self::wakeup::{read_out, room_came, wakeup_taken as bell_taken};
 use crate::datagram::Why;
 use crate::descriptor::borrow;
 use crate::link::Link;
@@ -109,7 +108,7 @@ struct Watches {
     names: names::Names,
     /// Places of those that are looked at.
     polled: Vec<usize>,
-    /// [`wakeup::taken`] when all were looked at for it.
+    /// [`sleepers::taken`](crate::sleepers::taken) when all were looked at for it.
     wakeups_taken: u64,
     /// Counts the waits: the last one's number.
     round: u64,

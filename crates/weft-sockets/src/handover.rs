@@ -8,7 +8,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::inheritance::{self, Descriptors};
-use weft_stream::{End, Kernel, Linux};
+use weft_stream::{End, Linux};
 use weft_sys::calls::socket_cookie;
 
 pub(crate) use weft_stream::inheritance::Heir;
@@ -100,7 +100,8 @@ pub(crate) fn take_back() {
     inheritance::take_back(&Own);
 }
 
-/// Whether a descriptor stays open when the process becomes another program.
-pub(crate) fn stays_open(fd: RawFd) -> bool {
-    Linux::stays_open(borrow(fd))
+/// Goes on with the connection of a TCP socket that this process has got from another one or from
+/// the program that it was before, if there is something of it in memory.
+pub(crate) fn adopt(fd: RawFd) {
+    inheritance::adopt(&Own, fd);
 }

@@ -26,6 +26,8 @@
 
 #[cfg(not(test))]
 mod address;
+#[cfg(not(test))]
+mod arguments;
 mod by_hand;
 #[cfg(not(test))]
 mod confine;
@@ -68,7 +70,11 @@ mod settings;
 #[cfg(not(test))]
 mod shared_files;
 #[cfg(not(test))]
+mod sleepers;
+#[cfg(not(test))]
 mod sockets;
+#[cfg(not(test))]
+mod start;
 #[cfg(not(test))]
 mod stream;
 #[cfg(not(test))]

@@ -1,69 +1,23 @@
-//! The process: its start, fork, exec and end.
+//! The process's forks, and its end.
 //!
 //! # Safety
-//! Functions registered with the C library live for ever, and call nothing that it forbids them.
+//! Locks are frozen before a fork, and thawed after it by the thread that froze them.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::{c_int, c_long};
-use rustix::net::{SocketType, sockopt};
 use weft_stream::inheritance;
 
-use crate::datagram::Datagram;
-use crate::descriptor::{borrow, is_internet};
 use crate::handover::Own;
-use crate::hooks::{self, files};
 use crate::identity::{self, is_borrowed};
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::table::Listed;
 use crate::zcopy::promised;
-use crate::{
-    by_hand, confine, epoll, errno, extended, open, remote, settings, shared_files, stream, ways,
-};
+use crate::{by_hand, confine, epoll, errno, extended, remote, settings, shared_files, stream};
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static FINISH: extern "C" fn() = finish;
-
-extern "C" fn begin() {
-    identity::begin();
-    hooks::memory::prepare();
-    settings::read();
-    by_hand::read();
-    if !settings::enabled() {
-        return;
-    }
-    // SAFETY: the handlers live for ever; `before_fork` brings all locks into a known state.
-    let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
-    inherit();
-}
-
-extern "C" fn finish() {
-    files::flush();
-    if settings::is_confined() {
-        return;
-    }
-    promised::reclaim_all();
-    for fd in sockets::all() {
-        let Some(held) = sockets::remove(fd).filter(|held| held.descriptors() == 0) else {
-            continue;
-        };
-        match &*held {
-            Kind::Stream(stream) => stream.closing(fd),
-            Kind::Datagram(datagram) => datagram.closing(fd),
-        }
-    }
-    remote::finish();
-    shared_files::leave();
-}
-
-/// The process ends without [`finish`], perhaps out of a signal handler: nothing is freed.
+/// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
 pub(crate) fn end_at_once() {
     if is_borrowed() || settings::is_confined() {
         return;
@@ -144,7 +98,7 @@ impl Forking {
     /// Before it.
     pub(crate) fn begin(flags: c_int) -> Self {
         if flags & libc::CLONE_FILES != 0 {
-            ways::process::keep_on_tcp("a child shares the descriptors");
+            confine::keep_on_tcp("a child shares the descriptors");
         }
         let leaves = flags & libc::CLONE_NEWPID != 0 && !begin_children_elsewhere();
         before_fork();
@@ -198,30 +152,4 @@ pub(crate) extern "C" fn in_child() {
         weft_sys::hide_threads();
         settings::disable();
     }
-}
-
-/// Finds the connections, and the inboxes, of the sockets that the program was started with.
-fn inherit() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
-    for fd in fds {
-        ways::process::check_ring(fd);
-        let Ok(kind) = sockopt::socket_type(borrow(fd)) else { continue };
-        by_hand::begin();
-        adopt(fd);
-        if kind == SocketType::DGRAM
-            && is_internet(fd)
-            && let Some(datagram) = Datagram::inherited(fd)
-        {
-            open::install(fd, Kind::Datagram(datagram));
-        }
-    }
-    files::replace_standard();
-}
-
-/// Goes on with the connection of a TCP socket that this process has got from another one or from
-/// the program that it was before, if there is something of it in memory.
-pub(crate) fn adopt(fd: RawFd) {
-    inheritance::adopt(&Own, fd);
 }

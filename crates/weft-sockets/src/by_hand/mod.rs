@@ -11,7 +11,7 @@
 //! * `code`: whose code makes a call;
 //! * `place`: what each thread has, without a call to find it;
 //! * `signals`: `SIGSYS` is never held off, and the program does not see that;
-//! * `state`: how far it is; `pure`: what can be said without the kernel.
+//! * `outside`: what a call leads to; `state`: how far it is; `pure`: what can be said without the kernel.
 //!
 //! Nothing is armed before the process has its first socket. Where the kernel does not do it all
 //! connections of the process stay on TCP, unless the user says that its programs make no such
@@ -21,6 +21,8 @@
 mod code;
 #[cfg(not(test))]
 mod landing;
+#[cfg(not(test))]
+mod outside;
 #[cfg(not(test))]
 mod place;
 mod pure;
@@ -35,6 +37,8 @@ pub(crate) mod threads;
 #[cfg(not(test))]
 mod trap;
 
+#[cfg(not(test))]
+pub(crate) use outside::Outside;
 #[cfg(not(test))]
 use state::{State, is, tell_waiting};
 #[cfg(not(test))]

@@ -15,9 +15,8 @@ use weft_sys::raw_system_call;
 use super::place::own;
 use super::pure::{Mask, REPORT, changed, seen};
 use super::{State, is, threads};
-use crate::hooks::is_nowhere;
+use crate::arguments::{Arguments, is_nowhere};
 use crate::next::next;
-use crate::ways::dispatch::Arguments;
 
 /// Bytes of a set.
 const SET_LEN: usize = size_of::<Mask>();

@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use super::outside::{self, Outside, outside};
 use super::{stacks, threads};
+use crate::reason;
 use crate::settings::{self, ByHand};
-use crate::{reason, ways};
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,8 @@ pub(super) fn is(state: State) -> bool {
 }
 
 /// The process begins.
-pub(crate) fn read() {
+pub(crate) fn read(outside: Outside) {
+    outside::set(outside);
     stacks::note_main();
     if !settings::enabled() || settings::by_hand() == ByHand::Trust {
         STATE.store(State::Off as u32, Ordering::Release);
@@ -56,7 +58,7 @@ fn begin_once() {
         }
         Err(why) => {
             STATE.store(State::Off as u32, Ordering::Release);
-            ways::process::keep_on_tcp(why);
+            (outside().keep_on_tcp)(why);
         }
     }
 }
@@ -81,7 +83,7 @@ pub(crate) fn in_child() {
         threads::forget_others();
         if let Err(why) = threads::arm() {
             give_up();
-            ways::process::keep_on_tcp(why);
+            (outside().keep_on_tcp)(why);
         }
     }
 }

@@ -15,6 +15,7 @@ use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use weft_sys::{Handled, raw_system_call};
 
+use super::outside::outside;
 use super::place::own;
 use super::{State, code, is, landing, signals, stacks, trap};
 use crate::descriptor::has_time_limit;
@@ -92,7 +93,7 @@ pub(crate) fn begun(stack: usize, stack_len: usize, holds_off: bool) {
         // As for the first one; if not, its calls are not seen, and the process goes to TCP.
         if let Err(why) = arm() {
             super::give_up();
-            crate::ways::process::keep_on_tcp(why);
+            (outside().keep_on_tcp)(why);
         }
     }
 }

@@ -12,11 +12,11 @@ use libc::{c_int, c_long, c_void, siginfo_t, ucontext_t};
 use weft_sys::raw_system_call;
 
 use super::landing::{self, Frame, PASSED_LEN, RED_ZONE};
+use super::outside::outside;
 use super::place::own;
 use super::{code, signals, stacks, threads};
+use crate::arguments::{Arguments, clone_flags};
 use crate::errno;
-use crate::ways::dispatch::{self, Arguments};
-use crate::ways::process as whole;
 use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
 
 /// `SYS_USER_DISPATCH`: why there is a `SIGSYS`.
@@ -158,7 +158,7 @@ pub(super) fn landed(frame: &mut Frame) {
     if frame.is_foreign {
         // Of 32 bits, or x32. The program's instruction is let through.
         super::give_up();
-        whole::keep_on_tcp("system calls of another processor are made");
+        (outside().keep_on_tcp)("system calls of another processor are made");
         frame.rip -= INSTRUCTION_LEN;
         return errno::set_raw(before);
     }
@@ -177,13 +177,13 @@ unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Op
     let done = match number {
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork => {
             // SAFETY: the caller's promise.
-            if !unsafe { dispatch::is_fork(number, arguments) } {
+            if !unsafe { (outside().is_fork)(number, arguments) } {
                 // SAFETY: likewise.
                 unsafe { clone_oddly(frame, number, arguments) };
                 return None;
             }
             // SAFETY: likewise.
-            unsafe { dispatch::call(number, arguments) }
+            unsafe { (outside().call)(number, arguments) }
         }
         // SAFETY: likewise.
         libc::SYS_rt_sigprocmask => return Some(unsafe { signals::mask_by_number(arguments) }),
@@ -192,7 +192,7 @@ unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Op
         // SAFETY: likewise.
         libc::SYS_rt_sigsuspend => return Some(unsafe { signals::suspend_by_number(arguments) }),
         // SAFETY: likewise.
-        _ => unsafe { dispatch::call(number, arguments) },
+        _ => unsafe { (outside().call)(number, arguments) },
     };
     Some(match done {
         Some(-1) => -(errno::get() as isize),
@@ -209,7 +209,7 @@ unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Op
 /// The arguments are the program's.
 unsafe fn clone_oddly(frame: &mut Frame, number: c_long, arguments: Arguments) {
     // SAFETY: the caller's promise.
-    let flags = unsafe { whole::flags(number, arguments) };
+    let flags = unsafe { clone_flags(number, arguments) };
     let has = |flag: c_int| flags & flag as usize != 0;
     let is_thread = has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) || has(libc::CLONE_SETTLS);
     if is_thread || !own!(is_armed) {

@@ -15,7 +15,7 @@ use super::Datagram;
 use crate::descriptor::{borrow, is_nonblocking};
 use crate::sockets::{self, Kind};
 use crate::wait::{self, Wait};
-use crate::{epoll, errno, handlers};
+use crate::{errno, handlers, sleepers};
 
 /// Datagrams in a row from the inbox after which the kernel has its turn.
 const MEMORY_TURNS_MAX: u32 = 64;
@@ -57,7 +57,7 @@ impl Datagram {
             self.receives.store(1, Ordering::Relaxed);
         }
         if !self.is_kernels_turn(inbox)
-            && let Some(arrival) = self.take(fd, inbox, buffers, keep)
+            && let Some(arrival) = self.take(inbox, buffers, keep)
         {
             return Received::Memory(arrival);
         }
@@ -88,7 +88,7 @@ impl Datagram {
                 self.kernel_is_empty(inbox);
             }
             if !self.is_kernel_first(inbox)
-                && let Some(arrival) = self.take(fd, inbox, buffers, keep)
+                && let Some(arrival) = self.take(inbox, buffers, keep)
             {
                 if waited {
                     self.dozes.learn(wait.end(), By::Memory);
@@ -188,7 +188,7 @@ impl Datagram {
         }
         self.tell_received(fd);
         inbox.begin_sleep();
-        if let Some(arrival) = self.take(fd, inbox, buffers, keep) {
+        if let Some(arrival) = self.take(inbox, buffers, keep) {
             inbox.end_sleep();
             self.dozes.learn(wait.end(), By::Memory);
             errno::set_raw(before);
@@ -257,7 +257,7 @@ impl Datagram {
         }
     }
 
-    fn take(&self, fd: RawFd, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
+    fn take(&self, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
         let arrival = inbox.take(buffers, keep)?;
         self.memory_turns.fetch_add(1, Ordering::Relaxed);
         let next = if keep { peeked::MEMORY } else { peeked::NOTHING };
@@ -265,7 +265,7 @@ impl Datagram {
             self.peeked.store(next, Ordering::Relaxed);
         }
         if self.announced.load(Ordering::Relaxed) > 0 && inbox.is_empty() {
-            epoll::read_out(fd);
+            sleepers::read_out();
         }
         Some(arrival)
     }

@@ -18,10 +18,10 @@ use libc::epoll_event;
 use weft_stream::OwnAlarm;
 use weft_sys::Tag;
 
-use super::{IN, Reach, Watch, Watches, kernel_control, wakeup};
+use super::{IN, Reach, Watch, Watches, kernel_control};
 use crate::link::Link;
 use crate::sockets::Kind;
-use crate::{errno, identity, shared_files};
+use crate::{errno, identity, shared_files, sleepers};
 
 /// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not
 /// looked at after each of the others.
@@ -82,7 +82,7 @@ impl Watches {
     /// notify.
     pub(super) fn begin_sleep(&mut self, epoll: RawFd) -> Begun {
         self.sleep.asleep += 1;
-        wakeup::settle_down();
+        sleepers::settle_down();
         let tag = self.next_tag(epoll);
         let Self { polled, places, names, .. } = self;
         for &place in polled.iter() {
@@ -101,7 +101,7 @@ impl Watches {
     /// It sleeps no more, or does not after all.
     pub(super) fn end_sleep(&mut self, begun: Begun) {
         self.sleep.asleep = self.sleep.asleep.saturating_sub(1);
-        wakeup::rise();
+        sleepers::rise();
         if let (Some(alarm), Some(tag)) = (&self.sleep.alarm, begun.0) {
             alarm.end(tag);
         }

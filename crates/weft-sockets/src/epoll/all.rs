@@ -12,7 +12,7 @@ use weft_sys::{SectionGuard, SectionLock};
 use super::{Epoll, Reach, Registered, leave, sharing, wakeup};
 use crate::sockets::{self, Kind};
 use crate::table::{self, Listed, Table};
-use crate::{errno, identity, settings};
+use crate::{errno, identity, settings, sleepers};
 
 static INSTANCES: Table<Epoll> = Table::new();
 /// Every instance that is known, also those that threads still wait in after the last close.
@@ -64,6 +64,7 @@ pub(crate) fn created(fd: RawFd) {
         return;
     }
     let before = errno::get();
+    sleepers::follow_by(wakeup::follow_note);
     if sockets::knows(fd) {
         drop(sockets::remove(fd)); // Closed behind our back.
     }
@@ -172,7 +173,7 @@ pub(crate) fn surrender() {
 /// This is a child just born: what the parent has armed is the parent's.
 pub(crate) fn forked() {
     sharing::forked();
-    wakeup::forked();
+    sleepers::forked();
     for_each(|instance| {
         instance.sharing.inherit();
         let mut watches = instance.lock();

@@ -17,8 +17,8 @@ use super::{
     Epoll, IN, Reach, Registered, Watches, all, kernel_control, leave, leave_unread,
     may_hold_something,
 };
+use crate::descriptor::stays_open;
 use crate::errno;
-use crate::handover::stays_open;
 use crate::sockets::{Held, Kind};
 
 /// An instance is about to be given to another process (`SCM_RIGHTS`), which may wait in it: all

@@ -12,13 +12,13 @@ use weft_sys::time_stamp;
 
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
-use super::wakeup::taken;
 use super::watch::News;
 use super::{
     EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
     may_hold_something,
 };
 use crate::descriptor::borrow;
+use crate::sleepers::taken;
 use crate::sockets::{Held, Kind};
 
 /// Watches up to which all are looked at for what came before that which is reported.

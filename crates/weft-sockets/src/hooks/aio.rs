@@ -11,7 +11,8 @@
 use libc::{aiocb, c_int, c_void, iovec, sigevent};
 use smallvec::SmallVec;
 
-use super::data::{is_nowhere, receive};
+use super::data::receive;
+use crate::arguments::is_nowhere;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::ways::leave;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use weft_stream::datagram::Arrival;
 use weft_sys::Buffers;
 
+use crate::arguments::is_nowhere;
 use crate::datagram::Received;
 use crate::next::next;
 use crate::sockets::{self, Kind};
@@ -25,14 +26,6 @@ fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
     // Longer calls are cut short by the kernel as well (read(2), "Notes").
     const LONGEST: size_t = 0x7fff_f000;
     [iovec { iov_base: place.cast_mut(), iov_len: len.min(LONGEST) }]
-}
-
-/// Whether nobody can have memory there: beyond the processor's addresses, or among the first
-/// (`vm.mmap_min_addr`). Other addresses are believed: who gives a wrong one meets a SIGSEGV.
-pub(crate) fn is_nowhere<T>(place: *const T) -> bool {
-    const LOWEST: usize = 1 << 16;
-    const HIGHEST: usize = 1 << 56;
-    !(LOWEST..HIGHEST).contains(&(place as usize))
 }
 
 fn is_no_list(list: *const iovec, count: usize) -> bool {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use weft_stream::Carrier;
 use weft_sys::{apart_within, is_apart};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
 use crate::datagram::Why;
 use crate::descriptor::borrow;
 use crate::next::next;

@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 
 use super::actions::Actions;
 use crate::by_hand::signals;
-use crate::handover::{self, Heir, stays_open};
+use crate::descriptor::stays_open;
+use crate::handover::{self, Heir};
 use crate::next::next;
 use crate::sockets::{self, Kind};
 use crate::zcopy::promised::reclaim_all;

@@ -7,9 +7,8 @@
 
 use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
 use crate::next::next;
-use crate::ways::process;
 use crate::{by_hand, confine, settings, shared_files};
 
 #[unsafe(no_mangle)]
@@ -27,7 +26,7 @@ unsafe extern "C-unwind" fn prctl(
     }
     if option == by_hand::threads::SET_DISPATCH {
         by_hand::give_up(); // The program has them reported to itself.
-        process::keep_on_tcp("the program has its system calls reported");
+        confine::keep_on_tcp("the program has its system calls reported");
     }
     next!(prctl(
         option: c_int, first: c_ulong, second: c_ulong, third: c_ulong, fourth: c_ulong

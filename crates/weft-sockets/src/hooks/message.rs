@@ -6,8 +6,9 @@
 
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
-use super::data::{Taken, deliver, deliver_datagram, is_nowhere, length, receive, take_datagram};
+use super::data::{Taken, deliver, deliver_datagram, length, receive, take_datagram};
 use super::rights;
+use crate::arguments::is_nowhere;
 use crate::datagram::Received;
 use crate::next::next;
 use crate::reason::Reason;

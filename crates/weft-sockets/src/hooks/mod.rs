@@ -34,5 +34,3 @@ pub(crate) mod users;
 #[cfg(target_arch = "x86_64")]
 mod variadic;
 mod ways;
-
-pub(crate) use data::is_nowhere;

@@ -10,14 +10,13 @@ use weft_stream::Delays;
 
 use weft_extended::abi::SOL_WEFT;
 
-use super::data::is_nowhere;
-use crate::errno;
-use crate::extended;
+use crate::arguments::is_nowhere;
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::options;
+use crate::{errno, extended};
 
 /// Options that keep bytes back.
 fn delay(level: c_int, name: c_int) -> Option<u32> {

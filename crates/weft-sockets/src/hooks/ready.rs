@@ -6,7 +6,7 @@
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
 use crate::next::next;

@@ -9,10 +9,10 @@ use libc::{c_int, cmsghdr, msghdr};
 use weft_stream::inheritance;
 
 use crate::datagram::Why;
-use crate::handover::Own;
+use crate::handover::{self, Own};
 use crate::link::Link;
 use crate::sockets::{self, Kind};
-use crate::{epoll, identity, open, process, settings, ways};
+use crate::{epoll, identity, open, settings, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -54,7 +54,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
         }
         open::forget(fd);
         ways::process::check_ring(fd);
-        process::adopt(fd);
+        handover::adopt(fd);
         ways::stdio::check(fd);
     };
     // SAFETY: the caller's promise.

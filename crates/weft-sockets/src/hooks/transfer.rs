@@ -15,7 +15,7 @@ use weft_stream::Carrier;
 use weft_sys::Buffers;
 use weft_sys::calls::{file_flags, poll};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
 use crate::descriptor::{borrow, is_nonblocking};
 use crate::errno;
 use crate::next::next;

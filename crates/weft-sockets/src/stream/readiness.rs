@@ -9,9 +9,9 @@ use weft_stream::Carrier;
 
 use super::Stream;
 use crate::descriptor::borrow;
-use crate::epoll;
 use crate::link::Link;
 use crate::remote::Far;
+use crate::sleepers;
 
 /// Unread bytes behind which an end is not told yet. TCP's own bound is the receiver's buffer
 /// (`tcp_rmem`, tcp(7)), but there the end rarely comes before most of it has been read.
@@ -79,7 +79,7 @@ impl Stream {
         {
             end.want_room();
             if end.is_writable() {
-                epoll::room_came();
+                sleepers::room_came();
             }
         }
     }

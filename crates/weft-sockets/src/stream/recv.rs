@@ -17,7 +17,7 @@ use crate::descriptor::{borrow, has_time_limit, is_nonblocking};
 use crate::link::Link;
 use crate::next::next;
 use crate::wait::{self, Wait};
-use crate::{doze, epoll, handlers, settings};
+use crate::{doze, handlers, settings, sleepers};
 
 /// Nanoseconds between two questions to the kernel whether a peer was killed that has said nothing.
 const ASK_NS: u64 = 1_000_000;
@@ -49,10 +49,10 @@ impl Stream {
                     let bells = watched.then(|| end.bells_taken());
                     let received = self.recv_from(end, fd, rest, flags);
                     if bells.is_some_and(|bells| bells != end.bells_taken()) {
-                        epoll::bell_taken();
+                        sleepers::wakeup_taken();
                     }
                     if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
-                        epoll::read_out(fd);
+                        sleepers::read_out();
                     }
                     return Some(self.with_part(done, received));
                 }

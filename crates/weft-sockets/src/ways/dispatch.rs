@@ -12,13 +12,11 @@ use libc::{c_int, c_long, c_uint, c_void};
 use weft_sys::{is_apart, system_call};
 
 use super::{leave, process as whole};
+use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::hooks::exec::execveat;
+use crate::hooks::memory;
 use crate::hooks::users::becoming;
-use crate::hooks::{is_nowhere, memory};
 use crate::{open, process, settings};
-
-/// The arguments of a system call.
-pub(crate) type Arguments = [usize; 6];
 
 /// Does a system call of a number that [`super::table::REACH`] names, as the C library has results:
 /// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
@@ -341,7 +339,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         libc::SYS_fork => Some(unsafe { whole::fork(number, a, 0) }),
         libc::SYS_clone | libc::SYS_clone3 => {
             // SAFETY: likewise; one that is not a fork does not come here.
-            let flags = unsafe { whole::flags(number, a) };
+            let flags = unsafe { clone_flags(number, a) };
             // SAFETY: likewise.
             Some(unsafe { whole::fork(number, a, flags) })
         }

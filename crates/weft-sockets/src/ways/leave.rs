@@ -6,13 +6,13 @@
 
 use std::os::fd::RawFd;
 
+use crate::arguments::is_nowhere;
 use crate::datagram::Why;
 use crate::descriptor::borrow;
-use crate::hooks::is_nowhere;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::{errno, identity, open, process, settings};
+use crate::{errno, handover, identity, open, settings};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -58,7 +58,7 @@ pub(crate) fn taken(fd: RawFd) {
     let before = errno::get();
     open::forget(fd); // Closed behind our back.
     super::process::check_ring(fd);
-    process::adopt(fd);
+    handover::adopt(fd);
     one(fd, Reason::PassedOn);
     errno::set_raw(before);
 }

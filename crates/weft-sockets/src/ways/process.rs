@@ -13,23 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{c_int, c_long, c_uint, c_void};
 use rustix::io::Errno;
 
-use super::dispatch::Arguments;
 use super::leave;
-use crate::hooks::is_nowhere;
-use crate::reason::{self, Reason};
+use crate::arguments::{Arguments, clone_flags, is_nowhere};
+use crate::confine::{self, keep_on_tcp};
 use crate::settings::{self, Ring};
-use crate::{confine, errno, identity, process};
-
-/// From here on all connections of this process are the kernel's: something is used that can reach
-/// them unseen. With `WEFT_LOG=info` one line says why.
-#[cold]
-pub(crate) fn keep_on_tcp(why: &str) {
-    if !settings::enabled() || identity::is_borrowed() {
-        return;
-    }
-    reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
-    confine::confine_for(Reason::ByHand);
-}
+use crate::{errno, process, reason};
 
 /// `io_uring_setup(2)`. `None`: the kernel is to do it.
 pub(super) fn refuse_ring() -> Option<c_long> {
@@ -75,25 +63,6 @@ pub(crate) fn check_ring(fd: RawFd) {
 /// Where `struct clone_args` has its stack.
 const STACK_AT: usize = 40;
 
-/// The flags of a `clone(2)` or `clone3(2)`, or those that a `vfork(2)` stands for, whose registers
-/// say nothing.
-///
-/// # Safety
-/// The arguments are the program's.
-pub(crate) unsafe fn flags(number: c_long, a: Arguments) -> usize {
-    match number {
-        libc::SYS_vfork => return (libc::CLONE_VM | libc::CLONE_VFORK) as usize,
-        libc::SYS_fork => return 0,
-        libc::SYS_clone3 => {}
-        _ => return a[0],
-    }
-    if is_nowhere(a[0] as *const c_void) {
-        return 0; // The kernel refuses it.
-    }
-    // SAFETY: the program's own structure, which begins with them.
-    unsafe { (a[0] as *const usize).read_unaligned() }
-}
-
 /// Before a `clone(2)` or `clone3(2)`: whether it is a fork, whose child goes on behind the call
 /// with a copy of the stack. For others everything is done that is to be done before.
 ///
@@ -101,7 +70,7 @@ pub(crate) unsafe fn flags(number: c_long, a: Arguments) -> usize {
 /// The arguments are the program's.
 pub(super) unsafe fn is_fork(number: c_long, a: Arguments) -> bool {
     // SAFETY: the caller's promise.
-    let flags = unsafe { flags(number, a) };
+    let flags = unsafe { clone_flags(number, a) };
     let mut stack = a[1];
     if number == libc::SYS_clone3 {
         if is_nowhere(a[0] as *const c_void) {
