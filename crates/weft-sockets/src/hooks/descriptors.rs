@@ -6,69 +6,26 @@
 //! and always handed on, present or not, in the register where it would be.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::io::Errno;
 use weft_stream::Carrier;
 use weft_sys::{apart_within, is_apart};
 
+use super::closing::closing;
+use super::files::check_stream;
 use crate::arguments::is_nowhere;
 use crate::datagram::Why;
 use crate::descriptor::borrow;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::sockets::{self, Held, Kind};
+use crate::sockets::{self, Kind};
 use crate::ways::{self, stdio};
-use crate::{epoll, errno, identity, open, settings};
+use crate::{epoll, errno, identity, open};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
 /// Switches signals for input and output (asm-generic/ioctls.h).
 const FIOASYNC: c_ulong = 0x5452;
-
-/// A descriptor is about to be closed.
-pub(super) fn closing(fd: c_int) {
-    if !open::knows(fd) || identity::is_borrowed() {
-        return;
-    }
-    let before = errno::get();
-    match sockets::remove(fd) {
-        Some(held) => closing_socket(&held, fd),
-        None => epoll::closing(fd),
-    }
-    errno::set_raw(before);
-}
-
-fn closing_socket(held: &Held, fd: c_int) {
-    let last = held.descriptors() == 0;
-    match &**held {
-        Kind::Stream(stream) => {
-            closing_watched(held, fd);
-            if last && !settings::is_confined() {
-                stream.closing(fd);
-            }
-        }
-        Kind::Datagram(datagram) => {
-            closing_watched(held, fd);
-            if last {
-                datagram.closing(fd);
-            }
-        }
-    }
-}
-
-/// Tells the epoll instances that watch it.
-fn closing_watched(held: &Held, fd: c_int) {
-    if held.watches().load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    if held.descriptors() == 0 {
-        epoll::forget(held);
-    } else if let Some(other) = another(held) {
-        epoll::go_by(held, fd, other);
-    }
-}
 
 /// Signals for input and output (`O_ASYNC`) are the kernel's, and so is a socket that has them.
 fn becomes_signal_driven(fd: c_int) {
@@ -89,11 +46,6 @@ fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
     }
 }
 
-/// Another descriptor of the same open file.
-fn another(held: &Held) -> Option<c_int> {
-    sockets::all().find(|&fd| sockets::find(fd).is_some_and(|other| other.is(held)))
-}
-
 /// `copy` has been made from `fd`.
 fn copied(fd: c_int, copy: c_int) {
     if copy < 0 || copy == fd || identity::is_borrowed() {
@@ -105,7 +57,7 @@ fn copied(fd: c_int, copy: c_int) {
     match sockets::find(fd) {
         Some(held) => {
             sockets::share(&held, copy);
-            stdio::check(copy);
+            check_stream(copy);
         }
         None => epoll::copied(fd, copy),
     }

@@ -24,7 +24,7 @@ unsafe extern "C-unwind" fn prctl(
     if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
         confine::confine();
     }
-    if option == by_hand::threads::SET_DISPATCH {
+    if option == by_hand::switch::SET_DISPATCH {
         by_hand::give_up(); // The program has them reported to itself.
         confine::keep_on_tcp("the program has its system calls reported");
     }

@@ -6,6 +6,7 @@ mod aio;
 pub(crate) mod born;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
+mod closing;
 mod data;
 mod descriptors;
 pub(crate) mod exec;

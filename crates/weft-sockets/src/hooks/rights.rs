@@ -8,6 +8,7 @@
 use libc::{c_int, cmsghdr, msghdr};
 use weft_stream::inheritance;
 
+use super::files::check_stream;
 use crate::datagram::Why;
 use crate::handover::{self, Own};
 use crate::link::Link;
@@ -55,7 +56,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
         open::forget(fd);
         ways::process::check_ring(fd);
         handover::adopt(fd);
-        ways::stdio::check(fd);
+        check_stream(fd);
     };
     // SAFETY: the caller's promise.
     unsafe { for_each(message, take) };

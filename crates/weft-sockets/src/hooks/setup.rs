@@ -8,11 +8,11 @@
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 
+use super::files::check_stream;
 use crate::datagram::{Datagram, Why};
 use crate::next::next;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::ways::stdio;
 use crate::{by_hand, errno, identity, open, settings, shared_files};
 
 #[unsafe(no_mangle)]
@@ -37,7 +37,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         && !identity::is_borrowed()
     {
         open::install(fd, ours);
-        stdio::check(fd);
+        check_stream(fd);
     } else if fd >= 0 && open::knows(fd) && !identity::is_borrowed() {
         open::forget(fd); // Closed behind our back.
     }
@@ -75,7 +75,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         if result == 0 && i32::from(unsafe { (*address).sa_family }) == libc::AF_UNSPEC {
             stream.dissolved();
             open::install(fd, Kind::Stream(Stream::fresh()));
-            stdio::check(fd);
+            check_stream(fd);
         } else {
             stream.connected(fd);
         }
@@ -154,7 +154,7 @@ fn take(listener: c_int, fd: c_int) -> c_int {
     match Stream::accepted(listener, fd) {
         Some(stream) => {
             open::install(fd, Kind::Stream(stream));
-            stdio::check(fd);
+            check_stream(fd);
         }
         None => open::forget(fd), // Closed behind our back, if it was ours.
     }

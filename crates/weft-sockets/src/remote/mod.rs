@@ -12,31 +12,27 @@ mod wire;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use weft_engine::reactor::Reactor;
-use weft_stream::remote::{Farewell, Remote};
+use weft_stream::remote::Farewell;
 use weft_stream::{Role, Shown, Tuple};
 use weft_sys::network_namespace;
 
 use self::broker::Wanted;
 use self::lingering::Lingering;
 pub(crate) use self::lingering::finish;
-use self::wire::Verbs;
+pub(crate) use self::wire::Far;
 use crate::descriptor::borrow;
 use crate::{identity, shared_files};
 
 /// Descriptors that programs do not expect are not among the lowest.
 const LOWEST_FD: RawFd = 64;
 
-/// How many connections have a queue pair.
-static WIRED: AtomicUsize = AtomicUsize::new(0);
-
 /// Takes what has come from other hosts, for all connections.
 #[inline]
 pub(crate) fn drive() {
-    if WIRED.load(Ordering::Relaxed) > 0 {
+    if wire::is_any() {
         Reactor::get().poll();
     }
 }
@@ -49,11 +45,8 @@ pub(crate) fn forked() {
 
 /// No connection is driven any more.
 pub(crate) fn stop() {
-    WIRED.store(0, Ordering::Relaxed);
+    wire::forget_all();
 }
-
-/// One end of a connection to another host.
-pub(crate) type Far = Remote<Verbs>;
 
 /// The end of a connection just made, for which the peer is looked for in the background. `None` if
 /// there is no memory.

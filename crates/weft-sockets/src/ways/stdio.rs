@@ -11,7 +11,6 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::hooks::files;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::{errno, identity, settings, table};
@@ -62,18 +61,14 @@ pub(crate) fn copying(fd: RawFd, copy: RawFd) {
     }
 }
 
-/// `fd` has just become a socket of ours.
-pub(crate) fn check(fd: RawFd) {
+/// `fd` has just become a socket of ours. Whether standard input is to read it by the hooks from
+/// here on: some of it is in memory.
+pub(crate) fn check(fd: RawFd) -> bool {
     if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !settings::enabled() {
-        return;
+        return false;
     }
     leave(fd);
-    if fd == libc::STDIN_FILENO && has_rest(fd) && is_unused() {
-        // What is unread in memory, and wakeups that are under way, are for the hooks.
-        let before = errno::get();
-        files::replace_input();
-        errno::set_raw(before);
-    }
+    fd == libc::STDIN_FILENO && has_rest(fd) && is_unused()
 }
 
 fn leave(fd: RawFd) {
