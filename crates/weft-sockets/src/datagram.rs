@@ -29,6 +29,7 @@ use told::Told;
 pub(crate) use told::Why;
 
 use crate::descriptor::borrow;
+use crate::table::Place;
 use crate::{settings, shared_files};
 
 /// What is known of a UDP socket.
@@ -70,6 +71,8 @@ pub(crate) struct Datagram {
     announced: AtomicU32,
     /// The last fork that it has been told of.
     fork: AtomicU32,
+    /// Where it stands among the program's sockets.
+    place: SectionOnce<Place>,
 }
 
 impl Datagram {
@@ -99,7 +102,13 @@ impl Datagram {
             watches: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             fork: AtomicU32::new(0),
+            place: SectionOnce::new(),
         }
+    }
+
+    /// It stands among the program's sockets from here on.
+    pub(crate) fn placed(&self, place: Place) {
+        let _ = self.place.set(place);
     }
 
     /// One that the program was started with, and that has an inbox: there may be something in it.

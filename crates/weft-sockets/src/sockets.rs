@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use crate::datagram::Datagram;
 use crate::stream::Stream;
-use crate::table::{self, Listed, Table};
+use crate::table::{self, Listed, Place, Table};
 
 static SOCKETS: Table<Kind> = Table::new();
 
@@ -41,6 +41,13 @@ impl Kind {
 impl Listed for Kind {
     fn table() -> &'static Table<Self> {
         &SOCKETS
+    }
+
+    fn placed(&self, place: Place) {
+        match self {
+            Self::Stream(stream) => stream.placed(place),
+            Self::Datagram(datagram) => datagram.placed(place),
+        }
     }
 }
 

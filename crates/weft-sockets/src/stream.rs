@@ -28,7 +28,7 @@ use crate::extended::Extended;
 use crate::link::Link;
 use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
-use crate::sockets::{self, Kind};
+use crate::table::Place;
 use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
@@ -116,6 +116,8 @@ pub(crate) struct Stream {
     asked_out: AtomicU64,
     /// What it has in extended mode.
     extended: SectionOnce<Box<Extended>>,
+    /// Where it stands among the program's sockets.
+    place: SectionOnce<Place>,
 }
 
 /// What an accepted socket has carried before an offer was found.
@@ -175,6 +177,7 @@ impl Stream {
             asked: AtomicU64::new(0),
             asked_out: AtomicU64::new(0),
             extended: SectionOnce::new(),
+            place: SectionOnce::new(),
         }
     }
 
@@ -196,8 +199,14 @@ impl Stream {
         Self::new(Phase::Tcp)
     }
 
-    /// A socket that `accept` of a listening socket has returned.
-    pub(crate) fn accepted(listener: RawFd, fd: RawFd) -> Option<Self> {
+    /// It stands among the program's sockets from here on.
+    pub(crate) fn placed(&self, place: Place) {
+        let _ = self.place.set(place);
+    }
+
+    /// A socket that `accept` has returned, and what it has from the one that listens
+    /// ([`Stream::bequeaths_option`]), if that is known.
+    pub(crate) fn accepted(fd: RawFd, has_option: Option<bool>) -> Option<Self> {
         let stream = Self::new(Phase::Candidate);
         let (own, peer) = addresses(fd)?;
         let is_local = is_local(own, peer);
@@ -220,7 +229,8 @@ impl Stream {
             reason::tell((own, peer), Reason::ByHand);
             return None;
         }
-        if options::inherited(listener, fd) {
+        // Another process's may have been given any.
+        if has_option.unwrap_or_else(|| options::has(fd)) {
             fall_back(Reason::Option);
             reason::tell((own, peer), Reason::Option);
             return None;
@@ -237,11 +247,6 @@ impl Stream {
     /// Whether what it accepts has an option that only the kernel has.
     pub(crate) fn bequeaths_option(&self) -> bool {
         self.bequeaths.load(Ordering::Relaxed)
-    }
-
-    /// What it knows of zero copy.
-    pub(crate) fn zcopy(&self) -> &zcopy::Sender {
-        &self.zcopy
     }
 
     /// Its end, if it has one.
@@ -374,7 +379,7 @@ impl Stream {
     }
 
     fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
-        zcopy::promised::reclaim(self);
+        zcopy::promised::reclaim(&self.zcopy);
         match self.link() {
             Some(Link::Here(end)) if end.has_left() => {}
             Some(Link::There(far)) => {
@@ -568,14 +573,14 @@ impl Stream {
         }
         self.told.tell(fd, self.end(), true);
         if self.end().is_some() {
-            zcopy::promised::reclaim(self);
+            zcopy::promised::reclaim(&self.zcopy);
         }
         self.holding.closing(borrow(fd));
     }
 
     /// `shutdown(2)`, before the kernel is told.
     pub(crate) fn shutting(&self, fd: RawFd, how: libc::c_int) {
-        zcopy::promised::reclaim(self);
+        zcopy::promised::reclaim(&self.zcopy);
         if let Some(link) = self.link() {
             return shut(link, fd, how);
         }
@@ -590,11 +595,8 @@ impl Stream {
     /// Another thread may have closed the descriptor while this one slept, and its number may be
     /// another socket's by now, from which nothing must be taken.
     fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
-        let found = sockets::find(fd);
-        let same = found.is_some_and(
-            |held| matches!(&*held, Kind::Stream(stream) if std::ptr::eq(stream, self)),
-        );
-        if same { Ok(()) } else { Err(Errno::BADF) }
+        let is_there = self.place.get().is_some_and(|place| place.is_at(fd));
+        if is_there { Ok(()) } else { Err(Errno::BADF) }
     }
 }
 

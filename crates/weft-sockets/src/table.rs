@@ -28,11 +28,87 @@ pub(crate) trait Listed: Send + Sync + 'static {
     fn table() -> &'static Table<Self>
     where
         Self: Sized;
+
+    /// It stands in the table from here on. Once.
+    fn placed(&self, place: Place) {
+        let _ = place;
+    }
+}
+
+/// Where something stands in its table, for itself: whoever uses it need not know what else the
+/// table is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    entry: &'static dyn AnyEntry,
+    cells: &'static [AtomicPtr<()>; FDS_MAX],
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Place").field(&ptr::from_ref(self.entry)).finish()
+    }
+}
+
+impl Place {
+    /// Whether `fd` still stands for it: another thread may have closed the descriptor, and its
+    /// number may stand for something else by now.
+    pub(crate) fn is_at(&self, fd: RawFd) -> bool {
+        let cell = usize::try_from(fd).ok().and_then(|fd| self.cells.get(fd));
+        cell.is_some_and(|cell| ptr::addr_eq(cell.load(Ordering::Acquire), self.entry))
+    }
+
+    /// Holds it, if `fd` still stands for it.
+    pub(crate) fn keep_at(&self, fd: RawFd) -> Option<Kept> {
+        let kept = self.entry.hold().then_some(Kept(self.entry))?;
+        self.is_at(fd).then_some(kept)
+    }
+}
+
+/// A reference to an entry, whatever is in it.
+pub(crate) struct Kept(&'static dyn AnyEntry);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Kept").field(&ptr::from_ref(self.0)).finish()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the hold that this stands for.
+        unsafe { self.0.release() };
+    }
+}
+
+/// An entry, whatever is in it.
+trait AnyEntry: Sync {
+    /// Holds it. `false`: there is nothing in it.
+    fn hold(&self) -> bool;
+
+    /// Gives back a hold.
+    ///
+    /// # Safety
+    /// The caller has it, and does not use it any more.
+    unsafe fn release(&'static self);
+}
+
+impl<T: Listed> AnyEntry for Entry<T> {
+    fn hold(&self) -> bool {
+        self.content.hold()
+    }
+
+    unsafe fn release(&'static self) {
+        // SAFETY: the caller's promise.
+        if let Some(content) = unsafe { self.content.release() } {
+            T::table().retire(self, content);
+        }
+    }
 }
 
 /// A table from descriptors. Reading it takes no lock.
 pub(crate) struct Table<T: 'static> {
-    cells: [AtomicPtr<Entry<T>>; FDS_MAX],
+    /// Each NULL, or the entry of a descriptor.
+    cells: [AtomicPtr<()>; FDS_MAX],
     /// Entries that no descriptor has.
     spare: SignalLock<Spare<T>>,
     /// No descriptor from here on has ever been in the table.
@@ -121,9 +197,7 @@ impl<T: Listed> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the hold that this stands for.
-        if let Some(content) = unsafe { self.0.content.release() } {
-            T::table().retire(self.0, content);
-        }
+        unsafe { self.0.release() };
     }
 }
 
@@ -174,7 +248,7 @@ impl<T: Listed> Table<T> {
         drop(content);
     }
 
-    fn cell(&self, fd: RawFd) -> Option<&AtomicPtr<Entry<T>>> {
+    fn cell(&self, fd: RawFd) -> Option<&AtomicPtr<()>> {
         usize::try_from(fd).ok().and_then(|fd| self.cells.get(fd))
     }
 
@@ -183,14 +257,14 @@ impl<T: Listed> Table<T> {
     pub(crate) fn find(&self, fd: RawFd) -> Option<Held<T>> {
         let cell = self.cell(fd)?;
         loop {
-            let entry = cell.load(Ordering::Acquire);
+            let entry: *mut Entry<T> = cell.load(Ordering::Acquire).cast();
             // SAFETY: NULL, or an entry, which is never freed.
             let entry = unsafe { entry.as_ref() }?;
             if !entry.content.hold() {
                 continue; // It was closed in between, and the table names it no more.
             }
             let held = Held(entry);
-            if ptr::eq(cell.load(Ordering::Acquire), entry) {
+            if ptr::addr_eq(cell.load(Ordering::Acquire), entry) {
                 return Some(held);
             }
             // It was closed in between. What the entry is now goes with this if it is the last.
@@ -204,16 +278,20 @@ impl<T: Listed> Table<T> {
     }
 
     /// Puts `fd`, just opened, into the table.
-    pub(crate) fn install(&self, fd: RawFd, content: T) {
+    pub(crate) fn install(&'static self, fd: RawFd, content: T) {
         let Some(cell) = self.cell(fd) else { return };
         let spare = self.spare.lock().pop();
         let Some(entry) = spare else { return drop(self.remove(fd)) };
         entry.fds.store(1, Ordering::Relaxed);
         // SAFETY: fresh, or spare, which it is since its last content was taken out.
         unsafe { entry.content.fill(content) };
+        // SAFETY: filled, with the descriptor's hold.
+        if let Some(content) = unsafe { entry.content.get() } {
+            content.placed(Place { entry, cells: &self.cells });
+        }
         self.note_end(fd);
-        let old = cell.swap(ptr::from_ref(entry).cast_mut(), Ordering::AcqRel);
-        abandon(old);
+        let old = cell.swap(ptr::from_ref(entry).cast_mut().cast(), Ordering::AcqRel);
+        abandon::<T>(old.cast());
     }
 
     /// `copy` stands for the same open file as `held` from now on.
@@ -222,14 +300,14 @@ impl<T: Listed> Table<T> {
         std::mem::forget(held.again()); // The descriptor's.
         held.0.fds.fetch_add(1, Ordering::AcqRel);
         self.note_end(copy);
-        let old = cell.swap(ptr::from_ref(held.0).cast_mut(), Ordering::AcqRel);
-        abandon(old);
+        let old = cell.swap(ptr::from_ref(held.0).cast_mut().cast(), Ordering::AcqRel);
+        abandon::<T>(old.cast());
     }
 
     /// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
     /// [`Held::descriptors`].
     pub(crate) fn remove(&self, fd: RawFd) -> Option<Held<T>> {
-        let entry = self.cell(fd)?.swap(ptr::null_mut(), Ordering::AcqRel);
+        let entry: *mut Entry<T> = self.cell(fd)?.swap(ptr::null_mut(), Ordering::AcqRel).cast();
         // SAFETY: NULL, or an entry, which is never freed.
         let entry = unsafe { entry.as_ref() }?;
         entry.fds.fetch_sub(1, Ordering::AcqRel);

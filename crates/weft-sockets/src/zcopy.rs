@@ -17,7 +17,7 @@ use weft_sys::{Buffers, SectionLock, Spin};
 
 use crate::descriptor::borrow;
 use crate::settings::{self, ZeroCopy};
-use crate::stream::Stream;
+use crate::table::Place;
 use crate::wait::{self, Wait};
 use crate::{handlers, identity, reason};
 
@@ -41,6 +41,17 @@ pub(crate) struct Sender {
     touches: AtomicU32,
 }
 
+/// The socket that a message is sent by.
+#[derive(Debug)]
+pub(crate) struct Lender<'a> {
+    pub(crate) end: &'a End,
+    /// Where the socket stands in the table, with the [`Sender`] in it.
+    pub(crate) place: Option<&'a Place>,
+    pub(crate) fd: RawFd,
+    /// How long a sender looks for room before it sleeps.
+    pub(crate) spin: &'a Spin,
+}
+
 impl Sender {
     pub(crate) fn new() -> Self {
         Self {
@@ -59,12 +70,11 @@ impl Sender {
     /// to go another way, and nothing before them is promised any more.
     pub(crate) fn promise(
         &self,
-        stream: &Stream,
-        end: &End,
-        fd: RawFd,
+        lender: &Lender<'_>,
         buffers: Buffers<'_>,
         nonblocking: bool,
     ) -> Option<Result<usize, Errno>> {
+        let end = lender.end;
         let follows = end.has_promised();
         let len = buffers.len();
         if len < LEN_MIN && !follows {
@@ -75,10 +85,10 @@ impl Sender {
             let most = if !follows || len < PIECE_LEN + LEN_MIN { len } else { PIECE_LEN };
             let wanted = if follows { most } else { 1 };
             let waits = !nonblocking && len >= LEN_MIN;
-            let in_time = !waits || wait_for_room(end, wanted, &stream.spin_out);
+            let in_time = !waits || wait_for_room(end, wanted, lender.spin);
             let promise = match end.room().min(most) {
                 0 => promised::Promise::NoRoom,
-                room => promised::promise(stream, end, fd, buffers, room, !nonblocking),
+                room => promised::promise(self, lender, buffers, room, !nonblocking),
             };
             match promise {
                 promised::Promise::Made(promised) => return Some(Ok(promised)),
@@ -94,7 +104,7 @@ impl Sender {
                 }
             }
         }
-        if follows && !promised::reclaim(stream) {
+        if follows && !promised::reclaim(self) {
             return Some(Err(Errno::AGAIN));
         }
         None

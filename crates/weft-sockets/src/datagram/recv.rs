@@ -13,7 +13,6 @@ use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
 use crate::descriptor::{borrow, is_nonblocking};
-use crate::sockets::{self, Kind};
 use crate::wait::{self, Wait};
 use crate::{errno, handlers, sleepers};
 
@@ -208,9 +207,7 @@ impl Datagram {
 
     /// Whether the descriptor is still this socket: another thread may have closed it.
     fn is_still_at(&self, fd: RawFd) -> bool {
-        sockets::find(fd).is_some_and(
-            |held| matches!(&*held, Kind::Datagram(datagram) if std::ptr::eq(datagram, self)),
-        )
+        self.place.get().is_some_and(|place| place.is_at(fd))
     }
 
     /// Looks for as long as that has paid, at the kernel now and then. What the kernel has given.

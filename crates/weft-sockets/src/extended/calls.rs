@@ -18,8 +18,10 @@ use weft_stream::{End, GrantId};
 use weft_sys::Region;
 
 use super::onesided::{self, Target};
-use super::queue::Transfer;
-use super::{Extended, NAP_MAX, NAP_MIN, memory, switch};
+use super::queue::{Transfer, Work};
+use super::switch::{NAP_MAX, NAP_MIN, switch};
+use super::{Extended, memory};
+use crate::descriptor::borrow;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{errno, wait};
@@ -410,6 +412,16 @@ unsafe extern "C" fn post_compare_swap(
     })
 }
 
+/// Moves what can be moved now of what is posted.
+fn progress(work: &mut Work, stream: &Stream, fd: c_int) {
+    const SEND: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    const RECV: c_int = libc::MSG_DONTWAIT;
+    work.progress(
+        |rest| stream.send(fd, rest, SEND).unwrap_or_else(|| rest.send(borrow(fd), SEND)),
+        |rest| stream.recv(fd, rest, RECV).unwrap_or_else(|| rest.recv(borrow(fd), RECV)),
+    );
+}
+
 unsafe extern "C" fn post_send(fd: c_int, pieces: *const iovec, count: c_int, id: u64) -> c_int {
     with(fd, |socket| {
         // SAFETY: the program's own list, which stays until the completion is taken.
@@ -420,7 +432,7 @@ unsafe extern "C" fn post_send(fd: c_int, pieces: *const iovec, count: c_int, id
             return Err(Errno::AGAIN);
         }
         work.send(transfer);
-        work.progress(socket.stream, fd);
+        progress(work, socket.stream, fd);
         Ok(0)
     })
 }
@@ -435,7 +447,7 @@ unsafe extern "C" fn post_recv(fd: c_int, pieces: *const iovec, count: c_int, id
             return Err(Errno::AGAIN);
         }
         work.receive(transfer);
-        work.progress(socket.stream, fd);
+        progress(work, socket.stream, fd);
         Ok(0)
     })
 }
@@ -447,7 +459,7 @@ unsafe extern "C" fn post_recv(fd: c_int, pieces: *const iovec, count: c_int, id
 unsafe fn take(socket: &Socket<'_>, to: *mut Completion, max: c_int) -> (c_int, (bool, bool)) {
     let mut work = socket.extended.work.lock();
     let work = work.own();
-    work.progress(socket.stream, socket.fd);
+    progress(work, socket.stream, socket.fd);
     let mut count = 0;
     while count < max
         && let Some(completion) = work.take()

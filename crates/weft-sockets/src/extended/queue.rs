@@ -6,15 +6,11 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 
 use libc::iovec;
 use rustix::io::Errno;
 use weft_extended::abi::{Completion, Operation, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
 use weft_sys::Buffers;
-
-use crate::descriptor::borrow;
-use crate::stream::Stream;
 
 /// What is posted on a socket and not taken.
 #[derive(Debug, Default)]
@@ -114,26 +110,20 @@ impl Work {
         self.done.pop_front()
     }
 
-    /// Moves what can be moved now.
-    pub(super) fn progress(&mut self, stream: &Stream, fd: RawFd) {
+    /// Moves what can be moved now, by sending and receiving without waiting.
+    pub(super) fn progress(
+        &mut self,
+        mut send: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,
+        mut recv: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,
+    ) {
         while let Some(transfer) = self.sends.front_mut() {
-            let Some(ended) = transfer.advance(|rest| {
-                const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                stream.send(fd, rest, FLAGS).unwrap_or_else(|| rest.send(borrow(fd), FLAGS))
-            }) else {
-                break;
-            };
+            let Some(ended) = transfer.advance(&mut send) else { break };
             let id = transfer.id;
             self.sends.pop_front();
             self.complete(Operation::Send, id, ended.map(|bytes| (bytes, 0)));
         }
         while let Some(transfer) = self.receives.front_mut() {
-            let Some(ended) = transfer.advance(|rest| {
-                const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
-                stream.recv(fd, rest, FLAGS).unwrap_or_else(|| rest.recv(borrow(fd), FLAGS))
-            }) else {
-                break;
-            };
+            let Some(ended) = transfer.advance(&mut recv) else { break };
             let id = transfer.id;
             self.receives.pop_front();
             self.complete(Operation::Recv, id, ended.map(|bytes| (bytes, 0)));

@@ -11,12 +11,13 @@ use weft_stream::Delays;
 use weft_extended::abi::SOL_WEFT;
 
 use crate::arguments::is_nowhere;
+use crate::errno;
+use crate::extended::calls::{get_option, set_option};
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::options;
-use crate::{errno, extended};
 
 /// Options that keep bytes back.
 fn delay(level: c_int, name: c_int) -> Option<u32> {
@@ -47,7 +48,7 @@ unsafe extern "C-unwind" fn getsockopt(
 ) -> c_int {
     if level == SOL_WEFT
         // SAFETY: the program's own places.
-        && let Some(result) = unsafe { extended::get_option(fd, name, value, len) }
+        && let Some(result) = unsafe { get_option(fd, name, value, len) }
     {
         return result;
     }
@@ -100,7 +101,7 @@ unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     if level == SOL_WEFT
         // SAFETY: the program's own value.
-        && let Some(result) = unsafe { extended::set_option(fd, name, value, len) }
+        && let Some(result) = unsafe { set_option(fd, name, value, len) }
     {
         return result;
     }

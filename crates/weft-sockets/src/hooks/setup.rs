@@ -151,7 +151,11 @@ fn take(listener: c_int, fd: c_int) -> c_int {
     }
     let before = errno::get();
     watch_calls();
-    match Stream::accepted(listener, fd) {
+    let has_option = match sockets::find(listener).as_deref() {
+        Some(Kind::Stream(stream)) => Some(stream.bequeaths_option()),
+        _ => None,
+    };
+    match Stream::accepted(fd, has_option) {
         Some(stream) => {
             open::install(fd, Kind::Stream(stream));
             check_stream(fd);

@@ -18,7 +18,7 @@ use crate::link::Link;
 use crate::reason::Reason;
 use crate::settings::{self, ZeroCopy};
 use crate::wait::{self, Wait};
-use crate::zcopy::promised;
+use crate::zcopy::{Lender, promised};
 
 /// How long a writer sleeps while too much is under way to another host.
 const FAR_NAP_NS: u64 = 100_000;
@@ -36,7 +36,7 @@ impl Stream {
         let lends = settings::zero_copy() == ZeroCopy::Async;
         let sent = self.send_from(fd, buffers, flags, lends);
         if lends && sent != Some(Ok(buffers.len())) {
-            promised::settle(self);
+            promised::settle(&self.zcopy);
         }
         sent
     }
@@ -51,6 +51,17 @@ impl Stream {
         self.send_from(fd, buffers, flags, false)
     }
 
+    fn promise(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        nonblocking: bool,
+    ) -> Option<Result<usize, Errno>> {
+        let lender = Lender { end, place: self.place.get(), fd, spin: &self.spin_out };
+        self.zcopy.promise(&lender, buffers, nonblocking)
+    }
+
     fn send_from(
         &self,
         fd: RawFd,
@@ -62,7 +73,7 @@ impl Stream {
             return None;
         }
         if !lends {
-            promised::reclaim(self);
+            promised::reclaim(&self.zcopy);
         }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
             self.leave(fd, Reason::Urgent);
@@ -88,7 +99,7 @@ impl Stream {
                 By::Kernel => rest.send(borrow(fd), flags),
                 By::End(end) if may_be_promised => {
                     let nonblocking = is_nonblocking(fd, flags);
-                    match self.zcopy.promise(self, end, fd, rest, nonblocking) {
+                    match self.promise(end, fd, rest, nonblocking) {
                         Some(Ok(0)) => continue,
                         Some(promised) => promised,
                         None => {

@@ -18,6 +18,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use rustix::io::Errno;
@@ -27,10 +28,10 @@ use weft_stream::{End, Plan, SourceNumber};
 use weft_sys::{Buffers, Lock};
 
 use super::guard::Guard;
+use super::{Lender, Sender};
 use crate::descriptor::borrow;
 use crate::identity;
-use crate::sockets::{self, Held, Kind};
-use crate::stream::Stream;
+use crate::table::Kept;
 
 /// Sources of this process at a time.
 const RECORDS_MAX: usize = 32;
@@ -44,7 +45,9 @@ const LOOKS: u32 = 2_000;
 /// One message, or a part of one.
 #[derive(Debug)]
 struct Record {
-    held: Held,
+    /// The socket, which the sender is a part of.
+    kept: Kept,
+    sender: *const Sender,
     end: End,
     fd: RawFd,
     number: SourceNumber,
@@ -83,13 +86,13 @@ thread_local! {
 
 /// What is to be dropped when the lock is free again: that may call the allocator. A record can end
 /// twice in that time at most, its place having been given to another.
-struct Spent([Option<Held>; 2 * RECORDS_MAX]);
+struct Spent([Option<Kept>; 2 * RECORDS_MAX]);
 
 impl Spent {
-    fn add(&mut self, held: Held) {
+    fn add(&mut self, kept: Kept) {
         match self.0.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(held),
-            None => std::mem::forget(held), // Kept for ever, which does no harm.
+            Some(place) => *place = Some(kept),
+            None => std::mem::forget(kept), // Kept for ever, which does no harm.
         }
     }
 }
@@ -133,15 +136,15 @@ pub(crate) fn any() -> bool {
 /// before it has sent all of them, those that must have been pulled by then are not protected: it
 /// calls [`settle`] if that has come otherwise.
 pub(super) fn promise(
-    stream: &Stream,
-    end: &End,
-    fd: RawFd,
+    sender: &Sender,
+    lender: &Lender<'_>,
     buffers: Buffers<'_>,
     most: usize,
     is_to_send_all: bool,
 ) -> Promise {
-    let mut held = sockets::find(fd).filter(|held| is_of(held, stream));
-    if held.is_none() {
+    let &Lender { end, fd, .. } = lender;
+    let mut kept = lender.place.and_then(|place| place.keep_at(fd));
+    if kept.is_none() {
         return Promise::Impossible;
     }
     locked(|records, spent| {
@@ -175,8 +178,9 @@ pub(super) fn promise(
             return Promise::Impossible;
         };
         let end = *end;
-        records.all[at] = held.take().map(|held| Record {
-            held,
+        records.all[at] = kept.take().map(|kept| Record {
+            kept,
+            sender,
             end,
             fd,
             number,
@@ -224,24 +228,24 @@ fn forsake_range(start: usize, len: usize) {
 }
 
 /// Puts what a socket has promised into its ring. `true` if nothing is promised any more.
-pub(crate) fn reclaim(stream: &Stream) -> bool {
-    reclaim_if(stream, |_| true)
+pub(crate) fn reclaim(sender: &Sender) -> bool {
+    reclaim_if(sender, |_| true)
 }
 
 /// A call returns that has sent less than it wanted: what it has promised without protection goes
 /// into the ring.
 #[cold]
-pub(crate) fn settle(stream: &Stream) {
-    reclaim_if(stream, |record| record.is_awaited);
+pub(crate) fn settle(sender: &Sender) {
+    reclaim_if(sender, |record| record.is_awaited);
 }
 
 /// Puts all that a socket has promised into its ring if that is so of any of it.
-fn reclaim_if(stream: &Stream, is_so: impl Fn(&Record) -> bool) -> bool {
+fn reclaim_if(sender: &Sender, is_so: impl Fn(&Record) -> bool) -> bool {
     if !any() || INSIDE.get() || identity::is_borrowed() {
         return true;
     }
     locked(|records, spent| {
-        let mut its = records.all.iter().flatten().filter(|record| is_of(&record.held, stream));
+        let mut its = records.all.iter().flatten().filter(|record| ptr::eq(record.sender, sender));
         match its.find(|record| is_so(record)).map(|record| record.end) {
             Some(end) => records.reclaim(&end, spent),
             None => true,
@@ -278,7 +282,7 @@ impl Records {
             );
             let len = RECORDS_MAX * BLOCK_LEN;
             // SAFETY: new memory, at an address that the kernel chooses.
-            let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+            let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
             if mapped == libc::MAP_FAILED {
                 return None;
             }
@@ -343,7 +347,7 @@ impl Records {
             self.release(&record.pages, Some(at));
         }
         if let Some(record) = self.all[at].take() {
-            spent.add(record.held);
+            spent.add(record.kept);
         }
     }
 
@@ -374,9 +378,8 @@ impl Records {
         if record.is_over_soon() {
             return self.end(at, spent);
         }
-        if let Kind::Stream(stream) = &*record.held {
-            stream.zcopy().touched();
-        }
+        // SAFETY: a part of what is kept.
+        unsafe { &*record.sender }.touched();
         let place = block + Plan::EDGES_LEN;
         let mut len = 0;
         for piece in &record.pieces[..record.count] {
@@ -456,12 +459,8 @@ impl Record {
     }
 }
 
-fn is_of(held: &Held, stream: &Stream) -> bool {
-    matches!(&**held, Kind::Stream(found) if std::ptr::eq(found, stream))
-}
-
 fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PIECES_MAX], usize) {
-    let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
     for (place, &(addr, len)) in list.iter_mut().zip(pieces) {
         *place = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
     }
@@ -474,7 +473,7 @@ fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PIECES_MAX], usize) {
 /// Both are mapped, and do not overlap; the program's may change meanwhile, if it wants that.
 unsafe fn copy(from: usize, to: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
+    unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 
 /// Signals wait while this lives.
@@ -496,9 +495,7 @@ impl NoSignals {
 impl Drop for NoSignals {
     fn drop(&mut self) {
         // SAFETY: a mask of this thread's.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
-        };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
 
@@ -524,6 +521,6 @@ pub(crate) fn forked() {
     locked(|records, spent| {
         records.guard = Guard::Unasked;
         let all = records.all.iter_mut().filter_map(Option::take);
-        all.for_each(|record| spent.add(record.held));
+        all.for_each(|record| spent.add(record.kept));
     });
 }
