@@ -21,6 +21,11 @@ pub(crate) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
+/// A socket's own address.
+pub(crate) fn own_address(fd: RawFd) -> Option<SocketAddr> {
+    rustix::net::getsockname(borrow(fd)).ok()?.try_into().ok()
+}
+
 /// Both ends' addresses, of an IP socket that is connected.
 pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
     // SAFETY: it writes an address.

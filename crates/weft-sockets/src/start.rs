@@ -15,7 +15,7 @@ use crate::handover::adopt;
 use crate::hooks::{self, files};
 use crate::sockets::{self, Kind};
 use crate::ways::dispatch;
-use crate::ways::process::check_ring;
+use crate::ways::rings::check_ring;
 use crate::zcopy::promised;
 use crate::{confine, identity, open, process, remote, settings, shared_files};
 

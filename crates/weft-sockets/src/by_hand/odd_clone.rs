@@ -1,7 +1,8 @@
 //! Clones whose child goes on with the program's stack as it is.
 //!
 //! # Safety
-//! As in [`landing`](super::landing): registers and the stack are left as a system call leaves them.
+//! As in [`landing`](super::landing): registers and the stack are left as a system call leaves
+//! them.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;

@@ -9,11 +9,11 @@ use crate::arguments::Arguments;
 /// What the library does about calls that the program makes by hand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outside {
-    /// Does a call that may reach something of ours, with results as the C library has them. `None`:
-    /// the kernel is to do it.
+    /// Does a call that may reach something of ours, with results as the C library has them.
+    /// `None`: the kernel is to do it.
     pub(crate) call: unsafe fn(c_long, Arguments) -> Option<c_long>,
-    /// Whether a `clone(2)`, `clone3(2)` or `vfork(2)` is a fork; for others everything is done that
-    /// is to be done before.
+    /// Whether a `clone(2)`, `clone3(2)` or `vfork(2)` is a fork; for others everything is done
+    /// that is to be done before.
     pub(crate) is_fork: unsafe fn(c_long, Arguments) -> bool,
     /// Something is used that cannot be seen: the process stays on TCP from here on.
     pub(crate) keep_on_tcp: fn(&str),

@@ -13,7 +13,7 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use super::frame::{Frame, PASSED_LEN, RED_ZONE};
 use super::place::own;
 use super::{code, landing, signals, stacks, threads};
-use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
+use crate::reach::{NUMBERS_MAX, REACH, Reach};
 
 /// `SYS_USER_DISPATCH`: why there is a `SIGSYS`.
 const REPORTED: c_int = 2;

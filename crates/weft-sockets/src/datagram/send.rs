@@ -16,8 +16,8 @@ use weft_stream::is_local;
 use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
-use super::{Datagram, Why, own_address};
-use crate::descriptor::borrow;
+use super::{Datagram, Why};
+use crate::descriptor::{borrow, own_address};
 use crate::{settings, wait};
 
 /// Receivers that a socket's sender remembers.

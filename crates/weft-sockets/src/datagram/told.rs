@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Datagram, own_address};
+use super::Datagram;
+use crate::descriptor::own_address;
 use crate::reason::write_line;
 use crate::settings::wants_log;
 

@@ -13,10 +13,9 @@ use rustix::io::ioctl_fionread;
 use weft_stream::Carrier;
 use weft_sys::calls::{events_now, is_ready, take_events, tcp_received};
 
+use super::carrier::kernel_control;
 use super::foreign::{self, Entry};
-use super::{
-    EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches, kernel_control,
-};
+use super::{EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::borrow;
 use crate::link::Link;
 use crate::sockets::Kind;

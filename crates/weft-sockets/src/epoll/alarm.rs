@@ -18,7 +18,8 @@ use libc::epoll_event;
 use weft_stream::OwnAlarm;
 use weft_sys::Tag;
 
-use super::{IN, Reach, Watch, Watches, kernel_control};
+use super::carrier::kernel_control;
+use super::{IN, Reach, Watch, Watches};
 use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity, shared_files, sleepers};

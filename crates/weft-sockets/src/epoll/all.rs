@@ -5,11 +5,12 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
-use weft_sys::{SectionGuard, SectionLock};
+use weft_sys::SectionLock;
 
-use super::{Epoll, Reach, Registered, leave, sharing, wakeup};
+use super::carrier::leave;
+use super::{Epoll, Reach, Registered, sharing};
 use crate::sockets::{self, Kind};
 use crate::table::{self, Listed, Table};
 use crate::{errno, identity, settings, sleepers};
@@ -64,7 +65,7 @@ pub(crate) fn created(fd: RawFd) {
         return;
     }
     let before = errno::get();
-    sleepers::follow_by(wakeup::follow_note);
+    sleepers::follow_by(follow_note);
     if sockets::knows(fd) {
         drop(sockets::remove(fd)); // Closed behind our back.
     }
@@ -77,7 +78,7 @@ pub(crate) fn created(fd: RawFd) {
         drop(all);
         drop(gone);
     }
-    wakeup::follow_note();
+    follow_note();
     errno::set_raw(before);
 }
 
@@ -85,10 +86,6 @@ pub(crate) fn created(fd: RawFd) {
 pub(super) fn adopt(fd: RawFd) -> Option<Held> {
     created(fd);
     INSTANCES.find(fd)
-}
-
-pub(super) fn try_lock() -> Option<SectionGuard<'static, Vec<Held>>> {
-    ALL.try_lock()
 }
 
 /// The last descriptor of a socket that is watched is about to be closed.
@@ -160,7 +157,7 @@ pub(crate) fn closing(fd: RawFd) {
     let gone: Vec<Held> = all.extract_if(.., |other| other.is(&instance)).collect();
     drop(all);
     drop(gone);
-    wakeup::follow_note();
+    follow_note();
 }
 
 /// The process is confined: all that is watched is the kernel's to tell.
@@ -188,11 +185,22 @@ pub(crate) fn forked() {
     });
 }
 
+/// To be called by whoever has had the lock of all instances.
+fn follow_note() {
+    while sleepers::is_noted() {
+        let Some(all) = ALL.try_lock() else { return };
+        sleepers::take_note();
+        all.iter().for_each(|instance| instance.leave_note());
+        drop(all);
+        fence(Ordering::SeqCst);
+    }
+}
+
 pub(super) fn for_each(mut act: impl FnMut(&Epoll)) {
     let all = ALL.lock();
     all.iter().for_each(|instance| act(instance));
     drop(all);
-    wakeup::follow_note();
+    follow_note();
 }
 
 /// Before a fork: no other thread is in the middle of a change. A child may use what there is.

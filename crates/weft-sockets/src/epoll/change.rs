@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
 
-use super::{
-    EXCLUSIVE, Reach, Registered, Watch, Watches, kernel_control, leave, may_hold_something,
-};
+use super::carrier::{kernel_control, leave, may_hold_something};
+use super::{EXCLUSIVE, Reach, Registered, Watch, Watches};
 use crate::errno;
 use crate::sockets::Held;
 

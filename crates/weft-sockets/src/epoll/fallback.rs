@@ -13,10 +13,8 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{
-    Epoll, IN, Reach, Registered, Watches, all, kernel_control, leave, leave_unread,
-    may_hold_something,
-};
+use super::carrier::{kernel_control, leave, leave_unread, may_hold_something};
+use super::{Epoll, IN, Reach, Registered, Watches, all};
 use crate::descriptor::stays_open;
 use crate::errno;
 use crate::sockets::{Held, Kind};

@@ -8,10 +8,8 @@ use std::os::fd::RawFd;
 
 use libc::epoll_event;
 
-use super::{
-    EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something,
-    kernel_control, leave, may_hold_something,
-};
+use super::carrier::{holds_something, kernel_control, leave, may_hold_something};
+use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches};
 use crate::descriptor::borrow;
 use crate::errno;
 use crate::sockets::{self, Held};

@@ -6,7 +6,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, RawFd};
 
-use super::{Watches, leave};
+use super::Watches;
+use super::carrier::leave;
 use crate::descriptor::borrow;
 
 /// Where our own data begin; the program may have the same, and then ours is another.

@@ -6,22 +6,8 @@
 //! [`Watches::translate`] and [`Watches::collect`] what there really is.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{Ordering, fence};
 
 use super::{Registered, Watch, Watches};
-
-use crate::sleepers;
-
-/// To be called by whoever has had the lock of all instances.
-pub(super) fn follow_note() {
-    while sleepers::is_noted() {
-        let Some(all) = super::all::try_lock() else { return };
-        sleepers::take_note();
-        all.iter().for_each(|instance| instance.leave_note());
-        drop(all);
-        fence(Ordering::SeqCst);
-    }
-}
 
 impl Watches {
     /// A socket has been added or changed while others may sleep.

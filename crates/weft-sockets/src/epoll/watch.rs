@@ -11,9 +11,11 @@ use weft_stream::{Carrier, Pulse};
 use weft_sys::calls::{events_now, is_ready};
 use weft_sys::time_stamp;
 
+use super::carrier;
+use super::carrier::kernel_control;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
-use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
+use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
 use crate::descriptor::borrow;
 use crate::errno;
 use crate::link::Link;
@@ -517,7 +519,7 @@ impl Watch {
 
     /// What waits in memory now.
     pub(super) fn holds_something(&self) -> bool {
-        super::holds_something(&self.socket)
+        carrier::holds_something(&self.socket)
     }
 
     /// The kernel tells from here on when a peer on another host notifies.

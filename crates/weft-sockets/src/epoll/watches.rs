@@ -10,13 +10,11 @@ use weft_stream::Carrier;
 use weft_sys::calls::is_ready;
 use weft_sys::time_stamp;
 
+use super::carrier::may_hold_something;
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
 use super::watch::News;
-use super::{
-    EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
-    may_hold_something,
-};
+use super::{EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::borrow;
 use crate::sleepers::taken;
 use crate::sockets::{Held, Kind};

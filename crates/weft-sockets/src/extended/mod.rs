@@ -9,19 +9,17 @@
 //! * `queue`: posted operations and their completions;
 //! * `switch`: how a socket comes to have them; `calls`: the C functions.
 
-pub(crate) mod calls;
 pub(crate) mod memory;
-mod onesided;
-mod queue;
-mod switch;
+pub(crate) mod onesided;
+pub(crate) mod queue;
 
 use weft_sys::SectionLock;
 
 /// What a socket in extended mode has beside its stream.
 #[derive(Debug)]
 pub(crate) struct Extended {
-    peer: onesided::Peer,
-    work: SectionLock<queue::Work>,
+    pub(crate) peer: onesided::Peer,
+    pub(crate) work: SectionLock<queue::Work>,
 }
 
 impl Extended {

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::c_long;
 
 use crate::next::next;
+use crate::reach::{NUMBERS_MAX, REACH, Reach};
 use crate::ways::dispatch;
-use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
 
 /// The next ones, once they are known.
 static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());

@@ -12,6 +12,8 @@ mod descriptors;
 pub(crate) mod exec;
 #[cfg(target_arch = "x86_64")]
 mod exec_list;
+mod extended;
+mod extended_switch;
 pub(crate) mod files;
 mod leaving;
 mod limits;

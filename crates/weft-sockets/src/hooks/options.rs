@@ -10,9 +10,9 @@ use weft_stream::Delays;
 
 use weft_extended::abi::SOL_WEFT;
 
+use super::extended::{get_option, set_option};
 use crate::arguments::is_nowhere;
 use crate::errno;
-use crate::extended::calls::{get_option, set_option};
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;

@@ -54,7 +54,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
             return;
         }
         open::forget(fd);
-        ways::process::check_ring(fd);
+        ways::rings::check_ring(fd);
         handover::adopt(fd);
         check_stream(fd);
     };

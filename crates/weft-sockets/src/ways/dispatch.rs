@@ -11,14 +11,14 @@
 use libc::{c_int, c_long, c_uint, c_void};
 use weft_sys::{is_apart, system_call};
 
-use super::{leave, process as whole};
+use super::{leave, process as whole, rings};
 use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::hooks::exec::execveat;
 use crate::hooks::memory;
 use crate::hooks::users::becoming;
 use crate::{open, process, settings};
 
-/// Does a system call of a number that [`super::table::REACH`] names, as the C library has results:
+/// Does a system call of a number that [`crate::reach::REACH`] names, as the C library has results:
 /// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
 ///
 /// # Safety
@@ -279,7 +279,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             memory::advising(a[0], a[1], int(a[2]));
             None
         }
-        libc::SYS_io_uring_setup => whole::refuse_ring(),
+        libc::SYS_io_uring_setup => rings::refuse_ring(),
         libc::SYS_io_submit => {
             // SAFETY: the program's own list.
             unsafe { leave::submitted(a[1].cast_signed(), place(2).cast()) };

@@ -3,7 +3,7 @@
 //! A function that is not named here makes its system calls by those that are, or reaches nothing
 //! of a program's but what it has opened itself and closes again.
 
-use super::table::{Functions, Reach};
+use crate::reach::{Functions, Reach};
 
 /// The functions, grouped.
 pub(crate) const FUNCTIONS: &[Functions] = &[

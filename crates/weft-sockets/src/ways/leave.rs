@@ -6,6 +6,7 @@
 
 use std::os::fd::RawFd;
 
+use super::rings::check_ring;
 use crate::arguments::is_nowhere;
 use crate::datagram::Why;
 use crate::descriptor::borrow;
@@ -57,7 +58,7 @@ pub(crate) fn taken(fd: RawFd) {
     }
     let before = errno::get();
     open::forget(fd); // Closed behind our back.
-    super::process::check_ring(fd);
+    check_ring(fd);
     handover::adopt(fd);
     one(fd, Reason::PassedOn);
     errno::set_raw(before);

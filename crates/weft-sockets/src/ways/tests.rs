@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::functions::FUNCTIONS;
-use super::table::{NUMBERS_MAX, REACH, Reach, SYSTEM_CALLS};
+use crate::reach::{NUMBERS_MAX, REACH, Reach, SYSTEM_CALLS};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -17,11 +17,11 @@ use weft_extended::abi::{
 use weft_stream::{End, GrantId};
 use weft_sys::Region;
 
-use super::onesided::{self, Target};
-use super::queue::{Transfer, Work};
-use super::switch::{NAP_MAX, NAP_MIN, switch};
-use super::{Extended, memory};
+use super::extended_switch::{NAP_MAX, NAP_MIN, switch};
 use crate::descriptor::borrow;
+use crate::extended::onesided::{self, Target};
+use crate::extended::queue::{Transfer, Work};
+use crate::extended::{Extended, memory};
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{errno, wait};

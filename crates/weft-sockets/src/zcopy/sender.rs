@@ -1,23 +1,17 @@
-//! Zero copy: long messages that the receiver pulls out of the sender's memory (SDP's Source
-//! Avail). The call returns when that has happened, as `send(2)` must: the buffer is the program's
-//! again. Or it returns at once, and the buffer is write-protected meanwhile (AZ-SDP): that is
-//! [`promised`].
-
-mod guard;
-pub(crate) mod promised;
+//! Sending a long message without copying it twice.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use weft_stream::{End, Judge, Patience, SourceNumber, Way};
+use weft_stream::{End, SourceNumber, Way};
 use weft_sys::calls::{Sharing, futex_wait};
-use weft_sys::{Buffers, SectionLock, Spin};
+use weft_sys::{Buffers, Spin};
 
+use super::{Lender, Sender, promised};
 use crate::descriptor::borrow;
 use crate::settings::{self, ZeroCopy};
-use crate::table::Place;
 use crate::wait::{self, Wait};
 use crate::{handlers, identity, reason};
 
@@ -32,35 +26,7 @@ const PATIENCE_NS: u64 = 2_000_000;
 const PATIENCE_WITH_ROOM_NS: u64 = 200_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
-/// What a connection knows of zero copy.
-#[derive(Debug)]
-pub(crate) struct Sender {
-    judge: SectionLock<Judge>,
-    patience: SectionLock<Patience>,
-    /// Promises whose bytes the program has written to too early, since the last message.
-    touches: AtomicU32,
-}
-
-/// The socket that a message is sent by.
-#[derive(Debug)]
-pub(crate) struct Lender<'a> {
-    pub(crate) end: &'a End,
-    /// Where the socket stands in the table, with the [`Sender`] in it.
-    pub(crate) place: Option<&'a Place>,
-    pub(crate) fd: RawFd,
-    /// How long a sender looks for room before it sleeps.
-    pub(crate) spin: &'a Spin,
-}
-
 impl Sender {
-    pub(crate) fn new() -> Self {
-        Self {
-            judge: SectionLock::new(Judge::default()),
-            patience: SectionLock::new(Patience::default()),
-            touches: AtomicU32::new(0),
-        }
-    }
-
     /// The program has written too early to what was promised.
     pub(crate) fn touched(&self) {
         self.touches.fetch_add(1, Ordering::Relaxed);

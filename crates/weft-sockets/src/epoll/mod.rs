@@ -14,18 +14,17 @@
 //!
 //! While a thread sleeps in an instance, all that it watches is armed, and whoever changes the
 //! instance, or takes what the sleeper waits for, looks on its behalf ([`wakeup`]).
-//!
-//! # Safety
-//! Only the C library's own functions are called.
-#![allow(unsafe_code)]
 
 mod again;
 mod alarm;
 mod all;
 mod by_fd;
+mod calls;
+mod carrier;
 mod change;
 mod fallback;
 mod foreign;
+mod instance;
 mod names;
 mod rests;
 mod sharing;
@@ -34,28 +33,18 @@ mod wakeup;
 mod watch;
 mod watches;
 
-use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
-use libc::{c_int, epoll_event};
-use rustix::net::sockopt;
-use weft_sys::{SectionGuard, SectionLock, Spin};
+use weft_sys::{SectionLock, Spin};
 
 pub(crate) use self::all::{
     closing, copied, created, forget, forget_number, forked, freeze, go_by, knows, surrender, thaw,
     within,
 };
+pub(crate) use self::calls::{control, wait};
 pub(crate) use self::fallback::{hand_on, hand_on_all, nest};
-pub(crate) use self::waiting::Sleep;
-use self::waiting::Waiting;
-use crate::datagram::Why;
-use crate::descriptor::borrow;
-use crate::link::Link;
-use crate::next::next;
-use crate::reason::Reason;
-use crate::settings;
-use crate::sockets::{self, Held, Kind};
+use crate::sockets::Held;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -191,34 +180,6 @@ struct Watch {
     pending_in: u64,
 }
 
-/// The lock of an instance's watches, held.
-struct Locked<'a> {
-    instance: &'a Epoll,
-    guard: Option<SectionGuard<'a, Watches, true>>,
-}
-
-impl Deref for Locked<'_> {
-    type Target = Watches;
-    fn deref(&self) -> &Watches {
-        let Some(guard) = &self.guard else { unreachable!("taken by `drop` alone") };
-        guard
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Watches {
-        let Some(guard) = &mut self.guard else { unreachable!("taken by `drop` alone") };
-        guard
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.guard = None;
-        self.instance.follow_note();
-    }
-}
-
 impl Epoll {
     /// Just made, as `fd`.
     fn new(fd: RawFd) -> Self {
@@ -231,138 +192,6 @@ impl Epoll {
             crowded: AtomicBool::new(false),
             kernels: AtomicBool::new(false),
             sharing: sharing::Sharing::new(),
-        }
-    }
-
-    fn lock(&self) -> Locked<'_> {
-        Locked { instance: self, guard: Some(self.watches.lock()) }
-    }
-
-    /// A descriptor of it for the kernel's calls.
-    fn fd(&self) -> RawFd {
-        self.fd.load(Ordering::Relaxed)
-    }
-
-    /// Has somebody look whether a sleeper is to be woken: the caller, or who has the lock. A
-    /// handler of a signal may have interrupted its own thread, so nobody waits.
-    fn leave_note(&self) {
-        self.notes.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.follow_note();
-    }
-
-    fn follow_note(&self) {
-        while self.notes.load(Ordering::SeqCst) != 0 {
-            let Some(mut watches) = self.watches.try_lock() else { return };
-            if self.notes.swap(0, Ordering::SeqCst) != 0 {
-                watches.recheck(self.fd());
-            }
-            drop(watches);
-            fence(Ordering::SeqCst);
-        }
-    }
-}
-
-/// `epoll_ctl(2)` for an instance, or a socket, of ours. `None`: the kernel is to do it.
-pub(crate) fn control(
-    epoll: RawFd,
-    operation: c_int,
-    fd: RawFd,
-    event: Option<epoll_event>,
-) -> Option<c_int> {
-    let socket = sockets::find(fd);
-    if !settings::is_confined() {
-        nest(fd);
-    }
-    let Some(instance) = all::find(epoll) else {
-        return fallback::control_unknown(epoll, operation, fd, &socket?, event);
-    };
-    if settings::is_confined() {
-        instance.lock().change_rest(&socket?, fd, event);
-        return None;
-    }
-    instance.notice_sharing();
-    if operation == libc::EPOLL_CTL_ADD
-        && let Some(socket) = &socket
-    {
-        let elsewhere = socket.watches().load(Ordering::Relaxed) > 0;
-        if instance.is_kernels() || (elsewhere && !instance.lock().has(socket, fd)) {
-            leave(socket, fd);
-        }
-    }
-    let result = instance.lock().control(epoll, operation, socket.as_ref(), fd, event);
-    instance.notice_sharing(); // A child may have begun to use it meanwhile.
-    Some(result)
-}
-
-/// `epoll_wait(2)`. `None`: the instance is not known; the kernel is to do it. `sleep` is the
-/// kernel's wait with a timeout in milliseconds.
-pub(crate) fn wait(
-    epoll: RawFd,
-    events: &mut [epoll_event],
-    timeout_ns: Option<u64>,
-    sleep: &mut Sleep<'_>,
-) -> Option<c_int> {
-    let instance = all::find(epoll)?;
-    if events.is_empty() {
-        return None;
-    }
-    if settings::is_confined() {
-        return instance.lock().tell_rests(events);
-    }
-    instance.notice_sharing();
-    Some(Waiting::new(&instance, sleep).wait(events, timeout_ns))
-}
-
-fn kernel_control(epoll: RawFd, operation: c_int, fd: RawFd, event: Option<epoll_event>) -> c_int {
-    let mut event = event;
-    let place: *mut epoll_event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    next!(epoll_ctl(
-        epoll: c_int, operation: c_int, fd: c_int, place: *mut epoll_event
-    ) -> c_int)
-}
-
-/// Has a socket fall back to TCP: the kernel alone can wake all who watch it.
-fn leave(socket: &Held, fd: RawFd) {
-    match &**socket {
-        Kind::Stream(stream) => {
-            if stream.link().is_none() && sockopt::socket_acceptconn(borrow(fd)) == Ok(true) {
-                return; // It listens, and carries nothing.
-            }
-            stream.leave(fd, Reason::Watched);
-            if let Some(end) = stream.link() {
-                end.hush(borrow(fd)); // No wakeup is to be taken for data.
-            }
-        }
-        Kind::Datagram(datagram) => datagram.leave(Why::Watched),
-    }
-}
-
-/// The same, but what is unread in memory stays there: back in the kernel it would be an edge.
-fn leave_unread(socket: &Held, fd: RawFd) {
-    if let Kind::Stream(stream) = &**socket {
-        stream.leave_unread(fd, Reason::Watched);
-    }
-}
-
-/// Whether something waits in memory now.
-fn holds_something(socket: &Held) -> bool {
-    match &**socket {
-        Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
-        Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
-    }
-}
-
-/// Whether there is, or may come, something in memory that the kernel does not tell of.
-fn may_hold_something(socket: &Held) -> bool {
-    match &**socket {
-        Kind::Stream(stream) => match stream.link() {
-            Some(Link::Here(end)) => !end.is_over(),
-            Some(Link::There(_)) => true,
-            None => !stream.is_tcp(),
-        },
-        Kind::Datagram(datagram) => {
-            !datagram.is_off() || datagram.known_inbox().is_some_and(|inbox| !inbox.is_empty())
         }
     }
 }
