@@ -53,7 +53,7 @@
 //! identity
 //! descriptor
 //! doze next
-//! address arguments errno reach wait
+//! address arguments errno limits reach wait
 //! ```
 
 #[cfg(not(test))]
@@ -83,6 +83,7 @@ mod handover;
 mod hooks;
 #[cfg(not(test))]
 mod identity;
+mod limits;
 #[cfg(not(test))]
 mod link;
 #[cfg(not(test))]

@@ -16,18 +16,17 @@ use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
 use crate::descriptor::borrow;
+use crate::limits::{DOZED_ENDS_MAX, FDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
 use crate::remote::{self, Far};
 use crate::sockets::{self, Held, Kind};
 use crate::stream::Stream;
 use crate::wait::{self, Wait};
-use crate::{doze, epoll, errno, open, settings, table};
+use crate::{doze, epoll, errno, open, settings};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const SPIN_MAX_NS: u64 = 2_000_000;
-/// Polls that are answered by the rings, after which the kernel is asked all the same.
-const RING_POLLS_MAX: u32 = 8;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
 /// How long select sleeps without those that have hung up, of which it is not to tell.
@@ -408,7 +407,7 @@ impl Polled<'_> {
             asked == 0 && end.is_some_and(|end| end.carrier_in() == Carrier::Memory)
         };
         self.ours.len() == self.set.len()
-            && self.ours.len() <= doze::ENDS_MAX
+            && self.ours.len() <= DOZED_ENDS_MAX
             && self.ours.iter().all(waits_for_bytes)
     }
 
@@ -475,7 +474,7 @@ pub(crate) unsafe fn select(
         libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR | libc::POLLNVAL,
         libc::POLLPRI | libc::POLLNVAL,
     ];
-    let fds = 0..usize::try_from(count).ok()?.min(table::FDS_MAX);
+    let fds = 0..usize::try_from(count).ok()?.min(FDS_MAX);
     // SAFETY: the caller's promise, for a descriptor below `count`.
     let is_in = |set: *mut libc::fd_set, fd: usize| unsafe { contains(set, fd) };
     let asked = |fd: usize| {

@@ -4,6 +4,8 @@
 //! This is data. `dispatch` asks it for the numbers, the tests hold it against the kernel's list,
 //! and WAYS.md at the root is written from it (`cargo xtask ways`).
 
+use crate::limits::CALL_NUMBERS_MAX;
+
 /// What a call can do to a descriptor or a mapping of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -28,12 +30,9 @@ pub(crate) struct Calls {
     pub(crate) calls: &'static [(u16, &'static str)],
 }
 
-/// Numbers from here on are no system calls.
-pub(crate) const NUMBERS_MAX: usize = 512;
-
 /// What each number can do; of numbers without an entry it is [`Reach::Stays`].
-pub(crate) const REACH: [Reach; NUMBERS_MAX] = {
-    let mut reach = [Reach::Stays; NUMBERS_MAX];
+pub(crate) const REACH: [Reach; CALL_NUMBERS_MAX] = {
+    let mut reach = [Reach::Stays; CALL_NUMBERS_MAX];
     let mut group = 0;
     while group < SYSTEM_CALLS.len() {
         let calls = SYSTEM_CALLS[group].calls;

@@ -15,11 +15,9 @@ pub(crate) use weft_stream::Reason;
 use weft_stream::{Carrier, End};
 
 use crate::descriptor::{addresses, borrow};
+use crate::limits::LOG_LINE_MAX;
 use crate::settings::wants_log;
 use crate::{errno, identity};
-
-/// Bytes of a line; what is longer is cut.
-const LINE_MAX: usize = 256;
 
 /// What is to be told of a connection, once.
 #[derive(Debug)]
@@ -120,8 +118,8 @@ pub(crate) fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::R
         return;
     }
     let before = errno::get();
-    let mut line = [0_u8; LINE_MAX];
-    let mut cursor = Cursor::new(&mut line[..LINE_MAX - 1]);
+    let mut line = [0_u8; LOG_LINE_MAX];
+    let mut cursor = Cursor::new(&mut line[..LOG_LINE_MAX - 1]);
     let _ = write!(cursor, "weft[{}] info: ", identity::number());
     let _ = text(&mut cursor);
     let len = usize::try_from(cursor.position()).unwrap_or(0);

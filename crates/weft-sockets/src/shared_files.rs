@@ -12,11 +12,8 @@ use weft_stream::datagram::Datagrams;
 use weft_stream::{OpenError, Registry};
 use weft_sys::SignalLock;
 
+use crate::limits::USERS_MAX;
 use crate::settings::{directory, is_confined};
-
-/// Of how many users a process has files at most: what more of them do stays with the kernel. The
-/// files of one take 17 GB of address space.
-const USERS_MAX: usize = 8;
 
 /// The shared files of each user that this process, or one of its threads, has been: `None` if they
 /// were not to be had. They stay mapped, because connections that were made as that user do.

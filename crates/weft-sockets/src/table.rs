@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use weft_sys::{SignalLock, Slot};
 
+use crate::limits::FDS_MAX;
 use crate::settings;
 
-/// Descriptors from here on are in no table.
-pub(crate) const FDS_MAX: usize = 1 << 20;
 /// Entries that are made at once.
 const MADE_AT_ONCE: usize = 32;
 

@@ -22,7 +22,7 @@ const ALLOWANCES: &[(&str, Allowance)] = &[
     ("weft-preload", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
     ("weft-stream", Allowance { upward: 6, in_cycles: 19, limits: 14 }),
     ("weft-extended", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
-    ("weft-sockets", Allowance { upward: 0, in_cycles: 0, limits: 26 }),
+    ("weft-sockets", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
     ("weft-bench", Allowance { upward: 0, in_cycles: 16, limits: 4 }),
     ("weft-cli", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
     ("weft-lab", Allowance { upward: 0, in_cycles: 7, limits: 3 }),

@@ -21,6 +21,7 @@ use super::state::{State, give_up, is, tell_waiting};
 use super::switch::arm;
 use super::{code, landing, signals, stacks, switch};
 use crate::descriptor::has_time_limit;
+use crate::limits::ASKED_THREADS_MAX;
 use crate::{errno, wait};
 
 /// Arms the calling thread, the process's first. Why that cannot be done.
@@ -41,8 +42,7 @@ pub(super) fn arm_process(handler: Handler) -> Result<(), &'static str> {
 static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Threads that have been asked to arm themselves, and have not: their numbers.
-static ASKED: [AtomicU32; ASKED_MAX] = [const { AtomicU32::new(0) }; ASKED_MAX];
-const ASKED_MAX: usize = 1024;
+static ASKED: [AtomicU32; ASKED_THREADS_MAX] = [const { AtomicU32::new(0) }; ASKED_THREADS_MAX];
 /// How many of them there are; one more while they are being asked.
 static MISSING: AtomicUsize = AtomicUsize::new(1);
 

@@ -13,7 +13,8 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use super::frame::{Frame, PASSED_LEN, RED_ZONE};
 use super::place::own;
 use super::{code, landing, signals, stacks, threads};
-use crate::reach::{NUMBERS_MAX, REACH, Reach};
+use crate::limits::CALL_NUMBERS_MAX;
+use crate::reach::{REACH, Reach};
 
 /// `SYS_USER_DISPATCH`: why there is a `SIGSYS`.
 const REPORTED: c_int = 2;
@@ -42,10 +43,10 @@ enum Way {
     Return,
 }
 
-static WAYS: [Way; NUMBERS_MAX] = {
-    let mut ways = [Way::Pass; NUMBERS_MAX];
+static WAYS: [Way; CALL_NUMBERS_MAX] = {
+    let mut ways = [Way::Pass; CALL_NUMBERS_MAX];
     let mut number = 0;
-    while number < NUMBERS_MAX {
+    while number < CALL_NUMBERS_MAX {
         if !matches!(REACH[number], Reach::Stays) {
             ways[number] = Way::Land;
         }

@@ -13,11 +13,10 @@ use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
 use crate::descriptor::{borrow, is_nonblocking};
+use crate::limits::MEMORY_TURNS_MAX;
 use crate::wait::{self, Wait};
 use crate::{errno, handlers, sleepers};
 
-/// Datagrams in a row from the inbox after which the kernel has its turn.
-const MEMORY_TURNS_MAX: u32 = 64;
 const SPIN_MAX_NS: u64 = 2_000_000;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;

@@ -17,12 +17,10 @@ use super::carrier::kernel_control;
 use super::foreign::{self, Entry};
 use super::{EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::borrow;
+use crate::limits::EPOLL_ENTRIES_MAX;
 use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity};
-
-/// An instance with more in it is not looked through.
-const ENTRIES_MAX: usize = 4_096;
 
 /// What has come to a socket: if it is the same later nothing has come between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +72,9 @@ impl Watches {
             return None;
         }
         let entries = foreign::entries(epoll);
-        if entries.len() > ENTRIES_MAX || !entries.iter().all(|entry| can_put_back(epoll, entry)) {
+        if entries.len() > EPOLL_ENTRIES_MAX
+            || !entries.iter().all(|entry| can_put_back(epoll, entry))
+        {
             return None;
         }
         let states: Vec<Option<State>> = places

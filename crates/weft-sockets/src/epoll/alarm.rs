@@ -20,15 +20,10 @@ use weft_sys::Tag;
 
 use super::carrier::kernel_control;
 use super::{IN, Reach, Watch, Watches};
+use crate::limits::{IDLE_SLEEPS_MAX, PIPE_TRIES_MAX};
 use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity, shared_files, sleepers};
-
-/// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not
-/// looked at after each of the others.
-const IDLE_SLEEPS_MAX: u32 = 3;
-/// A pipe that is not to be had is not asked for at each sleep.
-const PIPE_TRIES_MAX: u32 = 4;
 
 /// How an instance's waits sleep.
 #[derive(Debug, Default)]

@@ -55,9 +55,6 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const MODES: u32 = EDGE | ONESHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
 
-/// Looks at a polled socket that found nothing, after which it is armed while others are busy.
-const IDLE_LOOKS_MAX: u32 = 512;
-
 /// What is known of an epoll instance.
 #[derive(Debug)]
 pub(crate) struct Epoll {

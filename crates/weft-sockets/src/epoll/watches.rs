@@ -14,8 +14,9 @@ use super::carrier::may_hold_something;
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
 use super::watch::News;
-use super::{EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
+use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::borrow;
+use crate::limits::IDLE_LOOKS_MAX;
 use crate::sleepers::taken;
 use crate::sockets::{Held, Kind};
 

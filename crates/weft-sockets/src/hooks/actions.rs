@@ -13,6 +13,7 @@ use weft_sys::SectionOnce;
 use libc::{c_int, c_void};
 use smallvec::SmallVec;
 
+use crate::limits::ACTIONS_MAX;
 use crate::sockets;
 
 /// Descriptors that are copied.
@@ -37,8 +38,6 @@ struct Action {
 }
 
 const DUP2: c_int = 1;
-/// More actions than this are not believed.
-const ACTIONS_MAX: c_int = 1 << 16;
 
 unsafe extern "C" {
     fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int;

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::data::receive;
 use crate::arguments::is_nowhere;
+use crate::limits::AIO_LIST_MAX;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::ways::leave;
@@ -150,16 +151,13 @@ macro_rules! write {
 write!(aio_write);
 write!(aio_write64);
 
-/// Lists that the C library takes are as long as its programs please; longer ones are refused.
-const LIST_MAX: usize = 1 << 16;
-
 /// What is left of a list for the C library to do: NULL stands for what has been done. `None`:
 /// everything.
 ///
 /// # Safety
 /// The list is the program's.
 unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[*mut Block; 16]>> {
-    if is_nowhere(list) || count > LIST_MAX {
+    if is_nowhere(list) || count > AIO_LIST_MAX {
         return None;
     }
     // SAFETY: the caller's promise.

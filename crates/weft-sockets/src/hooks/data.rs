@@ -14,12 +14,10 @@ use weft_sys::Buffers;
 
 use crate::arguments::is_nowhere;
 use crate::datagram::Received;
+use crate::limits::MESSAGE_PARTS_MAX;
 use crate::next::next;
 use crate::sockets::{self, Kind};
 use crate::{address as names, errno};
-
-/// Parts of one message (`UIO_MAXIOV`).
-const PARTS_MAX: usize = 1024;
 
 /// One buffer as a list.
 fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
@@ -76,7 +74,7 @@ pub(super) unsafe fn receive(
 ) -> Option<ssize_t> {
     let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
-    if count > PARTS_MAX {
+    if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
     // SAFETY: the caller's promise.
@@ -113,7 +111,7 @@ pub(super) unsafe fn deliver(
 ) -> Option<ssize_t> {
     let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
-    if count > PARTS_MAX {
+    if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
     // SAFETY: the caller's promise.
@@ -164,7 +162,7 @@ pub(super) unsafe fn take_datagram(
     flags: c_int,
     kernel: &mut dyn FnMut(c_int) -> ssize_t,
 ) -> Option<Taken> {
-    if !sockets::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
+    if !sockets::knows(fd) || count > MESSAGE_PARTS_MAX || is_no_list(list, count) {
         return None;
     }
     let held = sockets::find(fd)?;
@@ -191,7 +189,7 @@ pub(super) unsafe fn deliver_datagram(
     flags: c_int,
     (address, len): (*const sockaddr, socklen_t),
 ) -> Option<ssize_t> {
-    if !sockets::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
+    if !sockets::knows(fd) || count > MESSAGE_PARTS_MAX || is_no_list(list, count) {
         return None;
     }
     let held = sockets::find(fd)?;
@@ -283,7 +281,7 @@ unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<s
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
+        Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
             // SAFETY: the program's own list.
             unsafe { receive(fd, list, len, 0) }
                 // SAFETY: likewise.
@@ -298,7 +296,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
+        Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
             // SAFETY: the program's own list.
             unsafe { deliver(fd, list, len, 0) }
                 // SAFETY: likewise.

@@ -17,11 +17,12 @@ use weft_extended::abi::{
 use weft_stream::{End, GrantId};
 use weft_sys::Region;
 
-use super::extended_switch::{NAP_MAX, NAP_MIN, switch};
+use super::extended_switch::{NAP_MIN, switch};
 use crate::descriptor::borrow;
-use crate::extended::onesided::{self, Target};
+use crate::extended::onesided::Target;
 use crate::extended::queue::{Transfer, Work};
-use crate::extended::{Extended, memory};
+use crate::extended::{Extended, memory, onesided};
+use crate::limits::SWITCH_NAP_MAX;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{errno, wait};
@@ -225,7 +226,7 @@ unsafe extern "C" fn deregister(fd: c_int, key: *const Key) -> c_int {
                 return Err(Errno::TIMEDOUT);
             }
             std::thread::sleep(nap);
-            nap = (nap * 2).min(NAP_MAX);
+            nap = (nap * 2).min(SWITCH_NAP_MAX);
         }
         Ok(0)
     })

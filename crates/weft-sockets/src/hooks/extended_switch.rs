@@ -8,13 +8,13 @@ use rustix::net::sockopt;
 use weft_sys::calls::socket_timeout;
 
 use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::limits::SWITCH_NAP_MAX;
 use crate::stream::Stream;
 use crate::wait;
 
 /// How long a switch to extended mode waits for the peer, if the program has set no time limit.
 const SWITCH_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const NAP_MIN: Duration = Duration::from_micros(20);
-pub(super) const NAP_MAX: Duration = Duration::from_millis(1);
 
 /// Switches a connected socket to extended mode, as soon as its peer does the same.
 ///
@@ -46,7 +46,7 @@ pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
             return Err(Errno::TIMEDOUT);
         }
         std::thread::sleep(nap);
-        nap = (nap * 2).min(NAP_MAX);
+        nap = (nap * 2).min(SWITCH_NAP_MAX);
     }
 }
 

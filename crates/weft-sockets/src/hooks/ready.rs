@@ -9,8 +9,9 @@ use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespe
 use crate::arguments::is_nowhere;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
+use crate::limits::FDS_MAX;
 use crate::next::next;
-use crate::{epoll, open, poll, table, wait};
+use crate::{epoll, open, poll, wait};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -42,7 +43,7 @@ pub(super) fn to_timespec(timeout: u64) -> timespec {
 /// # Safety
 /// The set is the program's list of `count`.
 unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    let count = usize::try_from(count).ok().filter(|&count| count <= table::FDS_MAX)?;
+    let count = usize::try_from(count).ok().filter(|&count| count <= FDS_MAX)?;
     // SAFETY: the caller's promise.
     (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }

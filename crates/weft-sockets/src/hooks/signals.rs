@@ -22,11 +22,9 @@ use weft_sys::{FAULTS, SignalLock};
 use crate::by_hand::signals;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
+use crate::limits::SIGNALS_MAX;
 use crate::next::{Next, next};
 use crate::{errno, handlers, identity};
-
-/// No signal has this number, or a larger one.
-const SIGNALS_MAX: usize = 65;
 
 /// The program's handlers, with the flags below. One that the program has taken back stays: another
 /// thread may be about to call it.

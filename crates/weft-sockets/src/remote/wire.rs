@@ -24,6 +24,8 @@ use weft_sys::Region;
 
 use super::hello::{Hello, Place};
 
+use crate::limits::{BYTES_UNDER_WAY_MAX, SEND_REQUESTS_MAX, UNDER_WAY_MAX};
+
 /// One end of a connection to another host.
 pub(crate) type Far = Remote<Verbs>;
 
@@ -50,11 +52,6 @@ pub(super) fn forget_all() {
     WIRED.store(0, Ordering::Relaxed);
 }
 
-/// Operations that report, and may be under way at a time: those of bytes, and all.
-const BYTES_UNDER_WAY_MAX: u64 = 192;
-const UNDER_WAY_MAX: u64 = 256;
-/// Each has up to two more that do not report.
-const SEND_MAX: u32 = 3 * UNDER_WAY_MAX as u32;
 /// Completions that one look takes.
 const AT_ONCE: usize = 16;
 
@@ -113,7 +110,7 @@ impl Made {
             srq: None,
             xrcd: None,
             cap: QpCap {
-                max_send_wr: SEND_MAX + 16,
+                max_send_wr: SEND_REQUESTS_MAX + 16,
                 max_recv_wr: 1,
                 max_send_sge: 1,
                 max_recv_sge: 1,

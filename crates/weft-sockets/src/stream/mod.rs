@@ -25,6 +25,7 @@ use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
 
 use crate::descriptor::{addresses, borrow, is_nonblocking};
 use crate::extended::Extended;
+use crate::limits::OFFER_TRIES_MAX;
 use crate::link::Link;
 use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
@@ -34,8 +35,6 @@ use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
 const TRIES_IN_A_ROW: u32 = 8;
-/// Calls, of which those that are powers of two look, too.
-const TRIES_MAX: u32 = 4_096;
 /// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
 const FORK_WAITS_NS: u64 = 3_000_000;
 /// Of which so long at a time, asleep: the connector may need this core.
@@ -535,7 +534,7 @@ impl Stream {
         if before.tries <= TRIES_IN_A_ROW || before.tries.is_power_of_two() {
             self.look_once(fd, before);
         }
-        if before.tries >= TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
+        if before.tries >= OFFER_TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
             self.fall_back(Reason::Peer);
         }
     }

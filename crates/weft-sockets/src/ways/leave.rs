@@ -10,6 +10,7 @@ use super::rings::check_ring;
 use crate::arguments::is_nowhere;
 use crate::datagram::Why;
 use crate::descriptor::borrow;
+use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
@@ -66,8 +67,6 @@ pub(crate) fn taken(fd: RawFd) {
 
 /// Where a control block of `io_submit(2)` has its descriptor (linux/aio_abi.h).
 const FILDES_AT: usize = 20;
-/// Control blocks that are looked at: more than a context takes by default.
-const BLOCKS_MAX: usize = 1 << 16;
 
 /// `io_submit(2)` is about to be made with these control blocks.
 ///
@@ -77,7 +76,7 @@ pub(super) unsafe fn submitted(count: isize, blocks: *const *const u8) {
     if is_nowhere(blocks) {
         return;
     }
-    for at in 0..usize::try_from(count).unwrap_or(0).min(BLOCKS_MAX) {
+    for at in 0..usize::try_from(count).unwrap_or(0).min(AIO_BLOCKS_MAX) {
         // SAFETY: the caller's promise.
         let place = unsafe { blocks.add(at) };
         // SAFETY: likewise.

@@ -11,14 +11,15 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::limits::FDS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
-use crate::{errno, identity, settings, table};
+use crate::{errno, identity, settings};
 
 use super::leave;
 
 /// A bit for each number from 3 on.
-static FILES: [AtomicU64; table::FDS_MAX / 64] = [const { AtomicU64::new(0) }; table::FDS_MAX / 64];
+static FILES: [AtomicU64; FDS_MAX / 64] = [const { AtomicU64::new(0) }; FDS_MAX / 64];
 /// A bit for each of the standard streams that is the C library's own.
 static STANDARD: AtomicU32 = AtomicU32::new(0b111);
 

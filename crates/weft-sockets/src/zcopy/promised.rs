@@ -31,14 +31,12 @@ use super::guard::Guard;
 use super::{Lender, Sender};
 use crate::descriptor::borrow;
 use crate::identity;
+use crate::limits::{PROMISE_PIECES_MAX, PROMISES_MAX};
 use crate::table::Kept;
 
-/// Sources of this process at a time.
-const RECORDS_MAX: usize = 32;
 const PAGE: usize = 4_096;
 /// A record's own memory: the edges of its message, and, if it has to be moved, all of it.
 const BLOCK_LEN: usize = 2 * Plan::EDGES_LEN + Plan::PAGES_LEN_MAX;
-const PIECES_MAX: usize = 3;
 /// Looks at a source that is being pulled before it is copied.
 const LOOKS: u32 = 2_000;
 
@@ -53,7 +51,7 @@ struct Record {
     number: SourceNumber,
     /// What is protected: nothing, if the call does not return before the source is over.
     pages: Range<usize>,
-    pieces: [libc::iovec; PIECES_MAX],
+    pieces: [libc::iovec; PROMISE_PIECES_MAX],
     count: usize,
     is_awaited: bool,
 }
@@ -67,11 +65,11 @@ struct Records {
     guard: Guard,
     /// Where the blocks lie; 0 before there are any.
     blocks: usize,
-    all: [Option<Record>; RECORDS_MAX],
+    all: [Option<Record>; PROMISES_MAX],
 }
 
 static RECORDS: Lock<Records> =
-    Lock::new(Records { guard: Guard::Unasked, blocks: 0, all: [const { None }; RECORDS_MAX] });
+    Lock::new(Records { guard: Guard::Unasked, blocks: 0, all: [const { None }; PROMISES_MAX] });
 
 /// How many records there are, and the addresses that their pages lie between: for who asks without
 /// the lock.
@@ -86,7 +84,7 @@ thread_local! {
 
 /// What is to be dropped when the lock is free again: that may call the allocator. A record can end
 /// twice in that time at most, its place having been given to another.
-struct Spent([Option<Kept>; 2 * RECORDS_MAX]);
+struct Spent([Option<Kept>; 2 * PROMISES_MAX]);
 
 impl Spent {
     fn add(&mut self, kept: Kept) {
@@ -111,7 +109,7 @@ pub(super) enum Promise {
 }
 
 fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
-    let mut spent = Spent([const { None }; 2 * RECORDS_MAX]);
+    let mut spent = Spent([const { None }; 2 * PROMISES_MAX]);
     let signals = NoSignals::begin();
     INSIDE.set(true);
     let result = {
@@ -280,7 +278,7 @@ impl Records {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             );
-            let len = RECORDS_MAX * BLOCK_LEN;
+            let len = PROMISES_MAX * BLOCK_LEN;
             // SAFETY: new memory, at an address that the kernel chooses.
             let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
             if mapped == libc::MAP_FAILED {
@@ -353,7 +351,7 @@ impl Records {
 
     /// Ends the records of sources that are over.
     fn sweep(&mut self, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             if self.all[at].as_ref().is_some_and(Record::is_over) {
                 self.end(at, spent);
             }
@@ -362,7 +360,7 @@ impl Records {
 
     /// Gives pages back to the program.
     fn give_back(&mut self, pages: &Range<usize>, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             let overlaps =
                 |record: &&Record| record.pages.start < pages.end && pages.start < record.pages.end;
             if self.all[at].as_ref().filter(overlaps).is_some() {
@@ -399,7 +397,7 @@ impl Records {
     /// Puts what is promised to a peer into the ring.
     fn reclaim(&mut self, end: &End, spent: &mut Spent) -> bool {
         let mut fd = -1;
-        let mut promises = SmallVec::<[(SourceNumber, Buffers<'_>); RECORDS_MAX]>::new();
+        let mut promises = SmallVec::<[(SourceNumber, Buffers<'_>); PROMISES_MAX]>::new();
         for record in self.all.iter().flatten().filter(|record| record.end.is(end)) {
             // SAFETY: the list is in the record; its buffers are readable, as the record says.
             let buffers = unsafe { Buffers::new(record.pieces.as_ptr(), record.count) };
@@ -411,7 +409,7 @@ impl Records {
             return false;
         }
         drop(promises);
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             if self.all[at].as_ref().is_some_and(|record| record.end.is(end)) {
                 self.end(at, spent);
             }
@@ -420,7 +418,7 @@ impl Records {
     }
 
     fn reclaim_all(&mut self, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             if let Some(end) = self.all[at].as_ref().map(|record| record.end) {
                 self.reclaim(&end, spent);
             }
@@ -429,7 +427,7 @@ impl Records {
 
     /// A peer that cannot read this process's memory gets its bytes through the ring.
     fn rescue(&mut self, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             let record = self.all[at].as_ref().filter(|record| record.end.is_refused());
             if let Some(end) = record.map(|record| record.end) {
                 self.reclaim(&end, spent);
@@ -459,12 +457,12 @@ impl Record {
     }
 }
 
-fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PIECES_MAX], usize) {
-    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PROMISE_PIECES_MAX], usize) {
+    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PROMISE_PIECES_MAX];
     for (place, &(addr, len)) in list.iter_mut().zip(pieces) {
         *place = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
     }
-    (list, pieces.len().min(PIECES_MAX))
+    (list, pieces.len().min(PROMISE_PIECES_MAX))
 }
 
 /// Copies bytes from the program's memory, or from ours, to a block.
