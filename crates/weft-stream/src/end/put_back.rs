@@ -63,7 +63,8 @@ impl End<Linux> {
         if self.has_to_put_back() || peer.has_to_put_back() {
             let pids = self.peer_holders();
             let likely = self.peer.pid.load(Ordering::Relaxed);
-            let pids = std::iter::once(likely).chain(pids.processes().filter(|&it| it != likely));
+            let pids =
+                std::iter::once(likely).chain(pids.processes().filter(move |&it| it != likely));
             let fd = self.peer.fd.load(Ordering::Relaxed);
             if let Some(fetched) = peer_socket::fetch(socket, pids, fd) {
                 self.put_back(socket, fetched.as_fd());
@@ -129,8 +130,13 @@ impl End<Linux> {
     /// halves would be reset by bytes that come now (tcp_rcv_state_process).
     fn has_to_put_back(&self) -> bool {
         self.rx.words().switch_at.load(Ordering::Relaxed) != NONE
-            && self.own.shut_read.load(Ordering::Relaxed) == 0
+            && !self.is_shut()
             && (self.rx.available().is_ok_and(|bytes| bytes > 0) || self.sources_in.are_open())
+    }
+
+    fn is_shut(&self) -> bool {
+        let halves = [self.own.shut_read, self.own.shut_write];
+        halves.into_iter().all(|half| half.load(Ordering::Relaxed) != 0)
     }
 
     /// Puts back what this end has not read, by the other end's socket. All locks of the connection
