@@ -13,7 +13,8 @@
 //! * `poll`, `epoll`: readiness of rings beside that of everything else;
 //! * `extended`: one-sided and asynchronous operations for programs that ask for them;
 //! * `reason`: what carries a connection, and why, for who wants to know;
-//! * `process`: start, fork and end of the process; `handover`: programs that get its sockets;
+//! * `process`: start, fork and end of the process; `unseen_fork`: children that it learns of late;
+//! * `handover`: programs that get its sockets;
 //! * `confine`: what becomes of all that when a process gives up system calls;
 //! * `ways`: what does not come by a hook of its own: calls by number, and which there are;
 //! * `by_hand`: calls that the program makes without the C library;
@@ -61,6 +62,8 @@ mod settings;
 mod stream;
 #[cfg(not(test))]
 mod table;
+#[cfg(not(test))]
+mod unseen_fork;
 #[cfg(not(test))]
 mod wait;
 mod ways;

@@ -19,7 +19,7 @@ use crate::reason::Reason;
 use crate::stream::{self, borrow};
 use crate::table::{self, Kind};
 use crate::zcopy::promised;
-use crate::{by_hand, confine, epoll, errno, extended, hooks, remote, settings, ways};
+use crate::{by_hand, confine, epoll, errno, extended, hooks, remote, settings, unseen_fork, ways};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -42,6 +42,7 @@ extern "C" fn begin() {
     }
     // SAFETY: the handlers live for ever; `before_fork` brings all locks into a known state.
     let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    unseen_fork::prepare(number());
     inherit();
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn begin_children_elsewhere() -> bool {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) extern "C" fn before_fork() {
+    unseen_fork::before_seen();
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         confine::leave_all(Reason::Processes);
@@ -131,6 +133,7 @@ pub(crate) extern "C" fn in_parent() {
     unsafe { promised::thaw() };
     // SAFETY: likewise.
     unsafe { epoll::thaw() };
+    unseen_fork::after_seen();
 }
 
 /// A fork that runs no handlers, or has flags of `clone(2)`.
@@ -185,7 +188,13 @@ pub(crate) extern "C" fn in_child() {
     // SAFETY: the thread that forks is in the middle of nothing else.
     unsafe { crate::HEAP.forked() };
     in_parent();
-    let parent = PID.swap(std::process::id(), Ordering::Relaxed);
+    begin_as_child();
+}
+
+fn begin_as_child() {
+    let pid = std::process::id();
+    let parent = PID.swap(pid, Ordering::Relaxed);
+    unseen_fork::has_begun(pid);
     by_hand::in_child();
     renew_proof();
     weft_sys::forget_thread();
@@ -222,7 +231,8 @@ pub(crate) fn owner() -> Owner {
 /// Whether this is a child that still shares the parent's memory (`vfork(2)`): what it does to
 /// descriptors is not the parent's.
 pub(crate) fn is_borrowed() -> bool {
-    std::process::id() != PID.load(Ordering::Relaxed)
+    let pid = std::process::id();
+    pid != number() && !unseen_fork::is_own(pid, begin_as_child)
 }
 
 /// This process's number.

@@ -11,7 +11,7 @@ use crate::hooks::is_nowhere;
 use crate::reason::Reason;
 use crate::stream::{Stream, borrow};
 use crate::table::{self, Kind};
-use crate::{errno, process, settings};
+use crate::{by_hand, errno, process, settings};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -47,6 +47,16 @@ pub(crate) fn all() {
     }
     for fd in table::within(0, u32::MAX) {
         one(fd, Reason::ByHand);
+    }
+}
+
+/// The program looks at another process, whose sockets it may take. Calls by hand are seen from
+/// here on, that one, too.
+pub(crate) fn looking_at_a_process() {
+    if settings::enabled() && !process::is_borrowed() {
+        let before = errno::get();
+        by_hand::begin();
+        errno::set_raw(before);
     }
 }
 
