@@ -222,6 +222,18 @@ pub(crate) fn share(held: &Held, copy: RawFd) {
     abandon(old);
 }
 
+/// All descriptors of `held` stand for something else from now on.
+pub(crate) fn replace(held: &Held, kind: Kind) {
+    let is_copy = |fd: &RawFd| find(*fd).is_some_and(|other| other.is(held));
+    let mut copies = within(0, u32::MAX).filter(is_copy);
+    let Some(first) = copies.next() else { return };
+    let copies: Vec<RawFd> = copies.collect();
+    install(first, kind);
+    if let Some(new) = find(first) {
+        copies.into_iter().for_each(|copy| share(&new, copy));
+    }
+}
+
 /// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
 /// [`Held::descriptors`].
 pub(crate) fn remove(fd: RawFd) -> Option<Held> {
