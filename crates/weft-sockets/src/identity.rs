@@ -7,7 +7,7 @@ use weft_stream::{Owner, Process};
 use weft_sys::calls::socket_cookie;
 
 use crate::descriptor::borrow;
-use crate::wait;
+use crate::{unseen_fork, wait};
 
 /// This process's number, as it was when it began to be one.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -23,7 +23,9 @@ pub(crate) fn begin() {
 
 /// This is a child just born. Returns its parent's number.
 pub(crate) fn in_child() -> u32 {
-    let parent = PID.swap(std::process::id(), Ordering::Relaxed);
+    let pid = std::process::id();
+    let parent = PID.swap(pid, Ordering::Relaxed);
+    unseen_fork::has_begun(pid);
     renew_proof();
     parent
 }
@@ -46,7 +48,8 @@ pub(crate) fn owner() -> Owner {
 /// Whether this is a child that still shares the parent's memory (`vfork(2)`): what it does to
 /// descriptors is not the parent's.
 pub(crate) fn is_borrowed() -> bool {
-    std::process::id() != PID.load(Ordering::Relaxed)
+    let pid = std::process::id();
+    pid != number() && !unseen_fork::is_own(pid)
 }
 
 /// This process's number.

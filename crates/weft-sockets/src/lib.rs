@@ -22,6 +22,7 @@
 //! * `sleepers`: what those who read tell those who wait in epoll instances;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
+//! * `unseen_fork`: children that the process learns of late;
 //! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: what the kernel says of the
 //!   process, its signal handlers, its descriptors, and calls;
 //! * `wait`, `doze`, `next`, `errno`: waiting, and the C library's own functions.
@@ -51,7 +52,7 @@
 //! reason shared_files sleepers table
 //! handlers settings
 //! identity
-//! descriptor
+//! descriptor unseen_fork
 //! doze next
 //! address arguments errno limits reach wait
 //! ```
@@ -113,6 +114,8 @@ mod start;
 mod stream;
 #[cfg(not(test))]
 mod table;
+#[cfg(not(test))]
+mod unseen_fork;
 #[cfg(not(test))]
 mod wait;
 mod ways;

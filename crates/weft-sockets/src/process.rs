@@ -15,7 +15,9 @@ use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::table::Listed;
 use crate::zcopy::promised;
-use crate::{by_hand, confine, epoll, errno, extended, remote, settings, shared_files, stream};
+use crate::{
+    by_hand, confine, epoll, errno, extended, remote, settings, shared_files, stream, unseen_fork,
+};
 
 /// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
 pub(crate) fn end_at_once() {
@@ -52,6 +54,7 @@ pub(crate) fn begin_children_elsewhere() -> bool {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) extern "C" fn before_fork() {
+    unseen_fork::before_seen();
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         confine::leave_all(Reason::Processes);
@@ -85,6 +88,7 @@ pub(crate) extern "C" fn in_parent() {
     unsafe { promised::thaw() };
     // SAFETY: likewise.
     unsafe { epoll::thaw() };
+    unseen_fork::after_seen();
 }
 
 /// A fork that runs no handlers, or has flags of `clone(2)`.
@@ -139,6 +143,11 @@ pub(crate) extern "C" fn in_child() {
     // SAFETY: the thread that forks is in the middle of nothing else.
     unsafe { crate::HEAP.forked() };
     in_parent();
+    begin_as_child();
+}
+
+/// This is a child just born, with all that its parent knew.
+pub(crate) fn begin_as_child() {
     let parent = identity::in_child();
     by_hand::in_child();
     weft_sys::forget_thread();

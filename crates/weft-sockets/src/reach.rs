@@ -159,6 +159,11 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
         calls: &[(438, "pidfd_getfd")],
     },
     Calls {
+        reach: Reach::Seen,
+        how: "from here on calls by hand are seen, of which `pidfd_getfd` may be one",
+        calls: &[(434, "pidfd_open")],
+    },
+    Calls {
         reach: Reach::Stays,
         how: "needs a ring, which `io_uring_setup` refuses; one that was inherited or received \
             keeps the process on TCP",
@@ -235,7 +240,6 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
             (430, "fsopen"),
             (432, "fsmount"),
             (433, "fspick"),
-            (434, "pidfd_open"),
             (437, "openat2"),
             (444, "landlock_create_ruleset"),
             (447, "memfd_secret"),

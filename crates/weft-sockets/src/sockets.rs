@@ -86,6 +86,11 @@ pub(crate) fn share(held: &Held, copy: RawFd) {
     SOCKETS.share(held, copy);
 }
 
+/// All descriptors of `held` stand for something else from now on.
+pub(crate) fn replace(held: &Held, kind: Kind) {
+    SOCKETS.replace(held, kind);
+}
+
 /// `fd` is closed, or is about to be. Returns what it was.
 pub(crate) fn remove(fd: RawFd) -> Option<Held> {
     SOCKETS.remove(fd)

@@ -17,7 +17,7 @@ use crate::sockets::{self, Kind};
 use crate::ways::dispatch;
 use crate::ways::rings::check_ring;
 use crate::zcopy::promised;
-use crate::{confine, identity, open, process, remote, settings, shared_files};
+use crate::{confine, identity, open, process, remote, settings, shared_files, unseen_fork};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -46,6 +46,7 @@ extern "C" fn begin() {
             Some(process::in_child),
         )
     };
+    unseen_fork::prepare(identity::number(), process::begin_as_child);
     inherit();
 }
 

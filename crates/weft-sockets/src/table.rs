@@ -303,6 +303,18 @@ impl<T: Listed> Table<T> {
         abandon::<T>(old.cast());
     }
 
+    /// All descriptors of `held` stand for something else from now on.
+    pub(crate) fn replace(&'static self, held: &Held<T>, content: T) {
+        let is_copy = |fd: &RawFd| self.find(*fd).is_some_and(|other| other.is(held));
+        let mut copies = self.within(0, u32::MAX).filter(is_copy);
+        let Some(first) = copies.next() else { return };
+        let copies: Vec<RawFd> = copies.collect();
+        self.install(first, content);
+        if let Some(new) = self.find(first) {
+            copies.into_iter().for_each(|copy| self.share(&new, copy));
+        }
+    }
+
     /// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
     /// [`Held::descriptors`].
     pub(crate) fn remove(&self, fd: RawFd) -> Option<Held<T>> {

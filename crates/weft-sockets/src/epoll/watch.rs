@@ -196,6 +196,18 @@ impl Watch {
         u32::from(events_now(fd, asked).bits())
     }
 
+    /// Whether what the kernel tells of a change is news to the program: bytes that have come are
+    /// no edge for one that waits for room alone.
+    pub(super) fn is_news(&self, events: u32) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return true };
+        let ends = events & (RDHUP | ERR_HUP) & !self.ends_seen(stream);
+        self.events & EDGE == 0
+            || self.seen.is_none()
+            || stream.is_full()
+            || events & self.events & !MODES != 0
+            || ends != 0
+    }
+
     /// Whether there is a byte to be read, wherever it is.
     fn has_bytes(&self, stream: &Stream) -> bool {
         let fd = borrow(self.fd);
@@ -309,6 +321,9 @@ impl Watch {
                 let all = if goes_out { Registered::WithoutRoom } else { Registered::Whole };
                 self.is_woken = false;
                 self.register_if_known(epoll, all);
+                if self.events & (EDGE | ONESHOT) == 0 {
+                    self.pending |= self.has_now(); // The kernel has been asked in this wait.
+                }
             }
             Registered::WithoutRoom if !goes_out => {
                 // Room is the kernel's again, which has been asked already in this wait.

@@ -167,6 +167,7 @@ impl Watches {
         if watch.is_echo() && !watch.is_detached && !watch.is_woken {
             return None;
         }
+        let is_news = watch.is_news(event.events);
         watch.note_ends();
         let Kind::Stream(stream) = &*watch.socket else {
             return self.translate_of_datagrams(epoll, place, event, round);
@@ -192,7 +193,7 @@ impl Watches {
                 // In this wait, too, whatever else it tells.
                 let now = watch.has_now();
                 watch.register_known(epoll, Registered::Whole);
-                watch.keep_pending(now, round);
+                watch.keep_pending(if is_news { now } else { 0 }, round);
             } else {
                 watch.register(epoll, Registered::Whole);
                 self.is_told_again = true;
@@ -247,6 +248,11 @@ impl Watches {
     ) -> Option<epoll_event> {
         let is_shared = self.is_shared();
         let watch = self.places[place].as_mut()?;
+        let is_announcement = event.events & WRITE_NORMAL & !watch.events != 0;
+        if is_shared && is_announcement && watch.registered != Registered::Announced {
+            watch.echo = None;
+            return self.translate_foreign(epoll, event); // By another process.
+        }
         if let Kind::Stream(stream) = &*watch.socket
             && let Some(end) = stream.link()
         {
@@ -264,7 +270,6 @@ impl Watches {
             self.start_polling(place);
             return None;
         }
-        let is_announcement = event.events & WRITE_NORMAL & !watch.events != 0;
         if watch.registered == Registered::Announced || watch.is_woken || is_announcement {
             // Another process has read it. The rest is told again.
             watch.is_woken = false;

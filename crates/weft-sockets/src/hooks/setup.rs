@@ -7,12 +7,16 @@
 
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
+use weft_stream::End;
 
 use super::files::check_stream;
+use crate::arguments::is_nowhere;
 use crate::datagram::{Datagram, Why};
 use crate::next::next;
+use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
+use crate::ways::leave;
 use crate::{by_hand, errno, identity, open, settings, shared_files};
 
 #[unsafe(no_mangle)]
@@ -44,6 +48,18 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
     fd
 }
 
+/// Whether an address is of no family: `connect(2)` dissolves a connection then.
+///
+/// # Safety
+/// The address is the program's.
+unsafe fn is_no_address(address: *const sockaddr, len: socklen_t) -> bool {
+    len as usize >= size_of::<libc::sa_family_t>()
+        && !is_nowhere(address)
+        // SAFETY: an address begins with its family.
+        && i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
+            == libc::AF_UNSPEC
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     if sockets::knows(fd) {
@@ -51,6 +67,11 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         let before = errno::get();
         let _ = (shared_files::registry(), identity::program()); // Takes long the first time.
         errno::set_raw(before);
+        // SAFETY: the program's own address.
+        if unsafe { is_no_address(address, len) } {
+            // The kernel drops what has not been read. Other processes may have the socket, too.
+            leave::one(fd, Reason::Ended);
+        }
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
     if let Some(held) = sockets::find(fd)
@@ -71,10 +92,13 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
         && let Kind::Stream(stream) = &*held
     {
         let before = errno::get();
-        // SAFETY: the kernel has read the program's address, which begins with its family.
-        if result == 0 && i32::from(unsafe { (*address).sa_family }) == libc::AF_UNSPEC {
+        // SAFETY: the program's own address.
+        if result == 0 && unsafe { is_no_address(address, len) } {
+            let is_alone = stream.end().is_none_or(End::is_sole_holder);
             stream.dissolved();
-            open::install(fd, Kind::Stream(Stream::fresh()));
+            // Another process would not be known to hold the next connection.
+            let next = if is_alone { Stream::fresh() } else { Stream::kernels() };
+            sockets::replace(&held, Kind::Stream(next));
             check_stream(fd);
         } else {
             stream.connected(fd);

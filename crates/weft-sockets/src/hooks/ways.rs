@@ -26,6 +26,12 @@ unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_open(process: libc::pid_t, flags: c_uint) -> c_int {
+    leave::looking_at_a_process();
+    next!(pidfd_open(process: libc::pid_t, flags: c_uint) -> c_int)
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
     let got = next!(pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int);
     leave::taken(got);

@@ -48,6 +48,13 @@ impl Stream {
         }
     }
 
+    /// A call has told the program an error of the socket's, which it has no more.
+    pub(super) fn error_has_come(&self, error: Errno) {
+        if matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT) {
+            self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
+        }
+    }
+
     /// The program has asked the kernel for the error: there is none any more.
     pub(crate) fn error_told(&self, error: libc::c_int) {
         self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);

@@ -43,6 +43,10 @@ impl Stream {
             let received = match self.by(fd) {
                 By::Kernel if done > 0 => rest.recv(borrow(fd), flags),
                 By::Kernel => return self.not_counted(fd, flags),
+                // Beside bytes the kernel may tell when they came.
+                By::End(end) if done == 0 && self.bequeaths_option() && end.is_over() => {
+                    return None;
+                }
                 by @ (By::End(_) | By::Far(_)) => {
                     let Some(end) = by.link() else { continue };
                     let watched = self.armed.load(Ordering::Relaxed) > 0;

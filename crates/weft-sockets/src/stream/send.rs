@@ -149,7 +149,10 @@ impl Stream {
                     }
                     return Some(Ok(done));
                 }
-                Err(errno) => return Some(Err(errno)),
+                Err(errno) => {
+                    self.error_has_come(errno);
+                    return Some(Err(errno));
+                }
             }
         }
     }

@@ -289,6 +289,10 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             leave::all();
             None
         }
+        libc::SYS_pidfd_open => {
+            leave::looking_at_a_process();
+            None
+        }
         libc::SYS_pidfd_getfd => {
             // SAFETY: the program's own arguments.
             let got = unsafe { system_call(number, a) };

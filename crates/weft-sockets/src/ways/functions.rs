@@ -152,6 +152,12 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
         names: &["pidfd_getfd"],
     },
     Functions {
+        reach: Reach::Seen,
+        how: "from here on calls by hand are seen, of which `pidfd_getfd` may be one",
+        hooked: true,
+        names: &["pidfd_open"],
+    },
+    Functions {
         reach: Reach::Leaves,
         how: "reads or writes in threads of the C library's own",
         hooked: true,

@@ -14,7 +14,7 @@ use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::{errno, handover, identity, open, settings};
+use crate::{by_hand, errno, handover, identity, open, settings};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -49,6 +49,16 @@ pub(crate) fn all() {
     }
     for fd in sockets::all() {
         one(fd, Reason::ByHand);
+    }
+}
+
+/// The program looks at another process, whose sockets it may take. Calls by hand are seen from
+/// here on, that one, too.
+pub(crate) fn looking_at_a_process() {
+    if settings::enabled() && !identity::is_borrowed() {
+        let before = errno::get();
+        by_hand::begin();
+        errno::set_raw(before);
     }
 }
 
