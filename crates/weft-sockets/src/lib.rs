@@ -23,6 +23,27 @@
 //! handler. So the library has a heap of its own, and a thread that holds one of its locks puts
 //! handlers off until it is free (`hooks::signals`). No hook allocates, locks or logs before it
 //! knows that a descriptor is ours, and `errno` changes only as the call says.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! hooks
+//! confine
+//! by_hand
+//! poll ways
+//! datagram
+//! epoll
+//! extended handover
+//! stream
+//! zcopy
+//! link process
+//! remote table
+//! settings
+//! doze next reason
+//! address errno wait
+//! ```
 
 #[cfg(not(test))]
 mod address;
