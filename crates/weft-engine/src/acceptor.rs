@@ -15,9 +15,9 @@ use crate::hello::{self, Hello};
 use crate::limits::HELD_PER_QP;
 use crate::qp::{Connection, Qp};
 use crate::reactor::{Reactor, Source, TimerId};
-use crate::strangers::{Gate, HALF_OPEN, HELD, Place, Stranger};
+use crate::strangers::{HALF_OPEN, HELD, Listener, Place, Stranger};
 use crate::watched::Watched;
-use crate::{Errno, numbers, rendezvous, tcp};
+use crate::{Errno, Result, numbers, rendezvous, tcp};
 
 /// How long a peer may take to send its MPA request.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
@@ -40,38 +40,11 @@ pub(crate) fn connect(qp: &Qp) {
 }
 
 /// Accepts connections on a port of queue pair numbers.
-#[derive(Debug)]
-pub(crate) struct Listener {
-    this: Weak<Self>,
-    socket: OwnedFd,
-    gate: Gate,
-}
-
-impl Listener {
-    pub(crate) fn new(socket: OwnedFd) -> Arc<Self> {
-        let gate = Gate::new(&HALF_OPEN);
-        Arc::new_cyclic(|this| Self { this: Weak::clone(this), socket, gate })
-    }
-
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-}
-
-impl Source for Listener {
-    fn ready(&self) {
-        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
-        self.gate.pass(&me, || tcp::accept(&self.socket), Caller::start);
-    }
-
-    fn requeued(&self) {
-        self.ready();
-    }
-
-    fn expired(&self) {
-        self.gate.open();
-        self.ready();
-    }
+///
+/// # Errors
+/// What the reactor reports.
+pub(crate) fn serve(socket: OwnedFd) -> Result<()> {
+    Listener::serve(socket, &HALF_OPEN, Caller::start)
 }
 
 /// A connection that has not found its queue pair.

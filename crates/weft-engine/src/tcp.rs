@@ -78,14 +78,6 @@ fn listen_on(address: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Accepts a connection, which is still to be [tuned](tune), without blocking.
-///
-/// # Errors
-/// `EAGAIN` when there is none.
-pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
-    rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-}
-
 fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
