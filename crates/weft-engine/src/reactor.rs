@@ -91,8 +91,10 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Go on where a pass left off ([`Reactor::requeue`]).
     fn requeued(&self) {}
 
-    /// A timer of this source has expired.
-    fn expired(&self) {}
+    /// A timer of this source has expired; it is `now`.
+    fn expired(&self, now: Instant) {
+        let _ = now;
+    }
 }
 
 /// Something in memory that the reactor looks at when it polls.
@@ -111,6 +113,13 @@ pub struct Token(u64);
 /// A running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimerId(Instant, u64);
+
+impl TimerId {
+    /// When it expires.
+    pub(crate) fn deadline(self) -> Instant {
+        self.0
+    }
+}
 
 #[derive(Clone, Copy)]
 enum Dirty {
@@ -344,7 +353,9 @@ impl Reactor {
 
     /// Stops a timer that has not expired yet.
     pub fn stop_timer(&self, id: TimerId) {
-        self.timers.lock().remove(&id);
+        let stopped = self.timers.lock().remove(&id);
+        // Without the lock: the source may have timers of its own to stop.
+        drop(stopped);
     }
 
     /// One pass over the sockets by a thread that is polling. Returns at once when another thread
@@ -696,7 +707,7 @@ impl Reactor {
                     _ => return,
                 }
             };
-            source.expired();
+            source.expired(now);
         }
     }
 }

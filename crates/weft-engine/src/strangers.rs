@@ -216,7 +216,7 @@ impl Source for Listener {
         self.ready();
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.gate.open();
         self.ready();
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use weft_sys::{Lock, LockGuard, UdpSocket, interface_addresses};
 
 use super::datagram::Membership;
-use super::dial::Dial;
+use super::dial::Call;
 use super::endpoint::Endpoint;
 use super::event::{self, Channel, Event, EventKind, EventParam};
 use super::handshake::Greeted;
@@ -24,6 +24,7 @@ use super::sidr;
 use super::socket::{concrete, source_for};
 use crate::device::{self, Gid, gid_of};
 use crate::hello::Identity;
+use crate::mpa::dial::Dial;
 use crate::qp::pending;
 use crate::reactor::{Reactor, Source};
 use crate::strangers::Place;
@@ -108,7 +109,7 @@ pub(super) enum Phase {
     Listening(Arc<Listener>),
     /// Active side: the request is under way.
     Dialling {
-        dial: Arc<Dial>,
+        dial: Arc<Dial<Call>>,
         end: End,
     },
     /// Active side: the peer accepted; the program is to connect its queue pair.
@@ -544,7 +545,7 @@ impl Inner {
 impl Source for Id {
     fn ready(&self) {}
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         let mut inner = self.lock();
         if inner.disconnect_due.is_some() {
             self.peer_left(&mut inner);

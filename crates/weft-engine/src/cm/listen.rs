@@ -11,7 +11,7 @@ use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Request;
 
 use super::claim;
-use super::incoming::Incoming;
+use super::incoming::{self, Incoming};
 use super::limits::{ANSWERS_MAX, PORT_GRACE};
 use super::option::Options;
 use super::port::{self, Port, Sockets};
@@ -205,7 +205,7 @@ impl Listener {
         let mut local = socket::local_address(&stream)?;
         // To the program it is the RDMA port that was reached.
         local.set_port(self.address.port());
-        Incoming::start(stream, [local, peer], number, Weak::clone(&self.this), place)
+        incoming::start(stream, [local, peer], number, Weak::clone(&self.this), place)
     }
 
     /// Answers port queries.
@@ -264,7 +264,7 @@ impl Source for Listener {
         self.accept();
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.gate.open();
         self.open_foreign();
         self.ready();

@@ -141,7 +141,7 @@ impl Source for Lookup {
         }
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         if self.start.elapsed() >= REPLY_TIMEOUT {
             return self.report(Err(Errno::TIMEDOUT));
         }

@@ -166,7 +166,7 @@ impl Source for Service {
         Reactor::get().start_timer(Instant::now(), self.owner());
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.ready();
     }
 }

@@ -421,7 +421,7 @@ impl Source for Session {
         }
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.turn_out();
     }
 }
