@@ -431,6 +431,24 @@ impl Reactor {
         Busy { reactor: self, then: BUSY }
     }
 
+    /// Takes what `attempt` finds on a descriptor's object: waits for it, or if the descriptor is
+    /// non-blocking just makes a pass over the sockets. As [`Reactor::wait`] otherwise.
+    ///
+    /// # Errors
+    /// `EAGAIN` when nothing is there and the descriptor is non-blocking; `EINTR` after a signal.
+    pub(crate) fn take<T>(
+        fd: BorrowedFd<'_>,
+        blocks: bool,
+        spin: &Spin,
+        mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
+    ) -> Result<T> {
+        let reactor = Self::get();
+        match blocks {
+            true => reactor.wait(fd, spin, attempt),
+            false => attempt(&|| reactor.poll()).ok_or(Errno::AGAIN),
+        }
+    }
+
     /// Waits until `attempt` finds what is waited for, driving the fabric meanwhile. `attempt` may
     /// call what it is given to make a pass over the sockets; it is called again whenever `fd` is
     /// readable or a socket has something. `spin` is of the object that is waited on. No lock is

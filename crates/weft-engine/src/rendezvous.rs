@@ -149,7 +149,7 @@ impl Dialling {
         let plan = Plan {
             connect_time: None,
             reply_time: None,
-            retry: Retry::Always { pause: RETRY, until: Instant::now() + PATIENCE },
+            retry: Retry::Always { pause: RETRY, time: PATIENCE },
             wanted: Some(Wanted { peer: wanted, own: number }),
         };
         let qp_found = numbers::find(number).map(|qp| Arc::downgrade(&qp)).unwrap_or_default();

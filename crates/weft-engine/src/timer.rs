@@ -1,7 +1,7 @@
 //! A timer of the reactor's that ends with its owner.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::reactor::{Reactor, Source, TimerId};
 
@@ -16,9 +16,19 @@ impl Timer {
         Self(Reactor::get().start_timer(deadline, owner))
     }
 
+    /// Expires when `time` has passed.
+    pub(crate) fn after(time: Duration, owner: Arc<dyn Source>) -> Self {
+        Self::at(Instant::now() + time, owner)
+    }
+
     /// When it expires.
     pub(crate) fn deadline(&self) -> Instant {
         self.0.deadline()
+    }
+
+    /// Whether it has expired. A call of [`Source::expired`] may be for an earlier timer.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.deadline()
     }
 }
 

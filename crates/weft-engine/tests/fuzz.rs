@@ -5,6 +5,9 @@
 #[path = "../../../fuzz/src/engine.rs"]
 #[allow(unreachable_pub)] // A module of a library there.
 mod engine;
+#[path = "../../../fuzz/src/mpa.rs"]
+#[allow(unreachable_pub)] // A module of a library there.
+mod mpa;
 #[path = "../../../fuzz/src/rd.rs"]
 #[allow(unreachable_pub)] // A module of a library there.
 mod rd;
@@ -38,6 +41,11 @@ fn shared_memory() {
 #[test]
 fn reliable_datagrams() {
     corpus_and_random_changes_of_it("engine_rd", |input, _| rd::rd(input));
+}
+
+#[test]
+fn exchange() {
+    corpus_and_random_changes_of_it("engine_mpa", |input, _| mpa::mpa(input));
 }
 
 /// The target is also told which random input it is, if it is one.

@@ -11,7 +11,7 @@ use super::endpoint::{Endpoint, QpEndpoint};
 use super::event::{self, EventKind, EventParam, reject};
 use super::handshake::{self, Greeted};
 use super::held::Held;
-use super::id::{Depths, End, Id, Inner, PeerQp, Phase};
+use super::id::{Depths, End, Id, Inner, PeerQp, Phase, UnreadWait};
 use super::incoming::{self, Incoming};
 use super::limits::{UNREAD_INTERVAL, UNREAD_WAIT};
 use super::listen::Callee;
@@ -21,7 +21,7 @@ use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::mpa::dialer::Failure;
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
-use crate::reactor::Reactor;
+use crate::timer::Timer;
 use crate::{Errno, Result, shm, strangers};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
@@ -330,21 +330,30 @@ impl Id {
     /// The peer has disconnected. With InfiniBand that news takes a slow way, and what completed
     /// before it is long there: programs such as libfabric's `ofi_rxm` close their end on it and
     /// look for no completion any more. So it waits, for a while, until they have taken them all.
-    pub(super) fn peer_left(&self, inner: &mut Inner) {
-        let Phase::Connected { end } = &inner.phase else {
-            inner.disconnect_due = None;
-            return;
-        };
-        let end = end.clone();
-        let now = Instant::now();
-        let due = *inner.disconnect_due.get_or_insert(now + UNREAD_WAIT);
-        if now < due && end.endpoint.has_unread() {
-            Reactor::get().start_timer(now + UNREAD_INTERVAL, self.arc());
-            return;
+    fn peer_left(&self, inner: &mut Inner, end: End) {
+        if end.endpoint.has_unread() {
+            inner.unread.get_or_insert_with(|| UnreadWait {
+                limit: Timer::after(UNREAD_WAIT, self.arc()),
+                look: Timer::after(UNREAD_INTERVAL, self.arc()),
+            });
+        } else {
+            inner.unread = None;
+            inner.phase = Phase::Disconnected { end: Some(end) };
+            self.post_disconnected(inner);
         }
-        inner.disconnect_due = None;
-        inner.phase = Phase::Disconnected { end: Some(end) };
-        self.post_disconnected(inner);
+    }
+
+    /// Goes on with a wait that [`Self::peer_left`] has begun.
+    pub(super) fn look_for_unread(&self, inner: &mut Inner, mut wait: UnreadWait, now: Instant) {
+        let Phase::Connected { end } = &inner.phase else { return };
+        if wait.limit.is_due(now) || !end.endpoint.has_unread() {
+            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            return self.post_disconnected(inner);
+        }
+        if wait.look.is_due(now) {
+            wait.look = Timer::after(UNREAD_INTERVAL, self.arc());
+        }
+        inner.unread = Some(wait);
     }
 
     /// A connection could not be given to its queue pair.
@@ -459,7 +468,10 @@ impl Monitor for Id {
         let mut inner = self.lock();
         match &mut inner.phase {
             Phase::Joining { gone, .. } => *gone = true,
-            Phase::Connected { .. } => self.peer_left(&mut inner),
+            Phase::Connected { end } => {
+                let end = end.clone();
+                self.peer_left(&mut inner, end);
+            }
             _ => {}
         }
     }

@@ -89,7 +89,7 @@ impl Door {
 
 impl Host for Door {
     fn requested(incoming: &Arc<Incoming>, request: Request) {
-        let Door { listener, number, .. } = &incoming.host;
+        let Self { listener, number, .. } = &incoming.host;
         if let Some(listener) = listener.upgrade() {
             listener.requested(*number, request);
         }

@@ -46,8 +46,8 @@ pub enum Retry {
     Always {
         /// Between a failure and the next attempt.
         pause: Duration,
-        /// A failure from then on is final.
-        until: Instant,
+        /// How long after the first attempt began a failure is final.
+        time: Duration,
     },
 }
 
@@ -158,6 +158,8 @@ pub enum Awaits {
 pub struct Dialer {
     plan: Plan,
     phase: Phase,
+    /// When the first attempt began.
+    start: Option<Instant>,
     /// How often nobody listened.
     refused: usize,
     effects: VecDeque<Effect>,
@@ -208,7 +210,7 @@ impl Dialer {
     /// A machine whose first method is [`Self::dial`].
     #[must_use]
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Idle, refused: 0, effects: VecDeque::new() }
+        Self { plan, phase: Phase::Idle, start: None, refused: 0, effects: VecDeque::new() }
     }
 
     /// Starts an attempt. With a `path` the peer is asked for its TCP port first.
@@ -216,6 +218,7 @@ impl Dialer {
         if !matches!(self.phase, Phase::Idle) {
             return;
         }
+        self.start.get_or_insert(now);
         match path {
             None => self.connect(now, None),
             Some(Path { is_local, was_closed }) => {
@@ -406,7 +409,10 @@ impl Dialer {
                     && *failure == Failure::NobodyListens;
                 pauses.get(self.refused).copied().filter(|_| is_refused)
             }
-            Retry::Always { pause, until } => (now < until).then_some(pause),
+            Retry::Always { pause, time } => {
+                let is_over = self.start.is_some_and(|start| now >= start + time);
+                (!is_over).then_some(pause)
+            }
         }
     }
 

@@ -43,11 +43,11 @@ fn once() -> Dialer {
 }
 
 /// As queue pairs dial that are connected by number.
-fn again_until(until: Instant) -> Dialer {
+fn again_for(time: Duration) -> Dialer {
     Dialer::new(Plan {
         connect_time: None,
         reply_time: None,
-        retry: Retry::Always { pause: PAUSES[0], until },
+        retry: Retry::Always { pause: PAUSES[0], time },
         wanted: Some(Wanted { peer: 0x12, own: 0x34 }),
     })
 }
@@ -206,8 +206,8 @@ fn other_failures_of_the_connection_managers_are_final() {
 #[test]
 fn a_dial_by_number_goes_on_whatever_fails_until_its_time_is_over() {
     let start = Instant::now();
+    let (mut dialer, mut now) = (again_for(10 * PAUSES[0]), start);
     let until = start + 10 * PAUSES[0];
-    let (mut dialer, mut now) = (again_until(until), start);
     loop {
         let request = greet(&mut dialer, now, &[]);
         // The reply names no queue pair.
@@ -228,7 +228,7 @@ fn a_dial_by_number_goes_on_whatever_fails_until_its_time_is_over() {
 fn only_the_wanted_queue_pairs_answer_is_taken() {
     let answer = |peer, own| {
         let now = Instant::now();
-        let mut dialer = again_until(now);
+        let mut dialer = again_for(Duration::ZERO);
         let request = greet(&mut dialer, now, &[]);
         let identity = Identity { qp_num: peer, ..Identity::default() };
         dialer.received(now, &reply_to(&request, PARAMS, &hello::append(&[], &identity, own)));
@@ -269,7 +269,7 @@ fn a_bad_reply_is_answered_by_a_terminate_if_that_is_the_end() {
     assert!(all[0].starts_with("transmit "), "{all:?}");
     assert_eq!(all[1], "Finished(Err(Protocol(InsufficientIrd { ord: 5, ird: 4 })))");
     // One that tries again just closes.
-    let mut dialer = again_until(now + CONNECT_TIME);
+    let mut dialer = again_for(CONNECT_TIME);
     greet(&mut dialer, now, &[]);
     dialer.received(now, &bytes);
     let all = effects(&mut dialer);
