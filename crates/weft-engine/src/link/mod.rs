@@ -16,6 +16,7 @@
 
 pub(crate) mod control;
 mod fault;
+pub(crate) mod host;
 pub(crate) mod payload;
 pub(crate) mod place;
 pub(crate) mod pool;
@@ -27,29 +28,41 @@ mod uc;
 mod xrc;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::ops::DerefMut;
 
 use smallvec::SmallVec;
-use weft_sys::{LockGuard, Piece};
+use weft_sys::Piece;
 use weft_wire::ddp::UntaggedQueue;
 use weft_wire::mpa::marker::{Inserter, Remover};
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 use weft_wire::rdmap::{self, AtomicResponse, Terminate};
 
 use crate::access::Access;
+use crate::attr::{QpAttr, QpState, QpType};
 use crate::log::{self, Level};
-use crate::mr::{Asker, Finder};
-use crate::qp::rq::RecvWork;
-use crate::qp::sq::SendQueue;
-use crate::qp::{Qp, QpAttr, QpState, QpType};
+use crate::mr::MrCache;
+use crate::queue::recv::RecvWork;
+use crate::queue::send::SendQueue;
 use crate::shm::Peer;
-use crate::srq::Srq;
 use crate::wc::{Completion, Opcode, Status};
 use crate::wr::Sge;
 
 pub(crate) use fault::Fault;
+use host::{Completions, Host};
 use payload::Payload;
 use shared::Shared;
+
+/// What a connection has from its queue pair and keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    /// The queue pair's number.
+    pub(crate) number: u32,
+    /// The key to which the peer acknowledges.
+    pub(crate) ack_stag: u32,
+    pub(crate) qp_type: QpType,
+    /// Receives come from a shared queue.
+    pub(crate) shares_receives: bool,
+}
 
 /// What the connection's rules are, set by `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +76,8 @@ pub(crate) struct Rules {
     pub(crate) max_dest_rd_atomic: u8,
     /// How long a sender waits for our receive, in the verbs encoding.
     pub(crate) min_rnr_timer: u8,
+    /// The sender's number, which completions of an extended connection report; otherwise 0.
+    pub(crate) src_qp: u32,
 }
 
 /// Something that the owner of the link must do once the link is not locked any more.
@@ -150,13 +165,19 @@ enum Response {
 }
 
 /// A message into a posted receive.
-#[derive(Debug, Default)]
-struct Receiving {
+#[derive(Debug)]
+struct Receiving<Q> {
     active: bool,
     work: RecvWork,
     capacity: u64,
     /// Where the receive is from, on the target of an extended connection.
-    srq: Option<Arc<Srq>>,
+    queue: Option<Q>,
+}
+
+impl<Q> Default for Receiving<Q> {
+    fn default() -> Self {
+        Self { active: false, work: RecvWork::default(), capacity: 0, queue: None }
+    }
 }
 
 /// A Send or an Immediate that found no receive.
@@ -215,13 +236,15 @@ struct Outgoing {
 //= rfc5040#section-3.1
 //# DDP, in conjunction with the lower layers, provides reliable, in-order Delivery.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Link<H: Host> {
+    number: u32,
     pub(crate) rules: Rules,
     pub(crate) phase: Phase,
     pub(crate) notices: Notices,
     agreement: Option<Agreement>,
     own_ack_stag: u32,
     qp_type: QpType,
+    shares_receives: bool,
     /// Instead of a stream of bytes.
     shared: Option<Box<Shared>>,
 
@@ -236,7 +259,7 @@ pub(crate) struct Link {
     scratch: Vec<u8>,
 
     // Sending.
-    tx_finder: Finder,
+    tx_cache: MrCache,
     rtr_due: Option<RtrKind>,
     hold: bool,
     outgoing: Outgoing,
@@ -258,11 +281,11 @@ pub(crate) struct Link {
     drained_told: bool,
 
     // Receiving.
-    rx_finder: Finder,
+    rx_cache: MrCache,
     bytes_in: u64,
     heard: bool,
     queues: [UntaggedQueue; rdmap::queue::COUNT],
-    receiving: Receiving,
+    receiving: Receiving<H::Queue>,
     parked: VecDeque<Parked>,
     parked_bytes: usize,
     send_imm: Option<u32>,
@@ -274,16 +297,20 @@ pub(crate) struct Link {
     loss: uc::Loss,
 }
 
-impl Link {
-    /// A queue pair without a connection. The peer will acknowledge to `own_ack_stag`.
-    pub(crate) fn new(own_ack_stag: u32, qp_type: QpType) -> Self {
+impl<H: Host> Link<H> {
+    /// A queue pair without a connection.
+    pub(crate) fn new(config: Config) -> Self {
+        let Config { number, ack_stag: own_ack_stag, qp_type, shares_receives } = config;
         Self {
+            number,
+            shares_receives,
             rules: Rules {
                 state: QpState::Reset,
                 access: Access::empty(),
                 max_rd_atomic: 0,
                 max_dest_rd_atomic: 0,
                 min_rnr_timer: 0,
+                src_qp: 0,
             },
             phase: Phase::Idle,
             notices: Notices::default(),
@@ -299,7 +326,7 @@ impl Link {
             raw: Vec::new(),
             inserter: None,
             scratch: Vec::new(),
-            tx_finder: Finder::default(),
+            tx_cache: MrCache::default(),
             rtr_due: None,
             hold: false,
             outgoing: Outgoing::default(),
@@ -319,7 +346,7 @@ impl Link {
             lost_errno: 0,
             terminate: None,
             drained_told: false,
-            rx_finder: Finder::default(),
+            rx_cache: MrCache::default(),
             bytes_in: 0,
             heard: false,
             queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
@@ -408,37 +435,37 @@ impl Link {
     //= rfc5040#section-5.5
     //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
     //# the ULP.
-    pub(crate) fn complete_sends(&mut self, qp: &Qp) {
-        self.complete_held(qp.sq.lock(), qp);
-        self.check_drained(qp);
+    pub(crate) fn complete_sends(&mut self, host: &H) {
+        self.complete_held(host.sends(), host);
+        self.check_drained(host);
     }
 
-    fn complete_held(&mut self, mut sq: LockGuard<'_, SendQueue>, qp: &Qp) {
+    fn complete_held(&mut self, mut sq: impl DerefMut<Target = SendQueue>, host: &H) {
         let count = if self.is_acknowledged() { self.peer_placed } else { self.taken };
         let mut batch = None;
         while let Some(work) = sq.pop_complete(count) {
             if work.flags.contains(crate::wr::SendFlags::SIGNALED) {
-                let completion = work.completion(Status::Success, qp.number());
-                batch.get_or_insert_with(|| qp.send_cq().start_batch()).push(completion, false);
+                let completion = work.completion(Status::Success, self.number);
+                batch.get_or_insert_with(|| host.send_completions()).push(completion, false);
             }
         }
     }
 
     /// Reports once that the send queue, which is to be drained, is (IBTA 10.3.1.5).
-    pub(crate) fn check_drained(&mut self, qp: &Qp) {
+    pub(crate) fn check_drained(&mut self, host: &H) {
         let is_drained = self.rules.state == QpState::Sqd
             && !self.outgoing.active
-            && !qp.sq.lock().is_awaiting();
+            && !host.sends().is_awaiting();
         if is_drained && !std::mem::replace(&mut self.drained_told, true) {
-            qp.report_drained();
+            host.send_queue_drained();
         }
     }
 
     /// Ends all work: the oldest send work request with `first`, everything else as flushed. The
     /// connection is closed once what is due to the peer has been sent.
-    pub(crate) fn fail(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
+    pub(crate) fn fail(&mut self, host: &H, first: Option<Status>, vendor_err: u32) {
         self.rules.state = QpState::Err;
-        qp.publish_state(QpState::Err);
+        host.enter_state(QpState::Err);
         if let Some(shared) = &self.shared {
             shared.withdraw_grants();
         }
@@ -453,49 +480,50 @@ impl Link {
         if matches!(self.phase, Phase::Open) {
             self.phase = Phase::Closing;
         }
-        self.flush_sends(qp, first, vendor_err);
-        self.flush_receives(qp);
+        self.flush_sends(host, first, vendor_err);
+        self.flush_receives(host);
     }
 
     /// Flushes what a program posts to a queue pair in the error state, too.
-    pub(crate) fn flush_sends(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
+    pub(crate) fn flush_sends(&mut self, host: &H, first: Option<Status>, vendor_err: u32) {
         let mut status = first;
-        let mut sq = qp.sq.lock();
+        let mut sq = host.sends();
         while let Some(work) = sq.pop() {
             let status = status.take().unwrap_or(Status::WrFlushErr);
             let vendor_err = if status == Status::WrFlushErr { 0 } else { vendor_err };
-            let completion = work.completion(status, qp.number());
-            qp.send_cq().push(Completion { vendor_err, ..completion }, false);
+            let completion = work.completion(status, self.number);
+            host.send_completions().push(Completion { vendor_err, ..completion }, false);
         }
     }
 
     /// Flushes the queue pair's own receives; those of a shared queue stay (IBTA 10.2.9.3).
-    pub(crate) fn flush_receives(&mut self, qp: &Qp) {
-        let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, qp.number());
+    pub(crate) fn flush_receives(&mut self, host: &H) {
+        let number = self.number;
+        let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, number);
         if std::mem::take(&mut self.receiving.active) {
-            let cq = self.receiving.cq(qp);
-            cq.push(flushed(self.receiving.work.wr_id), false);
+            let completion = flushed(self.receiving.work.wr_id);
+            host.complete_receive(self.receiving.queue.as_ref(), completion, false);
         }
-        if qp.srq().is_some() {
-            qp.report_last_wqe();
+        if self.shares_receives {
+            host.last_receive_taken();
             return;
         }
         let mut work = RecvWork::default();
-        let mut rq = qp.rq.lock();
+        let mut rq = host.receives();
         while rq.pop(&mut work) {
-            qp.recv_cq().push(flushed(work.wr_id), false);
+            host.receive_completions().push(flushed(work.wr_id), false);
         }
     }
 
     /// The stream has ended: `orderly` by the peer's FIN, otherwise by a reset or a time-out.
-    pub(crate) fn lost(&mut self, qp: &Qp, errno: u32) {
+    pub(crate) fn lost(&mut self, host: &H, errno: u32) {
         if self.phase == Phase::Closed {
             return;
         }
         let was_open = self.phase == Phase::Open;
         if was_open {
             let reason = if errno == 0 { "by the peer".into() } else { format!("errno {errno}") };
-            log::write(Level::Info, format_args!("qp {:#08x}: closed, {reason}", qp.number()));
+            log::write(Level::Info, format_args!("qp {:#08x}: closed, {reason}", self.number));
         }
         //= rfc5041#section-7
         //# All LLP errors reported to DDP SHOULD be passed up to the ULP.
@@ -516,7 +544,7 @@ impl Link {
         if was_open {
             self.notices.disconnected = true;
             self.lost_errno = errno;
-            self.wait_in_vain(qp);
+            self.wait_in_vain(host);
         }
     }
 
@@ -524,14 +552,14 @@ impl Link {
     /// program that is done with a peer may go while a request of the other's is still on its way,
     /// and the other must have the time to find out that it is done, too. A peer that has not come
     /// yet gets more time.
-    pub(crate) fn wait_in_vain(&mut self, qp: &Qp) {
+    pub(crate) fn wait_in_vain(&mut self, host: &H) {
         let why = match (self.phase, self.rules.state) {
-            (Phase::Closed, _) if self.is_unreliable() => return self.send_to_nobody(qp),
+            (Phase::Closed, _) if self.is_unreliable() => return self.send_to_nobody(host),
             (Phase::Closed, _) => InVain::Gone,
             (Phase::Idle, QpState::Rts) => InVain::NotYetThere,
             _ => return,
         };
-        if qp.sq.lock().len() != 0 && !std::mem::replace(&mut self.waits_in_vain, true) {
+        if host.sends().len() != 0 && !std::mem::replace(&mut self.waits_in_vain, true) {
             self.notices.in_vain = Some(why);
         }
     }
@@ -552,6 +580,7 @@ impl Link {
             max_rd_atomic: attr.max_rd_atomic,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             min_rnr_timer: attr.min_rnr_timer,
+            src_qp: if self.qp_type == QpType::XrcRecv { attr.dest_qp_num } else { 0 },
         };
     }
 
@@ -569,33 +598,29 @@ impl Link {
     }
 
     /// There is no peer, and none will come: requests fail as if a card's retries were exhausted.
-    pub(crate) fn unreachable(&mut self, qp: &Qp, errno: u32) {
+    pub(crate) fn unreachable(&mut self, host: &H, errno: u32) {
         self.phase = Phase::Closed;
         if self.is_unreliable() {
-            self.send_to_nobody(qp);
-        } else if qp.sq.lock().len() != 0 {
-            self.fail(qp, Some(Status::RetryExcErr), errno);
+            self.send_to_nobody(host);
+        } else if host.sends().len() != 0 {
+            self.fail(host, Some(Status::RetryExcErr), errno);
         }
     }
 
     /// Whoever had no receive has had none for long enough, or the peer has been gone for as long
     /// as retries take.
-    pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
+    pub(crate) fn give_up_waiting(&mut self, host: &H) {
         if std::mem::take(&mut self.waits_in_vain) {
             if self.phase == Phase::Idle {
-                log::write(Level::Error, format_args!("qp {:#08x}: no peer came", qp.number()));
+                log::write(Level::Error, format_args!("qp {:#08x}: no peer came", self.number));
             }
-            self.unreachable(qp, self.lost_errno);
+            self.unreachable(host, self.lost_errno);
         } else if self.rnr_waiting {
             self.notices.disconnected = true;
-            self.fail(qp, Some(Status::RnrRetryExcErr), 0);
+            self.fail(host, Some(Status::RnrRetryExcErr), 0);
         } else if self.is_starved() {
             self.stop_waiting_for_receive();
         }
-    }
-
-    fn asker<'a>(&self, qp: &'a Qp) -> Asker<'a> {
-        Asker { pd: qp.pd(), xrcd: qp.xrcd().map(|domain| &**domain), qp_num: qp.number() }
     }
 
     /// Whether the peer has said more than that it is there.

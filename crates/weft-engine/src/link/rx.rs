@@ -1,7 +1,5 @@
 //! From the peer's bytes to placed data and completions.
 
-use std::sync::Arc;
-
 use weft_wire::ddp::{DdpError, Header, Placement};
 use weft_wire::error::ProtocolError;
 use weft_wire::mpa::fpdu::{self, Decoded};
@@ -11,16 +9,15 @@ use weft_wire::rdmap::{
 };
 
 use super::control::Control;
+use super::host::Host;
 use super::payload::{Misplaced, Payload};
 use super::{Fault, Link, Parked, Phase, Response, RnrWait, fault, place, pool};
 use crate::access::Access;
 use crate::event::EventKind;
-use crate::keys::{self, Keyed};
 use crate::limits::{MESSAGE_MAX, PARKED_BYTES_MAX, READ_DEPTH_MAX};
 use crate::log::{self, Level};
 use crate::mr::AccessError;
-use crate::qp::Qp;
-use crate::qp::sq::Progress;
+use crate::queue::send::Progress;
 use crate::wc::{self, Completion, Status};
 
 /// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
@@ -28,7 +25,7 @@ pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
 
 pub(super) type Handled = Result<(), Fault>;
 
-impl Link {
+impl<H: Host> Link<H> {
     /// A buffer with room for bytes from the peer; `None` while the peer must wait.
     pub(crate) fn rx_room(&mut self) -> Option<&mut Vec<u8>> {
         if self.parked_bytes > PARKED_BYTES_MAX
@@ -43,9 +40,9 @@ impl Link {
     }
 
     /// Deals with the bytes that have been appended to [`Link::rx_room`].
-    pub(crate) fn input(&mut self, qp: &Qp) {
-        if let Err(fault) = self.strip_markers().and_then(|()| self.take_fpdus(qp)) {
-            self.refuse(qp, &fault);
+    pub(crate) fn input(&mut self, host: &H) {
+        if let Err(fault) = self.strip_markers().and_then(|()| self.take_fpdus(host)) {
+            self.refuse(host, &fault);
         }
         self.tidy_rx();
     }
@@ -64,27 +61,27 @@ impl Link {
         Ok(stripped?)
     }
 
-    fn take_fpdus(&mut self, qp: &Qp) -> Handled {
+    fn take_fpdus(&mut self, host: &H) -> Handled {
         if !self.receives() {
             return Ok(());
         }
         // The buffer is taken out so that segments can be borrowed from it meanwhile.
         let mut rx = std::mem::take(&mut self.rx);
-        let result = self.take_fpdus_of(&mut rx, qp);
+        let result = self.take_fpdus_of(&mut rx, host);
         self.rx = rx;
         result
     }
 
-    fn take_fpdus_of(&mut self, rx: &mut Vec<u8>, qp: &Qp) -> Handled {
+    fn take_fpdus_of(&mut self, rx: &mut Vec<u8>, host: &H) -> Handled {
         // The remover of markers has checked the CRC, which covers them.
         let crc = self.crc() && self.remover.is_none();
         while self.receives() && self.parked_bytes <= PARKED_BYTES_MAX {
             match fpdu::decode(&rx[self.rx_at..], crc)? {
                 Decoded::Fpdu { ulpdu, consumed } => {
-                    if self.is_unreliable() && self.waits_for_receive(ulpdu, qp) {
+                    if self.is_unreliable() && self.waits_for_receive(ulpdu, host) {
                         break;
                     }
-                    self.take_segment(ulpdu, qp)?;
+                    self.take_segment(ulpdu, host)?;
                     self.rx_at += consumed;
                 }
                 Decoded::Incomplete { needed } => {
@@ -124,16 +121,16 @@ impl Link {
     }
 
     /// A defect of the peer's ends the connection: Terminate, error state, event.
-    pub(super) fn refuse(&mut self, qp: &Qp, fault: &Fault) {
+    pub(super) fn refuse(&mut self, host: &H, fault: &Fault) {
         let kind = match fault.error.terminate_code() {
             (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
             _ => EventKind::QpReqErr,
         };
         let error = fault.error;
         if self.is_unreliable() {
-            return self.leave_stream(Some(error), qp);
+            return self.leave_stream(Some(error), host);
         }
-        log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", qp.number()));
+        log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", self.number));
         //= rfc5040#section-5.4
         //# After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any
         //# more Messages on that specific RDMAP Stream.
@@ -145,16 +142,16 @@ impl Link {
         //# are Abortively Terminated (see Section 4.8, "Terminate Header").
         self.terminate = Some(fault.terminate());
         self.notices.disconnected = true;
-        self.fail(qp, None, fault.code());
+        self.fail(host, None, fault.code());
         //= rfc5040#section-7.1
         //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local
         //# ULP that the error has occurred.
-        qp.report(kind);
+        host.raise(kind);
     }
 
-    fn take_segment(&mut self, ulpdu: &[u8], qp: &Qp) -> Handled {
+    fn take_segment(&mut self, ulpdu: &[u8], host: &H) -> Handled {
         let (header, header_len) = Header::parse(ulpdu)?;
-        self.take_parsed(&header, Payload::Bytes(&ulpdu[header_len..]), qp)
+        self.take_parsed(&header, Payload::Bytes(&ulpdu[header_len..]), host)
     }
 
     /// A segment whose header has been taken apart.
@@ -162,13 +159,13 @@ impl Link {
         &mut self,
         header: &Header,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
-        let handled = self.dispatch(header, payload, qp);
+        let handled = self.dispatch(header, payload, host);
         handled.map_err(|fault| fault.in_segment(header.len() + payload.len(), *header))
     }
 
-    fn dispatch(&mut self, header: &Header, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn dispatch(&mut self, header: &Header, payload: Payload<'_>, host: &H) -> Handled {
         let opcode = Opcode::of(header)?;
         if !std::mem::replace(&mut self.heard, true) {
             self.hold = false;
@@ -178,13 +175,13 @@ impl Link {
         }
         match (opcode, *header) {
             (Opcode::Write, Header::Tagged { last, stag, to, .. }) => {
-                self.write(last, stag, to, payload, qp)
+                self.write(last, stag, to, payload, host)
             }
             (Opcode::ReadResponse, Header::Tagged { last, stag, to, .. }) => {
-                self.read_response(last, stag, to, payload, qp)
+                self.read_response(last, stag, to, payload, host)
             }
             (_, Header::Untagged { last, ulp_word, qn, msn, mo, .. }) => {
-                self.untagged(opcode, last, ulp_word, qn, msn, mo, payload, qp)
+                self.untagged(opcode, last, ulp_word, qn, msn, mo, payload, host)
             }
             (other, Header::Tagged { .. }) => Err(rdmap::RdmapError::Misplaced(other).into()),
         }
@@ -249,7 +246,7 @@ impl Link {
         msn: u32,
         mo: u32,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
         let limit = match qn {
             rdmap::queue::SEND => self.send_limit(opcode),
@@ -258,19 +255,19 @@ impl Link {
         };
         let checked = self.queue(qn).check(msn, mo, payload.len(), last, limit);
         if let Err(DdpError::MessageTooLong { .. }) = checked {
-            self.fail_receive(Status::LocLenErr, qp);
+            self.fail_receive(Status::LocLenErr, host);
         }
         let placement = checked?;
         match opcode {
-            Opcode::ReadRequest => self.read_request(payload.bytes(), qp),
-            Opcode::AtomicRequest => self.atomic_request(payload.bytes(), qp),
-            Opcode::AtomicResponse => self.atomic_response(payload.bytes(), qp),
-            Opcode::Terminate => self.terminated(payload.bytes(), qp),
+            Opcode::ReadRequest => self.read_request(payload.bytes(), host),
+            Opcode::AtomicRequest => self.atomic_request(payload.bytes(), host),
+            Opcode::AtomicResponse => self.atomic_response(payload.bytes(), host),
+            Opcode::Terminate => self.terminated(payload.bytes(), host),
             Opcode::Immediate | Opcode::ImmediateSe => {
-                self.immediate(opcode, ulp_word, payload.bytes(), qp)
+                self.immediate(opcode, ulp_word, payload.bytes(), host)
             }
             Opcode::Send | Opcode::SendInv | Opcode::SendSe | Opcode::SendSeInv => {
-                self.send(opcode, ulp_word, placement, payload, qp)
+                self.send(opcode, ulp_word, placement, payload, host)
             }
             Opcode::Write | Opcode::ReadResponse => {
                 Err(rdmap::RdmapError::Misplaced(opcode).into())
@@ -284,14 +281,14 @@ impl Link {
     //# For the Placement of a DDP Message using the Tagged Buffer Model, the STag is used to
     //# identify the buffer, and the TO is used to identify the offset within the Tagged Buffer into
     //# which the ULP Payload is transferred.
-    fn write(&mut self, last: bool, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn write(&mut self, last: bool, stag: u32, to: u64, payload: Payload<'_>, host: &H) -> Handled {
         if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
-            return self.control(to, qp);
+            return self.control(to, host);
         }
         //= rfc5041#section-5.2
         //# The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message.
         let has_place = !payload.is_empty() && !self.drops_write();
-        let placed = if has_place { self.place_written(stag, to, payload, qp) } else { Ok(()) };
+        let placed = if has_place { self.place_written(stag, to, payload, host) } else { Ok(()) };
         if self.is_unreliable() {
             self.keep_or_drop(placed.is_ok(), last);
         } else {
@@ -312,16 +309,16 @@ impl Link {
         Ok(())
     }
 
-    fn place_written(&mut self, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn place_written(&mut self, stag: u32, to: u64, payload: Payload<'_>, host: &H) -> Handled {
         if !self.rules.access.contains(Access::REMOTE_WRITE) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
         let len = payload.len() as u64;
         to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
-        let asker = self.asker(qp);
+        let context = host.context();
         let pin = self
-            .rx_finder
-            .access(asker, stag, to, len, Access::REMOTE_WRITE)
+            .rx_cache
+            .access(context, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
         place::fill(&pin, &payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
         pin.tell_written();
@@ -332,7 +329,7 @@ impl Link {
         self.last_write_len = std::mem::take(&mut self.written);
     }
 
-    fn control(&mut self, offset: u64, qp: &Qp) -> Handled {
+    fn control(&mut self, offset: u64, host: &H) -> Handled {
         // What a newer peer says is not for us.
         let Some(control) = Control::from_offset(offset) else { return Ok(()) };
         let placed = match control {
@@ -346,7 +343,7 @@ impl Link {
             // A count in shared memory has overtaken it in the ring.
             return Ok(());
         }
-        self.placed_there(placed, qp)?;
+        self.placed_there(placed, host)?;
         match control {
             Control::NotReady { timer, .. } => {
                 self.rnr_waiting = true;
@@ -358,13 +355,13 @@ impl Link {
     }
 
     /// The peer has placed so many of our messages.
-    pub(super) fn placed_there(&mut self, placed: u64, qp: &Qp) -> Handled {
+    pub(super) fn placed_there(&mut self, placed: u64, host: &H) -> Handled {
         if placed > self.messages_sent || placed < self.peer_placed {
             return Err(ProtocolError::Operation.into());
         }
         if placed != self.peer_placed {
             self.peer_placed = placed;
-            self.complete_sends(qp);
+            self.complete_sends(host);
             if std::mem::take(&mut self.rnr_waiting) {
                 self.notices.rnr = Some(None);
             }
@@ -389,13 +386,13 @@ impl Link {
         ulp_word: u32,
         placement: Placement,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
         let invalidate = opcode.invalidates(ulp_word);
         if self.is_unreliable() {
-            return self.send_or_drop(opcode, invalidate, placement, payload, qp);
+            return self.send_or_drop(opcode, invalidate, placement, payload, host);
         }
-        if placement.first && !self.start_receive(ulp_word, qp)? {
+        if placement.first && !self.start_receive(ulp_word, host)? {
             let imm = self.send_imm.take();
             self.start_parking(opcode, ulp_word, invalidate, imm, None);
         }
@@ -404,15 +401,15 @@ impl Link {
         }
         let end = u64::from(placement.offset) + payload.len() as u64;
         if end > self.receiving.capacity {
-            self.fail_receive(Status::LocLenErr, qp);
+            self.fail_receive(Status::LocLenErr, host);
             let limit = self.receiving.capacity;
             return Err(DdpError::MessageTooLong { length: end, limit }.into());
         }
-        self.fill_receive(u64::from(placement.offset), payload, qp)?;
+        self.fill_receive(u64::from(placement.offset), payload, host)?;
         if placement.last {
             let imm = self.send_imm.take();
             let len = u32::try_from(end).unwrap_or(u32::MAX);
-            self.finish_receive(opcode, len, imm, None, invalidate, qp)?;
+            self.finish_receive(opcode, len, imm, None, invalidate, host)?;
         }
         Ok(())
     }
@@ -422,16 +419,16 @@ impl Link {
     //= rfc5040#section-5.5
     //# Send Messages MUST be Delivered to the ULP at the Remote Peer after they are Delivered to
     //# RDMAP by DDP and in the order that they were Delivered to RDMAP.
-    pub(super) fn start_receive(&mut self, srqn: u32, qp: &Qp) -> Result<bool, Fault> {
+    pub(super) fn start_receive(&mut self, srqn: u32, host: &H) -> Result<bool, Fault> {
         if self.receiving.active {
             return Ok(true);
         }
-        self.aim(srqn, qp)?;
-        Ok(self.parked.is_empty() && self.take_receive(qp))
+        self.aim(srqn, host)?;
+        Ok(self.parked.is_empty() && self.take_receive(host))
     }
 
-    fn take_receive(&mut self, qp: &Qp) -> bool {
-        if !self.receiving.take(qp) {
+    fn take_receive(&mut self, host: &H) -> bool {
+        if !host.take_receive(self.receiving.queue.as_ref(), &mut self.receiving.work) {
             return false;
         }
         self.receiving.capacity = place::total(&self.receiving.work.sges);
@@ -439,13 +436,13 @@ impl Link {
         true
     }
 
-    fn fill_receive(&mut self, offset: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
-        let asker = self.receiving.asker(qp);
+    fn fill_receive(&mut self, offset: u64, payload: Payload<'_>, host: &H) -> Handled {
+        let context = host.receive_context(self.receiving.queue.as_ref());
         let placed =
-            place::scatter(&mut self.rx_finder, asker, &self.receiving.work.sges, offset, payload);
+            place::scatter(&mut self.rx_cache, context, &self.receiving.work.sges, offset, payload);
         placed.map_err(|misplaced| {
             if misplaced == Misplaced::Target {
-                self.fail_receive(Status::LocProtErr, qp);
+                self.fail_receive(Status::LocProtErr, host);
             }
             Fault::from(ProtocolError::RdmapCatastrophic)
         })
@@ -458,7 +455,7 @@ impl Link {
         imm: Option<u32>,
         written: Option<u32>,
         invalidate: Option<u32>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
         let mut flags = 0;
         let mut imm_data = 0;
@@ -468,7 +465,13 @@ impl Link {
         //# is associated with the RDMAP Stream; and * Invalidate the STag if it is associated with
         //# the RDMAP Stream;
         if let Some(stag) = invalidate {
-            self.invalidate(stag, qp)?;
+            //= rfc5040#section-5.3
+            //# Invalidate the STag if it is associated with the RDMAP Stream; or issue a Terminate
+            //# Message with the STag Cannot be Invalidated Terminate Error Code, if the STag is not
+            //# associated with the RDMAP Stream.
+            if !host.invalidate_for_peer(stag) {
+                return Err(ProtocolError::CannotInvalidate { stag }.into());
+            }
             (flags, imm_data) = (wc::FLAG_WITH_INV, stag);
         }
         if let Some(imm) = imm {
@@ -480,7 +483,7 @@ impl Link {
         };
         self.receiving.active = false;
         let completion =
-            Completion::new(self.receiving.work.wr_id, Status::Success, kind, qp.number());
+            Completion::new(self.receiving.work.wr_id, Status::Success, kind, self.number);
         let byte_len = written.unwrap_or(byte_len);
         //= rfc5040#section-3.2
         //# If the Send Operation Type Completed successfully, the RDMAP layer passes the following
@@ -496,44 +499,25 @@ impl Link {
         //# MUST Deliver a DDP Message to the ULP at most once,
         //= rfc5041#section-5.4
         //# all of the DDP Segments of the DDP Message have been Placed,
-        let src_qp = qp.xrc_source();
+        let src_qp = self.rules.src_qp;
         let completion = Completion { byte_len, imm_data, src_qp, wc_flags: flags, ..completion };
-        self.receiving.cq(qp).push(completion, opcode.is_solicited());
+        let queue = self.receiving.queue.as_ref();
+        host.complete_receive(queue, completion, opcode.is_solicited());
         self.placed += 1;
         Ok(())
     }
 
-    pub(super) fn fail_receive(&mut self, status: Status, qp: &Qp) {
+    pub(super) fn fail_receive(&mut self, status: Status, host: &H) {
         if std::mem::take(&mut self.receiving.active) {
             let wr_id = self.receiving.work.wr_id;
-            let completion = Completion::new(wr_id, status, wc::Opcode::Recv, qp.number());
-            self.receiving.cq(qp).push(completion, false);
-        }
-    }
-
-    /// Send with Invalidate: only keys that the peer could have used.
-    //= rfc5040#section-5.3
-    //# Invalidate the STag if it is associated with the RDMAP Stream; or issue a Terminate Message
-    //# with the STag Cannot be Invalidated Terminate Error Code, if the STag is not associated with
-    //# the RDMAP Stream.
-    fn invalidate(&mut self, stag: u32, qp: &Qp) -> Handled {
-        let refuse = Fault::from(ProtocolError::CannotInvalidate { stag });
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        match keys::find(stag) {
-            Some(Keyed::Window(window)) if window.invalidate(qp.number()) => Ok(()),
-            Some(Keyed::Region(mr))
-                if Arc::ptr_eq(mr.pd(), qp.pd()) && mr.access().intersects(remote) =>
-            {
-                mr.invalidate();
-                Ok(())
-            }
-            _ => Err(refuse),
+            let completion = Completion::new(wr_id, status, wc::Opcode::Recv, self.number);
+            host.complete_receive(self.receiving.queue.as_ref(), completion, false);
         }
     }
 
     // ---- Immediate Data ----
 
-    fn immediate(&mut self, opcode: Opcode, srqn: u32, payload: &[u8], qp: &Qp) -> Handled {
+    fn immediate(&mut self, opcode: Opcode, srqn: u32, payload: &[u8], host: &H) -> Handled {
         let Immediate([a, b, c, d, kind @ ..]) = Immediate::parse(payload)?;
         let imm = u32::from_ne_bytes([a, b, c, d]);
         if kind == IMMEDIATE_OF_SEND && self.is_weft_peer() {
@@ -552,8 +536,8 @@ impl Link {
         if self.dropped_last_write() {
             return Ok(());
         }
-        if self.start_receive(srqn, qp)? {
-            return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
+        if self.start_receive(srqn, host)? {
+            return self.finish_receive(opcode, 0, Some(imm), Some(written), None, host);
         }
         if self.is_unreliable() {
             self.count_loss();
@@ -600,47 +584,47 @@ impl Link {
 
     /// Hands parked messages to receives that have been posted since. One of which the end has not
     /// come yet goes on straight into its receive: it may be longer than what may be parked.
-    pub(crate) fn unpark(&mut self, qp: &Qp) {
+    pub(crate) fn unpark(&mut self, host: &H) {
         while let Some(front) = self.parked.front()
             && self.receives()
         {
-            if let Err(fault) = self.aim(front.srqn, qp) {
-                return self.refuse(qp, &fault);
+            if let Err(fault) = self.aim(front.srqn, host) {
+                return self.refuse(host, &fault);
             }
-            if !self.take_receive(qp) {
+            if !self.take_receive(host) {
                 return;
             }
             let Some(parked) = self.parked.pop_front() else { return };
             self.parked_bytes -= parked.cost();
-            if let Err(fault) = self.receive_parked(&parked, qp) {
-                self.refuse(qp, &fault);
+            if let Err(fault) = self.receive_parked(&parked, host) {
+                self.refuse(host, &fault);
             }
         }
     }
 
-    fn receive_parked(&mut self, parked: &Parked, qp: &Qp) -> Handled {
+    fn receive_parked(&mut self, parked: &Parked, host: &H) -> Handled {
         let view = self.take_view();
         let payload = parked.payload(view.as_ref().map(|view| &view.peer));
-        let received = self.receive_payload(parked, payload, qp);
+        let received = self.receive_payload(parked, payload, host);
         self.put_view(view);
         received
     }
 
-    fn receive_payload(&mut self, parked: &Parked, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn receive_payload(&mut self, parked: &Parked, payload: Payload<'_>, host: &H) -> Handled {
         let length = payload.len() as u64;
         let limit = self.receiving.capacity;
         if length > limit {
-            self.fail_receive(Status::LocLenErr, qp);
+            self.fail_receive(Status::LocLenErr, host);
             return Err(DdpError::MessageTooLong { length, limit }.into());
         }
-        self.fill_receive(0, payload, qp)?;
+        self.fill_receive(0, payload, host)?;
         if !parked.complete {
             self.send_imm = parked.imm;
             return Ok(());
         }
         let len = u32::try_from(length).unwrap_or(u32::MAX);
         let Parked { opcode, imm, written, invalidate, behind, .. } = *parked;
-        self.finish_receive(opcode, len, imm, written, invalidate, qp)?;
+        self.finish_receive(opcode, len, imm, written, invalidate, host)?;
         self.placed += behind;
         Ok(())
     }
@@ -673,7 +657,7 @@ impl Link {
     //# The Remote Peer's RDMAP layer MUST process an RDMA Read Request Message. A valid RDMA Read
     //# Request Message MUST NOT be delivered to the Data Sink's ULP (i.e., it is processed by the
     //# RDMAP layer).
-    fn read_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn read_request(&mut self, payload: &[u8], host: &H) -> Handled {
         let request = ReadRequest::parse(payload)?;
         self.check_depth()?;
         let ReadRequest { sink_stag, sink_to, size, source_stag, source_to } = request;
@@ -689,10 +673,10 @@ impl Link {
                 return Err(Fault::of_request(ProtocolError::Wrap, request));
             }
             let granted = if self.rules.access.contains(Access::REMOTE_READ) {
-                let asker = self.asker(qp);
+                let context = host.context();
                 let size = u64::from(size);
                 let needs = Access::REMOTE_READ;
-                self.rx_finder.access(asker, source_stag, source_to, size, needs).map(drop)
+                self.rx_cache.access(context, source_stag, source_to, size, needs).map(drop)
             } else {
                 Err(AccessError::Rights)
             };
@@ -711,17 +695,17 @@ impl Link {
         Ok(())
     }
 
-    fn atomic_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn atomic_request(&mut self, payload: &[u8], host: &H) -> Handled {
         let request = AtomicRequest::parse(payload)?;
         self.check_depth()?;
         let AtomicRequest { op, request_id, remote_stag: stag, remote_to: to } = request;
         if !self.rules.access.contains(Access::REMOTE_ATOMIC) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
-        let asker = self.asker(qp);
+        let context = host.context();
         let pin = self
-            .rx_finder
-            .access(asker, stag, to, 8, Access::REMOTE_ATOMIC)
+            .rx_cache
+            .access(context, stag, to, 8, Access::REMOTE_ATOMIC)
             .map_err(|error| fault::requested(error, stag))?;
         //= rfc7306#section-8.2
         //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
@@ -745,9 +729,9 @@ impl Link {
         stag: u32,
         to: u64,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
-        let asker = self.asker(qp);
+        let context = host.context();
         let Some(read) = self.outstanding.front_mut().filter(|read| !read.atomic) else {
             return Err(ProtocolError::UnexpectedReadResponse.into());
         };
@@ -761,23 +745,23 @@ impl Link {
             return Err(ProtocolError::MismatchedReadResponse { stag }.into());
         }
         let at = read.received.into();
-        let placed = place::scatter(&mut self.rx_finder, asker, &read.sges, at, payload);
+        let placed = place::scatter(&mut self.rx_cache, context, &read.sges, at, payload);
         if let Err(misplaced) = placed {
             if misplaced == Misplaced::Target {
-                self.fail(qp, Some(Status::LocProtErr), 0);
+                self.fail(host, Some(Status::LocProtErr), 0);
             }
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
         read.received = u32::try_from(received).unwrap_or(u32::MAX);
         if last {
-            self.answered(qp);
+            self.answered(host);
         }
         Ok(())
     }
 
-    fn atomic_response(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn atomic_response(&mut self, payload: &[u8], host: &H) -> Handled {
         let response = AtomicResponse::parse(payload)?;
-        let asker = self.asker(qp);
+        let context = host.context();
         let outstanding = self.outstanding.front();
         let Some(atomic) =
             outstanding.filter(|front| front.atomic && front.id == response.request_id)
@@ -785,13 +769,13 @@ impl Link {
             return Err(ProtocolError::UnexpectedAtomicResponse.into());
         };
         let value = response.original_value.to_ne_bytes();
-        if place::scatter(&mut self.rx_finder, asker, &atomic.sges, 0, Payload::Bytes(&value))
+        if place::scatter(&mut self.rx_cache, context, &atomic.sges, 0, Payload::Bytes(&value))
             .is_err()
         {
-            self.fail(qp, Some(Status::LocProtErr), 0);
+            self.fail(host, Some(Status::LocProtErr), 0);
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
-        self.answered(qp);
+        self.answered(host);
         Ok(())
     }
 
@@ -799,32 +783,32 @@ impl Link {
     //= rfc5040#section-5.5
     //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
     //# the associated incoming RDMA Read Response Message.
-    fn answered(&mut self, qp: &Qp) {
+    fn answered(&mut self, host: &H) {
         if let Some(number) = self.outstanding.pop_front().and_then(|done| done.work) {
-            qp.sq.lock().set_progress(number, Progress::Done);
-            self.complete_sends(qp);
+            host.sends().set_progress(number, Progress::Done);
+            self.complete_sends(host);
         }
     }
 
     // ---- Terminate ----
 
-    fn terminated(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn terminated(&mut self, payload: &[u8], host: &H) -> Handled {
         let terminate = Terminate::parse(payload)?;
         if self.is_unreliable() {
-            self.leave_stream(None, qp);
+            self.leave_stream(None, host);
             return Ok(());
         }
         let (status, code) = fault::status_of(&terminate);
         log::write(
             Level::Warn,
-            format_args!("qp {:#08x}: terminated by the peer, code {code:#06x}", qp.number()),
+            format_args!("qp {:#08x}: terminated by the peer, code {code:#06x}", self.number),
         );
         self.notices.disconnected = true;
-        self.fail(qp, Some(status), code);
+        self.fail(host, Some(status), code);
         //= rfc5040#section-7.1
         //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local
         //# ULP that the error has occurred.
-        qp.report(EventKind::QpFatal);
+        host.raise(EventKind::QpFatal);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! From posted work to bytes for the peer.
 
-use std::sync::Arc;
+use std::ops::DerefMut;
 
 use smallvec::SmallVec;
 use weft_wire::ddp::{self, Header};
@@ -12,12 +12,13 @@ use weft_wire::rdmap::{
 };
 
 use super::control::Control;
+use super::host::Host;
 use super::shared::{CHUNK_MAX, Direct};
 use super::{Fault, Link, Outstanding, Phase, Response, fault, place, pool, rx};
 use crate::access::Access;
+use crate::attr::QpState;
 use crate::limits::READ_DEPTH_MAX;
-use crate::qp::sq::{Progress, SendQueue};
-use crate::qp::{Qp, QpState};
+use crate::queue::send::{Progress, SendQueue};
 use crate::wc::Status;
 use crate::wr::{Operation, SendFlags};
 
@@ -55,18 +56,18 @@ impl MessageHeader {
     }
 }
 
-impl Link {
+impl<H: Host> Link<H> {
     /// Fills the buffer with what may go to the peer now. Returns whether there is anything in it.
-    pub(crate) fn output(&mut self, qp: &Qp) -> bool {
+    pub(crate) fn output(&mut self, host: &H) -> bool {
         if !matches!(self.phase, Phase::Open | Phase::Closing) {
             return false;
         }
-        while self.tx.len() < BATCH_LEN && self.step(qp) {}
+        while self.tx.len() < BATCH_LEN && self.step(host) {}
         self.tx_at < self.tx.len()
     }
 
     /// The socket took `count` bytes of the buffer.
-    pub(crate) fn sent(&mut self, count: usize, qp: &Qp) {
+    pub(crate) fn sent(&mut self, count: usize, host: &H) {
         self.tx_at += count;
         self.taken += count as u64;
         if self.tx_at == self.tx.len() {
@@ -75,7 +76,7 @@ impl Link {
             pool::give_back(&mut self.tx);
         }
         if !self.is_acknowledged() && self.phase == Phase::Open {
-            self.complete_sends(qp);
+            self.complete_sends(host);
         }
     }
 
@@ -103,17 +104,17 @@ impl Link {
     }
 
     /// Whether only an acknowledgement, which may wait a little, is due.
-    pub(crate) fn only_acks_due(&self, qp: &Qp) -> bool {
+    pub(crate) fn only_acks_due(&self, host: &H) -> bool {
         self.phase == Phase::Open
             && self.tx.is_empty()
             && self.responses.is_empty()
             && !self.outgoing.active
             && self.rtr_due.is_none()
-            && !qp.may_have_unsent()
+            && !host.may_have_unsent()
     }
 
     /// One FPDU, or one step that needs none. False when nothing can be done now.
-    pub(super) fn step(&mut self, qp: &Qp) -> bool {
+    pub(super) fn step(&mut self, host: &H) -> bool {
         if let Some(shared) = &mut self.shared
             && !shared.has_room()
         {
@@ -127,11 +128,11 @@ impl Link {
             return false;
         }
         if self.outgoing.active {
-            return self.next_segment(qp);
+            return self.next_segment(host);
         }
         // Segments of one message follow each other (RFC 5041 section 5.3).
         if matches!(self.responses.front(), Some(Response::Read { sent: 1.., .. })) {
-            return self.read_response_segment(qp);
+            return self.read_response_segment(host);
         }
         if self.tell_placed() {
             return true;
@@ -139,15 +140,15 @@ impl Link {
         // A message of the program's and an answer to the peer take turns.
         self.response_turn = !self.response_turn;
         let our_turn = !self.response_turn || self.responses.is_empty();
-        let has_unsent = qp.may_have_unsent();
+        let has_unsent = host.may_have_unsent();
         let may_batch = has_unsent && our_turn && self.is_shared() && self.is_acknowledged();
-        if may_batch && (self.push_small_sends(qp) || self.write_small(qp)) {
+        if may_batch && (self.push_small_sends(host) || self.write_small(host)) {
             return true;
         }
-        if self.response_turn && self.respond(qp) {
+        if self.response_turn && self.respond(host) {
             return true;
         }
-        has_unsent && self.next_request(qp) || self.respond(qp) || self.say_goodbye()
+        has_unsent && self.next_request(host) || self.respond(host) || self.say_goodbye()
     }
 
     fn ready_to_receive_message(&mut self, kind: RtrKind) {
@@ -203,7 +204,7 @@ impl Link {
 
     // ---- Answers to the peer ----
 
-    fn respond(&mut self, qp: &Qp) -> bool {
+    fn respond(&mut self, host: &H) -> bool {
         match self.responses.front() {
             None => false,
             Some(&Response::Atomic(response)) => {
@@ -211,7 +212,7 @@ impl Link {
                 self.atomic_response_message(response);
                 true
             }
-            Some(Response::Read { .. }) => self.read_response_segment(qp),
+            Some(Response::Read { .. }) => self.read_response_segment(host),
         }
     }
 
@@ -235,8 +236,8 @@ impl Link {
     //# The Data Source RDMAP layer MUST pass RDMA Read Response Messages to the DDP layer, in the
     //# order that the RDMA Read Request Messages were received by the RDMAP layer, at the Data
     //# Source.
-    fn read_response_segment(&mut self, qp: &Qp) -> bool {
-        let asker = self.asker(qp);
+    fn read_response_segment(&mut self, host: &H) -> bool {
+        let context = host.context();
         let room = if self.is_shared() { CHUNK_MAX } else { self.payload_max(ddp::TAGGED_LEN) };
         let shares = self.is_shared();
         let Some(Response::Read { sink_stag, sink_to, key, addr, length, sent }) =
@@ -252,21 +253,21 @@ impl Link {
         let source = (*key, addr.wrapping_add(u64::from(offset)), u64::from(count));
         let header = MessageHeader::Tagged { opcode: Opcode::ReadResponse, stag, to };
         if shares {
-            return self.share_read_response(&header.segment(offset, last), source, qp);
+            return self.share_read_response(&header.segment(offset, last), source, host);
         }
         let start = self.begin(&header.segment(offset, last));
         if count > 0 {
             let (key, addr, len) = source;
-            let mut finder = std::mem::take(&mut self.tx_finder);
-            let found = finder.access(asker, key, addr, len, Access::REMOTE_READ);
+            let mut cache = std::mem::take(&mut self.tx_cache);
+            let found = cache.access(context, key, addr, len, Access::REMOTE_READ);
             let copied = found.map(|pin| {
                 let buffer = self.buffer();
                 pin.places().for_each(|place| place.copy_out(buffer));
             });
-            self.tx_finder = finder;
+            self.tx_cache = cache;
             if let Err(error) = copied {
                 self.buffer().truncate(start);
-                return self.break_off_response(fault::requested(error, key), qp);
+                return self.break_off_response(fault::requested(error, key), host);
             }
         }
         self.end(start);
@@ -278,31 +279,31 @@ impl Link {
 
     /// The memory of a read vanished before the read was over: the peer must not take the rest for
     /// data. It is the peer's request that fails, and none of ours.
-    pub(super) fn break_off_response(&mut self, error: ProtocolError, qp: &Qp) -> bool {
+    pub(super) fn break_off_response(&mut self, error: ProtocolError, host: &H) -> bool {
         self.responses.clear();
-        self.refuse(qp, &Fault::from(error));
+        self.refuse(host, &Fault::from(error));
         true
     }
 
     /// Memory vanished in the middle of a message: the peer must not take the rest for data.
-    pub(super) fn break_off(&mut self, qp: &Qp) -> bool {
+    pub(super) fn break_off(&mut self, host: &H) -> bool {
         self.responses.clear();
         self.outgoing.active = false;
         self.notices.disconnected = true;
         self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
-        self.fail(qp, Some(Status::LocProtErr), 0);
+        self.fail(host, Some(Status::LocProtErr), 0);
         true
     }
 
     // ---- The program's requests ----
 
-    fn next_request(&mut self, qp: &Qp) -> bool {
+    fn next_request(&mut self, host: &H) -> bool {
         if self.rules.state != QpState::Rts || self.phase != Phase::Open {
             return false;
         }
-        let mut sq = qp.sq.lock();
+        let mut sq = host.sends();
         let Some((number, work)) = sq.peek_next() else {
-            qp.note_unsent(&sq);
+            host.note_unsent(&sq);
             return false;
         };
         if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty()
@@ -323,26 +324,26 @@ impl Link {
         let mut bytes = std::mem::take(&mut self.outgoing.inline);
         sq.copy_next(&mut sges, &mut bytes);
         (self.outgoing.sges, self.outgoing.inline) = (sges, bytes);
-        if let Err(status) = self.check_request(&operation, length, takes_answer, qp) {
+        if let Err(status) = self.check_request(&operation, length, takes_answer, host) {
             // Completions are in order: those before it first, and none of them is to blame.
             if sq.is_awaiting() {
                 return false;
             }
             drop(sq);
-            self.fail_request(status, qp);
+            self.fail_request(status, host);
             return false;
         }
         // Unreliable connections have no order that operations of two kinds could keep.
         let may_be_direct = self.is_shared() && self.is_acknowledged();
         if may_be_direct && !matches!(operation, Operation::Send { .. }) {
             drop(sq);
-            match self.direct(&operation, length, flags, srqn, qp) {
+            match self.direct(&operation, length, flags, srqn, host) {
                 Direct::Done => return true,
                 Direct::Wait => return false,
-                Direct::Ring => sq = qp.sq.lock(),
+                Direct::Ring => sq = host.sends(),
             }
         }
-        self.start_request(operation, number, length, flags, srqn, sq, qp)
+        self.start_request(operation, number, length, flags, srqn, sq, host)
     }
 
     /// Whether what the request changes at the peer is still to be read by one before it. Neither
@@ -370,11 +371,11 @@ impl Link {
         operation: &Operation,
         length: u32,
         takes_answer: bool,
-        qp: &Qp,
+        host: &H,
     ) -> Result<(), Status> {
         let needs = if takes_answer { Access::LOCAL_WRITE } else { Access::empty() };
-        let asker = self.asker(qp);
-        place::check(&mut self.tx_finder, asker, &self.outgoing.sges, needs)
+        let context = host.context();
+        place::check(&mut self.tx_cache, context, &self.outgoing.sges, needs)
             .map_err(|_| Status::LocProtErr)?;
         let atomic =
             matches!(operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. });
@@ -403,8 +404,8 @@ impl Link {
         length: u32,
         flags: SendFlags,
         srqn: u32,
-        mut sq: weft_sys::LockGuard<'_, SendQueue>,
-        qp: &Qp,
+        mut sq: impl DerefMut<Target = SendQueue>,
+        host: &H,
     ) -> bool {
         let solicited = flags.contains(SendFlags::SOLICITED);
         match operation {
@@ -451,39 +452,32 @@ impl Link {
             Operation::Datagram { .. } => return false,
             Operation::LocalInvalidate { .. } | Operation::BindWindow { .. } => {
                 drop(sq);
-                return self.run_locally(&operation, qp);
+                return self.run_locally(&operation, host);
             }
         }
         true
     }
 
     /// Requests that need no peer. They run in their turn.
-    pub(super) fn run_locally(&mut self, operation: &Operation, qp: &Qp) -> bool {
-        use crate::keys::{Keyed, find};
+    pub(super) fn run_locally(&mut self, operation: &Operation, host: &H) -> bool {
         let done = match operation {
             Operation::BindWindow { window, rkey, bind } => {
-                window.bind(qp.number(), *rkey, bind).map_err(|_| Status::MwBindErr)
+                host.bind(window, *rkey, bind).map_err(|_| Status::MwBindErr)
             }
-            Operation::LocalInvalidate { rkey } => match find(*rkey) {
-                Some(Keyed::Window(window)) if window.invalidate(qp.number()) => Ok(()),
-                Some(Keyed::Region(mr)) if Arc::ptr_eq(mr.pd(), qp.pd()) => {
-                    mr.invalidate();
-                    Ok(())
-                }
-                _ => Err(Status::LocProtErr),
-            },
+            Operation::LocalInvalidate { rkey } if host.invalidate(*rkey) => Ok(()),
+            Operation::LocalInvalidate { .. } => Err(Status::LocProtErr),
             _ => Ok(()),
         };
         match done {
             Ok(()) => {
-                qp.sq.lock().advance(Progress::Done);
-                self.complete_sends(qp);
+                host.sends().advance(Progress::Done);
+                self.complete_sends(host);
                 true
             }
             // Those before it complete first, and none of them is to blame.
-            Err(_) if qp.sq.lock().is_awaiting() => false,
+            Err(_) if host.sends().is_awaiting() => false,
             Err(status) => {
-                self.fail_request(status, qp);
+                self.fail_request(status, host);
                 false
             }
         }
@@ -492,9 +486,9 @@ impl Link {
     /// A request has an error of its own, found before anything of it was sent. To a Weft peer this
     /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
     /// is told.
-    fn fail_request(&mut self, status: Status, qp: &Qp) {
+    fn fail_request(&mut self, status: Status, host: &H) {
         if self.is_unreliable() {
-            return self.enter_send_error(status, qp);
+            return self.enter_send_error(status, host);
         }
         self.notices.disconnected = true;
         //= rfc7306#section-8.1
@@ -504,7 +498,7 @@ impl Link {
         if !self.is_weft_peer() {
             self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
         }
-        self.fail(qp, Some(status), 0);
+        self.fail(host, Some(status), 0);
     }
 
     fn start_message(&mut self, header: MessageHeader, number: u64, length: u32) {
@@ -515,11 +509,11 @@ impl Link {
         self.outgoing.header = Some(header);
     }
 
-    fn next_segment(&mut self, qp: &Qp) -> bool {
-        let asker = self.asker(qp);
+    fn next_segment(&mut self, host: &H) -> bool {
+        let context = host.context();
         let Some(header) = self.outgoing.header else { return false };
         if self.is_shared() {
-            return self.next_shared_segment(header, qp);
+            return self.next_shared_segment(header, host);
         }
         let (offset, length) = (self.outgoing.offset, self.outgoing.length);
         let count = (length - offset).min(self.payload_max(header.len()));
@@ -528,10 +522,10 @@ impl Link {
         let sges = std::mem::take(&mut self.outgoing.sges);
         let inline = std::mem::take(&mut self.outgoing.inline);
         let gathered = if inline.is_empty() {
-            let mut finder = std::mem::take(&mut self.tx_finder);
+            let mut cache = std::mem::take(&mut self.tx_cache);
             let (offset, count) = (offset.into(), count.into());
-            let gathered = place::gather(&mut finder, asker, &sges, offset, count, self.buffer());
-            self.tx_finder = finder;
+            let gathered = place::gather(&mut cache, context, &sges, offset, count, self.buffer());
+            self.tx_cache = cache;
             gathered
         } else {
             let (from, to) = (offset as usize, (offset + count) as usize);
@@ -542,21 +536,21 @@ impl Link {
         if gathered.is_err() {
             // Those before it complete first, as long as there are any.
             self.buffer().truncate(start);
-            return !qp.sq.lock().is_awaiting() && self.break_off(qp);
+            return !host.sends().is_awaiting() && self.break_off(host);
         }
         self.end(start);
         self.outgoing.offset += count;
         if last {
-            self.finish_message(qp);
+            self.finish_message(host);
         }
         true
     }
 
     /// The message under way has been handed over.
-    pub(super) fn finish_message(&mut self, qp: &Qp) {
+    pub(super) fn finish_message(&mut self, host: &H) {
         self.outgoing.active = false;
         self.messages_sent += 1;
-        let mut sq = qp.sq.lock();
+        let mut sq = host.sends();
         let imm = match sq.peek_next() {
             Some((_, work)) => match work.operation {
                 Operation::Write { imm, .. } => {

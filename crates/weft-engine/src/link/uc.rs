@@ -13,11 +13,12 @@ use weft_wire::ddp::{Header, Placement};
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::{self, Opcode};
 
+use super::host::Host;
 use super::payload::Payload;
 use super::{Fault, Link, Phase, RnrWait, place};
+use crate::attr::{QpState, QpType};
 use crate::log::{self, Level};
-use crate::qp::sq::Progress;
-use crate::qp::{Qp, QpState, QpType};
+use crate::queue::send::Progress;
 use crate::wc::Status;
 use crate::wr::Operation;
 
@@ -41,7 +42,7 @@ pub(super) struct Loss {
     count: u64,
 }
 
-impl Link {
+impl<H: Host> Link<H> {
     /// Whether messages may be lost.
     pub(super) fn is_unreliable(&self) -> bool {
         self.qp_type == QpType::Uc
@@ -50,41 +51,41 @@ impl Link {
     // ---- Sending ----
 
     /// There is no peer (any more): what is sent to it is lost.
-    pub(super) fn send_to_nobody(&mut self, qp: &Qp) {
+    pub(super) fn send_to_nobody(&mut self, host: &H) {
         self.phase = Phase::Closed;
         self.outgoing.active = false;
         self.discard_output();
         self.taken = self.appended;
         while self.rules.state == QpState::Rts {
-            let operation = qp.sq.lock().peek_next().map(|(_, work)| work.operation.clone());
+            let operation = host.sends().peek_next().map(|(_, work)| work.operation.clone());
             match operation {
                 None => break,
                 Some(
                     operation @ (Operation::LocalInvalidate { .. } | Operation::BindWindow { .. }),
                 ) => {
-                    if !self.run_locally(&operation, qp) {
+                    if !self.run_locally(&operation, host) {
                         break;
                     }
                 }
-                Some(_) => qp.sq.lock().advance(Progress::Done),
+                Some(_) => host.sends().advance(Progress::Done),
             }
         }
-        self.complete_sends(qp);
+        self.complete_sends(host);
     }
 
     /// An error of a request's own ends sending, until the program says otherwise; receiving goes
     /// on (IBTA 10.3.1.6).
-    pub(super) fn enter_send_error(&mut self, status: Status, qp: &Qp) {
+    pub(super) fn enter_send_error(&mut self, status: Status, host: &H) {
         self.rules.state = QpState::Sqe;
-        qp.publish_state(QpState::Sqe);
-        self.flush_sends(qp, Some(status), 0);
+        host.enter_state(QpState::Sqe);
+        self.flush_sends(host, Some(status), 0);
     }
 
     // ---- Receiving ----
 
     /// Whether the next segment begins a message for which there is no receive, and which can wait
     /// for one.
-    pub(super) fn waits_for_receive(&mut self, ulpdu: &[u8], qp: &Qp) -> bool {
+    pub(super) fn waits_for_receive(&mut self, ulpdu: &[u8], host: &H) -> bool {
         let begins_message = matches!(
             Header::parse(ulpdu),
             Ok((Header::Untagged { qn: rdmap::queue::SEND, mo: 0, .. }, _))
@@ -92,7 +93,7 @@ impl Link {
         if !begins_message || self.receiving.active {
             return false;
         }
-        if qp.has_receive() {
+        if host.has_receive() {
             self.loss.impatient = false;
             if std::mem::take(&mut self.loss.starved) {
                 self.notices.rnr = Some(None);
@@ -122,12 +123,12 @@ impl Link {
         invalidate: Option<u32>,
         placement: Placement,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Result<(), Fault> {
         let Placement { first, last, offset, .. } = placement;
         if first {
             // Its receive queue has no number.
-            self.loss.send = !self.start_receive(0, qp)?;
+            self.loss.send = !self.start_receive(0, host)?;
         }
         let end = u64::from(offset) + payload.len() as u64;
         // The receive of a message that does not fit is left to the next one.
@@ -139,20 +140,20 @@ impl Link {
             }
             return Ok(());
         }
-        let asker = self.receiving.asker(qp);
+        let context = host.receive_context(self.receiving.queue.as_ref());
         let sges = &self.receiving.work.sges;
-        if place::scatter(&mut self.rx_finder, asker, sges, offset.into(), payload).is_err() {
+        if place::scatter(&mut self.rx_cache, context, sges, offset.into(), payload).is_err() {
             // The program's own mistake, of which the peer need not know.
-            self.fail_receive(Status::LocProtErr, qp);
+            self.fail_receive(Status::LocProtErr, host);
             self.notices.disconnected = true;
-            self.fail(qp, None, 0);
+            self.fail(host, None, 0);
             return Ok(());
         }
         if last {
             let imm = self.send_imm.take();
             let len = u32::try_from(end).unwrap_or(u32::MAX);
             // What cannot be invalidated is dropped like what cannot be written.
-            let _ = self.finish_receive(opcode, len, imm, None, invalidate, qp);
+            let _ = self.finish_receive(opcode, len, imm, None, invalidate, host);
         }
         Ok(())
     }
@@ -187,10 +188,10 @@ impl Link {
     }
 
     /// The peer broke a rule of the protocol, so that its stream makes no sense any more.
-    pub(super) fn leave_stream(&mut self, error: Option<ProtocolError>, qp: &Qp) {
+    pub(super) fn leave_stream(&mut self, error: Option<ProtocolError>, host: &H) {
         let why = error.map_or_else(|| "terminated by the peer".into(), |error| error.to_string());
-        log::write(Level::Warn, format_args!("qp {:#08x}: leaves its peer: {why}", qp.number()));
+        log::write(Level::Warn, format_args!("qp {:#08x}: leaves its peer: {why}", self.number));
         self.notices.disconnected = true;
-        self.send_to_nobody(qp);
+        self.send_to_nobody(host);
     }
 }

@@ -11,6 +11,7 @@ use weft_wire::mpa::negotiate::Negotiated;
 
 use super::{Qp, first_word};
 use crate::hello::Identity;
+use crate::link::host::Work;
 use crate::link::shared::{PASSES_PER_RING, Shared};
 use crate::link::{Agreement, Link, Phase};
 use crate::log::{self, Level};
@@ -61,7 +62,7 @@ struct Wire {
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) link: Link,
+    pub(super) link: Link<Qp>,
     wire: Option<Wire>,
     /// The socket took no more; it will say when it does.
     blocked: bool,
@@ -84,7 +85,7 @@ enum Sharing {
 }
 
 impl Conn {
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: Link<Qp>) -> Self {
         let sharing = Sharing::Settled;
         Self { link, wire: None, blocked: false, sharing, must_share: false, speak_at: None }
     }
@@ -183,7 +184,7 @@ impl Conn {
             && self.link.may_share()
             && wire.peer_identity.is_some_and(|identity| offer.from.is(&identity));
         if suits && offer.session.accept_for(qp).is_ok() {
-            self.share(qp, Shared::new(qp, offer.rings, offer.peer, offer.session));
+            self.share(qp, Shared::new(qp.me(), offer.rings, offer.peer, offer.session));
         } else {
             offer.session.close();
         }
@@ -193,7 +194,7 @@ impl Conn {
     pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: Peer) {
         if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Settled)
         {
-            self.share(qp, Shared::new(qp, rings, peer, session));
+            self.share(qp, Shared::new(qp.me(), rings, peer, session));
         }
     }
 
