@@ -9,8 +9,9 @@ use weft_wire::ddp::Header;
 use weft_wire::rdmap::{self, Opcode};
 
 use super::host::{Completions, Host};
-use super::shared::{INLINE, INLINE_MAX, View};
-use super::{Fault, Link, Phase};
+use super::ring::{INLINE, INLINE_MAX, View};
+use super::service::Service;
+use super::{Fault, Link};
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::mr::{AccessContext, Held, MrCache};
@@ -28,13 +29,13 @@ impl<H: Host> Link<H> {
     /// for. Returns whether there was one.
     pub(super) fn push_small_sends(&mut self, host: &H) -> bool {
         let context = host.context();
-        let is_ready = self.rules.state == QpState::Rts && self.phase == Phase::Open;
-        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
-        let mut cache = std::mem::take(&mut self.tx_cache);
+        let is_ready = self.rules.state == QpState::Rts && self.phase.is_open();
+        let Some(ring) = self.transport.ring_mut().filter(|_| is_ready) else { return false };
+        let mut cache = std::mem::take(&mut self.sender.cache);
         let mut local = Local::by(&mut cache);
-        let before = self.messages_sent;
+        let before = self.sender.messages;
         let mut sq = host.sends();
-        while shared.has_room() {
+        while ring.has_room() {
             let Some((_, work)) = sq.peek_next() else { break };
             let is_plain =
                 matches!(work.operation, Operation::Send { imm: None, invalidate: None });
@@ -48,35 +49,35 @@ impl<H: Host> Link<H> {
             let length = work.length;
             let solicited = work.flags.contains(SendFlags::SOLICITED);
             let opcode = if solicited { Opcode::SendSe } else { Opcode::Send };
-            let (qn, msn) = (rdmap::queue::SEND, self.send_msn);
+            let (qn, msn) = (rdmap::queue::SEND, self.sender.send_msn);
             let header =
                 Header::Untagged { last: true, ulp: opcode.control(), ulp_word: 0, qn, msn, mo: 0 };
             match sq.next_source() {
                 Some(Source::Inline(bytes)) => {
-                    shared.fill_slot(INLINE, &header, bytes.len(), self.placed, |room| {
+                    ring.fill_slot(INLINE, &header, bytes.len(), self.receiver.placed, |room| {
                         room.copy_from_slice(bytes);
                     });
                 }
                 Some(Source::Piece(piece)) => {
                     let Some(region) = local.part(context, piece, Access::empty()) else { break };
-                    shared.fill_slot(INLINE, &header, region.len(), self.placed, |room| {
+                    ring.fill_slot(INLINE, &header, region.len(), self.receiver.placed, |room| {
                         region.fill(room);
                     });
                 }
                 None => break,
             }
-            self.send_msn = msn.wrapping_add(1);
-            self.messages_sent += 1;
-            self.appended += u64::from(length);
-            sq.advance(send::Progress::Sent(self.messages_sent));
+            self.sender.send_msn = msn.wrapping_add(1);
+            self.sender.messages += 1;
+            self.sender.appended += u64::from(length);
+            sq.advance(send::Progress::Sent(self.sender.messages));
         }
         host.note_unsent(&sq);
         drop((sq, local));
-        self.tx_cache = cache;
-        if self.messages_sent == before {
+        self.sender.cache = cache;
+        if self.sender.messages == before {
             return false;
         }
-        self.placed_told = self.placed;
+        self.receiver.placed_reported = self.receiver.placed;
         true
     }
 
@@ -86,16 +87,16 @@ impl<H: Host> Link<H> {
         let context = host.context();
         // No Read that they could overtake, nor a Write in the ring that could overtake them.
         let is_ready = self.rules.state == QpState::Rts
-            && self.phase == Phase::Open
-            && self.outstanding.is_empty();
-        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
-        if shared.last_write > self.peer_placed {
+            && self.phase.is_open()
+            && self.sender.outstanding.is_empty();
+        let Some(ring) = self.transport.ring_mut().filter(|_| is_ready) else { return false };
+        if ring.last_write > self.sender.peer_placed {
             return false;
         }
         let mut sq = host.sends();
         let Some((key, ..)) = next_small_write(&sq) else { return false };
-        let Some(remote) = shared.keys.hold(&shared.session, key) else { return false };
-        let mut local = Local::by(&mut self.tx_cache);
+        let Some(remote) = ring.keys.hold(&ring.session, key) else { return false };
+        let mut local = Local::by(&mut self.sender.cache);
         let mut written = 0;
         while written < WRITTEN_MAX
             && let Some((next_key, at, length)) = next_small_write(&sq)
@@ -115,7 +116,7 @@ impl<H: Host> Link<H> {
         }
         host.note_unsent(&sq);
         drop((local, remote));
-        self.appended += written;
+        self.sender.appended += written;
         if written != 0 {
             self.complete_held(sq, host);
         }
@@ -131,19 +132,19 @@ impl<H: Host> Link<H> {
         host: &H,
     ) -> Result<u32, Fault> {
         let is_usual = self.is_acknowledged()
-            && self.heard
-            && !self.receiving.active
-            && self.parked.is_empty()
-            && self.send_imm.is_none()
-            && !self.shares_receives
-            && self.qp_type.receives();
+            && self.opening.heard
+            && !self.receiver.current.active
+            && self.rnr.messages.is_empty()
+            && self.receiver.send_imm.is_none()
+            && !self.config.shares_receives
+            && matches!(self.service, Service::Reliable);
         if !is_usual {
             return Ok(0);
         }
         self.take_first_acknowledgement(view, host)?;
         let (send, solicited) = (Opcode::Send.control(), Opcode::SendSe.control());
         let context = host.context();
-        let mut cache = std::mem::take(&mut self.rx_cache);
+        let mut cache = std::mem::take(&mut self.receiver.cache);
         let mut local = Local::by(&mut cache);
         let mut taken = 0;
         let mut receives = host.receives();
@@ -176,22 +177,23 @@ impl<H: Host> Link<H> {
             }
             let room = Sge { length, ..target };
             let Some(region) = local.part(context, room, Access::LOCAL_WRITE) else { break };
-            let queue = &mut self.queues[rdmap::queue::SEND as usize];
+            let queue = &mut self.receiver.queues[rdmap::queue::SEND as usize];
             if queue.check(msn, 0, payload.len(), true, target.length.into()).is_err() {
                 break;
             }
             region.copy_in(payload);
             receives.pop_front_piece();
-            let completion = Completion::new(wr_id, Status::Success, wc::Opcode::Recv, self.number);
+            let completion =
+                Completion::new(wr_id, Status::Success, wc::Opcode::Recv, self.config.number);
             completions.push(Completion { byte_len: length, ..completion }, ulp == solicited);
-            self.placed += 1;
+            self.receiver.placed += 1;
             taken += 1;
-            if let Some(shared) = &mut self.shared {
-                shared.release(view, 0);
+            if let Some(ring) = self.transport.ring_mut() {
+                ring.release(view, 0);
             }
         }
         drop((completions, receives, local));
-        self.rx_cache = cache;
+        self.receiver.cache = cache;
         Ok(taken)
     }
 

@@ -5,16 +5,19 @@ use std::ops::DerefMut;
 use smallvec::SmallVec;
 use weft_wire::ddp::{self, Header};
 use weft_wire::error::ProtocolError;
-use weft_wire::mpa::fpdu;
 use weft_wire::mpa::negotiate::RtrKind;
 use weft_wire::rdmap::{
     self, AtomicOp, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate,
 };
 
 use super::control::Control;
+use super::framing::Framing;
 use super::host::Host;
-use super::shared::{CHUNK_MAX, Direct};
-use super::{Fault, Link, Outstanding, Phase, Response, fault, place, pool, rx};
+use super::phase::PhaseEvent;
+use super::responder::Response;
+use super::ring::{CHUNK_MAX, Direct};
+use super::sender::Outstanding;
+use super::{Fault, Link, Transport, fault, place, rx};
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::limits::READ_DEPTH_MAX;
@@ -59,39 +62,55 @@ impl MessageHeader {
 impl<H: Host> Link<H> {
     /// Fills the buffer with what may go to the peer now. Returns whether there is anything in it.
     pub(crate) fn output(&mut self, host: &H) -> bool {
-        if !matches!(self.phase, Phase::Open | Phase::Closing) {
+        if !(self.phase.is_open() || self.phase.is_closing()) {
             return false;
         }
-        while self.tx.len() < BATCH_LEN && self.step(host) {}
-        self.tx_at < self.tx.len()
+        let buffered = |link: &Self| match &link.transport {
+            Transport::Stream(framing) => framing.buffered(),
+            Transport::Ring(_) => 0,
+        };
+        while buffered(self) < BATCH_LEN && self.step(host) {}
+        !self.unsent().is_empty()
+    }
+
+    /// The bytes that wait for the socket.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        match &self.transport {
+            Transport::Stream(framing) => framing.unsent(),
+            Transport::Ring(_) => &[],
+        }
+    }
+
+    /// Takes them away.
+    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+        self.transport.stream_mut().map(Framing::take_unsent).unwrap_or_default()
     }
 
     /// The socket took `count` bytes of the buffer.
     pub(crate) fn sent(&mut self, count: usize, host: &H) {
-        self.tx_at += count;
-        self.taken += count as u64;
-        if self.tx_at == self.tx.len() {
-            self.tx.clear();
-            self.tx_at = 0;
-            pool::give_back(&mut self.tx);
+        self.sender.taken += count as u64;
+        if let Some(framing) = self.transport.stream_mut() {
+            framing.sent(count);
         }
-        if !self.is_acknowledged() && self.phase == Phase::Open {
+        if !self.is_acknowledged() && self.phase.is_open() {
             self.complete_sends(host);
         }
     }
 
     /// The stream takes no more bytes: forgets those that wait.
     pub(crate) fn discard_output(&mut self) {
-        self.tx.clear();
-        self.tx_at = 0;
-        pool::give_back(&mut self.tx);
+        if let Some(framing) = self.transport.stream_mut() {
+            framing.discard();
+        }
     }
 
     /// Everything that was due before the stream is closed has been sent.
     pub(crate) fn is_drained(&self) -> bool {
-        self.phase == Phase::Closing
-            && self.tx.is_empty()
-            && self.shared.as_ref().is_none_or(|shared| !shared.is_full())
+        self.phase.is_closing()
+            && match &self.transport {
+                Transport::Stream(framing) => framing.buffered() == 0,
+                Transport::Ring(ring) => !ring.is_full(),
+            }
     }
 
     /// How many messages have been placed or parked that a Weft peer does not know of.
@@ -99,53 +118,57 @@ impl<H: Host> Link<H> {
         if !self.is_acknowledged() {
             return 0;
         }
-        let untold = self.has_parked() && self.rnr_told != Some(self.placed);
-        self.placed - self.placed_told + u64::from(untold)
+        let unreported = self.has_waiting() && self.rnr.reported != Some(self.receiver.placed);
+        self.receiver.placed - self.receiver.placed_reported + u64::from(unreported)
     }
 
     /// Whether only an acknowledgement, which may wait a little, is due.
     pub(crate) fn only_acks_due(&self, host: &H) -> bool {
-        self.phase == Phase::Open
-            && self.tx.is_empty()
-            && self.responses.is_empty()
-            && !self.outgoing.active
-            && self.rtr_due.is_none()
+        self.phase.is_open()
+            && match &self.transport {
+                Transport::Stream(framing) => framing.buffered() == 0,
+                Transport::Ring(_) => true,
+            }
+            && self.responder.queue.is_empty()
+            && !self.sender.outgoing.active
+            && self.opening.rtr_due.is_none()
             && !host.may_have_unsent()
     }
 
     /// One FPDU, or one step that needs none. False when nothing can be done now.
     pub(super) fn step(&mut self, host: &H) -> bool {
-        if let Some(shared) = &mut self.shared
-            && !shared.has_room()
+        if let Transport::Ring(ring) = &mut self.transport
+            && !ring.has_room()
         {
             return false;
         }
-        if let Some(kind) = self.rtr_due.take() {
+        if let Some(kind) = self.opening.rtr_due.take() {
             self.ready_to_receive_message(kind);
             return true;
         }
-        if self.hold && self.terminate.is_none() {
+        if self.opening.hold && !self.phase.owes_terminate() {
             return false;
         }
-        if self.outgoing.active {
+        if self.sender.outgoing.active {
             return self.next_segment(host);
         }
         // Segments of one message follow each other (RFC 5041 section 5.3).
-        if matches!(self.responses.front(), Some(Response::Read { sent: 1.., .. })) {
+        if matches!(self.responder.queue.front(), Some(Response::Read { sent: 1.., .. })) {
             return self.read_response_segment(host);
         }
         if self.tell_placed() {
             return true;
         }
         // A message of the program's and an answer to the peer take turns.
-        self.response_turn = !self.response_turn;
-        let our_turn = !self.response_turn || self.responses.is_empty();
+        self.responder.turn = !self.responder.turn;
+        let our_turn = !self.responder.turn || self.responder.queue.is_empty();
         let has_unsent = host.may_have_unsent();
-        let may_batch = has_unsent && our_turn && self.is_shared() && self.is_acknowledged();
+        let may_batch =
+            has_unsent && our_turn && self.transport.ring().is_some() && self.is_acknowledged();
         if may_batch && (self.push_small_sends(host) || self.write_small(host)) {
             return true;
         }
-        if self.response_turn && self.respond(host) {
+        if self.responder.turn && self.respond(host) {
             return true;
         }
         has_unsent && self.next_request(host) || self.respond(host) || self.say_goodbye()
@@ -167,35 +190,35 @@ impl<H: Host> Link<H> {
 
     /// Tells a Weft peer how many of its messages have been placed, if it does not know.
     fn tell_placed(&mut self) -> bool {
-        let Some(stag) = self.peer_ack_stag().filter(|_| !self.is_unreliable()) else {
+        let Some(stag) = self.peer_ack_stag().filter(|_| self.service.acknowledges()) else {
             return false;
         };
-        let waiting = self.has_parked() && self.rnr_told != Some(self.placed);
-        if self.placed == self.placed_told && !waiting {
+        let waiting = self.has_waiting() && self.rnr.reported != Some(self.receiver.placed);
+        if self.receiver.placed == self.receiver.placed_reported && !waiting {
             return false;
         }
-        let placed = self.placed;
-        if let Some(shared) = &mut self.shared {
-            shared.tell_placed(placed);
-            self.placed_told = placed;
+        let placed = self.receiver.placed;
+        if let Transport::Ring(ring) = &mut self.transport {
+            ring.publish_placed(placed);
+            self.receiver.placed_reported = placed;
             if !waiting {
                 return true;
             }
         }
         let control = if waiting {
-            self.rnr_told = Some(placed);
+            self.rnr.reported = Some(placed);
             Control::NotReady { placed, timer: self.rules.min_rnr_timer }
         } else {
             Control::Placed { placed }
         };
-        self.placed_told = placed;
+        self.receiver.placed_reported = placed;
         let to = control.to_offset();
         self.whole(MessageHeader::Tagged { opcode: Opcode::Write, stag, to }, &[]);
         true
     }
 
     fn say_goodbye(&mut self) -> bool {
-        let Some(terminate) = self.terminate.take() else { return false };
+        let Some(terminate) = self.phase.take_terminate() else { return false };
         let mut payload = [0; Terminate::LEN_MAX];
         let len = terminate.emit(&mut payload);
         self.fpdu(&Terminate::HEADER, &payload[..len]);
@@ -205,10 +228,10 @@ impl<H: Host> Link<H> {
     // ---- Answers to the peer ----
 
     fn respond(&mut self, host: &H) -> bool {
-        match self.responses.front() {
+        match self.responder.queue.front() {
             None => false,
             Some(&Response::Atomic(response)) => {
-                self.responses.pop_front();
+                self.responder.queue.pop_front();
                 self.atomic_response_message(response);
                 true
             }
@@ -219,8 +242,8 @@ impl<H: Host> Link<H> {
     fn atomic_response_message(&mut self, response: AtomicResponse) {
         let mut payload = [0; AtomicResponse::LEN];
         response.emit(&mut payload);
-        let msn = self.response_msn;
-        self.response_msn = msn.wrapping_add(1);
+        let msn = self.responder.msn;
+        self.responder.msn = msn.wrapping_add(1);
         let qn = rdmap::queue::ATOMIC_RESPONSE;
         let opcode = Opcode::AtomicResponse;
         self.whole(MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }, &payload);
@@ -238,10 +261,12 @@ impl<H: Host> Link<H> {
     //# Source.
     fn read_response_segment(&mut self, host: &H) -> bool {
         let context = host.context();
-        let room = if self.is_shared() { CHUNK_MAX } else { self.payload_max(ddp::TAGGED_LEN) };
-        let shares = self.is_shared();
+        let (room, shares) = match &self.transport {
+            Transport::Stream(framing) => (framing.payload_max(ddp::TAGGED_LEN), false),
+            Transport::Ring(_) => (CHUNK_MAX, true),
+        };
         let Some(Response::Read { sink_stag, sink_to, key, addr, length, sent }) =
-            self.responses.front_mut()
+            self.responder.queue.front_mut()
         else {
             return false;
         };
@@ -255,24 +280,23 @@ impl<H: Host> Link<H> {
         if shares {
             return self.share_read_response(&header.segment(offset, last), source, host);
         }
-        let start = self.begin(&header.segment(offset, last));
+        let Some(framing) = self.transport.stream_mut() else { return false };
+        let start = framing.begin(&header.segment(offset, last));
         if count > 0 {
             let (key, addr, len) = source;
-            let mut cache = std::mem::take(&mut self.tx_cache);
-            let found = cache.access(context, key, addr, len, Access::REMOTE_READ);
+            let found = self.sender.cache.access(context, key, addr, len, Access::REMOTE_READ);
             let copied = found.map(|pin| {
-                let buffer = self.buffer();
+                let buffer = framing.buffer();
                 pin.places().for_each(|place| place.copy_out(buffer));
             });
-            self.tx_cache = cache;
             if let Err(error) = copied {
-                self.buffer().truncate(start);
+                framing.abandon(start);
                 return self.break_off_response(fault::requested(error, key), host);
             }
         }
-        self.end(start);
+        self.sender.appended += framing.end(start);
         if last {
-            self.responses.pop_front();
+            self.responder.queue.pop_front();
         }
         true
     }
@@ -280,25 +304,30 @@ impl<H: Host> Link<H> {
     /// The memory of a read vanished before the read was over: the peer must not take the rest for
     /// data. It is the peer's request that fails, and none of ours.
     pub(super) fn break_off_response(&mut self, error: ProtocolError, host: &H) -> bool {
-        self.responses.clear();
+        self.responder.queue.clear();
         self.refuse(host, &Fault::from(error));
         true
     }
 
     /// Memory vanished in the middle of a message: the peer must not take the rest for data.
     pub(super) fn break_off(&mut self, host: &H) -> bool {
-        self.responses.clear();
-        self.outgoing.active = false;
+        self.responder.queue.clear();
+        self.sender.outgoing.active = false;
         self.notices.disconnected = true;
-        self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
+        self.terminate(ProtocolError::RdmapCatastrophic);
         self.fail(host, Some(Status::LocProtErr), 0);
         true
+    }
+
+    /// The last message tells the peer that this side cannot go on.
+    fn terminate(&mut self, error: ProtocolError) {
+        self.enter(PhaseEvent::Terminated(error.terminate(None, None)));
     }
 
     // ---- The program's requests ----
 
     fn next_request(&mut self, host: &H) -> bool {
-        if self.rules.state != QpState::Rts || self.phase != Phase::Open {
+        if self.rules.state != QpState::Rts || !self.phase.is_open() {
             return false;
         }
         let mut sq = host.sends();
@@ -306,7 +335,7 @@ impl<H: Host> Link<H> {
             host.note_unsent(&sq);
             return false;
         };
-        if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty()
+        if work.flags.contains(SendFlags::FENCE) && !self.sender.outstanding.is_empty()
             || self.would_overtake_read(&work.operation, work.length)
         {
             return false;
@@ -316,14 +345,14 @@ impl<H: Host> Link<H> {
             operation,
             Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. }
         );
-        if takes_answer && self.outstanding.len() >= self.ord() && self.ord() > 0 {
+        if takes_answer && self.sender.outstanding.len() >= self.ord() && self.ord() > 0 {
             return false;
         }
         let (length, flags, srqn) = (work.length, work.flags, work.srqn);
-        let mut sges = std::mem::take(&mut self.outgoing.sges);
-        let mut bytes = std::mem::take(&mut self.outgoing.inline);
+        let mut sges = std::mem::take(&mut self.sender.outgoing.sges);
+        let mut bytes = std::mem::take(&mut self.sender.outgoing.inline);
         sq.copy_next(&mut sges, &mut bytes);
-        (self.outgoing.sges, self.outgoing.inline) = (sges, bytes);
+        (self.sender.outgoing.sges, self.sender.outgoing.inline) = (sges, bytes);
         if let Err(status) = self.check_request(&operation, length, takes_answer, host) {
             // Completions are in order: those before it first, and none of them is to blame.
             if sq.is_awaiting() {
@@ -334,7 +363,7 @@ impl<H: Host> Link<H> {
             return false;
         }
         // Unreliable connections have no order that operations of two kinds could keep.
-        let may_be_direct = self.is_shared() && self.is_acknowledged();
+        let may_be_direct = self.transport.ring().is_some() && self.is_acknowledged();
         if may_be_direct && !matches!(operation, Operation::Send { .. }) {
             drop(sq);
             match self.direct(&operation, length, flags, srqn, host) {
@@ -355,7 +384,7 @@ impl<H: Host> Link<H> {
             Operation::Write { remote_addr, rkey, .. }
             | Operation::FetchAdd { remote_addr, rkey, .. }
             | Operation::CompareSwap { remote_addr, rkey, .. } => {
-                self.outstanding.iter().any(|before| before.reads(rkey, remote_addr, length))
+                self.sender.outstanding.iter().any(|before| before.reads(rkey, remote_addr, length))
             }
             _ => false,
         }
@@ -375,7 +404,7 @@ impl<H: Host> Link<H> {
     ) -> Result<(), Status> {
         let needs = if takes_answer { Access::LOCAL_WRITE } else { Access::empty() };
         let context = host.context();
-        place::check(&mut self.tx_cache, context, &self.outgoing.sges, needs)
+        place::check(&mut self.sender.cache, context, &self.sender.outgoing.sges, needs)
             .map_err(|_| Status::LocProtErr)?;
         let atomic =
             matches!(operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. });
@@ -433,7 +462,7 @@ impl<H: Host> Link<H> {
             Operation::Read { remote_addr, rkey } => {
                 sq.advance(Progress::Awaiting);
                 drop(sq);
-                let sges = SmallVec::from_slice(&self.outgoing.sges);
+                let sges = SmallVec::from_slice(&self.sender.outgoing.sges);
                 self.read_request_message(Some(number), length, rkey, remote_addr, sges);
             }
             Operation::FetchAdd { remote_addr, rkey, add } => {
@@ -487,7 +516,7 @@ impl<H: Host> Link<H> {
     /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
     /// is told.
     fn fail_request(&mut self, status: Status, host: &H) {
-        if self.is_unreliable() {
+        if !self.service.terminates() {
             return self.enter_send_error(status, host);
         }
         self.notices.disconnected = true;
@@ -496,50 +525,46 @@ impl<H: Host> Link<H> {
         //# or Immediate Data with SE Message, or other reasons not directly associated with an
         //# incoming Message, the Terminate Message and Error code are sent instead of the Message.
         if !self.is_weft_peer() {
-            self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
+            self.terminate(ProtocolError::RdmapCatastrophic);
         }
         self.fail(host, Some(status), 0);
     }
 
     fn start_message(&mut self, header: MessageHeader, number: u64, length: u32) {
-        self.outgoing.active = true;
-        self.outgoing.number = number;
-        self.outgoing.offset = 0;
-        self.outgoing.length = length;
-        self.outgoing.header = Some(header);
+        self.sender.outgoing.active = true;
+        self.sender.outgoing.number = number;
+        self.sender.outgoing.offset = 0;
+        self.sender.outgoing.length = length;
+        self.sender.outgoing.header = Some(header);
     }
 
     fn next_segment(&mut self, host: &H) -> bool {
         let context = host.context();
-        let Some(header) = self.outgoing.header else { return false };
-        if self.is_shared() {
-            return self.next_shared_segment(header, host);
-        }
-        let (offset, length) = (self.outgoing.offset, self.outgoing.length);
-        let count = (length - offset).min(self.payload_max(header.len()));
+        let Some(header) = self.sender.outgoing.header else { return false };
+        let Transport::Stream(framing) = &mut self.transport else {
+            return self.next_ring_segment(header, host);
+        };
+        let outgoing = &self.sender.outgoing;
+        let (offset, length) = (outgoing.offset, outgoing.length);
+        let count = (length - offset).min(framing.payload_max(header.len()));
         let last = offset + count == length;
-        let start = self.begin(&header.segment(offset, last));
-        let sges = std::mem::take(&mut self.outgoing.sges);
-        let inline = std::mem::take(&mut self.outgoing.inline);
-        let gathered = if inline.is_empty() {
-            let mut cache = std::mem::take(&mut self.tx_cache);
+        let start = framing.begin(&header.segment(offset, last));
+        let gathered = if outgoing.inline.is_empty() {
+            let (sges, cache) = (&outgoing.sges, &mut self.sender.cache);
             let (offset, count) = (offset.into(), count.into());
-            let gathered = place::gather(&mut cache, context, &sges, offset, count, self.buffer());
-            self.tx_cache = cache;
-            gathered
+            place::gather(cache, context, sges, offset, count, framing.buffer())
         } else {
             let (from, to) = (offset as usize, (offset + count) as usize);
-            self.buffer().extend_from_slice(&inline[from..to]);
+            framing.buffer().extend_from_slice(&outgoing.inline[from..to]);
             Ok(())
         };
-        (self.outgoing.sges, self.outgoing.inline) = (sges, inline);
         if gathered.is_err() {
             // Those before it complete first, as long as there are any.
-            self.buffer().truncate(start);
+            framing.abandon(start);
             return !host.sends().is_awaiting() && self.break_off(host);
         }
-        self.end(start);
-        self.outgoing.offset += count;
+        self.sender.appended += framing.end(start);
+        self.sender.outgoing.offset += count;
         if last {
             self.finish_message(host);
         }
@@ -548,8 +573,8 @@ impl<H: Host> Link<H> {
 
     /// The message under way has been handed over.
     pub(super) fn finish_message(&mut self, host: &H) {
-        self.outgoing.active = false;
-        self.messages_sent += 1;
+        self.sender.outgoing.active = false;
+        self.sender.messages += 1;
         let mut sq = host.sends();
         let imm = match sq.peek_next() {
             Some((_, work)) => match work.operation {
@@ -563,9 +588,10 @@ impl<H: Host> Link<H> {
         if let Some((imm, srqn, solicited)) = imm {
             let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
             self.immediate_message(opcode, srqn, imm, [0; 4]);
-            self.messages_sent += 1;
+            self.sender.messages += 1;
         }
-        let complete_at = if self.is_acknowledged() { self.messages_sent } else { self.appended };
+        let complete_at =
+            if self.is_acknowledged() { self.sender.messages } else { self.sender.appended };
         sq.advance(Progress::Sent(complete_at));
     }
 
@@ -575,8 +601,8 @@ impl<H: Host> Link<H> {
     //# For a Send Message Type, the Local Peer's RDMAP layer MUST request that the DDP layer set
     //# the Queue Number field to zero.
     fn send_header(&mut self, opcode: Opcode, ulp_word: u32) -> MessageHeader {
-        let msn = self.send_msn;
-        self.send_msn = msn.wrapping_add(1);
+        let msn = self.sender.send_msn;
+        self.sender.send_msn = msn.wrapping_add(1);
         MessageHeader::Untagged { opcode, ulp_word, qn: rdmap::queue::SEND, msn }
     }
 
@@ -589,8 +615,8 @@ impl<H: Host> Link<H> {
     }
 
     fn request_header(&mut self, opcode: Opcode) -> MessageHeader {
-        let msn = self.request_msn;
-        self.request_msn = msn.wrapping_add(1);
+        let msn = self.sender.request_msn;
+        self.sender.request_msn = msn.wrapping_add(1);
         let qn = rdmap::queue::READ_REQUEST;
         MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }
     }
@@ -605,10 +631,10 @@ impl<H: Host> Link<H> {
         source_to: u64,
         sges: SmallVec<[crate::wr::Sge; 2]>,
     ) {
-        let id = self.next_read_id;
-        self.next_read_id = id.wrapping_add(1);
+        let id = self.sender.next_read_id;
+        self.sender.next_read_id = id.wrapping_add(1);
         let request = ReadRequest {
-            sink_stag: self.own_ack_stag,
+            sink_stag: self.config.ack_stag,
             sink_to: u64::from(id) << 32,
             size: length,
             source_stag,
@@ -618,31 +644,26 @@ impl<H: Host> Link<H> {
         request.emit(&mut payload);
         let (key, addr, atomic, received) = (source_stag, source_to, false, 0);
         let read = Outstanding { work, id, atomic, key, addr, length, received, sges };
-        self.outstanding.push_back(read);
+        self.sender.outstanding.push_back(read);
         let header = self.request_header(Opcode::ReadRequest);
         self.whole(header, &payload);
     }
 
     fn atomic_message(&mut self, number: u64, remote_stag: u32, remote_to: u64, op: AtomicOp) {
-        let id = self.next_read_id;
-        self.next_read_id = id.wrapping_add(1);
+        let id = self.sender.next_read_id;
+        self.sender.next_read_id = id.wrapping_add(1);
         let request = AtomicRequest { op, request_id: id, remote_stag, remote_to };
         let mut payload = [0; AtomicRequest::LEN];
         request.emit(&mut payload);
-        let sges = SmallVec::from_slice(&self.outgoing.sges);
+        let sges = SmallVec::from_slice(&self.sender.outgoing.sges);
         let (work, key, addr, atomic) = (Some(number), remote_stag, remote_to, true);
         let operation = Outstanding { work, id, atomic, key, addr, length: 8, received: 0, sges };
-        self.outstanding.push_back(operation);
+        self.sender.outstanding.push_back(operation);
         let header = self.request_header(Opcode::AtomicRequest);
         self.whole(header, &payload);
     }
 
     // ---- FPDUs ----
-
-    fn payload_max(&self, header_len: usize) -> u32 {
-        let mulpdu = self.agreement.as_ref().map_or(0, |agreement| agreement.mulpdu);
-        u32::try_from(mulpdu.saturating_sub(header_len)).unwrap_or(u32::MAX).max(1)
-    }
 
     /// A message of one segment.
     pub(super) fn whole(&mut self, header: MessageHeader, payload: &[u8]) {
@@ -650,49 +671,9 @@ impl<H: Host> Link<H> {
     }
 
     fn fpdu(&mut self, header: &Header, payload: &[u8]) {
-        if let Some(shared) = &mut self.shared {
-            return shared.push(header, payload, self.placed);
-        }
-        let start = self.begin(header);
-        self.buffer().extend_from_slice(payload);
-        self.end(start);
-    }
-
-    /// With markers, FPDUs are made aside first.
-    fn buffer(&mut self) -> &mut Vec<u8> {
-        if self.inserter.is_some() {
-            return &mut self.scratch;
-        }
-        pool::borrow(&mut self.tx);
-        &mut self.tx
-    }
-
-    /// Starts an FPDU: room for the length, and the header. Returns where it starts.
-    fn begin(&mut self, header: &Header) -> usize {
-        let buffer = self.buffer();
-        let start = buffer.len();
-        let header_at = start + fpdu::HEADER_LEN;
-        buffer.resize(header_at + header.len(), 0);
-        header.emit(&mut buffer[header_at..]);
-        start
-    }
-
-    /// Completes the FPDU that began at `start`.
-    fn end(&mut self, start: usize) {
-        let crc = self.crc();
-        let buffer = self.buffer();
-        let ulpdu_len = buffer.len() - start - fpdu::HEADER_LEN;
-        let total = fpdu::total_len(ulpdu_len);
-        buffer.resize(start + total, 0);
-        fpdu::seal(&mut buffer[start..], ulpdu_len, crc);
-        if let Some(inserter) = &mut self.inserter {
-            pool::borrow(&mut self.tx);
-            let before = self.tx.len();
-            inserter.insert(&self.scratch, &mut self.tx);
-            self.appended += (self.tx.len() - before) as u64;
-            self.scratch.clear();
-        } else {
-            self.appended += total as u64;
+        match &mut self.transport {
+            Transport::Stream(framing) => self.sender.appended += framing.push(header, payload),
+            Transport::Ring(ring) => ring.push(header, payload, self.receiver.placed),
         }
     }
 }

@@ -7,22 +7,22 @@ use weft_wire::error::ProtocolError;
 use weft_wire::rdmap;
 
 use super::host::Host;
+use super::service::Service;
 use super::{Link, rx::Handled};
-use crate::attr::QpType;
 
 impl<H: Host> Link<H> {
     /// Receives come from the shared receive queue that a message names. One that is not there is
     /// the peer's mistake.
     pub(super) fn aim(&mut self, srqn: u32, host: &H) -> Handled {
-        if self.qp_type == QpType::XrcRecv {
+        if matches!(self.service, Service::Extended) {
             let missing = ProtocolError::NoBuffer { qn: rdmap::queue::SEND };
-            self.receiving.queue = Some(host.find_queue(srqn).ok_or(missing)?);
+            self.receiver.current.queue = Some(host.find_queue(srqn).ok_or(missing)?);
         }
         Ok(())
     }
 
-    /// The number of the shared receive queue that the oldest parked message waits for.
+    /// The number of the shared receive queue that the oldest waiting message waits for.
     pub(crate) fn awaited_queue(&self) -> Option<u32> {
-        self.parked.front().map(|parked| parked.srqn)
+        self.rnr.messages.front().map(|message| message.srqn)
     }
 }

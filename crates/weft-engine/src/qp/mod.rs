@@ -31,7 +31,7 @@ use crate::limits::{
     DATAGRAM_MAX, INLINE_MAX, INLINE_MIN, MESSAGE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX,
 };
 use crate::link::host::Work;
-use crate::link::{Config, InVain, Link, Phase};
+use crate::link::{AwaitedPeer, Config, Link};
 use crate::pd::{Pd, PdUser};
 use crate::queue::recv::{Fit, RecvQueue, RecvWork};
 use crate::queue::send::{SendLimits, SendQueue};
@@ -644,7 +644,7 @@ impl Qp {
             conn.link.set_rules(&attr, to);
             self.publish_state(to);
             conn.link.check_drained(self);
-            conn.link.phase != Phase::Idle
+            !conn.link.phase.is_idle()
         };
         // The connection manager brings its queue pairs a connection before it moves them.
         if from == QpState::Init && to == QpState::Rtr && !is_connected {
@@ -722,7 +722,7 @@ impl Qp {
             }
             let mut again = false;
             if what & KICK_UNPARK != 0 {
-                conn.link.unpark(self);
+                conn.link.retry_waiting(self);
                 again = true;
             }
             if what & KICK_RING != 0 || again {
@@ -748,7 +748,7 @@ impl Qp {
             let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
             if wants_ack_only && may_wait && Reactor::get().may_defer() {
                 if conn.link.is_shared() {
-                    conn.link.settle_shared(true);
+                    conn.link.settle_ring(true);
                 } else if acks_due != 0 {
                     self.defer(Reactor::get());
                 }
@@ -777,9 +777,9 @@ impl Qp {
             Some(None) => self.stop_retry_timer(),
             None => {}
         }
-        match notices.in_vain {
-            Some(InVain::Gone) => self.start_retry_timer(self.retry_time()),
-            Some(InVain::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
+        match notices.awaited {
+            Some(AwaitedPeer::Gone) => self.start_retry_timer(self.retry_time()),
+            Some(AwaitedPeer::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
             None => {}
         }
         if notices.disconnected {

@@ -18,9 +18,9 @@ use super::host::Host;
 use super::payload::Payload;
 use super::small::len_and_kind;
 use super::tx::MessageHeader;
-use super::{Fault, Link, Phase, fault, place};
+use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
-use crate::limits::PARKED_BYTES_MAX;
+use crate::limits::RNR_BYTES_MAX;
 use crate::mr::{AccessContext, MrCache, Pin};
 use crate::queue::send;
 use crate::reactor::Reactor;
@@ -70,7 +70,7 @@ pub(super) enum Direct {
     Ring,
 }
 
-/// What of the sharing the receiving side needs while it looks at a segment.
+/// The receive side's view of the shared segment.
 #[derive(Debug)]
 pub(super) struct View {
     memory: Arc<SharedMemory>,
@@ -81,7 +81,7 @@ pub(super) struct View {
 
 /// The shared memory of a connection.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Ring {
     rings: Rings,
     /// Taken out while segments are looked at.
     view: Option<Box<View>>,
@@ -111,7 +111,7 @@ pub(crate) struct Shared {
     bulk_unreleased: usize,
 }
 
-impl Shared {
+impl Ring {
     /// Starts to share memory with a peer.
     pub(crate) fn new(
         owner: Arc<dyn RingOwner>,
@@ -198,7 +198,7 @@ impl Shared {
     }
 
     /// Tells the peer how many of its messages have been placed. Every slot does, too.
-    pub(super) fn tell_placed(&mut self, placed: u64) {
+    pub(super) fn publish_placed(&mut self, placed: u64) {
         self.rings.tell_placed(low(placed));
         self.brought = true;
     }
@@ -275,7 +275,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Ring {
     fn drop(&mut self) {
         let port: Arc<dyn crate::reactor::Polled> = Arc::clone(&self.port) as _;
         Reactor::get().remove_ring(&port);
@@ -286,56 +286,56 @@ impl Drop for Shared {
 
 impl<H: Host> Link<H> {
     /// From now on everything goes through shared memory. Nothing has been said yet.
-    pub(crate) fn share(&mut self, shared: Box<Shared>) {
-        self.rtr_due = None;
-        self.hold = false;
-        self.heard = true;
-        self.shared = Some(shared);
+    pub(crate) fn share(&mut self, ring: Box<Ring>) {
+        self.opening.rtr_due = None;
+        self.opening.hold = false;
+        self.opening.heard = true;
+        self.transport = Transport::Ring(ring);
     }
 
     /// Whether the peer, which opened the connection, may still choose shared memory.
     pub(crate) fn may_share(&self) -> bool {
-        self.phase == Phase::Open && self.hold && !self.heard
+        self.phase.is_open() && self.opening.hold && !self.opening.heard
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.shared.is_some()
+        matches!(self.transport, Transport::Ring(_))
     }
 
     /// How one-sided operations reach the peer's memory.
     pub(crate) fn reach(&self) -> Option<&'static str> {
-        let view = self.shared.as_ref()?.view.as_ref()?;
+        let view = self.transport.ring()?.view.as_ref()?;
         Some(if view.peer.is_reachable() { "direct" } else { "ring" })
     }
 
     /// Takes the view out, so that it can be looked at while the rest changes.
     pub(super) fn take_view(&mut self) -> Option<Box<View>> {
-        self.shared.as_mut().and_then(|shared| shared.view.take())
+        self.transport.ring_mut().and_then(|ring| ring.view.take())
     }
 
     /// Puts it back.
     pub(super) fn put_view(&mut self, view: Option<Box<View>>) {
-        if let Some(shared) = &mut self.shared {
-            shared.view = view;
+        if let Some(ring) = self.transport.ring_mut() {
+            ring.view = view;
         }
     }
 
     /// The peer's answer to a question for a key.
     pub(crate) fn learn_key(&mut self, key: u32, granted: Option<Granted>) {
-        if let Some(shared) = &mut self.shared {
-            shared.keys.learn(key, granted);
+        if let Some(ring) = self.transport.ring_mut() {
+            ring.keys.learn(key, granted);
         }
     }
 
     /// What the peer knows of our keys.
     pub(crate) fn grants(&self) -> Option<Arc<Grants>> {
-        self.shared.as_ref().map(|shared| Arc::clone(&shared.grants))
+        self.transport.ring().map(|ring| Arc::clone(&ring.grants))
     }
 
     // ---- Receiving ----
 
     /// Deals with what is in the ring. Returns whether there was anything.
-    pub(crate) fn input_shared(&mut self, host: &H) -> bool {
+    pub(crate) fn input_ring(&mut self, host: &H) -> bool {
         let Some(view) = self.take_view() else { return false };
         let mut taken = 0;
         let result = self.take_slots(&view, &mut taken, host);
@@ -357,15 +357,15 @@ impl<H: Host> Link<H> {
             }
             let Some(bulk) = self.take_slot(view, info, host)? else { break };
             *taken += 1;
-            if let Some(shared) = &mut self.shared {
-                shared.release(view, bulk);
+            if let Some(ring) = self.transport.ring_mut() {
+                ring.release(view, bulk);
             }
         }
         Ok(())
     }
 
     fn takes_slots(&self) -> bool {
-        self.receives() && self.parked_bytes <= PARKED_BYTES_MAX
+        self.receives() && self.rnr.bytes <= RNR_BYTES_MAX
     }
 
     /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
@@ -377,7 +377,7 @@ impl<H: Host> Link<H> {
         let body = body.get(..len).ok_or_else(broken)?;
         let (placed, segment) = body.split_first_chunk().ok_or_else(broken)?;
         self.acknowledged(u32::from_ne_bytes(*placed), host)?;
-        if self.is_unreliable() && self.waits_for_receive(segment, host) {
+        if self.waits_for_receive(segment, host) {
             return Ok(None);
         }
         let (header, header_len) = Header::parse(segment)?;
@@ -403,40 +403,40 @@ impl<H: Host> Link<H> {
     /// The peer has placed so many of our messages, modulo 2^32; perhaps an old count.
     pub(super) fn acknowledged(&mut self, placed: u32, host: &H) -> Result<(), Fault> {
         let ahead = self.newly_placed(placed);
-        if ahead == 0 { Ok(()) } else { self.placed_there(self.peer_placed + ahead, host) }
+        if ahead == 0 { Ok(()) } else { self.placed_there(self.sender.peer_placed + ahead, host) }
     }
 
     /// How many more messages than are known the peer has placed, if that is no old count.
     pub(super) fn newly_placed(&self, placed: u32) -> u64 {
-        let ahead = placed.wrapping_sub(low(self.peer_placed));
+        let ahead = placed.wrapping_sub(low(self.sender.peer_placed));
         if ahead > u32::MAX / 2 { 0 } else { ahead.into() }
     }
 
     /// Takes in how far the peer is.
     fn take_progress(&mut self, host: &H) -> Result<(), Fault> {
-        let Some(shared) = &mut self.shared else { return Ok(()) };
-        if shared.broken {
+        let Some(ring) = self.transport.ring_mut() else { return Ok(()) };
+        if ring.broken {
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
-        shared.seen = shared.port.progress();
-        let placed = shared.seen.placed;
+        ring.seen = ring.port.progress();
+        let placed = ring.seen.placed;
         self.acknowledged(placed, host)
     }
 
     // ---- Sending ----
 
     /// Hands over what may be handed over now. Returns whether there is more.
-    pub(crate) fn output_shared(&mut self, host: &H) -> bool {
-        let before = self.appended;
+    pub(crate) fn output_ring(&mut self, host: &H) -> bool {
+        let before = self.sender.appended;
         let mut has_more = true;
-        while has_more && self.appended - before < GIVE_MAX {
+        while has_more && self.sender.appended - before < GIVE_MAX {
             has_more = self.step(host);
         }
-        self.taken = self.appended;
+        self.sender.taken = self.sender.appended;
         if !self.is_acknowledged() {
             self.complete_sends(host);
         }
-        if self.shared.as_ref().is_some_and(|shared| shared.broken) && self.phase == Phase::Open {
+        if self.transport.ring().is_some_and(|ring| ring.broken) && self.phase.is_open() {
             self.refuse(host, &ProtocolError::RdmapCatastrophic.into());
         }
         has_more
@@ -444,59 +444,59 @@ impl<H: Host> Link<H> {
 
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
     /// Acknowledgements may wait for the next pass if somebody `looks_soon`.
-    pub(crate) fn settle_shared(&mut self, looks_soon: bool) {
+    pub(crate) fn settle_ring(&mut self, looks_soon: bool) {
         // A message that waits for a receive is looked at again when there is one.
-        let takes_slots = self.takes_slots() && !self.is_starved();
-        let is_awaiting = self.messages_sent != self.peer_placed;
+        let takes_slots = self.takes_slots() && !self.service.is_starved();
+        let is_awaiting = self.sender.messages != self.sender.peer_placed;
         let owes = looks_soon && self.acks_due() != 0;
-        let Some(shared) = &mut self.shared else { return };
-        let awaits = is_awaiting || shared.full;
-        shared.port.settle(takes_slots, awaits.then_some(shared.seen), owes);
-        if std::mem::take(&mut shared.brought)
-            && let Some(view) = &shared.view
+        let Some(ring) = self.transport.ring_mut() else { return };
+        let awaits = is_awaiting || ring.full;
+        ring.port.settle(takes_slots, awaits.then_some(ring.seen), owes);
+        if std::mem::take(&mut ring.brought)
+            && let Some(view) = &ring.view
             && view.peer.is_asleep()
         {
-            shared.session.ring_bell();
+            ring.session.ring_bell();
         }
     }
 
     /// The next part of the message under way.
-    pub(super) fn next_shared_segment(&mut self, header: MessageHeader, host: &H) -> bool {
+    pub(super) fn next_ring_segment(&mut self, header: MessageHeader, host: &H) -> bool {
         let context = host.context();
-        let (offset, length) = (self.outgoing.offset, self.outgoing.length);
+        let (offset, length) = (self.sender.outgoing.offset, self.sender.outgoing.length);
         let rest = length - offset;
-        let placed = self.placed;
+        let placed = self.receiver.placed;
         // What is not acknowledged may change as soon as it has been handed over.
         let reliable = self.is_acknowledged();
-        let Some(shared) = &mut self.shared else { return false };
-        let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
-        let cache = &mut self.tx_cache;
+        let Some(ring) = self.transport.ring_mut() else { return false };
+        let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
+        let cache = &mut self.sender.cache;
         let may_pull = offset == 0
             && reliable
             && rest >= PULL_MIN
             && inline.is_empty()
-            && shared.rings.peer_pulls();
+            && ring.rings.peer_pulls();
         let list = if may_pull { pull_list(cache, context, sges) } else { None };
         let count = if list.is_some() { rest } else { rest.min(CHUNK_MAX) };
         let segment = header.segment(offset, count == rest);
         let gathered = if let Some(list) = list {
-            shared.push_slot(PULL, &segment, &list, placed);
+            ring.push_slot(PULL, &segment, &list, placed);
             Ok(())
         } else if !inline.is_empty() && count as usize <= INLINE_MAX {
-            shared.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
+            ring.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
             Ok(())
         } else if count as usize <= INLINE_MAX {
-            let mut scratch = std::mem::take(&mut shared.scratch);
+            let mut scratch = std::mem::take(&mut ring.scratch);
             scratch.clear();
             let (offset, count) = (offset.into(), count.into());
             let gathered = place::gather(cache, context, sges, offset, count, &mut scratch);
             if gathered.is_ok() {
-                shared.push(&segment, &scratch, placed);
+                ring.push(&segment, &scratch, placed);
             }
-            shared.scratch = scratch;
+            ring.scratch = scratch;
             gathered
         } else {
-            shared.push_chunk(&segment, count as usize, placed, |memory, mut at| {
+            ring.push_chunk(&segment, count as usize, placed, |memory, mut at| {
                 if !inline.is_empty() {
                     let (from, to) = (offset as usize, (offset + count) as usize);
                     memory.copy_in(at, &inline[from..to]);
@@ -513,14 +513,14 @@ impl<H: Host> Link<H> {
             // Those before it complete first, as long as there are any.
             return !host.sends().is_awaiting() && self.break_off(host);
         }
-        self.placed_told = placed;
-        self.appended += u64::from(count);
-        self.outgoing.offset += count;
+        self.receiver.placed_reported = placed;
+        self.sender.appended += u64::from(count);
+        self.sender.outgoing.offset += count;
         if count == rest {
             let is_write = matches!(header, MessageHeader::Tagged { .. });
             self.finish_message(host);
-            if is_write && let Some(shared) = &mut self.shared {
-                shared.last_write = self.messages_sent;
+            if is_write && let Some(ring) = self.transport.ring_mut() {
+                ring.last_write = self.sender.messages;
             }
         }
         true
@@ -534,15 +534,15 @@ impl<H: Host> Link<H> {
         host: &H,
     ) -> bool {
         let context = host.context();
-        let placed = self.placed;
-        let Some(shared) = &mut self.shared else { return false };
-        let cache = &mut self.tx_cache;
+        let placed = self.receiver.placed;
+        let Some(ring) = self.transport.ring_mut() else { return false };
+        let cache = &mut self.sender.cache;
         let size = usize::try_from(len).unwrap_or(0);
         let copied = if size == 0 {
-            shared.push(header, &[], placed);
+            ring.push(header, &[], placed);
             Ok(())
         } else {
-            shared.push_chunk(header, size, placed, |memory, at| {
+            ring.push_chunk(header, size, placed, |memory, at| {
                 let pin = cache.access(context, key, addr, len, Access::REMOTE_READ)?;
                 copy_to_chunk(memory, at, &pin);
                 Ok(())
@@ -551,10 +551,10 @@ impl<H: Host> Link<H> {
         if let Err(error) = copied {
             return self.break_off_response(fault::requested(error, key), host);
         }
-        self.placed_told = placed;
-        self.appended += len;
+        self.receiver.placed_reported = placed;
+        self.sender.appended += len;
         if header.is_last() {
-            self.responses.pop_front();
+            self.responder.queue.pop_front();
         }
         true
     }
@@ -578,13 +578,13 @@ impl<H: Host> Link<H> {
             _ => return Direct::Ring,
         };
         let context = host.context();
-        let Some(shared) = &mut self.shared else { return Direct::Ring };
-        let Some(view) = &shared.view else { return Direct::Ring };
+        let Some(ring) = self.transport.ring_mut() else { return Direct::Ring };
+        let Some(view) = &ring.view else { return Direct::Ring };
         if length != 0 {
             let Found::Direct(mut targets, _in_use) =
-                shared.keys.find(&shared.session, key, at, length.into(), needs)
+                ring.keys.find(&ring.session, key, at, length.into(), needs)
             else {
-                let waits = length >= WORTH_WAITING && shared.keys.is_awaited(key);
+                let waits = length >= WORTH_WAITING && ring.keys.is_awaited(key);
                 return if waits { Direct::Wait } else { Direct::Ring };
             };
             // The kernel copies, but makes no atomics.
@@ -592,11 +592,11 @@ impl<H: Host> Link<H> {
             if !targets.are_mapped() && (is_atomic || !view.peer.is_reachable()) {
                 return Direct::Ring;
             }
-            if shared.last_write > self.peer_placed {
+            if ring.last_write > self.sender.peer_placed {
                 return Direct::Wait;
             }
-            let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
-            let cache = &mut self.tx_cache;
+            let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
+            let cache = &mut self.sender.cache;
             let is_read = needs == Access::REMOTE_READ;
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
@@ -634,7 +634,7 @@ impl<H: Host> Link<H> {
         srqn: u32,
         host: &H,
     ) {
-        self.appended += u64::from(length);
+        self.sender.appended += u64::from(length);
         let Operation::Write { imm: Some(imm), .. } = *operation else {
             host.sends().advance(send::Progress::Done);
             return self.complete_sends(host);
@@ -646,8 +646,8 @@ impl<H: Host> Link<H> {
         let solicited = flags.contains(SendFlags::SOLICITED);
         let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
         self.immediate_message(opcode, srqn, imm, [0; 4]);
-        self.messages_sent += 1;
-        host.sends().advance(send::Progress::Sent(self.messages_sent));
+        self.sender.messages += 1;
+        host.sends().advance(send::Progress::Sent(self.sender.messages));
     }
 }
 
