@@ -30,6 +30,8 @@ mod rx;
 mod sender;
 mod service;
 mod small;
+#[cfg(test)]
+mod tests;
 mod tx;
 mod xrc;
 
