@@ -29,6 +29,7 @@
 
 mod acceptor;
 pub mod access;
+mod attr;
 pub mod channel;
 pub mod clock;
 pub mod cm;
@@ -48,6 +49,7 @@ pub mod mw;
 mod numbers;
 pub mod pd;
 pub mod qp;
+mod queue;
 mod random;
 pub mod rd;
 pub mod reactor;
