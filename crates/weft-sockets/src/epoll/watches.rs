@@ -212,14 +212,15 @@ impl Watches {
             return None;
         }
         let mut ours = 0;
+        let told = watch.with_end(event.events);
         if by_memory {
-            stream.settle(watch.fd, event.events);
+            stream.settle(watch.fd, told);
             ours |= IN | RDHUP;
         }
         if by_memory_out {
             ours |= OUT;
         }
-        watch.hung |= event.events & (RDHUP | ERR_HUP);
+        watch.hung |= told & (RDHUP | ERR_HUP);
         // The rest is told by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
