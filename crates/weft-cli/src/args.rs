@@ -175,7 +175,7 @@ pub(crate) struct SocketArgs {
     /// One rule a line, the first that matches decides, and what none matches may leave TCP:
     /// `use shm|verbs|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`. PROGRAM is a file
     /// name, in which `*` and `?` stand for any letters and any one. ADDRESS, the server's own or
-    /// the one connected to, is like 192.0.2.1 or [2001:db8::1], or `*`, and so may PORT be.
+    /// the one connected to, is like `192.0.2.1` or `[2001:db8::1]`, or `*`, and so may PORT be.
     /// What follows `#` is a comment.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) rules: Option<PathBuf>,
