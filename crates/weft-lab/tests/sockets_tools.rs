@@ -243,7 +243,7 @@ fn top_ends_with_its_terminal() -> Result<()> {
     screen.shows("weft top: connections")?;
     let top = screen.top()?;
     drop(screen);
-    // Whoever inherits it may let it lie, dead, with no command line any more.
+    // The process that inherits it may let it lie, dead, with no command line any more.
     let line = format!("/proc/{top}/cmdline");
     until("its end", || Ok(fs::read(&line).unwrap_or_default().is_empty().then_some(())))
 }

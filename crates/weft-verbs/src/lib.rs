@@ -1,4 +1,4 @@
-//! The C faces of Weft: `libibverbs.so.1` and `librdmacm.so.1`, for programs that were built
+//! The C ABI of Weft: `libibverbs.so.1` and `librdmacm.so.1`, for programs that were built
 //! against rdma-core.
 //!
 //! Each module defines the exported functions of one kind of object, with the names, signatures and

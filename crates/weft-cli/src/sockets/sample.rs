@@ -91,7 +91,7 @@ pub(crate) struct Direction {
     pub(crate) stalled_used: u64,
     pub(crate) stalled_allotted: u64,
     /// How often the sender woke the receiver by the kernel.
-    pub(crate) bells: u64,
+    pub(crate) wakeups: u64,
 }
 
 /// Counters of all connections that there have been, closed ones included.
@@ -114,7 +114,7 @@ pub(crate) struct Rate {
     pub(crate) bytes: f64,
     pub(crate) messages: f64,
     pub(crate) stalls: f64,
-    pub(crate) bells: f64,
+    pub(crate) wakeups: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,7 +185,7 @@ impl Connection {
             "stalls": both(|direction| direction.stalls),
             "stalled_used": both(|direction| direction.stalled_used),
             "stalled_allotted": both(|direction| direction.stalled_allotted),
-            "bells": both(|direction| direction.bells),
+            "wakeups": both(|direction| direction.wakeups),
         })
     }
 }
@@ -226,7 +226,7 @@ impl Direction {
         self.stalls += other.stalls;
         self.stalled_used += other.stalled_used;
         self.stalled_allotted += other.stalled_allotted;
-        self.bells += other.bells;
+        self.wakeups += other.wakeups;
     }
 }
 
@@ -270,7 +270,7 @@ impl Rate {
             bytes: per_second(|direction| direction.bytes),
             messages: per_second(|direction| direction.messages),
             stalls: per_second(|direction| direction.stalls),
-            bells: per_second(|direction| direction.bells),
+            wakeups: per_second(|direction| direction.wakeups),
         }
     }
 
@@ -278,7 +278,7 @@ impl Rate {
         self.bytes += other.bytes;
         self.messages += other.messages;
         self.stalls += other.stalls;
-        self.bells += other.bells;
+        self.wakeups += other.wakeups;
     }
 }
 
@@ -292,7 +292,7 @@ impl Rates {
             "bytes": both(|rate| rate.bytes),
             "messages": both(|rate| rate.messages),
             "stalls": both(|rate| rate.stalls),
-            "bells": both(|rate| rate.bells),
+            "wakeups": both(|rate| rate.wakeups),
         })
     }
 }

@@ -76,7 +76,7 @@ fn direction(seen: &DirectionSnapshot) -> Direction {
         stalls: seen.stalls,
         stalled_used: seen.stalled_used,
         stalled_allotted: seen.stalled_allotted,
-        bells: seen.bells,
+        wakeups: seen.bells,
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
             stalls: 0,
             stalled_used: 0,
             stalled_allotted: 0,
-            bells: 1,
+            wakeups: 1,
             pulled: 0,
             unread: 0,
         }
@@ -137,7 +137,7 @@ mod tests {
             let via = if state == State::Shared { "verbs" } else { "tcp" };
             assert_eq!(seen.transport(), via);
             assert_eq!(seen.id, Id { registry: 1, slot: 5, generation: 6 });
-            assert_eq!((seen.to_server.tcp_bytes, seen.to_client.bells), (3, 1));
+            assert_eq!((seen.to_server.tcp_bytes, seen.to_client.wakeups), (3, 1));
         }
         let left =
             ConnectionSnapshot { left: Some(Reason::Urgent), ..snapshot(true, way(true, 9)) };
