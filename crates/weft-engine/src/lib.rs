@@ -14,7 +14,7 @@
 //! rd ud
 //! udp
 //! link rendezvous
-//! acceptor cm srq
+//! acceptor cm mpa queue srq
 //! qp
 //! wr
 //! mw
@@ -23,8 +23,8 @@
 //! cq pd shm
 //! context keys numbers strangers
 //! limits
-//! hello tcp watched
-//! access clock device event log random reactor wc
+//! hello tcp timer watched
+//! access attr clock device event log random reactor wc
 //! ```
 #![doc = include_str!("quick_start.md")]
 
