@@ -118,7 +118,7 @@ fn stat_says_why_a_connection_is_on_tcp() -> Result<()> {
     let report: Value = serde_json::from_str(&report.stdout)?;
     let connection = &report["connections"][0];
     ensure!(connection["client"]["pid"] == program.pid(), "{report}");
-    ensure!(connection["transport"] == "tcp" && connection["state"] == "returned", "{report}");
+    ensure!(connection["transport"] == "tcp" && connection["state"] == "fell-back", "{report}");
     ensure!(connection["why"] == "urgent", "{report}");
     ensure!(connection["bytes"]["to_server"].as_u64() > Some(0), "{report}");
     ensure!(report["totals"]["fallbacks"]["urgent"] == 1, "{report}");

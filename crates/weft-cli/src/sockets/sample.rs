@@ -63,8 +63,8 @@ pub(crate) enum State {
     Joined,
     /// Bytes go through shared memory, or over verbs.
     Shared,
-    /// They did, or were to, and go over TCP for good.
-    Returned(Reason),
+    /// It fell back to TCP, for good.
+    FellBack(Reason),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +162,7 @@ impl Connection {
     pub(crate) fn transport(&self) -> &'static str {
         match self.state {
             State::Shared => self.via,
-            State::Offered | State::Joined | State::Returned(_) => "tcp",
+            State::Offered | State::Joined | State::FellBack(_) => "tcp",
         }
     }
 
@@ -196,7 +196,7 @@ impl State {
             Self::Offered => "offered",
             Self::Joined => "joined",
             Self::Shared => "shared",
-            Self::Returned(_) => "returned",
+            Self::FellBack(_) => "fell-back",
         }
     }
 
@@ -206,7 +206,7 @@ impl State {
             Self::Offered => Some(UNANSWERED),
             Self::Joined => Some(BEGINS),
             Self::Shared => None,
-            Self::Returned(why) => Some(why.name()),
+            Self::FellBack(why) => Some(why.name()),
         }
     }
 }
@@ -355,7 +355,7 @@ pub(crate) mod tests {
     fn json_has_the_documented_fields() {
         let start = Instant::now();
         let mut back = connection(2, 200);
-        back.state = State::Returned(Reason::Urgent);
+        back.state = State::FellBack(Reason::Urgent);
         let before = sample(start, vec![connection(1, 0)]);
         let after = sample(start + Duration::from_secs(1), vec![connection(1, 300), back]);
         let value = after.to_json(Some(&after.rates(&before)));
@@ -366,7 +366,7 @@ pub(crate) mod tests {
         assert_eq!(first["bytes"], json!({ "to_server": 300, "to_client": 300 }));
         assert_eq!(first["rates"]["bytes"]["to_client"], 300.0);
         assert_eq!(value["connections"][1]["transport"], "tcp");
-        assert_eq!(value["connections"][1]["state"], "returned");
+        assert_eq!(value["connections"][1]["state"], "fell-back");
         assert_eq!(
             (&first["why"], &value["connections"][1]["why"]),
             (&json!(null), &json!("urgent"))

@@ -43,7 +43,7 @@ fn totals(registry: &Registry) -> Totals {
 fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     let ways = [&seen.to_server, &seen.to_client];
     let state = if let Some(why) = seen.left {
-        State::Returned(why)
+        State::FellBack(why)
     } else if !seen.joined {
         State::Offered
     } else if ways.iter().any(|way| way.in_memory) {
@@ -97,7 +97,7 @@ mod tests {
             stalls: 0,
             stalled_used: 0,
             stalled_allotted: 0,
-            wakeups: 1,
+            bells: 1,
             pulled: 0,
             unread: 0,
         }
@@ -141,6 +141,6 @@ mod tests {
         }
         let left =
             ConnectionSnapshot { left: Some(Reason::Urgent), ..snapshot(true, way(true, 9)) };
-        assert_eq!(connection(1, left).state, State::Returned(Reason::Urgent));
+        assert_eq!(connection(1, left).state, State::FellBack(Reason::Urgent));
     }
 }
