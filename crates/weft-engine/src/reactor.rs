@@ -1,7 +1,7 @@
 //! Progress: who looks at the sockets, and when.
 //!
 //! Whoever waits makes the progress. A thread that polls a completion queue ([`Reactor::poll`]) or
-//! waits for an event (`Reactor::wait_readable`) reads and writes the sockets itself, so that a
+//! waits for an event (`Reactor::wait`) reads and writes the sockets itself, so that a
 //! message costs no hand-over. One service thread covers the rest: one-sided operations must go on
 //! while the program computes. It keeps out of the way of the others:
 //!
