@@ -26,7 +26,7 @@ cargo xtask COMMAND
   rfc       print which RFC sections the code covers, tests, or leaves out and why, and compare
             what it quotes with what was found in the RFCs; --texts DIRECTORY: with their texts
   tidy      check the house rules that no compiler checks (layers, cycles, limits, line length);
-            --layers: print each crate's layers
+            --layers: print each crate's layers; --words: print the invented words that are left
   ways      write WAYS.md from the table of the ways to a connection
 ";
 

@@ -26,6 +26,7 @@
 //! hello tcp timer watched
 //! access attr clock device event log random reactor wc
 //! ```
+#![doc = include_str!("quick_start.md")]
 
 mod acceptor;
 pub mod access;
