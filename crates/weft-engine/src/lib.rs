@@ -14,7 +14,7 @@
 //! rd ud
 //! udp
 //! link rendezvous
-//! acceptor cm srq
+//! acceptor cm mpa queue srq
 //! qp
 //! wr
 //! mw
@@ -23,12 +23,13 @@
 //! cq pd shm
 //! context keys numbers strangers
 //! limits
-//! hello tcp watched
-//! access clock device event log random reactor wc
+//! hello tcp timer watched
+//! access attr clock device event log random reactor wc
 //! ```
 
 mod acceptor;
 pub mod access;
+mod attr;
 pub mod channel;
 pub mod clock;
 pub mod cm;
@@ -42,11 +43,13 @@ mod keys;
 pub mod limits;
 mod link;
 pub mod log;
+pub mod mpa;
 pub mod mr;
 pub mod mw;
 mod numbers;
 pub mod pd;
 pub mod qp;
+mod queue;
 mod random;
 pub mod rd;
 pub mod reactor;
@@ -57,6 +60,7 @@ mod sim;
 pub mod srq;
 mod strangers;
 mod tcp;
+mod timer;
 pub mod ud;
 mod udp;
 mod watched;

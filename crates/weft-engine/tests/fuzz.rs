@@ -5,6 +5,9 @@
 #[path = "../../../fuzz/src/engine.rs"]
 #[allow(unreachable_pub)] // A module of a library there.
 mod engine;
+#[path = "../../../fuzz/src/mpa.rs"]
+#[allow(unreachable_pub)] // A module of a library there.
+mod mpa;
 #[path = "../../../fuzz/src/rd.rs"]
 #[allow(unreachable_pub)] // A module of a library there.
 mod rd;
@@ -38,4 +41,9 @@ fn shared_memory() {
 #[test]
 fn reliable_datagrams() {
     inputs::run("engine_rd", COUNT, |input, _| rd::rd(input));
+}
+
+#[test]
+fn exchange() {
+    inputs::run("engine_mpa", COUNT, |input, _| mpa::mpa(input));
 }

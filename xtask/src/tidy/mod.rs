@@ -2,6 +2,7 @@
 
 mod allowances;
 mod crates;
+mod documents;
 mod files;
 mod limits;
 mod modules;
@@ -30,5 +31,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     files::check(&sources, &mut findings)?;
     limits::check(&root, &mut findings)?;
     promises::check(&root, &mut findings)?;
+    documents::check(&root, &sources, &mut findings)?;
     if findings.is_empty() { Ok(()) } else { Err(format!("\n{}", findings.join("\n"))) }
 }

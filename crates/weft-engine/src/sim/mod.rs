@@ -7,7 +7,7 @@
 //! one. Run such a seed alone (`cargo test -p weft-engine sim::seeds`): other tests in the process
 //! share its reactor.
 
-mod memory;
+pub(crate) mod memory;
 mod model;
 mod net;
 mod oracle;

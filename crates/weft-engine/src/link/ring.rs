@@ -14,19 +14,19 @@ use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::Opcode;
 
 use super::control::Control;
+use super::host::Host;
 use super::payload::Payload;
 use super::small::len_and_kind;
 use super::tx::MessageHeader;
-use super::{Fault, Link, Phase, fault, place};
+use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
-use crate::limits::PARKED_BYTES_MAX;
-use crate::mr::{Asker, Finder, Pin};
-use crate::qp::Qp;
-use crate::qp::sq;
+use crate::limits::RNR_BYTES_MAX;
+use crate::mr::{AccessContext, MrCache, Pin};
+use crate::queue::send;
 use crate::reactor::Reactor;
 use crate::shm::{
-    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
-    Targets,
+    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
+    Session, Targets,
 };
 use crate::wr::{Operation, SendFlags, Sge};
 
@@ -70,7 +70,7 @@ pub(super) enum Direct {
     Ring,
 }
 
-/// What of the sharing the receiving side needs while it looks at a segment.
+/// The receive side's view of the shared segment.
 #[derive(Debug)]
 pub(super) struct View {
     memory: Arc<SharedMemory>,
@@ -81,7 +81,7 @@ pub(super) struct View {
 
 /// The shared memory of a connection.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Ring {
     rings: Rings,
     /// Taken out while segments are looked at.
     view: Option<Box<View>>,
@@ -111,13 +111,18 @@ pub(crate) struct Shared {
     bulk_unreleased: usize,
 }
 
-impl Shared {
+impl Ring {
     /// Starts to share memory with a peer.
-    pub(crate) fn new(qp: &Qp, rings: Rings, peer: Peer, session: Arc<Session>) -> Box<Self> {
+    pub(crate) fn new(
+        owner: Arc<dyn RingOwner>,
+        rings: Rings,
+        peer: Peer,
+        session: Arc<Session>,
+    ) -> Box<Self> {
         if peer.is_reachable() {
             rings.tell_pulls();
         }
-        let port = Arc::new(rings.port(qp.me()));
+        let port = Arc::new(rings.port(owner));
         let view = View {
             memory: Arc::clone(rings.memory()),
             rx: Arc::clone(&rings.rx),
@@ -193,7 +198,7 @@ impl Shared {
     }
 
     /// Tells the peer how many of its messages have been placed. Every slot does, too.
-    pub(super) fn tell_placed(&mut self, placed: u64) {
+    pub(super) fn publish_placed(&mut self, placed: u64) {
         self.rings.tell_placed(low(placed));
         self.brought = true;
     }
@@ -270,7 +275,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Ring {
     fn drop(&mut self) {
         let port: Arc<dyn crate::reactor::Polled> = Arc::clone(&self.port) as _;
         Reactor::get().remove_ring(&port);
@@ -279,226 +284,226 @@ impl Drop for Shared {
     }
 }
 
-impl Link {
+impl<H: Host> Link<H> {
     /// From now on everything goes through shared memory. Nothing has been said yet.
-    pub(crate) fn share(&mut self, shared: Box<Shared>) {
-        self.rtr_due = None;
-        self.hold = false;
-        self.heard = true;
-        self.shared = Some(shared);
+    pub(crate) fn share(&mut self, ring: Box<Ring>) {
+        self.opening.rtr_due = None;
+        self.opening.hold = false;
+        self.opening.heard = true;
+        self.transport = Transport::Ring(ring);
     }
 
     /// Whether the peer, which opened the connection, may still choose shared memory.
     pub(crate) fn may_share(&self) -> bool {
-        self.phase == Phase::Open && self.hold && !self.heard
+        self.phase.is_open() && self.opening.hold && !self.opening.heard
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.shared.is_some()
+        matches!(self.transport, Transport::Ring(_))
     }
 
     /// How one-sided operations reach the peer's memory.
     pub(crate) fn reach(&self) -> Option<&'static str> {
-        let view = self.shared.as_ref()?.view.as_ref()?;
+        let view = self.transport.ring()?.view.as_ref()?;
         Some(if view.peer.is_reachable() { "direct" } else { "ring" })
     }
 
     /// Takes the view out, so that it can be looked at while the rest changes.
     pub(super) fn take_view(&mut self) -> Option<Box<View>> {
-        self.shared.as_mut().and_then(|shared| shared.view.take())
+        self.transport.ring_mut().and_then(|ring| ring.view.take())
     }
 
     /// Puts it back.
     pub(super) fn put_view(&mut self, view: Option<Box<View>>) {
-        if let Some(shared) = &mut self.shared {
-            shared.view = view;
+        if let Some(ring) = self.transport.ring_mut() {
+            ring.view = view;
         }
     }
 
     /// The peer's answer to a question for a key.
     pub(crate) fn learn_key(&mut self, key: u32, granted: Option<Granted>) {
-        if let Some(shared) = &mut self.shared {
-            shared.keys.learn(key, granted);
+        if let Some(ring) = self.transport.ring_mut() {
+            ring.keys.learn(key, granted);
         }
     }
 
     /// What the peer knows of our keys.
     pub(crate) fn grants(&self) -> Option<Arc<Grants>> {
-        self.shared.as_ref().map(|shared| Arc::clone(&shared.grants))
+        self.transport.ring().map(|ring| Arc::clone(&ring.grants))
     }
 
     // ---- Receiving ----
 
     /// Deals with what is in the ring. Returns whether there was anything.
-    pub(crate) fn input_shared(&mut self, qp: &Qp) -> bool {
+    pub(crate) fn input_ring(&mut self, host: &H) -> bool {
         let Some(view) = self.take_view() else { return false };
         let mut taken = 0;
-        let result = self.take_slots(&view, &mut taken, qp);
-        let result = result.and_then(|()| self.take_progress(qp));
+        let result = self.take_slots(&view, &mut taken, host);
+        let result = result.and_then(|()| self.take_progress(host));
         self.put_view(Some(view));
         if let Err(fault) = result {
-            self.refuse(qp, &fault);
+            self.refuse(host, &fault);
         }
         taken != 0
     }
 
-    fn take_slots(&mut self, view: &View, taken: &mut u32, qp: &Qp) -> Result<(), Fault> {
+    fn take_slots(&mut self, view: &View, taken: &mut u32, host: &H) -> Result<(), Fault> {
         while *taken < TAKE_MAX && self.takes_slots() {
             let Some(info) = view.rx.peek() else { break };
-            let small = self.take_small_sends(view, TAKE_MAX - *taken, qp)?;
+            let small = self.take_small_sends(view, TAKE_MAX - *taken, host)?;
             *taken += small;
             if small != 0 {
                 continue;
             }
-            let Some(bulk) = self.take_slot(view, info, qp)? else { break };
+            let Some(bulk) = self.take_slot(view, info, host)? else { break };
             *taken += 1;
-            if let Some(shared) = &mut self.shared {
-                shared.release(view, bulk);
+            if let Some(ring) = self.transport.ring_mut() {
+                ring.release(view, bulk);
             }
         }
         Ok(())
     }
 
     fn takes_slots(&self) -> bool {
-        self.receives() && self.parked_bytes <= PARKED_BYTES_MAX
+        self.receives() && self.rnr.bytes <= RNR_BYTES_MAX
     }
 
     /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
-    fn take_slot(&mut self, view: &View, info: u32, qp: &Qp) -> Result<Option<usize>, Fault> {
+    fn take_slot(&mut self, view: &View, info: u32, host: &H) -> Result<Option<usize>, Fault> {
         let broken = || Fault::from(ProtocolError::RdmapCatastrophic);
         let (len, kind) = len_and_kind(info);
         let mut body = [0; SLOT_BODY_LEN];
         view.rx.read(len, &mut body);
         let body = body.get(..len).ok_or_else(broken)?;
         let (placed, segment) = body.split_first_chunk().ok_or_else(broken)?;
-        self.acknowledged(u32::from_ne_bytes(*placed), qp)?;
-        if self.is_unreliable() && self.waits_for_receive(segment, qp) {
+        self.acknowledged(u32::from_ne_bytes(*placed), host)?;
+        if self.waits_for_receive(segment, host) {
             return Ok(None);
         }
         let (header, header_len) = Header::parse(segment)?;
         let rest = &segment[header_len..];
         match kind {
-            INLINE => self.take_parsed(&header, Payload::Bytes(rest), qp).map(|()| Some(0)),
+            INLINE => self.take_parsed(&header, Payload::Bytes(rest), host).map(|()| Some(0)),
             BULK => {
                 let (at, len) = bulk_place(rest).ok_or_else(broken)?;
                 let memory = &*view.memory;
                 let payload = Payload::Shared { memory, at: view.bulk_at + at, len };
-                self.take_parsed(&header, payload, qp).map(|()| Some(len))
+                self.take_parsed(&header, payload, host).map(|()| Some(len))
             }
             PULL if is_whole(&header) => {
                 let pieces = pull_pieces(rest);
                 let len = pieces.iter().map(|(_, len)| len).sum();
                 let payload = Payload::Remote { peer: &view.peer, pieces: &pieces, len };
-                self.take_parsed(&header, payload, qp).map(|()| Some(0))
+                self.take_parsed(&header, payload, host).map(|()| Some(0))
             }
             _ => Err(broken()),
         }
     }
 
     /// The peer has placed so many of our messages, modulo 2^32; perhaps an old count.
-    pub(super) fn acknowledged(&mut self, placed: u32, qp: &Qp) -> Result<(), Fault> {
+    pub(super) fn acknowledged(&mut self, placed: u32, host: &H) -> Result<(), Fault> {
         let ahead = self.newly_placed(placed);
-        if ahead == 0 { Ok(()) } else { self.placed_there(self.peer_placed + ahead, qp) }
+        if ahead == 0 { Ok(()) } else { self.placed_there(self.sender.peer_placed + ahead, host) }
     }
 
     /// How many more messages than are known the peer has placed, if that is no old count.
     pub(super) fn newly_placed(&self, placed: u32) -> u64 {
-        let ahead = placed.wrapping_sub(low(self.peer_placed));
+        let ahead = placed.wrapping_sub(low(self.sender.peer_placed));
         if ahead > u32::MAX / 2 { 0 } else { ahead.into() }
     }
 
     /// Takes in how far the peer is.
-    fn take_progress(&mut self, qp: &Qp) -> Result<(), Fault> {
-        let Some(shared) = &mut self.shared else { return Ok(()) };
-        if shared.broken {
+    fn take_progress(&mut self, host: &H) -> Result<(), Fault> {
+        let Some(ring) = self.transport.ring_mut() else { return Ok(()) };
+        if ring.broken {
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
-        shared.seen = shared.port.progress();
-        let placed = shared.seen.placed;
-        self.acknowledged(placed, qp)
+        ring.seen = ring.port.progress();
+        let placed = ring.seen.placed;
+        self.acknowledged(placed, host)
     }
 
     // ---- Sending ----
 
     /// Hands over what may be handed over now. Returns whether there is more.
-    pub(crate) fn output_shared(&mut self, qp: &Qp) -> bool {
-        let before = self.appended;
+    pub(crate) fn output_ring(&mut self, host: &H) -> bool {
+        let before = self.sender.appended;
         let mut has_more = true;
-        while has_more && self.appended - before < GIVE_MAX {
-            has_more = self.step(qp);
+        while has_more && self.sender.appended - before < GIVE_MAX {
+            has_more = self.step(host);
         }
-        self.taken = self.appended;
+        self.sender.taken = self.sender.appended;
         if !self.is_acknowledged() {
-            self.complete_sends(qp);
+            self.complete_sends(host);
         }
-        if self.shared.as_ref().is_some_and(|shared| shared.broken) && self.phase == Phase::Open {
-            self.refuse(qp, &ProtocolError::RdmapCatastrophic.into());
+        if self.transport.ring().is_some_and(|ring| ring.broken) && self.phase.is_open() {
+            self.refuse(host, &ProtocolError::RdmapCatastrophic.into());
         }
         has_more
     }
 
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
     /// Acknowledgements may wait for the next pass if somebody `looks_soon`.
-    pub(crate) fn settle_shared(&mut self, looks_soon: bool) {
+    pub(crate) fn settle_ring(&mut self, looks_soon: bool) {
         // A message that waits for a receive is looked at again when there is one.
-        let takes_slots = self.takes_slots() && !self.is_starved();
-        let is_awaiting = self.messages_sent != self.peer_placed;
+        let takes_slots = self.takes_slots() && !self.service.is_starved();
+        let is_awaiting = self.sender.messages != self.sender.peer_placed;
         let owes = looks_soon && self.acks_due() != 0;
-        let Some(shared) = &mut self.shared else { return };
-        let awaits = is_awaiting || shared.full;
-        shared.port.settle(takes_slots, awaits.then_some(shared.seen), owes);
-        if std::mem::take(&mut shared.brought)
-            && let Some(view) = &shared.view
+        let Some(ring) = self.transport.ring_mut() else { return };
+        let awaits = is_awaiting || ring.full;
+        ring.port.settle(takes_slots, awaits.then_some(ring.seen), owes);
+        if std::mem::take(&mut ring.brought)
+            && let Some(view) = &ring.view
             && view.peer.is_asleep()
         {
-            shared.session.ring_bell();
+            ring.session.ring_bell();
         }
     }
 
     /// The next part of the message under way.
-    pub(super) fn next_shared_segment(&mut self, header: MessageHeader, qp: &Qp) -> bool {
-        let asker = self.asker(qp);
-        let (offset, length) = (self.outgoing.offset, self.outgoing.length);
+    pub(super) fn next_ring_segment(&mut self, header: MessageHeader, host: &H) -> bool {
+        let context = host.context();
+        let (offset, length) = (self.sender.outgoing.offset, self.sender.outgoing.length);
         let rest = length - offset;
-        let placed = self.placed;
+        let placed = self.receiver.placed;
         // What is not acknowledged may change as soon as it has been handed over.
         let reliable = self.is_acknowledged();
-        let Some(shared) = &mut self.shared else { return false };
-        let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
-        let finder = &mut self.tx_finder;
+        let Some(ring) = self.transport.ring_mut() else { return false };
+        let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
+        let cache = &mut self.sender.cache;
         let may_pull = offset == 0
             && reliable
             && rest >= PULL_MIN
             && inline.is_empty()
-            && shared.rings.peer_pulls();
-        let list = if may_pull { pull_list(finder, asker, sges) } else { None };
+            && ring.rings.peer_pulls();
+        let list = if may_pull { pull_list(cache, context, sges) } else { None };
         let count = if list.is_some() { rest } else { rest.min(CHUNK_MAX) };
         let segment = header.segment(offset, count == rest);
         let gathered = if let Some(list) = list {
-            shared.push_slot(PULL, &segment, &list, placed);
+            ring.push_slot(PULL, &segment, &list, placed);
             Ok(())
         } else if !inline.is_empty() && count as usize <= INLINE_MAX {
-            shared.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
+            ring.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
             Ok(())
         } else if count as usize <= INLINE_MAX {
-            let mut scratch = std::mem::take(&mut shared.scratch);
+            let mut scratch = std::mem::take(&mut ring.scratch);
             scratch.clear();
             let (offset, count) = (offset.into(), count.into());
-            let gathered = place::gather(finder, asker, sges, offset, count, &mut scratch);
+            let gathered = place::gather(cache, context, sges, offset, count, &mut scratch);
             if gathered.is_ok() {
-                shared.push(&segment, &scratch, placed);
+                ring.push(&segment, &scratch, placed);
             }
-            shared.scratch = scratch;
+            ring.scratch = scratch;
             gathered
         } else {
-            shared.push_chunk(&segment, count as usize, placed, |memory, mut at| {
+            ring.push_chunk(&segment, count as usize, placed, |memory, mut at| {
                 if !inline.is_empty() {
                     let (from, to) = (offset as usize, (offset + count) as usize);
                     memory.copy_in(at, &inline[from..to]);
                     return Ok(());
                 }
                 place::pieces(sges, offset.into(), count.into()).try_for_each(|(key, addr, len)| {
-                    let pin = finder.access(asker, key, addr, len, Access::empty())?;
+                    let pin = cache.access(context, key, addr, len, Access::empty())?;
                     at += copy_to_chunk(memory, at, &pin);
                     Ok(())
                 })
@@ -506,16 +511,16 @@ impl Link {
         };
         if gathered.is_err() {
             // Those before it complete first, as long as there are any.
-            return !qp.sq.lock().is_awaiting() && self.break_off(qp);
+            return !host.sends().is_awaiting() && self.break_off(host);
         }
-        self.placed_told = placed;
-        self.appended += u64::from(count);
-        self.outgoing.offset += count;
+        self.receiver.placed_reported = placed;
+        self.sender.appended += u64::from(count);
+        self.sender.outgoing.offset += count;
         if count == rest {
             let is_write = matches!(header, MessageHeader::Tagged { .. });
-            self.finish_message(qp);
-            if is_write && let Some(shared) = &mut self.shared {
-                shared.last_write = self.messages_sent;
+            self.finish_message(host);
+            if is_write && let Some(ring) = self.transport.ring_mut() {
+                ring.last_write = self.sender.messages;
             }
         }
         true
@@ -526,30 +531,30 @@ impl Link {
         &mut self,
         header: &Header,
         (key, addr, len): (u32, u64, u64),
-        qp: &Qp,
+        host: &H,
     ) -> bool {
-        let asker = self.asker(qp);
-        let placed = self.placed;
-        let Some(shared) = &mut self.shared else { return false };
-        let finder = &mut self.tx_finder;
+        let context = host.context();
+        let placed = self.receiver.placed;
+        let Some(ring) = self.transport.ring_mut() else { return false };
+        let cache = &mut self.sender.cache;
         let size = usize::try_from(len).unwrap_or(0);
         let copied = if size == 0 {
-            shared.push(header, &[], placed);
+            ring.push(header, &[], placed);
             Ok(())
         } else {
-            shared.push_chunk(header, size, placed, |memory, at| {
-                let pin = finder.access(asker, key, addr, len, Access::REMOTE_READ)?;
+            ring.push_chunk(header, size, placed, |memory, at| {
+                let pin = cache.access(context, key, addr, len, Access::REMOTE_READ)?;
                 copy_to_chunk(memory, at, &pin);
                 Ok(())
             })
         };
         if let Err(error) = copied {
-            return self.break_off_response(fault::requested(error, key), qp);
+            return self.break_off_response(fault::requested(error, key), host);
         }
-        self.placed_told = placed;
-        self.appended += len;
+        self.receiver.placed_reported = placed;
+        self.sender.appended += len;
         if header.is_last() {
-            self.responses.pop_front();
+            self.responder.queue.pop_front();
         }
         true
     }
@@ -561,7 +566,7 @@ impl Link {
         length: u32,
         flags: SendFlags,
         srqn: u32,
-        qp: &Qp,
+        host: &H,
     ) -> Direct {
         let (key, at, needs) = match *operation {
             Operation::Write { remote_addr, rkey, .. } => (rkey, remote_addr, Access::REMOTE_WRITE),
@@ -572,14 +577,14 @@ impl Link {
             }
             _ => return Direct::Ring,
         };
-        let asker = self.asker(qp);
-        let Some(shared) = &mut self.shared else { return Direct::Ring };
-        let Some(view) = &shared.view else { return Direct::Ring };
+        let context = host.context();
+        let Some(ring) = self.transport.ring_mut() else { return Direct::Ring };
+        let Some(view) = &ring.view else { return Direct::Ring };
         if length != 0 {
             let Found::Direct(mut targets, _in_use) =
-                shared.keys.find(&shared.session, key, at, length.into(), needs)
+                ring.keys.find(&ring.session, key, at, length.into(), needs)
             else {
-                let waits = length >= WORTH_WAITING && shared.keys.is_awaited(key);
+                let waits = length >= WORTH_WAITING && ring.keys.is_awaited(key);
                 return if waits { Direct::Wait } else { Direct::Ring };
             };
             // The kernel copies, but makes no atomics.
@@ -587,15 +592,15 @@ impl Link {
             if !targets.are_mapped() && (is_atomic || !view.peer.is_reachable()) {
                 return Direct::Ring;
             }
-            if shared.last_write > self.peer_placed {
+            if ring.last_write > self.sender.peer_placed {
                 return Direct::Wait;
             }
-            let (sges, inline) = (&self.outgoing.sges, &self.outgoing.inline);
-            let finder = &mut self.tx_finder;
+            let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
+            let cache = &mut self.sender.cache;
             let is_read = needs == Access::REMOTE_READ;
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
-                let pin = finder.access(asker, key, addr, len, local).ok()?;
+                let pin = cache.access(context, key, addr, len, local).ok()?;
                 pin.places()
                     .try_for_each(|place| copy_direct(&view.peer, &mut targets, &place, is_read))
             };
@@ -605,7 +610,7 @@ impl Link {
                 old.map(|old| {
                     let old = old.to_ne_bytes();
                     // The list has been checked. Who deregisters it meanwhile gets no old value.
-                    let _ = place::scatter(finder, asker, sges, 0, Payload::Bytes(&old));
+                    let _ = place::scatter(cache, context, sges, 0, Payload::Bytes(&old));
                 })
             } else if inline.is_empty() {
                 place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
@@ -617,7 +622,7 @@ impl Link {
                 return Direct::Ring;
             }
         }
-        self.finish_direct(operation, length, flags, srqn, qp);
+        self.finish_direct(operation, length, flags, srqn, host);
         Direct::Done
     }
 
@@ -627,12 +632,12 @@ impl Link {
         length: u32,
         flags: SendFlags,
         srqn: u32,
-        qp: &Qp,
+        host: &H,
     ) {
-        self.appended += u64::from(length);
+        self.sender.appended += u64::from(length);
         let Operation::Write { imm: Some(imm), .. } = *operation else {
-            qp.sq.lock().advance(sq::Progress::Done);
-            return self.complete_sends(qp);
+            host.sends().advance(send::Progress::Done);
+            return self.complete_sends(host);
         };
         if let Some(stag) = self.peer_ack_stag() {
             let to = Control::Written { length }.to_offset();
@@ -641,21 +646,21 @@ impl Link {
         let solicited = flags.contains(SendFlags::SOLICITED);
         let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
         self.immediate_message(opcode, srqn, imm, [0; 4]);
-        self.messages_sent += 1;
-        qp.sq.lock().advance(sq::Progress::Sent(self.messages_sent));
+        self.sender.messages += 1;
+        host.sends().advance(send::Progress::Sent(self.sender.messages));
     }
 }
 
 /// Says where a message is that the peer fetches. `None` if that would not fit a slot, or the list
 /// is wrong.
 fn pull_list(
-    finder: &mut Finder,
-    asker: Asker<'_>,
+    cache: &mut MrCache,
+    context: AccessContext<'_>,
     sges: &[Sge],
 ) -> Option<SmallVec<[u8; PULL_PIECES_MAX * PIECE_LEN]>> {
     let mut list = SmallVec::new();
     for (key, addr, len) in place::pieces(sges, 0, place::total(sges)) {
-        let pin = finder.access(asker, key, addr, len, Access::empty()).ok()?;
+        let pin = cache.access(context, key, addr, len, Access::empty()).ok()?;
         for place in pin.places() {
             list.extend_from_slice(&(place.addr() as u64).to_ne_bytes());
             list.extend_from_slice(&low(place.len() as u64).to_ne_bytes());

@@ -2,13 +2,8 @@
 // The names of constants and fields are those of ibv_modify_qp(3), which explains them.
 #![allow(missing_docs)]
 
-use std::sync::Arc;
-
 use crate::access::Access;
-use crate::cq::Cq;
 use crate::device::Gid;
-use crate::srq::Srq;
-use crate::xrc::Xrcd;
 
 /// `enum ibv_qp_type`.
 #[repr(u32)]
@@ -56,25 +51,6 @@ pub struct QpCap {
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
     pub max_inline_data: u32,
-}
-
-/// What a queue pair is made of (`struct ibv_qp_init_attr`).
-#[derive(Clone, Debug)]
-pub struct QpInit {
-    /// Type.
-    pub qp_type: QpType,
-    /// Where sends complete.
-    pub send_cq: Arc<Cq>,
-    /// Where receives complete.
-    pub recv_cq: Arc<Cq>,
-    /// Where receives come from, instead of a receive queue of its own.
-    pub srq: Option<Arc<Srq>>,
-    /// Whose shared receive queues a peer may send to, for [`QpType::XrcRecv`].
-    pub xrcd: Option<Arc<Xrcd>>,
-    /// Sizes.
-    pub cap: QpCap,
-    /// Every send work request is signalled.
-    pub sq_sig_all: bool,
 }
 
 /// Where a peer is (`struct ibv_ah_attr`).
