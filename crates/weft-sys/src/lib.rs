@@ -15,6 +15,8 @@ mod futex;
 #[cfg(not(loom))]
 mod heap;
 mod interfaces;
+#[cfg(not(loom))]
+mod layout;
 mod leftover;
 mod lock;
 mod mapping;
@@ -61,6 +63,8 @@ pub use forkable::{Forkable, in_forked_child, neutralise};
 #[cfg(not(loom))]
 pub use heap::Heap;
 pub use interfaces::{InterfaceAddress, interface_addresses};
+#[cfg(not(loom))]
+pub use layout::Shared;
 pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;

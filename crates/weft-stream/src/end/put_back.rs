@@ -56,7 +56,7 @@ impl End<Linux> {
         let [first, second] = self.in_order();
         // Readers take the lock of a direction before that of the other one's writer.
         let readers =
-            (Self::lock(first.words().reader_lock), Self::lock(second.words().reader_lock));
+            (Self::lock(&first.words().reader_lock), Self::lock(&second.words().reader_lock));
         let (Some(_first), Some(_second)) = readers else { return self.leave_unread(socket) };
         let Some(held) = self.begin_to_leave(socket) else { return };
         let peer = self.other();
@@ -82,7 +82,7 @@ impl End<Linux> {
             return;
         }
         let peer = self.other();
-        let Some(_reader) = Self::lock(self.tx.words().reader_lock) else { return };
+        let Some(_reader) = Self::lock(&self.tx.words().reader_lock) else { return };
         let Some(held) = self.begin_to_leave(socket) else { return };
         if peer.has_to_put_back() && !peer.is_torn() {
             peer.put_behind_notifications(socket);
