@@ -4,9 +4,32 @@
 //! completion queues and queue pairs in it, connects queue pairs (by the connection manager in
 //! [`cm`], or by queue pair number and GID alone), posts work and polls completions. The names, the
 //! rules and the error numbers are those of the verbs manual pages.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! debug
+//! rd ud
+//! udp
+//! link rendezvous
+//! acceptor cm mpa queue srq
+//! qp
+//! wr
+//! mw
+//! mr
+//! channel xrc
+//! cq pd shm
+//! context keys numbers strangers
+//! limits
+//! hello tcp timer watched
+//! access attr clock device event log random reactor wc
+//! ```
 
 mod acceptor;
 pub mod access;
+mod attr;
 pub mod channel;
 pub mod clock;
 pub mod cm;
@@ -26,6 +49,7 @@ pub mod mw;
 mod numbers;
 pub mod pd;
 pub mod qp;
+mod queue;
 mod random;
 pub mod rd;
 pub mod reactor;

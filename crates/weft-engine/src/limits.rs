@@ -26,7 +26,7 @@ pub const MR_MAX: u32 = 1 << 20;
 /// Bytes of one memory region.
 pub const MR_SIZE_MAX: u64 = 1 << 46;
 /// Bytes of Sends that wait for a receive on one queue pair; after that the stream stops.
-pub const PARKED_BYTES_MAX: usize = 256 << 10;
+pub const RNR_BYTES_MAX: usize = 256 << 10;
 /// Bytes of one device memory (`ibv_alloc_dm`); as much as a card may have.
 pub const DEVICE_MEMORY_MAX: usize = 256 << 10;
 /// Asynchronous events that wait for the program on one context; later ones are dropped.

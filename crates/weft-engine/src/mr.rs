@@ -333,7 +333,7 @@ impl Held<'_> {
 
 /// Who asks for an access.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct AccessContext<'a> {
     pub(crate) pd: &'a Arc<Pd>,
     /// Whose protection domains count as well, for the target of an extended connection.
     pub(crate) xrcd: Option<&'a Xrcd>,
@@ -341,7 +341,7 @@ pub(crate) struct Asker<'a> {
     pub(crate) qp_num: u32,
 }
 
-impl Asker<'_> {
+impl AccessContext<'_> {
     /// Whether memory of a protection domain is open to it.
     pub(crate) fn belongs_to(&self, pd: &Arc<Pd>) -> bool {
         Arc::ptr_eq(pd, self.pd) || self.xrcd.is_some_and(|xrcd| xrcd.serves(pd))
@@ -351,16 +351,16 @@ impl Asker<'_> {
 /// Finds the memory that keys name, and remembers the last, so that a stream of messages to one
 /// region does not go through the process's table each time.
 #[derive(Debug, Default)]
-pub(crate) struct Finder {
+pub(crate) struct MrCache {
     last: Option<Arc<Mr>>,
 }
 
-impl Finder {
+impl MrCache {
     /// Holds a whole region of this side's still, for several copies. The caller checks nothing
     /// further than what [`Held::part`] does.
     pub(crate) fn hold(
         &mut self,
-        asker: Asker<'_>,
+        context: AccessContext<'_>,
         key: u32,
         needs: Access,
     ) -> std::result::Result<Held<'_>, AccessError> {
@@ -372,7 +372,7 @@ impl Finder {
             }
         }
         let mr = self.last.as_ref().ok_or(AccessError::Key)?;
-        if !asker.belongs_to(mr.pd()) {
+        if !context.belongs_to(mr.pd()) {
             return Err(AccessError::Domain);
         }
         if !mr.access.contains(needs) {
@@ -385,7 +385,7 @@ impl Finder {
     /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
     pub(crate) fn access(
         &mut self,
-        asker: Asker<'_>,
+        context: AccessContext<'_>,
         key: u32,
         addr: u64,
         len: u64,
@@ -398,7 +398,7 @@ impl Finder {
             match keys::find(key).ok_or(AccessError::Key)? {
                 Keyed::Region(mr) => (&*self.last.insert(mr), addr),
                 Keyed::Window(window) => {
-                    return window.access(asker, addr, len, needs, &mut self.last);
+                    return window.access(context, addr, len, needs, &mut self.last);
                 }
                 Keyed::Reserved => return Err(AccessError::Key),
             }
@@ -411,7 +411,7 @@ impl Finder {
         //# DDP Stream is not the same as the PD ID of the STag targeted by the Tagged DDP Message,
         //# then the DDP Segment is not Placed, and the DDP layer MUST surface a local error to the
         //# ULP.
-        if !asker.belongs_to(mr.pd()) {
+        if !context.belongs_to(mr.pd()) {
             return Err(AccessError::Domain);
         }
         //= rfc5040#section-8.1.1

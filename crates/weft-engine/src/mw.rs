@@ -7,7 +7,7 @@ use weft_sys::Lock;
 
 use crate::access::Access;
 use crate::keys::{self, Keyed};
-use crate::mr::{AccessError, Asker, Mr, Pin};
+use crate::mr::{AccessContext, AccessError, Mr, Pin};
 use crate::pd::{Pd, PdUser};
 use crate::wr::WindowBind;
 use crate::{Errno, Result};
@@ -153,7 +153,7 @@ impl Mw {
     /// `found`. The window's rights count; the region's were looked at when it was bound.
     pub(crate) fn access<'a>(
         &self,
-        asker: Asker<'_>,
+        context: AccessContext<'_>,
         addr: u64,
         len: u64,
         needs: Access,
@@ -166,8 +166,8 @@ impl Mw {
         //# DDP MUST support Protection Domain association and DDP Stream association mechanisms for
         //# associating an STag and a DDP Stream.
         let own = match self.kind {
-            WindowType::One => asker.belongs_to(self.pd()),
-            WindowType::Two => bound.qp_num == asker.qp_num,
+            WindowType::One => context.belongs_to(self.pd()),
+            WindowType::Two => bound.qp_num == context.qp_num,
         };
         if !own {
             return Err(AccessError::Domain);

@@ -12,7 +12,7 @@ use crate::event::{AsyncEvent, Element, EventKind};
 use crate::limits::{QP_WR_MAX, SGE_MAX};
 use crate::pd::{Pd, PdUser};
 use crate::qp::Qp;
-use crate::qp::rq::{Fit, RecvQueue, RecvWork};
+use crate::queue::recv::{Fit, RecvQueue, RecvWork};
 use crate::wr::RecvRequest;
 use crate::xrc::Xrcd;
 use crate::{Errno, Result};

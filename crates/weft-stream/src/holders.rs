@@ -104,7 +104,7 @@ impl Holders {
     }
 
     /// The processes that are known by their numbers.
-    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + Clone + use<> {
         let numbers = self.words().map(|word| word.load(Ordering::Relaxed));
         numbers.filter(|&number| number != 0 && number < ACCEPTOR)
     }
@@ -120,7 +120,7 @@ impl Holders {
         &self.side.refs
     }
 
-    fn words(&self) -> impl Iterator<Item = &'static AtomicU32> + use<> {
+    fn words(&self) -> impl Iterator<Item = &'static AtomicU32> + Clone + use<> {
         self.side.holders.iter()
     }
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use weft_sys::shared_layout;
 
 use crate::limits::{
-    ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, GRANTS_MAX, HOLDERS_MAX, SMALL_RING_LEN,
+    ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FALLBACKS_MAX, FILL_LEN, GRANTS_MAX, HOLDERS_MAX,
+    PIECES_MAX, SMALL_RING_LEN, SOURCES_MAX,
 };
 use crate::reason::Reason;
 
@@ -17,9 +18,6 @@ pub(crate) const LINES: usize = 128;
 
 /// A position that has not been decided yet.
 pub(crate) const NONE: u64 = u64::MAX;
-
-/// How many kinds of [`crate::Reason`] there is room for.
-pub(crate) const FALLBACKS_MAX: usize = 32;
 
 shared_layout! {
     /// Counters of the whole registry ([`crate::snapshot::Totals`]), at its beginning.
@@ -201,9 +199,6 @@ shared_layout! {
     }
 }
 
-/// Pieces of a source.
-pub(crate) const PIECES_MAX: usize = 4;
-
 shared_layout! {
     /// A source of a direction: see [`crate::source`].
     pub(crate) struct SourceEntry[128] {
@@ -242,9 +237,6 @@ shared_layout! {
         48: _rest: [AtomicU32; 4],
     }
 }
-
-/// Sources of a direction that may be open at a time.
-pub(crate) const SOURCES_MAX: usize = 8;
 
 shared_layout! {
     /// The words of a slot. Of a pair, the connector's come first.

@@ -10,7 +10,8 @@ use weft_sys::Buffers;
 
 use crate::end::End;
 use crate::how::How;
-use crate::layout::{Direction, Entry, Page, SOURCES_MAX, Side, SourceEntry, entry_at, slot_at};
+use crate::layout::{Direction, Entry, Page, Side, SourceEntry, entry_at, slot_at};
+use crate::limits::SOURCES_MAX;
 use crate::source::Owner;
 
 /// Where in a registry's file the words of a connection are, but for the locks: a peer can hold

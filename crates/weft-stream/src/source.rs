@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use weft_sys::{Buffers, Piece, Proof, Region, peek_process, read_proven};
 
-use crate::layout::{PIECES_MAX, SOURCES_MAX, SourceEntry};
+use crate::layout::SourceEntry;
+use crate::limits::{PIECES_MAX, SOURCES_MAX};
 use crate::registry::Registry;
 use crate::words::{Direction, Role};
 

@@ -50,8 +50,8 @@ unsafe impl<T: Shared, const N: usize> Shared for [T; N] {
 /// Defines a structure in shared memory: its length, and each field with its offset. `reset` gives
 /// the fields with a value behind `=` that value, and leaves the others as they are.
 ///
-/// It does not compile if an offset or the length is wrong, if there is padding, or if a field is no
-/// atomic.
+/// It does not compile if an offset or the length is wrong, if there is padding, or if a field
+/// consists of anything but atomics.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

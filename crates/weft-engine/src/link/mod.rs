@@ -8,48 +8,67 @@
 //!   peer". A zero-length RDMA Write to the STag that the peer named in its hello tells by its
 //!   offset how many messages have been placed ([`control`]). Towards a foreign iWARP peer a
 //!   message is complete when it has been handed to TCP, which is what iWARP promises.
-//! * **Waiting for a receive.** A Send that finds no receive is parked. The same control message
-//!   tells the sender, which gives up after its own RNR retries.
+//! * **Waiting for a receive.** A Send that finds no receive goes to the RNR queue. The same
+//!   control message tells the sender, which gives up after its own RNR retries.
 //! * **Send with immediate data** is an Immediate Data message (RFC 7306) that says that it belongs
 //!   to the Send behind it.
 //! * **Shared receive queues by number** ([`xrc`]), for extended reliable connections.
 
 pub(crate) mod control;
 mod fault;
+mod framing;
+pub(crate) mod host;
 pub(crate) mod payload;
+mod phase;
 pub(crate) mod place;
 pub(crate) mod pool;
+mod receiver;
+mod responder;
+pub(crate) mod ring;
+mod rnr;
 mod rx;
-pub(crate) mod shared;
+mod sender;
+mod service;
 mod small;
+#[cfg(test)]
+mod tests;
 mod tx;
-mod uc;
 mod xrc;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::ops::DerefMut;
 
-use smallvec::SmallVec;
-use weft_sys::{LockGuard, Piece};
-use weft_wire::ddp::UntaggedQueue;
-use weft_wire::mpa::marker::{Inserter, Remover};
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
-use weft_wire::rdmap::{self, AtomicResponse, Terminate};
 
 use crate::access::Access;
+use crate::attr::{QpAttr, QpState, QpType};
 use crate::log::{self, Level};
-use crate::mr::{Asker, Finder};
-use crate::qp::rq::RecvWork;
-use crate::qp::sq::SendQueue;
-use crate::qp::{Qp, QpAttr, QpState, QpType};
-use crate::shm::Peer;
-use crate::srq::Srq;
+use crate::queue::recv::RecvWork;
+use crate::queue::send::SendQueue;
 use crate::wc::{Completion, Opcode, Status};
-use crate::wr::Sge;
 
 pub(crate) use fault::Fault;
-use payload::Payload;
-use shared::Shared;
+use framing::Framing;
+use host::{Completions, Host};
+pub(crate) use phase::LinkPhase;
+use phase::PhaseEvent;
+use receiver::Receiver;
+use responder::Responder;
+use ring::Ring;
+use rnr::RnrQueue;
+use sender::Sender;
+use service::Service;
+
+/// What a connection has from its queue pair and keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Config {
+    /// The queue pair's number.
+    pub(crate) number: u32,
+    /// The key to which the peer acknowledges.
+    pub(crate) ack_stag: u32,
+    pub(crate) qp_type: QpType,
+    /// Receives come from a shared queue.
+    pub(crate) shares_receives: bool,
+}
 
 /// What the connection's rules are, set by `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +82,8 @@ pub(crate) struct Rules {
     pub(crate) max_dest_rd_atomic: u8,
     /// How long a sender waits for our receive, in the verbs encoding.
     pub(crate) min_rnr_timer: u8,
+    /// The sender's number, which completions of an extended connection report; otherwise 0.
+    pub(crate) src_qp: u32,
 }
 
 /// Something that the owner of the link must do once the link is not locked any more.
@@ -73,12 +94,12 @@ pub(crate) struct Notices {
     /// A Send waits for a receive: start, or (`None`) stop, the timer.
     pub(crate) rnr: Option<Option<RnrWait>>,
     /// Requests wait for a peer: start the timer after which they fail.
-    pub(crate) in_vain: Option<InVain>,
+    pub(crate) awaited: Option<AwaitedPeer>,
 }
 
-/// Why requests wait for a peer.
+/// The peer that requests wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InVain {
+pub(crate) enum AwaitedPeer {
     /// It is gone.
     Gone,
     /// It has not come yet.
@@ -92,19 +113,6 @@ pub(crate) struct RnrWait {
     pub(crate) timer: u8,
 }
 
-/// How far the connection has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// No connection yet.
-    Idle,
-    /// Messages flow.
-    Open,
-    /// What stands in the buffer is sent, and then the stream is closed.
-    Closing,
-    /// The stream is closed or lost.
-    Closed,
-}
-
 /// What both sides agreed on, and who we are.
 #[derive(Debug)]
 pub(crate) struct Agreement {
@@ -116,223 +124,93 @@ pub(crate) struct Agreement {
     pub(crate) mulpdu: usize,
 }
 
-/// A read or atomic under way.
-#[derive(Debug)]
-struct Outstanding {
-    /// Number of its work request; `None` for the connection's own ready-to-receive message.
-    work: Option<u64>,
-    id: u32,
-    atomic: bool,
-    /// What it concerns at the peer, `length` bytes.
-    key: u32,
-    addr: u64,
-    length: u32,
-    received: u32,
-    sges: SmallVec<[Sge; 2]>,
-}
-
-impl Outstanding {
-    /// Whether it reads any of these bytes at the peer.
-    fn reads(&self, key: u32, addr: u64, length: u32) -> bool {
-        let is_before = |addr: u64, length: u32, other| addr.saturating_add(length.into()) <= other;
-        !self.atomic
-            && self.key == key
-            && !is_before(self.addr, self.length, addr)
-            && !is_before(addr, length, self.addr)
-    }
-}
-
-/// What the peer asked for and has not got yet.
-#[derive(Debug)]
-enum Response {
-    Read { sink_stag: u32, sink_to: u64, key: u32, addr: u64, length: u32, sent: u32 },
-    Atomic(AtomicResponse),
-}
-
-/// A message into a posted receive.
-#[derive(Debug, Default)]
-struct Receiving {
-    active: bool,
-    work: RecvWork,
-    capacity: u64,
-    /// Where the receive is from, on the target of an extended connection.
-    srq: Option<Arc<Srq>>,
-}
-
-/// A Send or an Immediate that found no receive.
-#[derive(Debug)]
-struct Parked {
-    opcode: rdmap::Opcode,
-    bytes: Vec<u8>,
-    /// Instead of bytes: where in the peer's memory they are.
-    pieces: Vec<Piece>,
-    invalidate: Option<u32>,
-    imm: Option<u32>,
-    /// Immediate data of a Write: length of the Write.
-    written: Option<u32>,
-    /// The shared receive queue that it is for, on the target of an extended connection.
-    srqn: u32,
-    complete: bool,
-    /// Writes placed behind it. They count as placed only with it: the peer is told of a number of
-    /// messages, which are complete in order.
-    behind: u64,
-}
-
-impl Parked {
-    /// What it takes of the bound on parked bytes. An empty message is bounded, too; one under way
-    /// only by its bytes, so that its room does not run out at its last segment.
-    fn cost(&self) -> usize {
-        let pieces = self.pieces.len() * size_of::<Piece>();
-        self.bytes.len() + pieces + if self.complete { size_of::<Self>() } else { 0 }
-    }
-
-    fn payload<'a>(&'a self, peer: Option<&'a Peer>) -> Payload<'a> {
-        match peer {
-            Some(peer) if !self.pieces.is_empty() => {
-                let len = self.pieces.iter().map(|(_, len)| len).sum();
-                Payload::Remote { peer, pieces: &self.pieces, len }
-            }
-            _ => Payload::Bytes(&self.bytes),
-        }
-    }
-}
-
-/// The message that is being cut into segments.
-#[derive(Debug, Default)]
-struct Outgoing {
-    active: bool,
-    number: u64,
-    offset: u32,
-    length: u32,
-    header: Option<tx::MessageHeader>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-}
-
 /// The protocol state of a queue pair's connection.
 //= rfc5040#section-3.1
 //# RDMAP MUST be layered on top of the Direct Data Placement Protocol [DDP].
 //= rfc5040#section-3.1
 //# DDP, in conjunction with the lower layers, provides reliable, in-order Delivery.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Link<H: Host> {
+    config: Config,
     pub(crate) rules: Rules,
-    pub(crate) phase: Phase,
+    pub(crate) phase: LinkPhase,
     pub(crate) notices: Notices,
     agreement: Option<Agreement>,
-    own_ack_stag: u32,
-    qp_type: QpType,
-    /// Instead of a stream of bytes.
-    shared: Option<Box<Shared>>,
-
-    // Bytes.
-    pub(crate) rx: Vec<u8>,
-    rx_at: usize,
-    pub(crate) tx: Vec<u8>,
-    pub(crate) tx_at: usize,
-    remover: Option<Remover>,
-    raw: Vec<u8>,
-    inserter: Option<Inserter>,
-    scratch: Vec<u8>,
-
-    // Sending.
-    tx_finder: Finder,
-    rtr_due: Option<RtrKind>,
-    hold: bool,
-    outgoing: Outgoing,
-    response_turn: bool,
-    responses: VecDeque<Response>,
-    send_msn: u32,
-    request_msn: u32,
-    response_msn: u32,
-    next_read_id: u32,
-    outstanding: VecDeque<Outstanding>,
-    messages_sent: u64,
-    peer_placed: u64,
-    appended: u64,
-    taken: u64,
-    rnr_waiting: bool,
-    waits_in_vain: bool,
-    lost_errno: u32,
-    terminate: Option<Terminate>,
-    drained_told: bool,
-
-    // Receiving.
-    rx_finder: Finder,
-    bytes_in: u64,
-    heard: bool,
-    queues: [UntaggedQueue; rdmap::queue::COUNT],
-    receiving: Receiving,
-    parked: VecDeque<Parked>,
-    parked_bytes: usize,
-    send_imm: Option<u32>,
-    written: u32,
-    last_write_len: u32,
-    placed: u64,
-    placed_told: u64,
-    rnr_told: Option<u64>,
-    loss: uc::Loss,
+    opening: Opening,
+    service: Service,
+    transport: Transport,
+    sender: Sender,
+    responder: Responder,
+    receiver: Receiver<H::Queue>,
+    rnr: RnrQueue,
 }
 
-impl Link {
-    /// A queue pair without a connection. The peer will acknowledge to `own_ack_stag`.
-    pub(crate) fn new(own_ack_stag: u32, qp_type: QpType) -> Self {
+/// What carries the segments.
+#[derive(Debug)]
+enum Transport {
+    /// A stream of bytes.
+    Stream(Framing),
+    /// Memory that both sides share.
+    Ring(Box<Ring>),
+}
+
+impl Transport {
+    fn ring(&self) -> Option<&Ring> {
+        match self {
+            Self::Ring(ring) => Some(ring),
+            Self::Stream(_) => None,
+        }
+    }
+
+    fn ring_mut(&mut self) -> Option<&mut Ring> {
+        match self {
+            Self::Ring(ring) => Some(ring),
+            Self::Stream(_) => None,
+        }
+    }
+
+    fn stream_mut(&mut self) -> Option<&mut Framing> {
+        match self {
+            Self::Stream(framing) => Some(framing),
+            Self::Ring(_) => None,
+        }
+    }
+}
+
+/// What is special about the first messages of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct Opening {
+    /// The message by which this side, the initiator, says that it is ready.
+    rtr_due: Option<RtrKind>,
+    /// Nothing is sent before the peer has said something.
+    hold: bool,
+    /// It has.
+    heard: bool,
+}
+
+impl<H: Host> Link<H> {
+    /// A queue pair without a connection.
+    pub(crate) fn new(config: Config) -> Self {
         Self {
+            config,
             rules: Rules {
                 state: QpState::Reset,
                 access: Access::empty(),
                 max_rd_atomic: 0,
                 max_dest_rd_atomic: 0,
                 min_rnr_timer: 0,
+                src_qp: 0,
             },
-            phase: Phase::Idle,
+            phase: LinkPhase::Idle { awaiting: false },
             notices: Notices::default(),
             agreement: None,
-            own_ack_stag,
-            qp_type,
-            shared: None,
-            rx: Vec::new(),
-            rx_at: 0,
-            tx: Vec::new(),
-            tx_at: 0,
-            remover: None,
-            raw: Vec::new(),
-            inserter: None,
-            scratch: Vec::new(),
-            tx_finder: Finder::default(),
-            rtr_due: None,
-            hold: false,
-            outgoing: Outgoing::default(),
-            response_turn: false,
-            responses: VecDeque::new(),
-            send_msn: 1,
-            request_msn: 1,
-            response_msn: 1,
-            next_read_id: 0,
-            outstanding: VecDeque::new(),
-            messages_sent: 0,
-            peer_placed: 0,
-            appended: 0,
-            taken: 0,
-            rnr_waiting: false,
-            waits_in_vain: false,
-            lost_errno: 0,
-            terminate: None,
-            drained_told: false,
-            rx_finder: Finder::default(),
-            bytes_in: 0,
-            heard: false,
-            queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
-            receiving: Receiving::default(),
-            parked: VecDeque::new(),
-            parked_bytes: 0,
-            send_imm: None,
-            written: 0,
-            last_write_len: 0,
-            placed: 0,
-            placed_told: 0,
-            rnr_told: None,
-            loss: uc::Loss::default(),
+            opening: Opening::default(),
+            service: Service::of(config.qp_type),
+            transport: Transport::Stream(Framing::default()),
+            sender: Sender::default(),
+            responder: Responder::default(),
+            receiver: Receiver::default(),
+            rnr: RnrQueue::default(),
         }
     }
 
@@ -342,36 +220,34 @@ impl Link {
         //= rfc5040#section-6.1
         //# Once in RDMA enabled mode, an implementation MUST send only RDMA Messages across the
         //# transport Stream until the RDMAP Stream is torn down.
-        self.phase = Phase::Open;
-        if std::mem::take(&mut self.waits_in_vain) {
+        if self.phase.set_awaiting(false) {
             // The timer of that wait must not be taken for that of a missing receive.
             self.notices.rnr = Some(None);
         }
-        self.remover = negotiated.rx_markers.then(|| Remover::new(negotiated.crc));
-        self.inserter = negotiated.tx_markers.then(|| Inserter::new(negotiated.crc));
-        self.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
+        self.enter(PhaseEvent::Opened);
+        self.transport = Transport::Stream(Framing::new(negotiated, agreement.mulpdu, early));
+        self.opening.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
         // RFC 5044 section 7.1.2: the responder sends nothing before it has heard the initiator.
-        self.hold = !agreement.initiator;
+        self.opening.hold = !agreement.initiator;
         self.agreement = Some(agreement);
-        if !early.is_empty() {
-            let buffer = if self.remover.is_some() { &mut self.raw } else { &mut self.rx };
-            pool::borrow(buffer);
-            buffer.extend_from_slice(early);
-        }
+    }
+
+    fn enter(&mut self, event: PhaseEvent) {
+        self.phase = self.phase.after(event);
     }
 
     /// Whether nothing may be sent before the first message of a foreign initiator that has
     /// promised none.
     pub(crate) fn awaits_first_word(&self) -> bool {
-        self.hold
-            && self.phase == Phase::Open
+        self.opening.hold
+            && self.phase.is_open()
             && !self.is_weft_peer()
             && self.rtr_expected().is_none()
     }
 
     /// That message is not waited for any longer.
     pub(crate) fn speak_first(&mut self) {
-        self.hold = false;
+        self.opening.hold = false;
     }
 
     /// Whether the peer is one of ours.
@@ -381,7 +257,7 @@ impl Link {
 
     /// Whether each side tells the other what it has placed.
     fn is_acknowledged(&self) -> bool {
-        self.is_weft_peer() && !self.is_unreliable()
+        self.is_weft_peer() && self.service.acknowledges()
     }
 
     fn peer_ack_stag(&self) -> Option<u32> {
@@ -393,109 +269,106 @@ impl Link {
         agreement.negotiated.rtr.filter(|_| !agreement.initiator)
     }
 
-    fn crc(&self) -> bool {
-        self.agreement.as_ref().is_some_and(|agreement| agreement.negotiated.crc)
-    }
-
     /// Whether messages of the peer may be dealt with now.
     fn receives(&self) -> bool {
         let ready =
             matches!(self.rules.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-        ready && self.phase == Phase::Open
+        ready && self.phase.is_open()
     }
 
     /// Reports the oldest requests as complete, as far as they are.
     //= rfc5040#section-5.5
     //# RDMA Operations MUST be Completed at the Local Peer in the order that they were submitted by
     //# the ULP.
-    pub(crate) fn complete_sends(&mut self, qp: &Qp) {
-        self.complete_held(qp.sq.lock(), qp);
-        self.check_drained(qp);
+    pub(crate) fn complete_sends(&mut self, host: &H) {
+        self.complete_held(host.sends(), host);
+        self.check_drained(host);
     }
 
-    fn complete_held(&mut self, mut sq: LockGuard<'_, SendQueue>, qp: &Qp) {
-        let count = if self.is_acknowledged() { self.peer_placed } else { self.taken };
+    fn complete_held(&mut self, mut sq: impl DerefMut<Target = SendQueue>, host: &H) {
+        let count =
+            if self.is_acknowledged() { self.sender.peer_placed } else { self.sender.taken };
         let mut batch = None;
         while let Some(work) = sq.pop_complete(count) {
             if work.flags.contains(crate::wr::SendFlags::SIGNALED) {
-                let completion = work.completion(Status::Success, qp.number());
-                batch.get_or_insert_with(|| qp.send_cq().start_batch()).push(completion, false);
+                let completion = work.completion(Status::Success, self.config.number);
+                batch.get_or_insert_with(|| host.send_completions()).push(completion, false);
             }
         }
     }
 
     /// Reports once that the send queue, which is to be drained, is (IBTA 10.3.1.5).
-    pub(crate) fn check_drained(&mut self, qp: &Qp) {
+    pub(crate) fn check_drained(&mut self, host: &H) {
         let is_drained = self.rules.state == QpState::Sqd
-            && !self.outgoing.active
-            && !qp.sq.lock().is_awaiting();
-        if is_drained && !std::mem::replace(&mut self.drained_told, true) {
-            qp.report_drained();
+            && !self.sender.outgoing.active
+            && !host.sends().is_awaiting();
+        if is_drained && !std::mem::replace(&mut self.sender.drain_reported, true) {
+            host.send_queue_drained();
         }
     }
 
     /// Ends all work: the oldest send work request with `first`, everything else as flushed. The
     /// connection is closed once what is due to the peer has been sent.
-    pub(crate) fn fail(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
+    pub(crate) fn fail(&mut self, host: &H, first: Option<Status>, vendor_err: u32) {
         self.rules.state = QpState::Err;
-        qp.publish_state(QpState::Err);
-        if let Some(shared) = &self.shared {
-            shared.withdraw_grants();
+        host.enter_state(QpState::Err);
+        if let Some(ring) = self.transport.ring() {
+            ring.withdraw_grants();
         }
-        self.outgoing.active = false;
-        self.outstanding.clear();
-        self.parked.clear();
-        self.parked_bytes = 0;
-        if self.rnr_waiting {
-            self.rnr_waiting = false;
+        self.sender.outgoing.active = false;
+        self.sender.outstanding.clear();
+        self.rnr.clear();
+        if std::mem::take(&mut self.rnr.remote) {
             self.notices.rnr = Some(None);
         }
-        if matches!(self.phase, Phase::Open) {
-            self.phase = Phase::Closing;
-        }
-        self.flush_sends(qp, first, vendor_err);
-        self.flush_receives(qp);
+        self.enter(PhaseEvent::Closed);
+        self.flush_sends(host, first, vendor_err);
+        self.flush_receives(host);
     }
 
     /// Flushes what a program posts to a queue pair in the error state, too.
-    pub(crate) fn flush_sends(&mut self, qp: &Qp, first: Option<Status>, vendor_err: u32) {
+    pub(crate) fn flush_sends(&mut self, host: &H, first: Option<Status>, vendor_err: u32) {
         let mut status = first;
-        let mut sq = qp.sq.lock();
+        let mut sq = host.sends();
         while let Some(work) = sq.pop() {
             let status = status.take().unwrap_or(Status::WrFlushErr);
             let vendor_err = if status == Status::WrFlushErr { 0 } else { vendor_err };
-            let completion = work.completion(status, qp.number());
-            qp.send_cq().push(Completion { vendor_err, ..completion }, false);
+            let completion = work.completion(status, self.config.number);
+            host.send_completions().push(Completion { vendor_err, ..completion }, false);
         }
     }
 
     /// Flushes the queue pair's own receives; those of a shared queue stay (IBTA 10.2.9.3).
-    pub(crate) fn flush_receives(&mut self, qp: &Qp) {
-        let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, qp.number());
-        if std::mem::take(&mut self.receiving.active) {
-            let cq = self.receiving.cq(qp);
-            cq.push(flushed(self.receiving.work.wr_id), false);
+    pub(crate) fn flush_receives(&mut self, host: &H) {
+        let number = self.config.number;
+        let flushed = |wr_id| Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, number);
+        if std::mem::take(&mut self.receiver.current.active) {
+            let completion = flushed(self.receiver.current.work.wr_id);
+            host.complete_receive(self.receiver.current.queue.as_ref(), completion, false);
         }
-        if qp.srq().is_some() {
-            qp.report_last_wqe();
+        if self.config.shares_receives {
+            host.last_receive_taken();
             return;
         }
         let mut work = RecvWork::default();
-        let mut rq = qp.rq.lock();
+        let mut rq = host.receives();
         while rq.pop(&mut work) {
-            qp.recv_cq().push(flushed(work.wr_id), false);
+            host.receive_completions().push(flushed(work.wr_id), false);
         }
     }
 
     /// The stream has ended: `orderly` by the peer's FIN, otherwise by a reset or a time-out.
-    pub(crate) fn lost(&mut self, qp: &Qp, errno: u32) {
-        if self.phase == Phase::Closed {
+    pub(crate) fn lost(&mut self, host: &H, errno: u32) {
+        if self.phase.is_closed() {
             return;
         }
-        let was_open = self.phase == Phase::Open;
+        let was_open = self.phase.is_open();
         if was_open {
             let reason = if errno == 0 { "by the peer".into() } else { format!("errno {errno}") };
-            log::write(Level::Info, format_args!("qp {:#08x}: closed, {reason}", qp.number()));
+            log::write(
+                Level::Info,
+                format_args!("qp {:#08x}: closed, {reason}", self.config.number),
+            );
         }
         //= rfc5041#section-7
         //# All LLP errors reported to DDP SHOULD be passed up to the ULP.
@@ -509,42 +382,43 @@ impl Link {
         //# Thus, any of the following fatal errors on a DDP Stream MUST cause DDP to indicate to
         //# the ULP that a fatal error has occurred: * Underlying LLP Connection or LLP Stream is
         //# lost.
-        self.phase = Phase::Closed;
-        if let Some(shared) = &self.shared {
-            shared.end();
+        self.enter(PhaseEvent::Lost { errno });
+        if let Some(ring) = self.transport.ring() {
+            ring.end();
         }
         if was_open {
             self.notices.disconnected = true;
-            self.lost_errno = errno;
-            self.wait_in_vain(qp);
+            self.await_peer(host);
         }
     }
 
-    /// Like a card whose peer is gone: nothing fails before a request has been retried in vain. A
+    /// Like a card whose peer is gone: nothing fails before a request has been retried. A
     /// program that is done with a peer may go while a request of the other's is still on its way,
     /// and the other must have the time to find out that it is done, too. A peer that has not come
     /// yet gets more time.
-    pub(crate) fn wait_in_vain(&mut self, qp: &Qp) {
-        let why = match (self.phase, self.rules.state) {
-            (Phase::Closed, _) if self.is_unreliable() => return self.send_to_nobody(qp),
-            (Phase::Closed, _) => InVain::Gone,
-            (Phase::Idle, QpState::Rts) => InVain::NotYetThere,
+    pub(crate) fn await_peer(&mut self, host: &H) {
+        let which = match (self.phase, self.rules.state) {
+            (LinkPhase::Closed { .. }, _) if !self.service.retries() => {
+                return self.send_to_nobody(host);
+            }
+            (LinkPhase::Closed { .. }, _) => AwaitedPeer::Gone,
+            (LinkPhase::Idle { .. }, QpState::Rts) => AwaitedPeer::NotYetThere,
             _ => return,
         };
-        if qp.sq.lock().len() != 0 && !std::mem::replace(&mut self.waits_in_vain, true) {
-            self.notices.in_vain = Some(why);
+        if host.sends().len() != 0 && !self.phase.set_awaiting(true) {
+            self.notices.awaited = Some(which);
         }
     }
 
     /// Takes over what the program set.
     pub(crate) fn set_rules(&mut self, attr: &QpAttr, state: QpState) {
         if state == QpState::Sqd && self.rules.state != QpState::Sqd {
-            self.drained_told = false;
+            self.sender.drain_reported = false;
         }
-        if let Some(shared) = &self.shared
+        if let Some(ring) = self.transport.ring()
             && self.rules.access != attr.qp_access_flags
         {
-            shared.withdraw_grants();
+            ring.withdraw_grants();
         }
         self.rules = Rules {
             state,
@@ -552,6 +426,7 @@ impl Link {
             max_rd_atomic: attr.max_rd_atomic,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             min_rnr_timer: attr.min_rnr_timer,
+            src_qp: if self.config.qp_type == QpType::XrcRecv { attr.dest_qp_num } else { 0 },
         };
     }
 
@@ -563,64 +438,67 @@ impl Link {
     //# DDP MUST NOT independently initiate Stream Teardown. DDP either responds to a stream being
     //# torn down by the LLP or processes a request from the ULP to tear down a stream.
     pub(crate) fn close(&mut self) {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Closing;
-        }
+        self.enter(PhaseEvent::Closed);
     }
 
     /// There is no peer, and none will come: requests fail as if a card's retries were exhausted.
-    pub(crate) fn unreachable(&mut self, qp: &Qp, errno: u32) {
-        self.phase = Phase::Closed;
-        if self.is_unreliable() {
-            self.send_to_nobody(qp);
-        } else if qp.sq.lock().len() != 0 {
-            self.fail(qp, Some(Status::RetryExcErr), errno);
+    pub(crate) fn unreachable(&mut self, host: &H, errno: u32) {
+        self.enter(PhaseEvent::Abandoned);
+        if !self.service.retries() {
+            self.send_to_nobody(host);
+        } else if host.sends().len() != 0 {
+            self.fail(host, Some(Status::RetryExcErr), errno);
         }
     }
 
     /// Whoever had no receive has had none for long enough, or the peer has been gone for as long
     /// as retries take.
-    pub(crate) fn give_up_waiting(&mut self, qp: &Qp) {
-        if std::mem::take(&mut self.waits_in_vain) {
-            if self.phase == Phase::Idle {
-                log::write(Level::Error, format_args!("qp {:#08x}: no peer came", qp.number()));
-            }
-            self.unreachable(qp, self.lost_errno);
-        } else if self.rnr_waiting {
+    pub(crate) fn give_up_waiting(&mut self, host: &H) {
+        if self.phase.set_awaiting(false) {
+            let errno = match self.phase {
+                LinkPhase::Closed { errno, .. } => errno,
+                _ => {
+                    let number = self.config.number;
+                    log::write(Level::Error, format_args!("qp {number:#08x}: no peer came"));
+                    0
+                }
+            };
+            self.unreachable(host, errno);
+        } else if self.rnr.remote {
             self.notices.disconnected = true;
-            self.fail(qp, Some(Status::RnrRetryExcErr), 0);
-        } else if self.is_starved() {
-            self.stop_waiting_for_receive();
+            self.fail(host, Some(Status::RnrRetryExcErr), 0);
+        } else {
+            self.service.stop_waiting_for_receive();
         }
-    }
-
-    fn asker<'a>(&self, qp: &'a Qp) -> Asker<'a> {
-        Asker { pd: qp.pd(), xrcd: qp.xrcd().map(|domain| &**domain), qp_num: qp.number() }
     }
 
     /// Whether the peer has said more than that it is there.
     pub(crate) fn has_heard_messages(&self) -> bool {
-        self.placed != 0 || self.has_parked() || self.receiving.active || !self.responses.is_empty()
+        self.receiver.placed != 0
+            || self.has_waiting()
+            || self.receiver.current.active
+            || !self.responder.queue.is_empty()
     }
 
     /// Bytes from and to the peer since the connection began.
     pub(crate) fn byte_counters(&self) -> (u64, u64) {
-        (self.bytes_in, self.taken)
+        (self.receiver.bytes, self.sender.taken)
     }
 
     /// Counts bytes from the peer.
     pub(crate) fn heard_bytes(&mut self, count: usize) {
-        self.bytes_in += count as u64;
+        self.receiver.bytes += count as u64;
     }
 
     /// A defect for the simulation to find: one message more counts as placed than has been.
     #[cfg(test)]
     pub(crate) fn pretend_placed(&mut self) {
-        self.placed += 1;
+        self.receiver.placed += 1;
     }
 
-    /// Numbers for the debug dump: (messages sent, placed at the peer, placed here, parked bytes).
+    /// Numbers for the debug dump: messages sent, placed at the peer, placed here, and bytes that
+    /// wait for receives.
     pub(crate) fn counters(&self) -> (u64, u64, u64, usize) {
-        (self.messages_sent, self.peer_placed, self.placed, self.parked_bytes)
+        (self.sender.messages, self.sender.peer_placed, self.receiver.placed, self.rnr.bytes)
     }
 }

@@ -3,7 +3,7 @@
 use super::payload::{Misplaced, Payload};
 use crate::Errno;
 use crate::access::Access;
-use crate::mr::{AccessError, Asker, Finder, Pin};
+use crate::mr::{AccessContext, AccessError, MrCache, Pin};
 use crate::wr::Sge;
 
 /// Sum of the lengths of a list.
@@ -25,28 +25,28 @@ pub(super) fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item 
 
 /// Checks that every byte of the list may be accessed.
 pub(super) fn check(
-    finder: &mut Finder,
-    asker: Asker<'_>,
+    cache: &mut MrCache,
+    context: AccessContext<'_>,
     sges: &[Sge],
     needs: Access,
 ) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, 0, total(sges)) {
-        finder.access(asker, lkey, addr, len, needs)?;
+        cache.access(context, lkey, addr, len, needs)?;
     }
     Ok(())
 }
 
 /// Appends `len` bytes of the list, from `offset` on, to `out`.
 pub(crate) fn gather(
-    finder: &mut Finder,
-    asker: Asker<'_>,
+    cache: &mut MrCache,
+    context: AccessContext<'_>,
     sges: &[Sge],
     offset: u64,
     len: u64,
     out: &mut Vec<u8>,
 ) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, offset, len) {
-        let pin = finder.access(asker, lkey, addr, len, Access::empty())?;
+        let pin = cache.access(context, lkey, addr, len, Access::empty())?;
         pin.places().for_each(|place| place.copy_out(out));
     }
     Ok(())
@@ -54,15 +54,15 @@ pub(crate) fn gather(
 
 /// Copies a payload to the memory of the list, from `offset` on. The list is long enough.
 pub(crate) fn scatter(
-    finder: &mut Finder,
-    asker: Asker<'_>,
+    cache: &mut MrCache,
+    context: AccessContext<'_>,
     sges: &[Sge],
     offset: u64,
     payload: Payload<'_>,
 ) -> Result<(), Misplaced> {
     let mut done = 0;
     for (lkey, addr, len) in pieces(sges, offset, payload.len() as u64) {
-        let pin = finder.access(asker, lkey, addr, len, Access::LOCAL_WRITE);
+        let pin = cache.access(context, lkey, addr, len, Access::LOCAL_WRITE);
         let pin = pin.map_err(|_| Misplaced::Target)?;
         done += fill(&pin, &payload, done).map_err(Misplaced::Source)?;
     }

@@ -1,7 +1,5 @@
 //! From the peer's bytes to placed data and completions.
 
-use std::sync::Arc;
-
 use weft_wire::ddp::{DdpError, Header, Placement};
 use weft_wire::error::ProtocolError;
 use weft_wire::mpa::fpdu::{self, Decoded};
@@ -11,16 +9,19 @@ use weft_wire::rdmap::{
 };
 
 use super::control::Control;
+use super::host::Host;
 use super::payload::{Misplaced, Payload};
-use super::{Fault, Link, Parked, Phase, Response, RnrWait, fault, place, pool};
+use super::phase::PhaseEvent;
+use super::responder::Response;
+use super::rnr::RnrMessage;
+use super::service::Service;
+use super::{Fault, Link, RnrWait, fault, place};
 use crate::access::Access;
 use crate::event::EventKind;
-use crate::keys::{self, Keyed};
-use crate::limits::{MESSAGE_MAX, PARKED_BYTES_MAX, READ_DEPTH_MAX};
+use crate::limits::{MESSAGE_MAX, READ_DEPTH_MAX, RNR_BYTES_MAX};
 use crate::log::{self, Level};
 use crate::mr::AccessError;
-use crate::qp::Qp;
-use crate::qp::sq::Progress;
+use crate::queue::send::Progress;
 use crate::wc::{self, Completion, Status};
 
 /// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
@@ -28,71 +29,61 @@ pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
 
 pub(super) type Handled = Result<(), Fault>;
 
-impl Link {
+impl<H: Host> Link<H> {
     /// A buffer with room for bytes from the peer; `None` while the peer must wait.
     pub(crate) fn rx_room(&mut self) -> Option<&mut Vec<u8>> {
-        if self.parked_bytes > PARKED_BYTES_MAX
-            || self.is_starved()
-            || !(self.receives() || self.phase == Phase::Closing)
+        if self.rnr.bytes > RNR_BYTES_MAX
+            || self.service.is_starved()
+            || !(self.receives() || self.phase.is_closing())
         {
             return None;
         }
-        let buffer = if self.remover.is_some() { &mut self.raw } else { &mut self.rx };
-        pool::borrow(buffer);
-        (buffer.len() < buffer.capacity()).then_some(buffer)
+        self.transport.stream_mut()?.room()
     }
 
     /// Deals with the bytes that have been appended to [`Link::rx_room`].
-    pub(crate) fn input(&mut self, qp: &Qp) {
-        if let Err(fault) = self.strip_markers().and_then(|()| self.take_fpdus(qp)) {
-            self.refuse(qp, &fault);
+    pub(crate) fn input(&mut self, host: &H) {
+        if let Err(fault) = self.take_fpdus(host) {
+            self.refuse(host, &fault);
         }
-        self.tidy_rx();
+        let is_open = self.phase.is_open();
+        if let Some(framing) = self.transport.stream_mut() {
+            framing.tidy(is_open);
+        }
     }
 
-    fn strip_markers(&mut self) -> Handled {
-        let Some(remover) = &mut self.remover else { return Ok(()) };
-        let stripped = if self.phase == Phase::Open {
-            self.rx.drain(..self.rx_at);
-            self.rx_at = 0;
-            remover.push(&self.raw, &mut self.rx)
-        } else {
-            // Behind an error the stream makes no sense any more.
-            Ok(())
-        };
-        self.raw.clear();
-        Ok(stripped?)
-    }
-
-    fn take_fpdus(&mut self, qp: &Qp) -> Handled {
-        if !self.receives() {
+    fn take_fpdus(&mut self, host: &H) -> Handled {
+        let (is_open, receives) = (self.phase.is_open(), self.receives());
+        let Some(framing) = self.transport.stream_mut() else { return Ok(()) };
+        framing.strip_markers(is_open)?;
+        if !receives {
             return Ok(());
         }
-        // The buffer is taken out so that segments can be borrowed from it meanwhile.
-        let mut rx = std::mem::take(&mut self.rx);
-        let result = self.take_fpdus_of(&mut rx, qp);
-        self.rx = rx;
+        let crc = framing.checks_crc();
+        let (mut rx, mut at) = framing.take_received();
+        let result = self.take_fpdus_of(&mut rx, &mut at, crc, host);
+        if let Some(framing) = self.transport.stream_mut() {
+            framing.put_received((rx, at));
+        }
         result
     }
 
-    fn take_fpdus_of(&mut self, rx: &mut Vec<u8>, qp: &Qp) -> Handled {
-        // The remover of markers has checked the CRC, which covers them.
-        let crc = self.crc() && self.remover.is_none();
-        while self.receives() && self.parked_bytes <= PARKED_BYTES_MAX {
-            match fpdu::decode(&rx[self.rx_at..], crc)? {
+    fn take_fpdus_of(&mut self, rx: &mut Vec<u8>, at: &mut usize, crc: bool, host: &H) -> Handled {
+        while self.receives() && self.rnr.bytes <= RNR_BYTES_MAX {
+            match fpdu::decode(&rx[*at..], crc)? {
                 Decoded::Fpdu { ulpdu, consumed } => {
-                    if self.is_unreliable() && self.waits_for_receive(ulpdu, qp) {
+                    if self.waits_for_receive(ulpdu, host) {
                         break;
                     }
-                    self.take_segment(ulpdu, qp)?;
-                    self.rx_at += consumed;
+                    self.take_segment(ulpdu, host)?;
+                    *at += consumed;
                 }
                 Decoded::Incomplete { needed } => {
                     // Room for the whole FPDU, so that it is never cut in two buffers.
-                    if rx.capacity() < self.rx_at + needed {
-                        rx.copy_within(self.rx_at.., 0);
-                        rx.truncate(rx.len() - self.rx_at);
-                        self.rx_at = 0;
+                    if rx.capacity() < *at + needed {
+                        rx.copy_within(*at.., 0);
+                        rx.truncate(rx.len() - *at);
+                        *at = 0;
                         rx.reserve(needed.saturating_sub(rx.len()));
                     }
                     break;
@@ -102,38 +93,18 @@ impl Link {
         Ok(())
     }
 
-    fn tidy_rx(&mut self) {
-        if self.phase != Phase::Open {
-            self.rx_at = self.rx.len();
-        }
-        if self.rx_at == self.rx.len() {
-            self.rx.clear();
-            self.rx_at = 0;
-            if self.rx.capacity() != 0 {
-                pool::give_back(&mut self.rx);
-            }
-            if self.raw.capacity() != 0 {
-                pool::give_back(&mut self.raw);
-            }
-        } else if self.rx.len() == self.rx.capacity() {
-            // Full, and the peer must wait: make room for when it goes on.
-            self.rx.copy_within(self.rx_at.., 0);
-            self.rx.truncate(self.rx.len() - self.rx_at);
-            self.rx_at = 0;
-        }
-    }
-
     /// A defect of the peer's ends the connection: Terminate, error state, event.
-    pub(super) fn refuse(&mut self, qp: &Qp, fault: &Fault) {
+    pub(super) fn refuse(&mut self, host: &H, fault: &Fault) {
         let kind = match fault.error.terminate_code() {
             (0, 1, _) | (1, 1, 0..=3) => EventKind::QpAccessErr,
             _ => EventKind::QpReqErr,
         };
         let error = fault.error;
-        if self.is_unreliable() {
-            return self.leave_stream(Some(error), qp);
+        if !self.service.terminates() {
+            return self.leave_stream(Some(error), host);
         }
-        log::write(Level::Warn, format_args!("qp {:#08x}: terminates: {error}", qp.number()));
+        let number = self.config.number;
+        log::write(Level::Warn, format_args!("qp {number:#08x}: terminates: {error}"));
         //= rfc5040#section-5.4
         //# After sending a Terminate Message on an RDMAP Stream, the Local Peer MUST NOT send any
         //# more Messages on that specific RDMAP Stream.
@@ -143,18 +114,18 @@ impl Link {
         //= rfc5040#section-7
         //# If errors are detected at the RDMAP or DDP layer, then the RDMAP, DDP, and LLP Streams
         //# are Abortively Terminated (see Section 4.8, "Terminate Header").
-        self.terminate = Some(fault.terminate());
+        self.enter(PhaseEvent::Terminated(fault.terminate()));
         self.notices.disconnected = true;
-        self.fail(qp, None, fault.code());
+        self.fail(host, None, fault.code());
         //= rfc5040#section-7.1
         //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local
         //# ULP that the error has occurred.
-        qp.report(kind);
+        host.raise(kind);
     }
 
-    fn take_segment(&mut self, ulpdu: &[u8], qp: &Qp) -> Handled {
+    fn take_segment(&mut self, ulpdu: &[u8], host: &H) -> Handled {
         let (header, header_len) = Header::parse(ulpdu)?;
-        self.take_parsed(&header, Payload::Bytes(&ulpdu[header_len..]), qp)
+        self.take_parsed(&header, Payload::Bytes(&ulpdu[header_len..]), host)
     }
 
     /// A segment whose header has been taken apart.
@@ -162,29 +133,29 @@ impl Link {
         &mut self,
         header: &Header,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
-        let handled = self.dispatch(header, payload, qp);
+        let handled = self.dispatch(header, payload, host);
         handled.map_err(|fault| fault.in_segment(header.len() + payload.len(), *header))
     }
 
-    fn dispatch(&mut self, header: &Header, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn dispatch(&mut self, header: &Header, payload: Payload<'_>, host: &H) -> Handled {
         let opcode = Opcode::of(header)?;
-        if !std::mem::replace(&mut self.heard, true) {
-            self.hold = false;
+        if !std::mem::replace(&mut self.opening.heard, true) {
+            self.opening.hold = false;
             if let Some(kind) = self.rtr_expected() {
                 return self.ready_to_receive(kind, opcode, header, payload.bytes());
             }
         }
         match (opcode, *header) {
             (Opcode::Write, Header::Tagged { last, stag, to, .. }) => {
-                self.write(last, stag, to, payload, qp)
+                self.write(last, stag, to, payload, host)
             }
             (Opcode::ReadResponse, Header::Tagged { last, stag, to, .. }) => {
-                self.read_response(last, stag, to, payload, qp)
+                self.read_response(last, stag, to, payload, host)
             }
             (_, Header::Untagged { last, ulp_word, qn, msn, mo, .. }) => {
-                self.untagged(opcode, last, ulp_word, qn, msn, mo, payload, qp)
+                self.untagged(opcode, last, ulp_word, qn, msn, mo, payload, host)
             }
             (other, Header::Tagged { .. }) => Err(rdmap::RdmapError::Misplaced(other).into()),
         }
@@ -221,7 +192,7 @@ impl Link {
                     limit,
                 )?;
                 let request = ReadRequest::parse(payload)?;
-                self.responses.push_back(Response::Read {
+                self.responder.queue.push_back(Response::Read {
                     sink_stag: request.sink_stag,
                     sink_to: request.sink_to,
                     key: 0,
@@ -236,7 +207,7 @@ impl Link {
     }
 
     fn queue(&mut self, qn: u32) -> &mut weft_wire::ddp::UntaggedQueue {
-        &mut self.queues[qn as usize]
+        &mut self.receiver.queues[qn as usize]
     }
 
     #[allow(clippy::too_many_arguments)] // The fields of one header.
@@ -249,7 +220,7 @@ impl Link {
         msn: u32,
         mo: u32,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
         let limit = match qn {
             rdmap::queue::SEND => self.send_limit(opcode),
@@ -258,19 +229,19 @@ impl Link {
         };
         let checked = self.queue(qn).check(msn, mo, payload.len(), last, limit);
         if let Err(DdpError::MessageTooLong { .. }) = checked {
-            self.fail_receive(Status::LocLenErr, qp);
+            self.fail_receive(Status::LocLenErr, host);
         }
         let placement = checked?;
         match opcode {
-            Opcode::ReadRequest => self.read_request(payload.bytes(), qp),
-            Opcode::AtomicRequest => self.atomic_request(payload.bytes(), qp),
-            Opcode::AtomicResponse => self.atomic_response(payload.bytes(), qp),
-            Opcode::Terminate => self.terminated(payload.bytes(), qp),
+            Opcode::ReadRequest => self.read_request(payload.bytes(), host),
+            Opcode::AtomicRequest => self.atomic_request(payload.bytes(), host),
+            Opcode::AtomicResponse => self.atomic_response(payload.bytes(), host),
+            Opcode::Terminate => self.terminated(payload.bytes(), host),
             Opcode::Immediate | Opcode::ImmediateSe => {
-                self.immediate(opcode, ulp_word, payload.bytes(), qp)
+                self.immediate(opcode, ulp_word, payload.bytes(), host)
             }
             Opcode::Send | Opcode::SendInv | Opcode::SendSe | Opcode::SendSeInv => {
-                self.send(opcode, ulp_word, placement, payload, qp)
+                self.send(opcode, ulp_word, placement, payload, host)
             }
             Opcode::Write | Opcode::ReadResponse => {
                 Err(rdmap::RdmapError::Misplaced(opcode).into())
@@ -284,27 +255,24 @@ impl Link {
     //# For the Placement of a DDP Message using the Tagged Buffer Model, the STag is used to
     //# identify the buffer, and the TO is used to identify the offset within the Tagged Buffer into
     //# which the ULP Payload is transferred.
-    fn write(&mut self, last: bool, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
-        if payload.is_empty() && stag == self.own_ack_stag && self.is_weft_peer() {
-            return self.control(to, qp);
+    fn write(&mut self, last: bool, stag: u32, to: u64, payload: Payload<'_>, host: &H) -> Handled {
+        if payload.is_empty() && stag == self.config.ack_stag && self.is_weft_peer() {
+            return self.control(to, host);
         }
         //= rfc5041#section-5.2
         //# The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message.
-        let has_place = !payload.is_empty() && !self.drops_write();
-        let placed = if has_place { self.place_written(stag, to, payload, qp) } else { Ok(()) };
-        if self.is_unreliable() {
-            self.keep_or_drop(placed.is_ok(), last);
-        } else {
-            placed?;
-        }
-        self.written = self.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
+        let has_place = !payload.is_empty() && !self.service.drops_write();
+        let placed = if has_place { self.place_written(stag, to, payload, host) } else { Ok(()) };
+        self.service.settle_write(placed, last)?;
+        self.receiver.written =
+            self.receiver.written.wrapping_add(u32::try_from(payload.len()).unwrap_or(0));
         //= rfc5040#section-5.1
         //# A valid RDMA Write Message MUST NOT be delivered to the Data Sink's ULP (i.e., it is
         //# placed by the DDP layer).
         if last {
-            match self.parked.back_mut() {
-                Some(parked) => parked.behind += 1,
-                None => self.placed += 1,
+            match self.rnr.messages.back_mut() {
+                Some(message) => message.behind += 1,
+                None => self.receiver.placed += 1,
             }
             // An Immediate Data behind this Write reports its length.
             self.last_written();
@@ -312,16 +280,17 @@ impl Link {
         Ok(())
     }
 
-    fn place_written(&mut self, stag: u32, to: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn place_written(&mut self, stag: u32, to: u64, payload: Payload<'_>, host: &H) -> Handled {
         if !self.rules.access.contains(Access::REMOTE_WRITE) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
         let len = payload.len() as u64;
         to.checked_add(len).ok_or(ProtocolError::TaggedWrap)?;
-        let asker = self.asker(qp);
+        let context = host.context();
         let pin = self
-            .rx_finder
-            .access(asker, stag, to, len, Access::REMOTE_WRITE)
+            .receiver
+            .cache
+            .access(context, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
         place::fill(&pin, &payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
         pin.tell_written();
@@ -329,27 +298,27 @@ impl Link {
     }
 
     fn last_written(&mut self) {
-        self.last_write_len = std::mem::take(&mut self.written);
+        self.receiver.last_write_len = std::mem::take(&mut self.receiver.written);
     }
 
-    fn control(&mut self, offset: u64, qp: &Qp) -> Handled {
+    fn control(&mut self, offset: u64, host: &H) -> Handled {
         // What a newer peer says is not for us.
         let Some(control) = Control::from_offset(offset) else { return Ok(()) };
         let placed = match control {
             Control::Placed { placed } | Control::NotReady { placed, .. } => placed,
             Control::Written { length } => {
-                self.last_write_len = length;
+                self.receiver.last_write_len = length;
                 return Ok(());
             }
         };
-        if self.is_shared() && placed < self.peer_placed {
+        if self.transport.ring().is_some() && placed < self.sender.peer_placed {
             // A count in shared memory has overtaken it in the ring.
             return Ok(());
         }
-        self.placed_there(placed, qp)?;
+        self.placed_there(placed, host)?;
         match control {
             Control::NotReady { timer, .. } => {
-                self.rnr_waiting = true;
+                self.rnr.remote = true;
                 self.notices.rnr = Some(Some(RnrWait { timer }));
             }
             Control::Placed { .. } | Control::Written { .. } => {}
@@ -358,14 +327,14 @@ impl Link {
     }
 
     /// The peer has placed so many of our messages.
-    pub(super) fn placed_there(&mut self, placed: u64, qp: &Qp) -> Handled {
-        if placed > self.messages_sent || placed < self.peer_placed {
+    pub(super) fn placed_there(&mut self, placed: u64, host: &H) -> Handled {
+        if placed > self.sender.messages || placed < self.sender.peer_placed {
             return Err(ProtocolError::Operation.into());
         }
-        if placed != self.peer_placed {
-            self.peer_placed = placed;
-            self.complete_sends(qp);
-            if std::mem::take(&mut self.rnr_waiting) {
+        if placed != self.sender.peer_placed {
+            self.sender.peer_placed = placed;
+            self.complete_sends(host);
+            if std::mem::take(&mut self.rnr.remote) {
                 self.notices.rnr = Some(None);
             }
         }
@@ -378,7 +347,9 @@ impl Link {
     fn send_limit(&self, opcode: Opcode) -> u64 {
         match opcode {
             Opcode::Immediate | Opcode::ImmediateSe => Immediate::LEN as u64,
-            _ if self.receiving.active && !self.is_unreliable() => self.receiving.capacity,
+            _ if self.receiver.current.active && self.service.terminates() => {
+                self.receiver.current.capacity
+            }
             _ => u64::from(MESSAGE_MAX),
         }
     }
@@ -389,30 +360,30 @@ impl Link {
         ulp_word: u32,
         placement: Placement,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
         let invalidate = opcode.invalidates(ulp_word);
-        if self.is_unreliable() {
-            return self.send_or_drop(opcode, invalidate, placement, payload, qp);
+        if matches!(self.service, Service::Unreliable(_)) {
+            return self.send_or_drop(opcode, invalidate, placement, payload, host);
         }
-        if placement.first && !self.start_receive(ulp_word, qp)? {
-            let imm = self.send_imm.take();
-            self.start_parking(opcode, ulp_word, invalidate, imm, None);
+        if placement.first && !self.start_receive(ulp_word, host)? {
+            let imm = self.receiver.send_imm.take();
+            self.start_waiting(opcode, ulp_word, invalidate, imm, None);
         }
-        if !self.receiving.active {
-            return self.park(placement.last, payload);
+        if !self.receiver.current.active {
+            return self.add_waiting(placement.last, payload);
         }
         let end = u64::from(placement.offset) + payload.len() as u64;
-        if end > self.receiving.capacity {
-            self.fail_receive(Status::LocLenErr, qp);
-            let limit = self.receiving.capacity;
+        if end > self.receiver.current.capacity {
+            self.fail_receive(Status::LocLenErr, host);
+            let limit = self.receiver.current.capacity;
             return Err(DdpError::MessageTooLong { length: end, limit }.into());
         }
-        self.fill_receive(u64::from(placement.offset), payload, qp)?;
+        self.fill_receive(u64::from(placement.offset), payload, host)?;
         if placement.last {
-            let imm = self.send_imm.take();
+            let imm = self.receiver.send_imm.take();
             let len = u32::try_from(end).unwrap_or(u32::MAX);
-            self.finish_receive(opcode, len, imm, None, invalidate, qp)?;
+            self.finish_receive(opcode, len, imm, None, invalidate, host)?;
         }
         Ok(())
     }
@@ -422,30 +393,36 @@ impl Link {
     //= rfc5040#section-5.5
     //# Send Messages MUST be Delivered to the ULP at the Remote Peer after they are Delivered to
     //# RDMAP by DDP and in the order that they were Delivered to RDMAP.
-    pub(super) fn start_receive(&mut self, srqn: u32, qp: &Qp) -> Result<bool, Fault> {
-        if self.receiving.active {
+    pub(super) fn start_receive(&mut self, srqn: u32, host: &H) -> Result<bool, Fault> {
+        if self.receiver.current.active {
             return Ok(true);
         }
-        self.aim(srqn, qp)?;
-        Ok(self.parked.is_empty() && self.take_receive(qp))
+        self.aim(srqn, host)?;
+        Ok(self.rnr.messages.is_empty() && self.take_receive(host))
     }
 
-    fn take_receive(&mut self, qp: &Qp) -> bool {
-        if !self.receiving.take(qp) {
+    fn take_receive(&mut self, host: &H) -> bool {
+        if !host.take_receive(self.receiver.current.queue.as_ref(), &mut self.receiver.current.work)
+        {
             return false;
         }
-        self.receiving.capacity = place::total(&self.receiving.work.sges);
-        self.receiving.active = true;
+        self.receiver.current.capacity = place::total(&self.receiver.current.work.sges);
+        self.receiver.current.active = true;
         true
     }
 
-    fn fill_receive(&mut self, offset: u64, payload: Payload<'_>, qp: &Qp) -> Handled {
-        let asker = self.receiving.asker(qp);
-        let placed =
-            place::scatter(&mut self.rx_finder, asker, &self.receiving.work.sges, offset, payload);
+    fn fill_receive(&mut self, offset: u64, payload: Payload<'_>, host: &H) -> Handled {
+        let context = host.receive_context(self.receiver.current.queue.as_ref());
+        let placed = place::scatter(
+            &mut self.receiver.cache,
+            context,
+            &self.receiver.current.work.sges,
+            offset,
+            payload,
+        );
         placed.map_err(|misplaced| {
             if misplaced == Misplaced::Target {
-                self.fail_receive(Status::LocProtErr, qp);
+                self.fail_receive(Status::LocProtErr, host);
             }
             Fault::from(ProtocolError::RdmapCatastrophic)
         })
@@ -458,7 +435,7 @@ impl Link {
         imm: Option<u32>,
         written: Option<u32>,
         invalidate: Option<u32>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
         let mut flags = 0;
         let mut imm_data = 0;
@@ -468,7 +445,13 @@ impl Link {
         //# is associated with the RDMAP Stream; and * Invalidate the STag if it is associated with
         //# the RDMAP Stream;
         if let Some(stag) = invalidate {
-            self.invalidate(stag, qp)?;
+            //= rfc5040#section-5.3
+            //# Invalidate the STag if it is associated with the RDMAP Stream; or issue a Terminate
+            //# Message with the STag Cannot be Invalidated Terminate Error Code, if the STag is not
+            //# associated with the RDMAP Stream.
+            if !host.invalidate_for_peer(stag) {
+                return Err(ProtocolError::CannotInvalidate { stag }.into());
+            }
             (flags, imm_data) = (wc::FLAG_WITH_INV, stag);
         }
         if let Some(imm) = imm {
@@ -478,9 +461,13 @@ impl Link {
             Some(_) => wc::Opcode::RecvRdmaWithImm,
             None => wc::Opcode::Recv,
         };
-        self.receiving.active = false;
-        let completion =
-            Completion::new(self.receiving.work.wr_id, Status::Success, kind, qp.number());
+        self.receiver.current.active = false;
+        let completion = Completion::new(
+            self.receiver.current.work.wr_id,
+            Status::Success,
+            kind,
+            self.config.number,
+        );
         let byte_len = written.unwrap_or(byte_len);
         //= rfc5040#section-3.2
         //# If the Send Operation Type Completed successfully, the RDMAP layer passes the following
@@ -496,48 +483,29 @@ impl Link {
         //# MUST Deliver a DDP Message to the ULP at most once,
         //= rfc5041#section-5.4
         //# all of the DDP Segments of the DDP Message have been Placed,
-        let src_qp = qp.xrc_source();
+        let src_qp = self.rules.src_qp;
         let completion = Completion { byte_len, imm_data, src_qp, wc_flags: flags, ..completion };
-        self.receiving.cq(qp).push(completion, opcode.is_solicited());
-        self.placed += 1;
+        let queue = self.receiver.current.queue.as_ref();
+        host.complete_receive(queue, completion, opcode.is_solicited());
+        self.receiver.placed += 1;
         Ok(())
     }
 
-    pub(super) fn fail_receive(&mut self, status: Status, qp: &Qp) {
-        if std::mem::take(&mut self.receiving.active) {
-            let wr_id = self.receiving.work.wr_id;
-            let completion = Completion::new(wr_id, status, wc::Opcode::Recv, qp.number());
-            self.receiving.cq(qp).push(completion, false);
-        }
-    }
-
-    /// Send with Invalidate: only keys that the peer could have used.
-    //= rfc5040#section-5.3
-    //# Invalidate the STag if it is associated with the RDMAP Stream; or issue a Terminate Message
-    //# with the STag Cannot be Invalidated Terminate Error Code, if the STag is not associated with
-    //# the RDMAP Stream.
-    fn invalidate(&mut self, stag: u32, qp: &Qp) -> Handled {
-        let refuse = Fault::from(ProtocolError::CannotInvalidate { stag });
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        match keys::find(stag) {
-            Some(Keyed::Window(window)) if window.invalidate(qp.number()) => Ok(()),
-            Some(Keyed::Region(mr))
-                if Arc::ptr_eq(mr.pd(), qp.pd()) && mr.access().intersects(remote) =>
-            {
-                mr.invalidate();
-                Ok(())
-            }
-            _ => Err(refuse),
+    pub(super) fn fail_receive(&mut self, status: Status, host: &H) {
+        if std::mem::take(&mut self.receiver.current.active) {
+            let wr_id = self.receiver.current.work.wr_id;
+            let completion = Completion::new(wr_id, status, wc::Opcode::Recv, self.config.number);
+            host.complete_receive(self.receiver.current.queue.as_ref(), completion, false);
         }
     }
 
     // ---- Immediate Data ----
 
-    fn immediate(&mut self, opcode: Opcode, srqn: u32, payload: &[u8], qp: &Qp) -> Handled {
+    fn immediate(&mut self, opcode: Opcode, srqn: u32, payload: &[u8], host: &H) -> Handled {
         let Immediate([a, b, c, d, kind @ ..]) = Immediate::parse(payload)?;
         let imm = u32::from_ne_bytes([a, b, c, d]);
         if kind == IMMEDIATE_OF_SEND && self.is_weft_peer() {
-            self.send_imm = Some(imm);
+            self.receiver.send_imm = Some(imm);
             return Ok(());
         }
         //= rfc7306#section-6.1
@@ -548,24 +516,23 @@ impl Link {
         //= rfc7306#section-6.4
         //# Ordering and completion rules for Immediate Data are the same as those for a Send
         //# operation as described in Section 5.5 of RFC 5040.
-        let written = std::mem::take(&mut self.last_write_len);
-        if self.dropped_last_write() {
+        let written = std::mem::take(&mut self.receiver.last_write_len);
+        if self.service.dropped_last_write() {
             return Ok(());
         }
-        if self.start_receive(srqn, qp)? {
-            return self.finish_receive(opcode, 0, Some(imm), Some(written), None, qp);
+        if self.start_receive(srqn, host)? {
+            return self.finish_receive(opcode, 0, Some(imm), Some(written), None, host);
         }
-        if self.is_unreliable() {
-            self.count_loss();
+        if self.service.drops_unmatched() {
             return Ok(());
         }
-        self.start_parking(opcode, srqn, None, Some(imm), Some(written));
-        self.park(true, Payload::Bytes(&[]))
+        self.start_waiting(opcode, srqn, None, Some(imm), Some(written));
+        self.add_waiting(true, Payload::Bytes(&[]))
     }
 
     // ---- Messages without a receive ----
 
-    fn start_parking(
+    fn start_waiting(
         &mut self,
         opcode: Opcode,
         srqn: u32,
@@ -573,7 +540,7 @@ impl Link {
         imm: Option<u32>,
         written: Option<u32>,
     ) {
-        self.parked.push_back(Parked {
+        self.rnr.messages.push_back(RnrMessage {
             opcode,
             bytes: Vec::new(),
             pieces: Vec::new(),
@@ -586,73 +553,73 @@ impl Link {
         });
     }
 
-    fn park(&mut self, last: bool, payload: Payload<'_>) -> Handled {
-        let Some(parked) = self.parked.back_mut() else {
+    fn add_waiting(&mut self, last: bool, payload: Payload<'_>) -> Handled {
+        let Some(message) = self.rnr.messages.back_mut() else {
             return Err(ProtocolError::RdmapCatastrophic.into());
         };
-        let before = parked.cost();
-        payload.append_to(&mut parked.bytes);
-        parked.pieces.extend_from_slice(payload.pieces());
-        parked.complete = last;
-        self.parked_bytes += parked.cost() - before;
+        let before = message.cost();
+        payload.append_to(&mut message.bytes);
+        message.pieces.extend_from_slice(payload.pieces());
+        message.complete = last;
+        self.rnr.bytes += message.cost() - before;
         Ok(())
     }
 
-    /// Hands parked messages to receives that have been posted since. One of which the end has not
-    /// come yet goes on straight into its receive: it may be longer than what may be parked.
-    pub(crate) fn unpark(&mut self, qp: &Qp) {
-        while let Some(front) = self.parked.front()
+    /// Hands waiting messages to receives that have been posted since. One of which the end has not
+    /// come yet goes on straight into its receive: it may be longer than what may wait.
+    pub(crate) fn retry_waiting(&mut self, host: &H) {
+        while let Some(front) = self.rnr.messages.front()
             && self.receives()
         {
-            if let Err(fault) = self.aim(front.srqn, qp) {
-                return self.refuse(qp, &fault);
+            if let Err(fault) = self.aim(front.srqn, host) {
+                return self.refuse(host, &fault);
             }
-            if !self.take_receive(qp) {
+            if !self.take_receive(host) {
                 return;
             }
-            let Some(parked) = self.parked.pop_front() else { return };
-            self.parked_bytes -= parked.cost();
-            if let Err(fault) = self.receive_parked(&parked, qp) {
-                self.refuse(qp, &fault);
+            let Some(message) = self.rnr.messages.pop_front() else { return };
+            self.rnr.bytes -= message.cost();
+            if let Err(fault) = self.receive_waiting(&message, host) {
+                self.refuse(host, &fault);
             }
         }
     }
 
-    fn receive_parked(&mut self, parked: &Parked, qp: &Qp) -> Handled {
+    fn receive_waiting(&mut self, message: &RnrMessage, host: &H) -> Handled {
         let view = self.take_view();
-        let payload = parked.payload(view.as_ref().map(|view| &view.peer));
-        let received = self.receive_payload(parked, payload, qp);
+        let payload = message.payload(view.as_ref().map(|view| &view.peer));
+        let received = self.receive_payload(message, payload, host);
         self.put_view(view);
         received
     }
 
-    fn receive_payload(&mut self, parked: &Parked, payload: Payload<'_>, qp: &Qp) -> Handled {
+    fn receive_payload(&mut self, message: &RnrMessage, payload: Payload<'_>, host: &H) -> Handled {
         let length = payload.len() as u64;
-        let limit = self.receiving.capacity;
+        let limit = self.receiver.current.capacity;
         if length > limit {
-            self.fail_receive(Status::LocLenErr, qp);
+            self.fail_receive(Status::LocLenErr, host);
             return Err(DdpError::MessageTooLong { length, limit }.into());
         }
-        self.fill_receive(0, payload, qp)?;
-        if !parked.complete {
-            self.send_imm = parked.imm;
+        self.fill_receive(0, payload, host)?;
+        if !message.complete {
+            self.receiver.send_imm = message.imm;
             return Ok(());
         }
         let len = u32::try_from(length).unwrap_or(u32::MAX);
-        let Parked { opcode, imm, written, invalidate, behind, .. } = *parked;
-        self.finish_receive(opcode, len, imm, written, invalidate, qp)?;
-        self.placed += behind;
+        let RnrMessage { opcode, imm, written, invalidate, behind, .. } = *message;
+        self.finish_receive(opcode, len, imm, written, invalidate, host)?;
+        self.receiver.placed += behind;
         Ok(())
     }
 
     /// Whether messages wait for receives.
-    pub(crate) fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.rnr.messages.is_empty()
     }
 
     /// Whether a message would be handed to a receive if one were posted.
     pub(crate) fn wants_receive(&self) -> bool {
-        (self.has_parked() || self.is_starved()) && self.receives()
+        (self.has_waiting() || self.service.is_starved()) && self.receives()
     }
 
     // ---- RDMA Read and atomics, as responder ----
@@ -663,7 +630,7 @@ impl Link {
     //# flow control) as defined for RDMA Read Requests.
     fn check_depth(&self) -> Handled {
         let depth = usize::from(self.rules.max_dest_rd_atomic.min(READ_DEPTH_MAX));
-        if self.responses.len() >= depth {
+        if self.responder.queue.len() >= depth {
             return Err(ProtocolError::NoBuffer { qn: rdmap::queue::READ_REQUEST }.into());
         }
         Ok(())
@@ -673,7 +640,7 @@ impl Link {
     //# The Remote Peer's RDMAP layer MUST process an RDMA Read Request Message. A valid RDMA Read
     //# Request Message MUST NOT be delivered to the Data Sink's ULP (i.e., it is processed by the
     //# RDMAP layer).
-    fn read_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn read_request(&mut self, payload: &[u8], host: &H) -> Handled {
         let request = ReadRequest::parse(payload)?;
         self.check_depth()?;
         let ReadRequest { sink_stag, sink_to, size, source_stag, source_to } = request;
@@ -689,10 +656,10 @@ impl Link {
                 return Err(Fault::of_request(ProtocolError::Wrap, request));
             }
             let granted = if self.rules.access.contains(Access::REMOTE_READ) {
-                let asker = self.asker(qp);
+                let context = host.context();
                 let size = u64::from(size);
                 let needs = Access::REMOTE_READ;
-                self.rx_finder.access(asker, source_stag, source_to, size, needs).map(drop)
+                self.receiver.cache.access(context, source_stag, source_to, size, needs).map(drop)
             } else {
                 Err(AccessError::Rights)
             };
@@ -700,7 +667,7 @@ impl Link {
                 Fault::of_request(fault::requested(error, source_stag), request)
             })?;
         }
-        self.responses.push_back(Response::Read {
+        self.responder.queue.push_back(Response::Read {
             sink_stag,
             sink_to,
             key: source_stag,
@@ -711,17 +678,18 @@ impl Link {
         Ok(())
     }
 
-    fn atomic_request(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn atomic_request(&mut self, payload: &[u8], host: &H) -> Handled {
         let request = AtomicRequest::parse(payload)?;
         self.check_depth()?;
         let AtomicRequest { op, request_id, remote_stag: stag, remote_to: to } = request;
         if !self.rules.access.contains(Access::REMOTE_ATOMIC) {
             return Err(ProtocolError::AccessRights { stag }.into());
         }
-        let asker = self.asker(qp);
+        let context = host.context();
         let pin = self
-            .rx_finder
-            .access(asker, stag, to, 8, Access::REMOTE_ATOMIC)
+            .receiver
+            .cache
+            .access(context, stag, to, 8, Access::REMOTE_ATOMIC)
             .map_err(|error| fault::requested(error, stag))?;
         //= rfc7306#section-8.2
         //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
@@ -733,7 +701,9 @@ impl Link {
         //= rfc7306#section-5.4
         //# Atomic Operation Response Messages MUST be submitted to the DDP layer on the Responder
         //# in the order the Atomic Operation Request Messages were Delivered by DDP.
-        self.responses.push_back(Response::Atomic(AtomicResponse { request_id, original_value }));
+        self.responder
+            .queue
+            .push_back(Response::Atomic(AtomicResponse { request_id, original_value }));
         Ok(())
     }
 
@@ -745,53 +715,59 @@ impl Link {
         stag: u32,
         to: u64,
         payload: Payload<'_>,
-        qp: &Qp,
+        host: &H,
     ) -> Handled {
-        let asker = self.asker(qp);
-        let Some(read) = self.outstanding.front_mut().filter(|read| !read.atomic) else {
+        let context = host.context();
+        let Some(read) = self.sender.outstanding.front_mut().filter(|read| !read.atomic) else {
             return Err(ProtocolError::UnexpectedReadResponse.into());
         };
         let expected = u64::from(read.id) << 32 | u64::from(read.received);
         let received = u64::from(read.received) + payload.len() as u64;
         let fits = received < u64::from(read.length) && !last
             || received == u64::from(read.length) && last;
-        let place_right =
-            payload.is_empty() && read.length == 0 || stag == self.own_ack_stag && to == expected;
+        let place_right = payload.is_empty() && read.length == 0
+            || stag == self.config.ack_stag && to == expected;
         if !fits || !place_right {
             return Err(ProtocolError::MismatchedReadResponse { stag }.into());
         }
         let at = read.received.into();
-        let placed = place::scatter(&mut self.rx_finder, asker, &read.sges, at, payload);
+        let placed = place::scatter(&mut self.receiver.cache, context, &read.sges, at, payload);
         if let Err(misplaced) = placed {
             if misplaced == Misplaced::Target {
-                self.fail(qp, Some(Status::LocProtErr), 0);
+                self.fail(host, Some(Status::LocProtErr), 0);
             }
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
         read.received = u32::try_from(received).unwrap_or(u32::MAX);
         if last {
-            self.answered(qp);
+            self.answered(host);
         }
         Ok(())
     }
 
-    fn atomic_response(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn atomic_response(&mut self, payload: &[u8], host: &H) -> Handled {
         let response = AtomicResponse::parse(payload)?;
-        let asker = self.asker(qp);
-        let outstanding = self.outstanding.front();
+        let context = host.context();
+        let outstanding = self.sender.outstanding.front();
         let Some(atomic) =
             outstanding.filter(|front| front.atomic && front.id == response.request_id)
         else {
             return Err(ProtocolError::UnexpectedAtomicResponse.into());
         };
         let value = response.original_value.to_ne_bytes();
-        if place::scatter(&mut self.rx_finder, asker, &atomic.sges, 0, Payload::Bytes(&value))
-            .is_err()
+        if place::scatter(
+            &mut self.receiver.cache,
+            context,
+            &atomic.sges,
+            0,
+            Payload::Bytes(&value),
+        )
+        .is_err()
         {
-            self.fail(qp, Some(Status::LocProtErr), 0);
+            self.fail(host, Some(Status::LocProtErr), 0);
             return Err(ProtocolError::RdmapCatastrophic.into());
         }
-        self.answered(qp);
+        self.answered(host);
         Ok(())
     }
 
@@ -799,32 +775,35 @@ impl Link {
     //= rfc5040#section-5.5
     //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
     //# the associated incoming RDMA Read Response Message.
-    fn answered(&mut self, qp: &Qp) {
-        if let Some(number) = self.outstanding.pop_front().and_then(|done| done.work) {
-            qp.sq.lock().set_progress(number, Progress::Done);
-            self.complete_sends(qp);
+    fn answered(&mut self, host: &H) {
+        if let Some(number) = self.sender.outstanding.pop_front().and_then(|done| done.work) {
+            host.sends().set_progress(number, Progress::Done);
+            self.complete_sends(host);
         }
     }
 
     // ---- Terminate ----
 
-    fn terminated(&mut self, payload: &[u8], qp: &Qp) -> Handled {
+    fn terminated(&mut self, payload: &[u8], host: &H) -> Handled {
         let terminate = Terminate::parse(payload)?;
-        if self.is_unreliable() {
-            self.leave_stream(None, qp);
+        if !self.service.terminates() {
+            self.leave_stream(None, host);
             return Ok(());
         }
         let (status, code) = fault::status_of(&terminate);
         log::write(
             Level::Warn,
-            format_args!("qp {:#08x}: terminated by the peer, code {code:#06x}", qp.number()),
+            format_args!(
+                "qp {:#08x}: terminated by the peer, code {code:#06x}",
+                self.config.number
+            ),
         );
         self.notices.disconnected = true;
-        self.fail(qp, Some(status), code);
+        self.fail(host, Some(status), code);
         //= rfc5040#section-7.1
         //# If an error occurs at the Local Peer, the RDMAP layer MUST attempt to inform the local
         //# ULP that the error has occurred.
-        qp.report(EventKind::QpFatal);
+        host.raise(EventKind::QpFatal);
         Ok(())
     }
 }

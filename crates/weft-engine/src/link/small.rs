@@ -8,12 +8,14 @@ use weft_sys::{Region, SLOT_BODY_LEN};
 use weft_wire::ddp::Header;
 use weft_wire::rdmap::{self, Opcode};
 
-use super::shared::{INLINE, INLINE_MAX, View};
-use super::{Fault, Link, Phase};
+use super::host::{Completions, Host};
+use super::ring::{INLINE, INLINE_MAX, View};
+use super::service::Service;
+use super::{Fault, Link};
 use crate::access::Access;
-use crate::mr::{Asker, Finder, Held};
-use crate::qp::sq::{self, SendQueue, Source};
-use crate::qp::{Qp, QpState};
+use crate::attr::QpState;
+use crate::mr::{AccessContext, Held, MrCache};
+use crate::queue::send::{self, SendQueue, Source};
 use crate::wc::{self, Completion, Status};
 use crate::wr::{Operation, SendFlags, Sge};
 
@@ -22,18 +24,18 @@ const SMALL_WRITE_MAX: u32 = 4 << 10;
 /// Bytes that are written while the peer's key is in use, for which a deregistration waits.
 const WRITTEN_MAX: u64 = 64 << 10;
 
-impl Link {
+impl<H: Host> Link<H> {
     /// Hands over Sends from one piece of memory each, as many as there are and the ring has room
     /// for. Returns whether there was one.
-    pub(super) fn push_small_sends(&mut self, qp: &Qp) -> bool {
-        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
-        let is_ready = self.rules.state == QpState::Rts && self.phase == Phase::Open;
-        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
-        let mut finder = std::mem::take(&mut self.tx_finder);
-        let mut local = Local::by(&mut finder);
-        let before = self.messages_sent;
-        let mut sq = qp.sq.lock();
-        while shared.has_room() {
+    pub(super) fn push_small_sends(&mut self, host: &H) -> bool {
+        let context = host.context();
+        let is_ready = self.rules.state == QpState::Rts && self.phase.is_open();
+        let Some(ring) = self.transport.ring_mut().filter(|_| is_ready) else { return false };
+        let mut cache = std::mem::take(&mut self.sender.cache);
+        let mut local = Local::by(&mut cache);
+        let before = self.sender.messages;
+        let mut sq = host.sends();
+        while ring.has_room() {
             let Some((_, work)) = sq.peek_next() else { break };
             let is_plain =
                 matches!(work.operation, Operation::Send { imm: None, invalidate: None });
@@ -47,54 +49,54 @@ impl Link {
             let length = work.length;
             let solicited = work.flags.contains(SendFlags::SOLICITED);
             let opcode = if solicited { Opcode::SendSe } else { Opcode::Send };
-            let (qn, msn) = (rdmap::queue::SEND, self.send_msn);
+            let (qn, msn) = (rdmap::queue::SEND, self.sender.send_msn);
             let header =
                 Header::Untagged { last: true, ulp: opcode.control(), ulp_word: 0, qn, msn, mo: 0 };
             match sq.next_source() {
                 Some(Source::Inline(bytes)) => {
-                    shared.fill_slot(INLINE, &header, bytes.len(), self.placed, |room| {
+                    ring.fill_slot(INLINE, &header, bytes.len(), self.receiver.placed, |room| {
                         room.copy_from_slice(bytes);
                     });
                 }
                 Some(Source::Piece(piece)) => {
-                    let Some(region) = local.part(asker, piece, Access::empty()) else { break };
-                    shared.fill_slot(INLINE, &header, region.len(), self.placed, |room| {
+                    let Some(region) = local.part(context, piece, Access::empty()) else { break };
+                    ring.fill_slot(INLINE, &header, region.len(), self.receiver.placed, |room| {
                         region.fill(room);
                     });
                 }
                 None => break,
             }
-            self.send_msn = msn.wrapping_add(1);
-            self.messages_sent += 1;
-            self.appended += u64::from(length);
-            sq.advance(sq::Progress::Sent(self.messages_sent));
+            self.sender.send_msn = msn.wrapping_add(1);
+            self.sender.messages += 1;
+            self.sender.appended += u64::from(length);
+            sq.advance(send::Progress::Sent(self.sender.messages));
         }
-        qp.note_unsent(&sq);
+        host.note_unsent(&sq);
         drop((sq, local));
-        self.tx_finder = finder;
-        if self.messages_sent == before {
+        self.sender.cache = cache;
+        if self.sender.messages == before {
             return false;
         }
-        self.placed_told = self.placed;
+        self.receiver.placed_reported = self.receiver.placed;
         true
     }
 
     /// Carries out Writes to memory that is mapped, from one place and to one key, as many as there
     /// are. Returns whether there was one.
-    pub(super) fn write_small(&mut self, qp: &Qp) -> bool {
-        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+    pub(super) fn write_small(&mut self, host: &H) -> bool {
+        let context = host.context();
         // No Read that they could overtake, nor a Write in the ring that could overtake them.
         let is_ready = self.rules.state == QpState::Rts
-            && self.phase == Phase::Open
-            && self.outstanding.is_empty();
-        let Some(shared) = self.shared.as_mut().filter(|_| is_ready) else { return false };
-        if shared.last_write > self.peer_placed {
+            && self.phase.is_open()
+            && self.sender.outstanding.is_empty();
+        let Some(ring) = self.transport.ring_mut().filter(|_| is_ready) else { return false };
+        if ring.last_write > self.sender.peer_placed {
             return false;
         }
-        let mut sq = qp.sq.lock();
+        let mut sq = host.sends();
         let Some((key, ..)) = next_small_write(&sq) else { return false };
-        let Some(remote) = shared.keys.hold(&shared.session, key) else { return false };
-        let mut local = Local::by(&mut self.tx_finder);
+        let Some(remote) = ring.keys.hold(&ring.session, key) else { return false };
+        let mut local = Local::by(&mut self.sender.cache);
         let mut written = 0;
         while written < WRITTEN_MAX
             && let Some((next_key, at, length)) = next_small_write(&sq)
@@ -105,18 +107,18 @@ impl Link {
             match source {
                 Source::Inline(bytes) => place.memory.place_bytes(place.offset, bytes),
                 Source::Piece(piece) => {
-                    let Some(region) = local.part(asker, piece, Access::empty()) else { break };
+                    let Some(region) = local.part(context, piece, Access::empty()) else { break };
                     place.memory.place(place.offset, &region);
                 }
             }
-            sq.advance(sq::Progress::Done);
+            sq.advance(send::Progress::Done);
             written += u64::from(length);
         }
-        qp.note_unsent(&sq);
+        host.note_unsent(&sq);
         drop((local, remote));
-        self.appended += written;
+        self.sender.appended += written;
         if written != 0 {
-            self.complete_held(sq, qp);
+            self.complete_held(sq, host);
         }
         written != 0
     }
@@ -127,25 +129,26 @@ impl Link {
         &mut self,
         view: &View,
         max: u32,
-        qp: &Qp,
+        host: &H,
     ) -> Result<u32, Fault> {
         let is_usual = self.is_acknowledged()
-            && self.heard
-            && !self.receiving.active
-            && self.parked.is_empty()
-            && self.send_imm.is_none()
-            && qp.has_own_receives();
+            && self.opening.heard
+            && !self.receiver.current.active
+            && self.rnr.messages.is_empty()
+            && self.receiver.send_imm.is_none()
+            && !self.config.shares_receives
+            && matches!(self.service, Service::Reliable);
         if !is_usual {
             return Ok(0);
         }
-        self.take_first_acknowledgement(view, qp)?;
+        self.take_first_acknowledgement(view, host)?;
         let (send, solicited) = (Opcode::Send.control(), Opcode::SendSe.control());
-        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
-        let mut finder = std::mem::take(&mut self.rx_finder);
-        let mut local = Local::by(&mut finder);
+        let context = host.context();
+        let mut cache = std::mem::take(&mut self.receiver.cache);
+        let mut local = Local::by(&mut cache);
         let mut taken = 0;
-        let mut receives = qp.rq.lock();
-        let mut completions = qp.recv_cq().start_batch();
+        let mut receives = host.receives();
+        let mut completions = host.receive_completions();
         while taken < max && completions.has_room() {
             let Some((len, INLINE)) = view.rx.peek().map(len_and_kind) else { break };
             let mut body = [0; SLOT_BODY_LEN];
@@ -173,34 +176,35 @@ impl Link {
                 break;
             }
             let room = Sge { length, ..target };
-            let Some(region) = local.part(asker, room, Access::LOCAL_WRITE) else { break };
-            let queue = &mut self.queues[rdmap::queue::SEND as usize];
+            let Some(region) = local.part(context, room, Access::LOCAL_WRITE) else { break };
+            let queue = &mut self.receiver.queues[rdmap::queue::SEND as usize];
             if queue.check(msn, 0, payload.len(), true, target.length.into()).is_err() {
                 break;
             }
             region.copy_in(payload);
             receives.pop_front_piece();
-            let completion = Completion::new(wr_id, Status::Success, wc::Opcode::Recv, qp.number());
+            let completion =
+                Completion::new(wr_id, Status::Success, wc::Opcode::Recv, self.config.number);
             completions.push(Completion { byte_len: length, ..completion }, ulp == solicited);
-            self.placed += 1;
+            self.receiver.placed += 1;
             taken += 1;
-            if let Some(shared) = &mut self.shared {
-                shared.release(view, 0);
+            if let Some(ring) = self.transport.ring_mut() {
+                ring.release(view, 0);
             }
         }
         drop((completions, receives, local));
-        self.rx_finder = finder;
+        self.receiver.cache = cache;
         Ok(taken)
     }
 
     /// Learns from the next slot what the peer has placed, before locks are taken: requests
     /// complete by that.
-    fn take_first_acknowledgement(&mut self, view: &View, qp: &Qp) -> Result<(), Fault> {
+    fn take_first_acknowledgement(&mut self, view: &View, host: &H) -> Result<(), Fault> {
         let Some((len, _)) = view.rx.peek().map(len_and_kind) else { return Ok(()) };
         let mut body = [0; SLOT_BODY_LEN];
         view.rx.read(len, &mut body);
         match body.get(..len).and_then(<[u8]>::first_chunk) {
-            Some(placed) => self.acknowledged(u32::from_ne_bytes(*placed), qp),
+            Some(placed) => self.acknowledged(u32::from_ne_bytes(*placed), host),
             None => Ok(()),
         }
     }
@@ -222,20 +226,20 @@ fn next_small_write(sq: &SendQueue) -> Option<(u32, u64, u32)> {
 
 /// Memory of this side's that a batch uses: one region, which stays registered meanwhile.
 struct Local<'a> {
-    finder: Option<&'a mut Finder>,
+    cache: Option<&'a mut MrCache>,
     held: Option<Held<'a>>,
 }
 
 impl<'a> Local<'a> {
-    fn by(finder: &'a mut Finder) -> Self {
-        Self { finder: Some(finder), held: None }
+    fn by(cache: &'a mut MrCache) -> Self {
+        Self { cache: Some(cache), held: None }
     }
 
     /// A piece of the region; `None` when it lies elsewhere, or what it `needs` is not granted.
     #[inline]
-    fn part(&mut self, asker: Asker<'_>, piece: Sge, needs: Access) -> Option<Region> {
-        if let Some(finder) = self.finder.take() {
-            self.held = finder.hold(asker, piece.lkey, needs).ok();
+    fn part(&mut self, context: AccessContext<'_>, piece: Sge, needs: Access) -> Option<Region> {
+        if let Some(cache) = self.cache.take() {
+            self.held = cache.hold(context, piece.lkey, needs).ok();
         }
         let held = self.held.as_ref().filter(|held| held.is_of(piece.lkey))?;
         held.part(piece.addr, piece.length.into())

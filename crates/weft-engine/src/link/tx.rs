@@ -1,23 +1,27 @@
 //! From posted work to bytes for the peer.
 
-use std::sync::Arc;
+use std::ops::DerefMut;
 
 use smallvec::SmallVec;
 use weft_wire::ddp::{self, Header};
 use weft_wire::error::ProtocolError;
-use weft_wire::mpa::fpdu;
 use weft_wire::mpa::negotiate::RtrKind;
 use weft_wire::rdmap::{
     self, AtomicOp, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate,
 };
 
 use super::control::Control;
-use super::shared::{CHUNK_MAX, Direct};
-use super::{Fault, Link, Outstanding, Phase, Response, fault, place, pool, rx};
+use super::framing::Framing;
+use super::host::Host;
+use super::phase::PhaseEvent;
+use super::responder::Response;
+use super::ring::{CHUNK_MAX, Direct};
+use super::sender::Outstanding;
+use super::{Fault, Link, Transport, fault, place, rx};
 use crate::access::Access;
+use crate::attr::QpState;
 use crate::limits::READ_DEPTH_MAX;
-use crate::qp::sq::{Progress, SendQueue};
-use crate::qp::{Qp, QpState};
+use crate::queue::send::{Progress, SendQueue};
 use crate::wc::Status;
 use crate::wr::{Operation, SendFlags};
 
@@ -55,42 +59,58 @@ impl MessageHeader {
     }
 }
 
-impl Link {
+impl<H: Host> Link<H> {
     /// Fills the buffer with what may go to the peer now. Returns whether there is anything in it.
-    pub(crate) fn output(&mut self, qp: &Qp) -> bool {
-        if !matches!(self.phase, Phase::Open | Phase::Closing) {
+    pub(crate) fn output(&mut self, host: &H) -> bool {
+        if !(self.phase.is_open() || self.phase.is_closing()) {
             return false;
         }
-        while self.tx.len() < BATCH_LEN && self.step(qp) {}
-        self.tx_at < self.tx.len()
+        let buffered = |link: &Self| match &link.transport {
+            Transport::Stream(framing) => framing.buffered(),
+            Transport::Ring(_) => 0,
+        };
+        while buffered(self) < BATCH_LEN && self.step(host) {}
+        !self.unsent().is_empty()
+    }
+
+    /// The bytes that wait for the socket.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        match &self.transport {
+            Transport::Stream(framing) => framing.unsent(),
+            Transport::Ring(_) => &[],
+        }
+    }
+
+    /// Takes them away.
+    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+        self.transport.stream_mut().map(Framing::take_unsent).unwrap_or_default()
     }
 
     /// The socket took `count` bytes of the buffer.
-    pub(crate) fn sent(&mut self, count: usize, qp: &Qp) {
-        self.tx_at += count;
-        self.taken += count as u64;
-        if self.tx_at == self.tx.len() {
-            self.tx.clear();
-            self.tx_at = 0;
-            pool::give_back(&mut self.tx);
+    pub(crate) fn sent(&mut self, count: usize, host: &H) {
+        self.sender.taken += count as u64;
+        if let Some(framing) = self.transport.stream_mut() {
+            framing.sent(count);
         }
-        if !self.is_acknowledged() && self.phase == Phase::Open {
-            self.complete_sends(qp);
+        if !self.is_acknowledged() && self.phase.is_open() {
+            self.complete_sends(host);
         }
     }
 
     /// The stream takes no more bytes: forgets those that wait.
     pub(crate) fn discard_output(&mut self) {
-        self.tx.clear();
-        self.tx_at = 0;
-        pool::give_back(&mut self.tx);
+        if let Some(framing) = self.transport.stream_mut() {
+            framing.discard();
+        }
     }
 
     /// Everything that was due before the stream is closed has been sent.
     pub(crate) fn is_drained(&self) -> bool {
-        self.phase == Phase::Closing
-            && self.tx.is_empty()
-            && self.shared.as_ref().is_none_or(|shared| !shared.is_full())
+        self.phase.is_closing()
+            && match &self.transport {
+                Transport::Stream(framing) => framing.buffered() == 0,
+                Transport::Ring(ring) => !ring.is_full(),
+            }
     }
 
     /// How many messages have been placed or parked that a Weft peer does not know of.
@@ -98,56 +118,60 @@ impl Link {
         if !self.is_acknowledged() {
             return 0;
         }
-        let untold = self.has_parked() && self.rnr_told != Some(self.placed);
-        self.placed - self.placed_told + u64::from(untold)
+        let unreported = self.has_waiting() && self.rnr.reported != Some(self.receiver.placed);
+        self.receiver.placed - self.receiver.placed_reported + u64::from(unreported)
     }
 
     /// Whether only an acknowledgement, which may wait a little, is due.
-    pub(crate) fn only_acks_due(&self, qp: &Qp) -> bool {
-        self.phase == Phase::Open
-            && self.tx.is_empty()
-            && self.responses.is_empty()
-            && !self.outgoing.active
-            && self.rtr_due.is_none()
-            && !qp.may_have_unsent()
+    pub(crate) fn only_acks_due(&self, host: &H) -> bool {
+        self.phase.is_open()
+            && match &self.transport {
+                Transport::Stream(framing) => framing.buffered() == 0,
+                Transport::Ring(_) => true,
+            }
+            && self.responder.queue.is_empty()
+            && !self.sender.outgoing.active
+            && self.opening.rtr_due.is_none()
+            && !host.may_have_unsent()
     }
 
     /// One FPDU, or one step that needs none. False when nothing can be done now.
-    pub(super) fn step(&mut self, qp: &Qp) -> bool {
-        if let Some(shared) = &mut self.shared
-            && !shared.has_room()
+    pub(super) fn step(&mut self, host: &H) -> bool {
+        if let Transport::Ring(ring) = &mut self.transport
+            && !ring.has_room()
         {
             return false;
         }
-        if let Some(kind) = self.rtr_due.take() {
+        if let Some(kind) = self.opening.rtr_due.take() {
             self.ready_to_receive_message(kind);
             return true;
         }
-        if self.hold && self.terminate.is_none() {
+        if self.opening.hold && !self.phase.owes_terminate() {
             return false;
         }
-        if self.outgoing.active {
-            return self.next_segment(qp);
+        if self.sender.outgoing.active {
+            return self.next_segment(host);
         }
         // Segments of one message follow each other (RFC 5041 section 5.3).
-        if matches!(self.responses.front(), Some(Response::Read { sent: 1.., .. })) {
-            return self.read_response_segment(qp);
+        if matches!(self.responder.queue.front(), Some(Response::Read { sent: 1.., .. })) {
+            return self.read_response_segment(host);
         }
         if self.tell_placed() {
             return true;
         }
         // A message of the program's and an answer to the peer take turns.
-        self.response_turn = !self.response_turn;
-        let our_turn = !self.response_turn || self.responses.is_empty();
-        let has_unsent = qp.may_have_unsent();
-        let may_batch = has_unsent && our_turn && self.is_shared() && self.is_acknowledged();
-        if may_batch && (self.push_small_sends(qp) || self.write_small(qp)) {
+        self.responder.turn = !self.responder.turn;
+        let our_turn = !self.responder.turn || self.responder.queue.is_empty();
+        let has_unsent = host.may_have_unsent();
+        let may_batch =
+            has_unsent && our_turn && self.transport.ring().is_some() && self.is_acknowledged();
+        if may_batch && (self.push_small_sends(host) || self.write_small(host)) {
             return true;
         }
-        if self.response_turn && self.respond(qp) {
+        if self.responder.turn && self.respond(host) {
             return true;
         }
-        has_unsent && self.next_request(qp) || self.respond(qp) || self.say_goodbye()
+        has_unsent && self.next_request(host) || self.respond(host) || self.say_goodbye()
     }
 
     fn ready_to_receive_message(&mut self, kind: RtrKind) {
@@ -166,35 +190,35 @@ impl Link {
 
     /// Tells a Weft peer how many of its messages have been placed, if it does not know.
     fn tell_placed(&mut self) -> bool {
-        let Some(stag) = self.peer_ack_stag().filter(|_| !self.is_unreliable()) else {
+        let Some(stag) = self.peer_ack_stag().filter(|_| self.service.acknowledges()) else {
             return false;
         };
-        let waiting = self.has_parked() && self.rnr_told != Some(self.placed);
-        if self.placed == self.placed_told && !waiting {
+        let waiting = self.has_waiting() && self.rnr.reported != Some(self.receiver.placed);
+        if self.receiver.placed == self.receiver.placed_reported && !waiting {
             return false;
         }
-        let placed = self.placed;
-        if let Some(shared) = &mut self.shared {
-            shared.tell_placed(placed);
-            self.placed_told = placed;
+        let placed = self.receiver.placed;
+        if let Transport::Ring(ring) = &mut self.transport {
+            ring.publish_placed(placed);
+            self.receiver.placed_reported = placed;
             if !waiting {
                 return true;
             }
         }
         let control = if waiting {
-            self.rnr_told = Some(placed);
+            self.rnr.reported = Some(placed);
             Control::NotReady { placed, timer: self.rules.min_rnr_timer }
         } else {
             Control::Placed { placed }
         };
-        self.placed_told = placed;
+        self.receiver.placed_reported = placed;
         let to = control.to_offset();
         self.whole(MessageHeader::Tagged { opcode: Opcode::Write, stag, to }, &[]);
         true
     }
 
     fn say_goodbye(&mut self) -> bool {
-        let Some(terminate) = self.terminate.take() else { return false };
+        let Some(terminate) = self.phase.take_terminate() else { return false };
         let mut payload = [0; Terminate::LEN_MAX];
         let len = terminate.emit(&mut payload);
         self.fpdu(&Terminate::HEADER, &payload[..len]);
@@ -203,23 +227,23 @@ impl Link {
 
     // ---- Answers to the peer ----
 
-    fn respond(&mut self, qp: &Qp) -> bool {
-        match self.responses.front() {
+    fn respond(&mut self, host: &H) -> bool {
+        match self.responder.queue.front() {
             None => false,
             Some(&Response::Atomic(response)) => {
-                self.responses.pop_front();
+                self.responder.queue.pop_front();
                 self.atomic_response_message(response);
                 true
             }
-            Some(Response::Read { .. }) => self.read_response_segment(qp),
+            Some(Response::Read { .. }) => self.read_response_segment(host),
         }
     }
 
     fn atomic_response_message(&mut self, response: AtomicResponse) {
         let mut payload = [0; AtomicResponse::LEN];
         response.emit(&mut payload);
-        let msn = self.response_msn;
-        self.response_msn = msn.wrapping_add(1);
+        let msn = self.responder.msn;
+        self.responder.msn = msn.wrapping_add(1);
         let qn = rdmap::queue::ATOMIC_RESPONSE;
         let opcode = Opcode::AtomicResponse;
         self.whole(MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }, &payload);
@@ -235,12 +259,14 @@ impl Link {
     //# The Data Source RDMAP layer MUST pass RDMA Read Response Messages to the DDP layer, in the
     //# order that the RDMA Read Request Messages were received by the RDMAP layer, at the Data
     //# Source.
-    fn read_response_segment(&mut self, qp: &Qp) -> bool {
-        let asker = self.asker(qp);
-        let room = if self.is_shared() { CHUNK_MAX } else { self.payload_max(ddp::TAGGED_LEN) };
-        let shares = self.is_shared();
+    fn read_response_segment(&mut self, host: &H) -> bool {
+        let context = host.context();
+        let (room, shares) = match &self.transport {
+            Transport::Stream(framing) => (framing.payload_max(ddp::TAGGED_LEN), false),
+            Transport::Ring(_) => (CHUNK_MAX, true),
+        };
         let Some(Response::Read { sink_stag, sink_to, key, addr, length, sent }) =
-            self.responses.front_mut()
+            self.responder.queue.front_mut()
         else {
             return false;
         };
@@ -252,60 +278,64 @@ impl Link {
         let source = (*key, addr.wrapping_add(u64::from(offset)), u64::from(count));
         let header = MessageHeader::Tagged { opcode: Opcode::ReadResponse, stag, to };
         if shares {
-            return self.share_read_response(&header.segment(offset, last), source, qp);
+            return self.share_read_response(&header.segment(offset, last), source, host);
         }
-        let start = self.begin(&header.segment(offset, last));
+        let Some(framing) = self.transport.stream_mut() else { return false };
+        let start = framing.begin(&header.segment(offset, last));
         if count > 0 {
             let (key, addr, len) = source;
-            let mut finder = std::mem::take(&mut self.tx_finder);
-            let found = finder.access(asker, key, addr, len, Access::REMOTE_READ);
+            let found = self.sender.cache.access(context, key, addr, len, Access::REMOTE_READ);
             let copied = found.map(|pin| {
-                let buffer = self.buffer();
+                let buffer = framing.buffer();
                 pin.places().for_each(|place| place.copy_out(buffer));
             });
-            self.tx_finder = finder;
             if let Err(error) = copied {
-                self.buffer().truncate(start);
-                return self.break_off_response(fault::requested(error, key), qp);
+                framing.abandon(start);
+                return self.break_off_response(fault::requested(error, key), host);
             }
         }
-        self.end(start);
+        self.sender.appended += framing.end(start);
         if last {
-            self.responses.pop_front();
+            self.responder.queue.pop_front();
         }
         true
     }
 
     /// The memory of a read vanished before the read was over: the peer must not take the rest for
     /// data. It is the peer's request that fails, and none of ours.
-    pub(super) fn break_off_response(&mut self, error: ProtocolError, qp: &Qp) -> bool {
-        self.responses.clear();
-        self.refuse(qp, &Fault::from(error));
+    pub(super) fn break_off_response(&mut self, error: ProtocolError, host: &H) -> bool {
+        self.responder.queue.clear();
+        self.refuse(host, &Fault::from(error));
         true
     }
 
     /// Memory vanished in the middle of a message: the peer must not take the rest for data.
-    pub(super) fn break_off(&mut self, qp: &Qp) -> bool {
-        self.responses.clear();
-        self.outgoing.active = false;
+    pub(super) fn break_off(&mut self, host: &H) -> bool {
+        self.responder.queue.clear();
+        self.sender.outgoing.active = false;
         self.notices.disconnected = true;
-        self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
-        self.fail(qp, Some(Status::LocProtErr), 0);
+        self.terminate(ProtocolError::RdmapCatastrophic);
+        self.fail(host, Some(Status::LocProtErr), 0);
         true
+    }
+
+    /// The last message tells the peer that this side cannot go on.
+    fn terminate(&mut self, error: ProtocolError) {
+        self.enter(PhaseEvent::Terminated(error.terminate(None, None)));
     }
 
     // ---- The program's requests ----
 
-    fn next_request(&mut self, qp: &Qp) -> bool {
-        if self.rules.state != QpState::Rts || self.phase != Phase::Open {
+    fn next_request(&mut self, host: &H) -> bool {
+        if self.rules.state != QpState::Rts || !self.phase.is_open() {
             return false;
         }
-        let mut sq = qp.sq.lock();
+        let mut sq = host.sends();
         let Some((number, work)) = sq.peek_next() else {
-            qp.note_unsent(&sq);
+            host.note_unsent(&sq);
             return false;
         };
-        if work.flags.contains(SendFlags::FENCE) && !self.outstanding.is_empty()
+        if work.flags.contains(SendFlags::FENCE) && !self.sender.outstanding.is_empty()
             || self.would_overtake_read(&work.operation, work.length)
         {
             return false;
@@ -315,34 +345,34 @@ impl Link {
             operation,
             Operation::Read { .. } | Operation::FetchAdd { .. } | Operation::CompareSwap { .. }
         );
-        if takes_answer && self.outstanding.len() >= self.ord() && self.ord() > 0 {
+        if takes_answer && self.sender.outstanding.len() >= self.ord() && self.ord() > 0 {
             return false;
         }
         let (length, flags, srqn) = (work.length, work.flags, work.srqn);
-        let mut sges = std::mem::take(&mut self.outgoing.sges);
-        let mut bytes = std::mem::take(&mut self.outgoing.inline);
+        let mut sges = std::mem::take(&mut self.sender.outgoing.sges);
+        let mut bytes = std::mem::take(&mut self.sender.outgoing.inline);
         sq.copy_next(&mut sges, &mut bytes);
-        (self.outgoing.sges, self.outgoing.inline) = (sges, bytes);
-        if let Err(status) = self.check_request(&operation, length, takes_answer, qp) {
+        (self.sender.outgoing.sges, self.sender.outgoing.inline) = (sges, bytes);
+        if let Err(status) = self.check_request(&operation, length, takes_answer, host) {
             // Completions are in order: those before it first, and none of them is to blame.
             if sq.is_awaiting() {
                 return false;
             }
             drop(sq);
-            self.fail_request(status, qp);
+            self.fail_request(status, host);
             return false;
         }
         // Unreliable connections have no order that operations of two kinds could keep.
-        let may_be_direct = self.is_shared() && self.is_acknowledged();
+        let may_be_direct = self.transport.ring().is_some() && self.is_acknowledged();
         if may_be_direct && !matches!(operation, Operation::Send { .. }) {
             drop(sq);
-            match self.direct(&operation, length, flags, srqn, qp) {
+            match self.direct(&operation, length, flags, srqn, host) {
                 Direct::Done => return true,
                 Direct::Wait => return false,
-                Direct::Ring => sq = qp.sq.lock(),
+                Direct::Ring => sq = host.sends(),
             }
         }
-        self.start_request(operation, number, length, flags, srqn, sq, qp)
+        self.start_request(operation, number, length, flags, srqn, sq, host)
     }
 
     /// Whether what the request changes at the peer is still to be read by one before it. Neither
@@ -354,7 +384,7 @@ impl Link {
             Operation::Write { remote_addr, rkey, .. }
             | Operation::FetchAdd { remote_addr, rkey, .. }
             | Operation::CompareSwap { remote_addr, rkey, .. } => {
-                self.outstanding.iter().any(|before| before.reads(rkey, remote_addr, length))
+                self.sender.outstanding.iter().any(|before| before.reads(rkey, remote_addr, length))
             }
             _ => false,
         }
@@ -370,11 +400,11 @@ impl Link {
         operation: &Operation,
         length: u32,
         takes_answer: bool,
-        qp: &Qp,
+        host: &H,
     ) -> Result<(), Status> {
         let needs = if takes_answer { Access::LOCAL_WRITE } else { Access::empty() };
-        let asker = self.asker(qp);
-        place::check(&mut self.tx_finder, asker, &self.outgoing.sges, needs)
+        let context = host.context();
+        place::check(&mut self.sender.cache, context, &self.sender.outgoing.sges, needs)
             .map_err(|_| Status::LocProtErr)?;
         let atomic =
             matches!(operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. });
@@ -403,8 +433,8 @@ impl Link {
         length: u32,
         flags: SendFlags,
         srqn: u32,
-        mut sq: weft_sys::LockGuard<'_, SendQueue>,
-        qp: &Qp,
+        mut sq: impl DerefMut<Target = SendQueue>,
+        host: &H,
     ) -> bool {
         let solicited = flags.contains(SendFlags::SOLICITED);
         match operation {
@@ -432,7 +462,7 @@ impl Link {
             Operation::Read { remote_addr, rkey } => {
                 sq.advance(Progress::Awaiting);
                 drop(sq);
-                let sges = SmallVec::from_slice(&self.outgoing.sges);
+                let sges = SmallVec::from_slice(&self.sender.outgoing.sges);
                 self.read_request_message(Some(number), length, rkey, remote_addr, sges);
             }
             Operation::FetchAdd { remote_addr, rkey, add } => {
@@ -451,39 +481,32 @@ impl Link {
             Operation::Datagram { .. } => return false,
             Operation::LocalInvalidate { .. } | Operation::BindWindow { .. } => {
                 drop(sq);
-                return self.run_locally(&operation, qp);
+                return self.run_locally(&operation, host);
             }
         }
         true
     }
 
     /// Requests that need no peer. They run in their turn.
-    pub(super) fn run_locally(&mut self, operation: &Operation, qp: &Qp) -> bool {
-        use crate::keys::{Keyed, find};
+    pub(super) fn run_locally(&mut self, operation: &Operation, host: &H) -> bool {
         let done = match operation {
             Operation::BindWindow { window, rkey, bind } => {
-                window.bind(qp.number(), *rkey, bind).map_err(|_| Status::MwBindErr)
+                host.bind(window, *rkey, bind).map_err(|_| Status::MwBindErr)
             }
-            Operation::LocalInvalidate { rkey } => match find(*rkey) {
-                Some(Keyed::Window(window)) if window.invalidate(qp.number()) => Ok(()),
-                Some(Keyed::Region(mr)) if Arc::ptr_eq(mr.pd(), qp.pd()) => {
-                    mr.invalidate();
-                    Ok(())
-                }
-                _ => Err(Status::LocProtErr),
-            },
+            Operation::LocalInvalidate { rkey } if host.invalidate(*rkey) => Ok(()),
+            Operation::LocalInvalidate { .. } => Err(Status::LocProtErr),
             _ => Ok(()),
         };
         match done {
             Ok(()) => {
-                qp.sq.lock().advance(Progress::Done);
-                self.complete_sends(qp);
+                host.sends().advance(Progress::Done);
+                self.complete_sends(host);
                 true
             }
             // Those before it complete first, and none of them is to blame.
-            Err(_) if qp.sq.lock().is_awaiting() => false,
+            Err(_) if host.sends().is_awaiting() => false,
             Err(status) => {
-                self.fail_request(status, qp);
+                self.fail_request(status, host);
                 false
             }
         }
@@ -492,9 +515,9 @@ impl Link {
     /// A request has an error of its own, found before anything of it was sent. To a Weft peer this
     /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
     /// is told.
-    fn fail_request(&mut self, status: Status, qp: &Qp) {
-        if self.is_unreliable() {
-            return self.enter_send_error(status, qp);
+    fn fail_request(&mut self, status: Status, host: &H) {
+        if !self.service.terminates() {
+            return self.enter_send_error(status, host);
         }
         self.notices.disconnected = true;
         //= rfc7306#section-8.1
@@ -502,61 +525,57 @@ impl Link {
         //# or Immediate Data with SE Message, or other reasons not directly associated with an
         //# incoming Message, the Terminate Message and Error code are sent instead of the Message.
         if !self.is_weft_peer() {
-            self.terminate = Some(ProtocolError::RdmapCatastrophic.terminate(None, None));
+            self.terminate(ProtocolError::RdmapCatastrophic);
         }
-        self.fail(qp, Some(status), 0);
+        self.fail(host, Some(status), 0);
     }
 
     fn start_message(&mut self, header: MessageHeader, number: u64, length: u32) {
-        self.outgoing.active = true;
-        self.outgoing.number = number;
-        self.outgoing.offset = 0;
-        self.outgoing.length = length;
-        self.outgoing.header = Some(header);
+        self.sender.outgoing.active = true;
+        self.sender.outgoing.number = number;
+        self.sender.outgoing.offset = 0;
+        self.sender.outgoing.length = length;
+        self.sender.outgoing.header = Some(header);
     }
 
-    fn next_segment(&mut self, qp: &Qp) -> bool {
-        let asker = self.asker(qp);
-        let Some(header) = self.outgoing.header else { return false };
-        if self.is_shared() {
-            return self.next_shared_segment(header, qp);
-        }
-        let (offset, length) = (self.outgoing.offset, self.outgoing.length);
-        let count = (length - offset).min(self.payload_max(header.len()));
+    fn next_segment(&mut self, host: &H) -> bool {
+        let context = host.context();
+        let Some(header) = self.sender.outgoing.header else { return false };
+        let Transport::Stream(framing) = &mut self.transport else {
+            return self.next_ring_segment(header, host);
+        };
+        let outgoing = &self.sender.outgoing;
+        let (offset, length) = (outgoing.offset, outgoing.length);
+        let count = (length - offset).min(framing.payload_max(header.len()));
         let last = offset + count == length;
-        let start = self.begin(&header.segment(offset, last));
-        let sges = std::mem::take(&mut self.outgoing.sges);
-        let inline = std::mem::take(&mut self.outgoing.inline);
-        let gathered = if inline.is_empty() {
-            let mut finder = std::mem::take(&mut self.tx_finder);
+        let start = framing.begin(&header.segment(offset, last));
+        let gathered = if outgoing.inline.is_empty() {
+            let (sges, cache) = (&outgoing.sges, &mut self.sender.cache);
             let (offset, count) = (offset.into(), count.into());
-            let gathered = place::gather(&mut finder, asker, &sges, offset, count, self.buffer());
-            self.tx_finder = finder;
-            gathered
+            place::gather(cache, context, sges, offset, count, framing.buffer())
         } else {
             let (from, to) = (offset as usize, (offset + count) as usize);
-            self.buffer().extend_from_slice(&inline[from..to]);
+            framing.buffer().extend_from_slice(&outgoing.inline[from..to]);
             Ok(())
         };
-        (self.outgoing.sges, self.outgoing.inline) = (sges, inline);
         if gathered.is_err() {
             // Those before it complete first, as long as there are any.
-            self.buffer().truncate(start);
-            return !qp.sq.lock().is_awaiting() && self.break_off(qp);
+            framing.abandon(start);
+            return !host.sends().is_awaiting() && self.break_off(host);
         }
-        self.end(start);
-        self.outgoing.offset += count;
+        self.sender.appended += framing.end(start);
+        self.sender.outgoing.offset += count;
         if last {
-            self.finish_message(qp);
+            self.finish_message(host);
         }
         true
     }
 
     /// The message under way has been handed over.
-    pub(super) fn finish_message(&mut self, qp: &Qp) {
-        self.outgoing.active = false;
-        self.messages_sent += 1;
-        let mut sq = qp.sq.lock();
+    pub(super) fn finish_message(&mut self, host: &H) {
+        self.sender.outgoing.active = false;
+        self.sender.messages += 1;
+        let mut sq = host.sends();
         let imm = match sq.peek_next() {
             Some((_, work)) => match work.operation {
                 Operation::Write { imm, .. } => {
@@ -569,9 +588,10 @@ impl Link {
         if let Some((imm, srqn, solicited)) = imm {
             let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
             self.immediate_message(opcode, srqn, imm, [0; 4]);
-            self.messages_sent += 1;
+            self.sender.messages += 1;
         }
-        let complete_at = if self.is_acknowledged() { self.messages_sent } else { self.appended };
+        let complete_at =
+            if self.is_acknowledged() { self.sender.messages } else { self.sender.appended };
         sq.advance(Progress::Sent(complete_at));
     }
 
@@ -581,8 +601,8 @@ impl Link {
     //# For a Send Message Type, the Local Peer's RDMAP layer MUST request that the DDP layer set
     //# the Queue Number field to zero.
     fn send_header(&mut self, opcode: Opcode, ulp_word: u32) -> MessageHeader {
-        let msn = self.send_msn;
-        self.send_msn = msn.wrapping_add(1);
+        let msn = self.sender.send_msn;
+        self.sender.send_msn = msn.wrapping_add(1);
         MessageHeader::Untagged { opcode, ulp_word, qn: rdmap::queue::SEND, msn }
     }
 
@@ -595,8 +615,8 @@ impl Link {
     }
 
     fn request_header(&mut self, opcode: Opcode) -> MessageHeader {
-        let msn = self.request_msn;
-        self.request_msn = msn.wrapping_add(1);
+        let msn = self.sender.request_msn;
+        self.sender.request_msn = msn.wrapping_add(1);
         let qn = rdmap::queue::READ_REQUEST;
         MessageHeader::Untagged { opcode, ulp_word: 0, qn, msn }
     }
@@ -611,10 +631,10 @@ impl Link {
         source_to: u64,
         sges: SmallVec<[crate::wr::Sge; 2]>,
     ) {
-        let id = self.next_read_id;
-        self.next_read_id = id.wrapping_add(1);
+        let id = self.sender.next_read_id;
+        self.sender.next_read_id = id.wrapping_add(1);
         let request = ReadRequest {
-            sink_stag: self.own_ack_stag,
+            sink_stag: self.config.ack_stag,
             sink_to: u64::from(id) << 32,
             size: length,
             source_stag,
@@ -624,31 +644,26 @@ impl Link {
         request.emit(&mut payload);
         let (key, addr, atomic, received) = (source_stag, source_to, false, 0);
         let read = Outstanding { work, id, atomic, key, addr, length, received, sges };
-        self.outstanding.push_back(read);
+        self.sender.outstanding.push_back(read);
         let header = self.request_header(Opcode::ReadRequest);
         self.whole(header, &payload);
     }
 
     fn atomic_message(&mut self, number: u64, remote_stag: u32, remote_to: u64, op: AtomicOp) {
-        let id = self.next_read_id;
-        self.next_read_id = id.wrapping_add(1);
+        let id = self.sender.next_read_id;
+        self.sender.next_read_id = id.wrapping_add(1);
         let request = AtomicRequest { op, request_id: id, remote_stag, remote_to };
         let mut payload = [0; AtomicRequest::LEN];
         request.emit(&mut payload);
-        let sges = SmallVec::from_slice(&self.outgoing.sges);
+        let sges = SmallVec::from_slice(&self.sender.outgoing.sges);
         let (work, key, addr, atomic) = (Some(number), remote_stag, remote_to, true);
         let operation = Outstanding { work, id, atomic, key, addr, length: 8, received: 0, sges };
-        self.outstanding.push_back(operation);
+        self.sender.outstanding.push_back(operation);
         let header = self.request_header(Opcode::AtomicRequest);
         self.whole(header, &payload);
     }
 
     // ---- FPDUs ----
-
-    fn payload_max(&self, header_len: usize) -> u32 {
-        let mulpdu = self.agreement.as_ref().map_or(0, |agreement| agreement.mulpdu);
-        u32::try_from(mulpdu.saturating_sub(header_len)).unwrap_or(u32::MAX).max(1)
-    }
 
     /// A message of one segment.
     pub(super) fn whole(&mut self, header: MessageHeader, payload: &[u8]) {
@@ -656,49 +671,9 @@ impl Link {
     }
 
     fn fpdu(&mut self, header: &Header, payload: &[u8]) {
-        if let Some(shared) = &mut self.shared {
-            return shared.push(header, payload, self.placed);
-        }
-        let start = self.begin(header);
-        self.buffer().extend_from_slice(payload);
-        self.end(start);
-    }
-
-    /// With markers, FPDUs are made aside first.
-    fn buffer(&mut self) -> &mut Vec<u8> {
-        if self.inserter.is_some() {
-            return &mut self.scratch;
-        }
-        pool::borrow(&mut self.tx);
-        &mut self.tx
-    }
-
-    /// Starts an FPDU: room for the length, and the header. Returns where it starts.
-    fn begin(&mut self, header: &Header) -> usize {
-        let buffer = self.buffer();
-        let start = buffer.len();
-        let header_at = start + fpdu::HEADER_LEN;
-        buffer.resize(header_at + header.len(), 0);
-        header.emit(&mut buffer[header_at..]);
-        start
-    }
-
-    /// Completes the FPDU that began at `start`.
-    fn end(&mut self, start: usize) {
-        let crc = self.crc();
-        let buffer = self.buffer();
-        let ulpdu_len = buffer.len() - start - fpdu::HEADER_LEN;
-        let total = fpdu::total_len(ulpdu_len);
-        buffer.resize(start + total, 0);
-        fpdu::seal(&mut buffer[start..], ulpdu_len, crc);
-        if let Some(inserter) = &mut self.inserter {
-            pool::borrow(&mut self.tx);
-            let before = self.tx.len();
-            inserter.insert(&self.scratch, &mut self.tx);
-            self.appended += (self.tx.len() - before) as u64;
-            self.scratch.clear();
-        } else {
-            self.appended += total as u64;
+        match &mut self.transport {
+            Transport::Stream(framing) => self.sender.appended += framing.push(header, payload),
+            Transport::Ring(ring) => ring.push(header, payload, self.receiver.placed),
         }
     }
 }

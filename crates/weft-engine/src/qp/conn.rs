@@ -11,8 +11,9 @@ use weft_wire::mpa::negotiate::Negotiated;
 
 use super::{Qp, first_word};
 use crate::hello::Identity;
-use crate::link::shared::{PASSES_PER_RING, Shared};
-use crate::link::{Agreement, Link, Phase};
+use crate::link::host::Work;
+use crate::link::ring::{PASSES_PER_RING, Ring};
+use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::shm::{self, Choice, Offer, Peer, Rings, Session};
@@ -61,7 +62,7 @@ struct Wire {
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    pub(super) link: Link,
+    pub(super) link: Link<Qp>,
     wire: Option<Wire>,
     /// The socket took no more; it will say when it does.
     blocked: bool,
@@ -84,13 +85,13 @@ enum Sharing {
 }
 
 impl Conn {
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: Link<Qp>) -> Self {
         let sharing = Sharing::Settled;
         Self { link, wire: None, blocked: false, sharing, must_share: false, speak_at: None }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
-        if self.link.phase != Phase::Idle {
+        if !self.link.phase.is_idle() {
             return Err(Errno::ISCONN);
         }
         let Connection {
@@ -183,7 +184,7 @@ impl Conn {
             && self.link.may_share()
             && wire.peer_identity.is_some_and(|identity| offer.from.is(&identity));
         if suits && offer.session.accept_for(qp).is_ok() {
-            self.share(qp, Shared::new(qp, offer.rings, offer.peer, offer.session));
+            self.share(qp, Ring::new(qp.me(), offer.rings, offer.peer, offer.session));
         } else {
             offer.session.close();
         }
@@ -193,7 +194,7 @@ impl Conn {
     pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: Peer) {
         if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Settled)
         {
-            self.share(qp, Shared::new(qp, rings, peer, session));
+            self.share(qp, Ring::new(qp.me(), rings, peer, session));
         }
     }
 
@@ -213,9 +214,9 @@ impl Conn {
         }
     }
 
-    fn share(&mut self, qp: &Qp, shared: Box<Shared>) {
+    fn share(&mut self, qp: &Qp, ring: Box<Ring>) {
         self.must_share = false;
-        self.link.share(shared);
+        self.link.share(ring);
         log::write(
             Level::Info,
             format_args!(
@@ -239,7 +240,7 @@ impl Conn {
 
     /// Takes what is in shared memory.
     pub(super) fn receive_shared(&mut self, qp: &Qp) {
-        self.link.input_shared(qp);
+        self.link.input_ring(qp);
     }
 
     /// Nothing comes through the socket any more but its end; what was said before comes first.
@@ -266,7 +267,7 @@ impl Conn {
     /// that goes on talking puts there meanwhile.
     fn end_sharing(&mut self, qp: &Qp, errno: u32) {
         for _ in 0..PASSES_PER_RING {
-            self.link.input_shared(qp);
+            self.link.input_ring(qp);
         }
         self.link.lost(qp, errno);
     }
@@ -275,7 +276,7 @@ impl Conn {
     /// room in the buffer for the last. Returns whether there may be more.
     pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
         if self.link.is_shared() {
-            self.link.input_shared(qp);
+            self.link.input_ring(qp);
             if drain {
                 self.receive_end(qp);
             }
@@ -330,7 +331,7 @@ impl Conn {
         loop {
             if self.wire.is_none() {
                 // A request on a queue pair whose connection is lost or never came about.
-                return self.link.wait_in_vain(qp);
+                return self.link.await_peer(qp);
             }
             if self.blocked || matches!(self.sharing, Sharing::Offered { .. }) {
                 return;
@@ -341,17 +342,17 @@ impl Conn {
                 return self.insist_on_sharing(qp);
             }
             if self.link.is_shared() {
-                if self.link.output_shared(qp) {
+                if self.link.output_ring(qp) {
                     Reactor::get().requeue(qp.me());
                 }
-                self.link.settle_shared(false);
+                self.link.settle_ring(false);
                 break;
             }
             if !self.link.output(qp) {
                 break;
             }
             let Some(wire) = &self.wire else { return };
-            match weft_sys::send(wire.socket.as_fd(), &self.link.tx[self.link.tx_at..]) {
+            match weft_sys::send(wire.socket.as_fd(), self.link.unsent()) {
                 Ok(count) => {
                     total += count;
                     self.link.sent(count, qp);
@@ -377,7 +378,7 @@ impl Conn {
     }
 
     pub(super) fn fail_unreachable(&mut self, qp: &Qp, errno: u32) {
-        if self.link.phase == Phase::Idle {
+        if self.link.phase.is_idle() {
             self.link.unreachable(qp, errno);
         }
     }
@@ -399,7 +400,7 @@ impl Conn {
             wire.fin_sent = true;
             let _ = shutdown(&wire.socket, Shutdown::Write);
         }
-        if self.link.phase == Phase::Closed
+        if self.link.phase.is_closed()
             && let Some(wire) = self.wire.take()
         {
             wire.unwatch();
@@ -416,16 +417,15 @@ impl Conn {
         }
         self.link.close();
         if self.link.is_shared() {
-            self.link.output_shared(qp);
-            self.link.settle_shared(false);
+            self.link.output_ring(qp);
+            self.link.settle_ring(false);
         } else {
             self.link.output(qp);
         }
         let Some(wire) = self.wire.take() else { return };
         wire.unwatch();
-        if self.link.phase != Phase::Closed {
-            let rest = self.link.tx.split_off(self.link.tx_at.min(self.link.tx.len()));
-            Lingering::start(wire.socket, wire.read_from, rest);
+        if !self.link.phase.is_closed() {
+            Lingering::start(wire.socket, wire.read_from, self.link.take_unsent());
         }
     }
 

@@ -4,14 +4,13 @@
 //! `sq` and `rq` (posted work). Posting takes only the queue's lock; a poster that finds `conn`
 //! taken leaves a note in `kick`, at which the holder looks afterwards.
 
-mod attr;
 pub mod conn;
 mod first_word;
+mod host;
+mod init;
 pub mod pending;
-pub(crate) mod rq;
 mod service;
 mod sharing;
-pub(crate) mod sq;
 mod transition;
 
 use std::net::{IpAddr, SocketAddr};
@@ -21,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Lock, LockGuard, NoteLock};
 
+pub use crate::attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpState, QpType};
 use crate::context::Context;
 use crate::cq::{Cq, CqUser};
 use crate::device::{Gid, address_of, gid_of};
@@ -30,8 +30,11 @@ use crate::keys::{self, Keyed};
 use crate::limits::{
     DATAGRAM_MAX, INLINE_MAX, INLINE_MIN, MESSAGE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX,
 };
-use crate::link::{InVain, Link, Phase};
+use crate::link::host::Work;
+use crate::link::{AwaitedPeer, Config, Link};
 use crate::pd::{Pd, PdUser};
+use crate::queue::recv::{Fit, RecvQueue, RecvWork};
+use crate::queue::send::{SendLimits, SendQueue};
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::srq::{Srq, SrqUser};
 use crate::ud::{self, Datagram};
@@ -39,11 +42,9 @@ use crate::wr::{RecvRequest, SendRequest};
 use crate::xrc::Xrcd;
 use crate::{Errno, Result, numbers, rendezvous, shm};
 
-pub use attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpInit, QpState, QpType};
 use conn::Conn;
 pub use conn::Connection;
-use rq::{Fit, RecvQueue, RecvWork};
-use sq::{SendLimits, SendQueue};
+pub use init::QpInit;
 
 /// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
 /// share a system call well, not so many that the peer has nothing to do meanwhile.
@@ -175,7 +176,7 @@ impl Qp {
             state: AtomicU32::new(QpState::Reset as u32),
             sq: Lock::new(SendQueue::new(limits)),
             rq: Lock::new(RecvQueue::new(own_receives, cap.max_recv_sge)),
-            conn: NoteLock::new(Conn::new(Link::new(ack_stag, init.qp_type))),
+            conn: NoteLock::new(Conn::new(Link::new(link_config(number, ack_stag, &init)))),
             datagram,
             kick: AtomicU32::new(0),
             deferred: AtomicBool::new(false),
@@ -272,11 +273,6 @@ impl Qp {
         self.init.xrcd.as_ref()
     }
 
-    /// The sender's number, which completions of an extended connection report; otherwise 0.
-    pub(crate) fn xrc_source(&self) -> u32 {
-        self.xrcd().map_or(0, |_| self.attr.lock().dest_qp_num)
-    }
-
     /// The state, which an error may have changed since the last `modify`.
     #[must_use]
     pub fn state(&self) -> QpState {
@@ -359,10 +355,11 @@ impl Qp {
 
     /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
     /// whether there is one already.
-    fn await_receive(&self, link: &Link) -> bool {
+    fn await_receive(&self, link: &Link<Self>) -> bool {
         if self.xrcd().is_some() {
+            let awaited = link.awaited_queue().and_then(|number| self.find_queue(number));
             // A queue that is gone brings nothing: looking again finds that out.
-            return link.awaited(self).is_none_or(|srq| srq.await_receive_among_others(&self.me));
+            return awaited.is_none_or(|srq| srq.await_receive_among_others(&self.me));
         }
         match &self.init.srq {
             Some(srq) => srq.await_receive(&self.me, &self.parked),
@@ -525,21 +522,6 @@ impl Qp {
         snapshot
     }
 
-    pub(crate) fn pop_receive(&self, work: &mut RecvWork) -> bool {
-        match &self.init.srq {
-            Some(srq) => srq.pop(work),
-            None => self.rq.lock().pop(work),
-        }
-    }
-
-    /// Whether a receive is posted.
-    pub(crate) fn has_receive(&self) -> bool {
-        match &self.init.srq {
-            Some(srq) => srq.has_receive(),
-            None => self.rq.lock().len() != 0,
-        }
-    }
-
     /// Takes the oldest receive if it has room for `length` bytes.
     pub(crate) fn pop_receive_for(&self, length: u64, work: &mut RecvWork) -> Fit {
         match &self.init.srq {
@@ -556,16 +538,6 @@ impl Qp {
     /// The Q_Key.
     pub(crate) fn qkey(&self) -> u32 {
         self.attr.lock().qkey
-    }
-
-    /// Whether there may be requests that have not been handed over.
-    pub(crate) fn may_have_unsent(&self) -> bool {
-        self.has_unsent.load(Ordering::Acquire)
-    }
-
-    /// Notes whether there are any, as the holder of the queue sees.
-    pub(crate) fn note_unsent(&self, sq: &LockGuard<'_, SendQueue>) {
-        self.has_unsent.store(sq.unsent() != 0, Ordering::Relaxed);
     }
 
     pub(crate) fn unsent(&self) -> u64 {
@@ -596,7 +568,7 @@ impl Qp {
 
     /// The protocol without a socket, for the simulation.
     #[cfg(test)]
-    pub(crate) fn with_link<R>(&self, look: impl FnOnce(&mut Link) -> R) -> R {
+    pub(crate) fn with_link<R>(&self, look: impl FnOnce(&mut Link<Self>) -> R) -> R {
         look(&mut self.conn.lock().link)
     }
 
@@ -672,7 +644,7 @@ impl Qp {
             conn.link.set_rules(&attr, to);
             self.publish_state(to);
             conn.link.check_drained(self);
-            conn.link.phase != Phase::Idle
+            !conn.link.phase.is_idle()
         };
         // The connection manager brings its queue pairs a connection before it moves them.
         if from == QpState::Init && to == QpState::Rtr && !is_connected {
@@ -707,7 +679,7 @@ impl Qp {
     }
 
     fn fresh_conn(&self) -> Conn {
-        Conn::new(Link::new(self.ack_stag, self.init.qp_type))
+        Conn::new(Link::new(link_config(self.number, self.ack_stag, &self.init)))
     }
 
     fn drop_connection(&self) {
@@ -750,7 +722,7 @@ impl Qp {
             }
             let mut again = false;
             if what & KICK_UNPARK != 0 {
-                conn.link.unpark(self);
+                conn.link.retry_waiting(self);
                 again = true;
             }
             if what & KICK_RING != 0 || again {
@@ -776,7 +748,7 @@ impl Qp {
             let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
             if wants_ack_only && may_wait && Reactor::get().may_defer() {
                 if conn.link.is_shared() {
-                    conn.link.settle_shared(true);
+                    conn.link.settle_ring(true);
                 } else if acks_due != 0 {
                     self.defer(Reactor::get());
                 }
@@ -805,9 +777,9 @@ impl Qp {
             Some(None) => self.stop_retry_timer(),
             None => {}
         }
-        match notices.in_vain {
-            Some(InVain::Gone) => self.start_retry_timer(self.retry_time()),
-            Some(InVain::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
+        match notices.awaited {
+            Some(AwaitedPeer::Gone) => self.start_retry_timer(self.retry_time()),
+            Some(AwaitedPeer::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
             None => {}
         }
         if notices.disconnected {
@@ -945,6 +917,10 @@ impl Drop for Poster<'_> {
             self.qp.ring(self.was_idle, unsent, unsent_bytes);
         }
     }
+}
+
+fn link_config(number: u32, ack_stag: u32, init: &QpInit) -> Config {
+    Config { number, ack_stag, qp_type: init.qp_type, shares_receives: init.srq.is_some() }
 }
 
 /// The delay that a value of `min_rnr_timer` stands for (IBTA table 45).

@@ -1,6 +1,6 @@
 //! What each type of queue pair can do (ibv_post_send(3)).
 
-use super::attr::QpType;
+use crate::attr::QpType;
 use crate::wr::Operation;
 
 impl QpType {
@@ -35,7 +35,7 @@ impl QpType {
     }
 
     /// Whether there is a receive queue.
-    pub(super) fn receives(self) -> bool {
+    pub(crate) fn receives(self) -> bool {
         matches!(self, Self::Rc | Self::Uc | Self::Ud)
     }
 }

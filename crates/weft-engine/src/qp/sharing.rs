@@ -2,7 +2,13 @@
 
 use super::{KICK_DRAIN, KICK_RECEIVE, KICK_RING, KICK_SEND, Qp, QpState};
 use crate::access::Access;
-use crate::shm::{Granted, Offer, Peer, Rings, Session};
+use crate::shm::{Granted, Offer, Peer, RingOwner, Rings, Session};
+
+impl RingOwner for Qp {
+    fn ring_ready(&self, due: bool) {
+        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
+    }
+}
 
 impl Qp {
     /// The peer offers to share memory.
@@ -35,12 +41,6 @@ impl Qp {
         self.drive(KICK_SEND);
     }
 
-    /// There may be something in shared memory. What the peer is to be told may wait for more,
-    /// unless it is `due`.
-    pub(crate) fn ring_ready(&self, due: bool) {
-        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
-    }
-
     /// The peer's answer to a question for a key.
     pub(crate) fn learn_key(&self, key: u32, granted: Option<Granted>) {
         self.conn.lock().link.learn_key(key, granted);
@@ -53,11 +53,6 @@ impl Qp {
         // Who came meanwhile has left its work to this thread.
         self.drive(0);
         grants?.grant(self, key)
-    }
-
-    /// Whether it has a receive queue that is nobody else's.
-    pub(crate) fn has_own_receives(&self) -> bool {
-        self.init.srq.is_none() && self.init.qp_type.receives()
     }
 
     /// What a peer may do to memory now.

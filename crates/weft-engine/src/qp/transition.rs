@@ -1,7 +1,7 @@
 //! Which attributes each change of state needs and takes: the table of the verbs specification
 //! (InfiniBand Architecture vol. 1, table 96; ibv_modify_qp(3)).
 
-use super::attr::{AttrMask, QpState, QpType};
+use crate::attr::{AttrMask, QpState, QpType};
 use crate::{Errno, Result};
 
 struct Rule {

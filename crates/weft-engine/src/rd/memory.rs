@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weft_wire::rd::Reason;
 
 use crate::access::Access;
-use crate::mr::{AccessError, Asker, Finder, Pin};
+use crate::mr::{AccessContext, AccessError, MrCache, Pin};
 use crate::pd::Pd;
 
 /// On whose behalf memory is accessed.
@@ -40,7 +40,7 @@ pub(super) trait Memory {
 #[derive(Debug)]
 pub(super) struct Registered {
     pd: Arc<Pd>,
-    finder: Finder,
+    cache: MrCache,
 }
 
 /// Not a queue pair's number: an endpoint binds no windows.
@@ -48,12 +48,12 @@ const NO_QP: u32 = 0;
 
 impl Registered {
     pub(super) fn new(pd: &Arc<Pd>) -> Self {
-        Self { pd: Arc::clone(pd), finder: Finder::default() }
+        Self { pd: Arc::clone(pd), cache: MrCache::default() }
     }
 
     fn pin(&mut self, key: u32, addr: u64, len: u64, needs: Access) -> Result<Pin<'_>, Reason> {
-        let asker = Asker { pd: &self.pd, xrcd: None, qp_num: NO_QP };
-        self.finder.access(asker, key, addr, len, needs).map_err(reason)
+        let context = AccessContext { pd: &self.pd, xrcd: None, qp_num: NO_QP };
+        self.cache.access(context, key, addr, len, needs).map_err(reason)
     }
 }
 

@@ -22,5 +22,5 @@ pub(crate) use keys::{Found, Granted, PeerKeys, Targets};
 pub(crate) use listener::own_id;
 pub(crate) use peer::Peer;
 pub(crate) use policy::{Choice, choice};
-pub(crate) use segment::{BULK_LEN, Progress, RingPort, Rings, SLOTS};
+pub(crate) use segment::{BULK_LEN, Progress, RingOwner, RingPort, Rings, SLOTS};
 pub(crate) use session::{Offer, Session, own_presence};

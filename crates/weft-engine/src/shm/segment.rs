@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots, shared_layout};
 
 use crate::Result;
-use crate::qp::Qp;
 use crate::reactor::Polled;
 
 /// Slots of a ring.
@@ -138,7 +137,7 @@ impl Rings {
     }
 
     /// What the reactor looks at.
-    pub(crate) fn port(&self, qp: Arc<Qp>) -> RingPort {
+    pub(crate) fn port(&self, owner: Arc<dyn RingOwner>) -> RingPort {
         RingPort {
             rx: Arc::clone(&self.rx),
             memory: Arc::clone(&self.memory),
@@ -147,7 +146,7 @@ impl Rings {
             awaits: AtomicBool::new(false),
             owes: AtomicBool::new(false),
             seen: AtomicU64::new(0),
-            qp,
+            owner,
         }
     }
 }
@@ -214,6 +213,13 @@ fn granted(key: u32, serial: u32) -> u64 {
     u64::from(serial) << 32 | u64::from(key)
 }
 
+/// Whose connection goes through a segment.
+pub(crate) trait RingOwner: Send + Sync {
+    /// There may be something in shared memory. What the peer is to be told may wait for more,
+    /// unless it is `due`.
+    fn ring_ready(&self, due: bool);
+}
+
 /// What the reactor looks at to find out whether a connection has something to do.
 pub(crate) struct RingPort {
     rx: Arc<Consumer<SharedSlots>>,
@@ -227,7 +233,7 @@ pub(crate) struct RingPort {
     owes: AtomicBool,
     /// The peer's progress as it was last taken in.
     seen: AtomicU64,
-    qp: Arc<Qp>,
+    owner: Arc<dyn RingOwner>,
 }
 
 impl RingPort {
@@ -264,7 +270,7 @@ impl Polled for RingPort {
 
     fn run(&self) {
         // What is owed has waited for a pass. While messages come it goes with many of them.
-        self.qp.ring_ready(self.owes.load(Ordering::Relaxed) && !self.has_messages());
+        self.owner.ring_ready(self.owes.load(Ordering::Relaxed) && !self.has_messages());
     }
 }
 

@@ -26,7 +26,7 @@ use super::keys::{Granted, Memory, Pages};
 use super::listener::{find, own_id, sweep_directory};
 use super::peer::Peer;
 use super::policy::admits;
-use super::segment::Rings;
+use super::segment::{RingOwner, Rings};
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
 use crate::qp::Qp;

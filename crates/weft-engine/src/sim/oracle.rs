@@ -4,7 +4,6 @@ use super::memory::Piece;
 use super::model::{Cause, Effect, Message, Receive, Work};
 use super::work::{own_word, shared_word};
 use super::world::{Check, World};
-use crate::link::Phase;
 use crate::qp::QpState;
 use crate::wc::{Completion, FLAG_WITH_IMM, FLAG_WITH_INV, Opcode, Status};
 
@@ -251,7 +250,7 @@ impl World {
             !self.setup.weft || sent == placed && sent == told,
             "{index} has sent {sent} messages; {placed} are placed, it knows of {told}"
         );
-        let open = end.qp.with_link(|link| link.phase == Phase::Open);
+        let open = end.qp.with_link(|link| link.phase.is_open());
         ensure!(open && end.qp.state() == QpState::Rts, "{index} is not connected any more");
         let peer_host = self.ends[end.peer].host;
         for (target, bytes) in std::mem::take(&mut self.ends[index].unconfirmed) {

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::device::{Device, gid_of};
 use crate::event::{Element, EventKind};
-use crate::link::{Agreement, Phase};
+use crate::link::Agreement;
 use crate::mw::{Mw, WindowType};
 use crate::pd::Pd;
 use crate::qp::{
@@ -346,7 +346,7 @@ impl World {
         let notices = qp.with_link(|link| {
             let any = link.output(qp);
             if any && room > 0 {
-                let waiting = &link.tx[link.tx_at..];
+                let waiting = link.unsent();
                 let count = waiting.len().min(room);
                 pipe.push(&waiting[..count]);
                 link.sent(count, qp);
@@ -354,7 +354,7 @@ impl World {
             if pipe.is_cut() {
                 link.discard_output();
             }
-            if !any && link.is_drained() || link.phase == Phase::Closed {
+            if !any && link.is_drained() || link.phase.is_closed() {
                 pipe.finish();
             }
             std::mem::take(&mut link.notices)

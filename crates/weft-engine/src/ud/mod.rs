@@ -25,10 +25,10 @@ use weft_wire::ddp::FIRST_MSN;
 use crate::device::gid_of;
 use crate::link::payload::Payload;
 use crate::link::place::{gather, scatter};
-use crate::mr::{AccessError, Asker, Finder};
-use crate::qp::rq::{Fit, RecvWork};
-use crate::qp::sq::Progress;
+use crate::mr::{AccessContext, AccessError, MrCache};
 use crate::qp::{Qp, QpState};
+use crate::queue::recv::{Fit, RecvWork};
+use crate::queue::send::Progress;
 use crate::reactor::Reactor;
 use crate::udp::Outbox;
 use crate::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, HEADER_IPV4, HEADER_IPV6, Opcode, Status};
@@ -58,7 +58,7 @@ pub(crate) struct Datagram {
 #[derive(Debug)]
 struct Tx {
     outbox: Outbox,
-    finder: Finder,
+    cache: MrCache,
     sges: Vec<Sge>,
     inline: Vec<u8>,
     /// Messages that have been put into the outbox.
@@ -70,7 +70,7 @@ struct Tx {
 
 #[derive(Debug, Default)]
 struct Rx {
-    finder: Finder,
+    cache: MrCache,
     work: RecvWork,
 }
 
@@ -100,7 +100,7 @@ impl Datagram {
     pub(crate) fn new(port: Arc<Port>) -> Self {
         let tx = Tx {
             outbox: Outbox::new(port.socket().can_segment()),
-            finder: Finder::default(),
+            cache: MrCache::default(),
             sges: Vec::new(),
             inline: Vec::new(),
             handed: 0,
@@ -216,7 +216,7 @@ impl Datagram {
             return count(&self.counters.wrong_qkey);
         }
         let mut rx = self.rx.lock();
-        let Rx { finder, work } = &mut *rx;
+        let Rx { cache, work } = &mut *rx;
         if !matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             return;
         }
@@ -226,10 +226,10 @@ impl Datagram {
             Fit::Empty => return count(&self.counters.no_receive),
             Fit::TooSmall => return count(&self.counters.receive_too_small),
         }
-        let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+        let context = AccessContext { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
         let grh = grh::of(arrival.from.ip(), arrival.to, payload.len());
-        let placed = scatter(finder, asker, &work.sges, 0, Payload::Bytes(&grh)).and_then(|()| {
-            scatter(finder, asker, &work.sges, GRH_LEN as u64, Payload::Bytes(payload))
+        let placed = scatter(cache, context, &work.sges, 0, Payload::Bytes(&grh)).and_then(|()| {
+            scatter(cache, context, &work.sges, GRH_LEN as u64, Payload::Bytes(payload))
         });
         let wr_id = work.wr_id;
         if placed.is_err() {
@@ -316,15 +316,15 @@ fn put(
         solicited,
     };
     let has_crc = to.ah.has_crc();
-    let asker = Asker { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
-    let Tx { outbox, finder, sges, inline, .. } = tx;
+    let context = AccessContext { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+    let Tx { outbox, cache, sges, inline, .. } = tx;
     let written = outbox.push(to.ah.address_of(to.qp_num), to.ah.source(), |bytes| {
         let start = bytes.len();
         bytes.resize(start + HEADER_LEN, 0);
         header.emit(has_crc, &mut bytes[start..]);
         bytes.extend_from_slice(inline);
         let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        gather(finder, asker, sges, 0, length, bytes)?;
+        gather(cache, context, sges, 0, length, bytes)?;
         if has_crc {
             let crc = datagram::check_value(&bytes[start..]);
             bytes.extend_from_slice(&crc);

@@ -1,0 +1,57 @@
+//! The messages of the peer: what is being received, and what has been placed.
+
+use weft_wire::ddp::UntaggedQueue;
+use weft_wire::rdmap;
+
+use crate::mr::MrCache;
+use crate::queue::recv::RecvWork;
+
+/// What has come. Receives of an extended connection come from a queue `Q`.
+#[derive(Debug)]
+pub(super) struct Receiver<Q> {
+    pub(super) cache: MrCache,
+    /// Bytes from the peer.
+    pub(super) bytes: u64,
+    pub(super) queues: [UntaggedQueue; rdmap::queue::COUNT],
+    pub(super) current: Receiving<Q>,
+    /// Immediate data of the Send that is to come.
+    pub(super) send_imm: Option<u32>,
+    /// Bytes of the Write under way, and of the one before it.
+    pub(super) written: u32,
+    pub(super) last_write_len: u32,
+    /// Messages placed, and what the peer has been told of that.
+    pub(super) placed: u64,
+    pub(super) placed_reported: u64,
+}
+
+impl<Q> Default for Receiver<Q> {
+    fn default() -> Self {
+        Self {
+            cache: MrCache::default(),
+            bytes: 0,
+            queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
+            current: Receiving::default(),
+            send_imm: None,
+            written: 0,
+            last_write_len: 0,
+            placed: 0,
+            placed_reported: 0,
+        }
+    }
+}
+
+/// A message into a posted receive.
+#[derive(Debug)]
+pub(super) struct Receiving<Q> {
+    pub(super) active: bool,
+    pub(super) work: RecvWork,
+    pub(super) capacity: u64,
+    /// Where the receive is from, on the target of an extended connection.
+    pub(super) queue: Option<Q>,
+}
+
+impl<Q> Default for Receiving<Q> {
+    fn default() -> Self {
+        Self { active: false, work: RecvWork::default(), capacity: 0, queue: None }
+    }
+}

@@ -1,0 +1,756 @@
+//! The same protocol over shared memory: DDP segments in the slots of a ring instead of FPDUs in a
+//! stream, and operations on memory that can be reached without the target.
+//!
+//! A slot holds the count of messages placed here (the acknowledgement), the segment's header, and
+//! then its payload, or where in the segment's bulk data the payload is, or where in the sender's
+//! own memory, from which the receiver fetches it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use weft_sys::{PIECES_MAX, Piece, Region, SLOT_BODY_LEN, SharedMemory, SharedSlots};
+use weft_wire::ddp::{self, Header};
+use weft_wire::error::ProtocolError;
+use weft_wire::rdmap::Opcode;
+
+use super::control::Control;
+use super::host::Host;
+use super::payload::Payload;
+use super::small::len_and_kind;
+use super::tx::MessageHeader;
+use super::{Fault, Link, Transport, fault, place};
+use crate::access::Access;
+use crate::limits::RNR_BYTES_MAX;
+use crate::mr::{AccessContext, MrCache, Pin};
+use crate::queue::send;
+use crate::reactor::Reactor;
+use crate::shm::{
+    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
+    Session, Targets,
+};
+use crate::wr::{Operation, SendFlags, Sge};
+
+/// Payload of a segment that goes through bulk data: small enough for both sides to be at it at
+/// once, and for the second to find it in the cache.
+pub(super) const CHUNK_MAX: u32 = 32 << 10;
+/// Messages from this length on are fetched by the receiver: a system call costs less than the
+/// second copy.
+const PULL_MIN: u32 = 16 << 10;
+/// Writes and Reads from this length on wait for what the peer says of their key: that takes less
+/// time than going through the ring.
+const WORTH_WAITING: u32 = 256 << 10;
+/// Slots that one step may take.
+const STEP_SLOTS: u32 = 4;
+/// Slots that one pass takes before others have their turn.
+const TAKE_MAX: u32 = 64;
+/// Passes that take all that a ring holds.
+pub(crate) const PASSES_PER_RING: u32 = SLOTS.div_ceil(TAKE_MAX);
+/// Bytes that one pass hands over before others have their turn.
+const GIVE_MAX: u64 = 1 << 20;
+
+const PLACED_LEN: usize = 4;
+/// Payload that fits a slot behind the longest header.
+pub(super) const INLINE_MAX: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
+/// Pieces of a message that is fetched which fit a slot, 12 bytes each.
+const PULL_PIECES_MAX: usize = INLINE_MAX / PIECE_LEN;
+const PIECE_LEN: usize = 12;
+const _: () = assert!(PULL_PIECES_MAX <= PIECES_MAX);
+
+/// Where the payload of a slot is.
+pub(super) const INLINE: u32 = 0;
+const BULK: u32 = 1;
+const PULL: u32 = 2;
+
+/// What became of an operation that may do without the target.
+pub(super) enum Direct {
+    Done,
+    /// It must wait for earlier Writes that went through the ring, or for the peer's word.
+    Wait,
+    /// It goes through the ring.
+    Ring,
+}
+
+/// The receive side's view of the shared segment.
+#[derive(Debug)]
+pub(super) struct View {
+    memory: Arc<SharedMemory>,
+    pub(super) rx: Arc<weft_sys::Consumer<SharedSlots>>,
+    pub(super) peer: Peer,
+    bulk_at: usize,
+}
+
+/// The shared memory of a connection.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    rings: Rings,
+    /// Taken out while segments are looked at.
+    view: Option<Box<View>>,
+    pub(super) session: Arc<Session>,
+    pub(super) keys: PeerKeys,
+    grants: Arc<Grants>,
+    port: Arc<RingPort>,
+
+    // Sending.
+    /// Bytes of bulk data used since the beginning, and where each slot's end.
+    bulk_used: u64,
+    bulk_ends: Box<[u64; SLOTS as usize]>,
+    scratch: Vec<u8>,
+    /// The ring or the bulk data had no room.
+    full: bool,
+    /// The peer's count of what it has emptied is impossible.
+    broken: bool,
+    /// The peer's progress as it was last taken in.
+    seen: Progress,
+    /// Count of messages with the last Write that went through the ring.
+    pub(super) last_write: u64,
+    /// Something has been brought since the peer's sleep was last looked at.
+    brought: bool,
+
+    // Receiving.
+    unreleased: u32,
+    bulk_unreleased: usize,
+}
+
+impl Ring {
+    /// Starts to share memory with a peer.
+    pub(crate) fn new(
+        owner: Arc<dyn RingOwner>,
+        rings: Rings,
+        peer: Peer,
+        session: Arc<Session>,
+    ) -> Box<Self> {
+        if peer.is_reachable() {
+            rings.tell_pulls();
+        }
+        let port = Arc::new(rings.port(owner));
+        let view = View {
+            memory: Arc::clone(rings.memory()),
+            rx: Arc::clone(&rings.rx),
+            peer,
+            bulk_at: rings.rx_bulk(),
+        };
+        Reactor::get().add_ring(Arc::clone(&port) as _);
+        Box::new(Self {
+            keys: PeerKeys::new(&rings),
+            grants: Grants::new(&rings, &session),
+            rings,
+            view: Some(Box::new(view)),
+            session,
+            port,
+            bulk_used: 0,
+            bulk_ends: Box::new([0; SLOTS as usize]),
+            scratch: Vec::with_capacity(SLOT_BODY_LEN),
+            full: false,
+            broken: false,
+            seen: Progress::default(),
+            last_write: 0,
+            brought: false,
+            unreleased: 0,
+            bulk_unreleased: 0,
+        })
+    }
+
+    /// Whether what is due to the peer waits for room. In a broken ring there will be none.
+    pub(super) fn is_full(&self) -> bool {
+        self.full && !self.broken
+    }
+
+    /// Whether one more step may be made.
+    pub(super) fn has_room(&mut self) -> bool {
+        let has_room = self.has_slots(STEP_SLOTS) && self.has_bulk_room();
+        self.full = !has_room;
+        has_room
+    }
+
+    fn has_slots(&mut self, wanted: u32) -> bool {
+        let room = self.rings.tx.room(wanted);
+        self.broken |= room.is_err();
+        room.is_ok_and(|room| room >= wanted)
+    }
+
+    fn has_bulk_room(&mut self) -> bool {
+        let needed = self.next_chunk_at(CHUNK_MAX as usize).1 + u64::from(CHUNK_MAX);
+        if needed - self.bulk_freed() <= BULK_LEN as u64 {
+            return true;
+        }
+        // What has been emptied is known only from the last look; asking for all makes it look.
+        self.has_slots(SLOTS);
+        needed - self.bulk_freed() <= BULK_LEN as u64
+    }
+
+    /// Bulk bytes whose slots have been emptied.
+    fn bulk_freed(&self) -> u64 {
+        match self.rings.tx.emptied() {
+            0 if self.rings.tx.filled() < SLOTS => 0,
+            emptied => self.bulk_ends[(emptied.wrapping_sub(1) % SLOTS) as usize],
+        }
+    }
+
+    /// Where a chunk of `len` bytes would go: its place in the bulk data, and what would be used
+    /// before it. A chunk does not wrap around.
+    fn next_chunk_at(&self, len: usize) -> (usize, u64) {
+        let at = usize::try_from(self.bulk_used % BULK_LEN as u64).unwrap_or(0);
+        if at + len <= BULK_LEN {
+            (at, self.bulk_used)
+        } else {
+            (0, self.bulk_used + (BULK_LEN - at) as u64)
+        }
+    }
+
+    /// Tells the peer how many of its messages have been placed. Every slot does, too.
+    pub(super) fn publish_placed(&mut self, placed: u64) {
+        self.rings.tell_placed(low(placed));
+        self.brought = true;
+    }
+
+    /// A segment with its payload in the slot.
+    pub(super) fn push(&mut self, header: &Header, payload: &[u8], placed: u64) {
+        self.push_slot(INLINE, header, payload, placed);
+    }
+
+    /// A segment with its payload in bulk data: `fill` puts `len` bytes to the place it is given.
+    fn push_chunk<E>(
+        &mut self,
+        header: &Header,
+        len: usize,
+        placed: u64,
+        fill: impl FnOnce(&SharedMemory, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (at, used) = self.next_chunk_at(len);
+        fill(self.rings.memory(), self.rings.tx_bulk() + at)?;
+        self.bulk_used = used + len as u64;
+        let mut place = [0; 8];
+        place[..4].copy_from_slice(&low(at as u64).to_ne_bytes());
+        place[4..].copy_from_slice(&low(len as u64).to_ne_bytes());
+        self.push_slot(BULK, header, &place, placed);
+        Ok(())
+    }
+
+    fn push_slot(&mut self, kind: u32, header: &Header, rest: &[u8], placed: u64) {
+        self.fill_slot(kind, header, rest.len(), placed, |room| room.copy_from_slice(rest));
+    }
+
+    /// Takes a slot for a header and `len` bytes behind it, which `fill` puts to their place.
+    #[inline]
+    pub(super) fn fill_slot(
+        &mut self,
+        kind: u32,
+        header: &Header,
+        len: usize,
+        placed: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let mut body = [0; SLOT_BODY_LEN];
+        body[..PLACED_LEN].copy_from_slice(&low(placed).to_ne_bytes());
+        let at = PLACED_LEN + header.emit(&mut body[PLACED_LEN..]);
+        fill(&mut body[at..at + len]);
+        let len = at + len;
+        let slot = self.rings.tx.filled() % SLOTS;
+        self.bulk_ends[slot as usize] = self.bulk_used;
+        self.rings.tx.push(kind << 8 | low(len as u64), len, &body);
+        self.brought = true;
+    }
+
+    /// Empties go back in groups: the producer, which has plenty, is not disturbed for each.
+    pub(super) fn release(&mut self, view: &View, bulk: usize) {
+        view.rx.advance();
+        self.unreleased += 1;
+        self.bulk_unreleased += bulk;
+        if self.unreleased >= SLOTS / 4 || self.bulk_unreleased >= BULK_LEN / 4 {
+            view.rx.release();
+            (self.unreleased, self.bulk_unreleased) = (0, 0);
+            self.brought = true;
+        }
+    }
+
+    /// What the peer found out about our keys does not hold any more.
+    pub(super) fn withdraw_grants(&self) {
+        self.grants.withdraw_all();
+    }
+
+    /// The peer is gone: nothing in the rings matters any more.
+    pub(super) fn end(&self) {
+        self.port.settle(false, None, false);
+        self.grants.withdraw_all();
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let port: Arc<dyn crate::reactor::Polled> = Arc::clone(&self.port) as _;
+        Reactor::get().remove_ring(&port);
+        self.grants.withdraw_all();
+        self.session.close();
+    }
+}
+
+impl<H: Host> Link<H> {
+    /// From now on everything goes through shared memory. Nothing has been said yet.
+    pub(crate) fn share(&mut self, ring: Box<Ring>) {
+        self.opening.rtr_due = None;
+        self.opening.hold = false;
+        self.opening.heard = true;
+        self.transport = Transport::Ring(ring);
+    }
+
+    /// Whether the peer, which opened the connection, may still choose shared memory.
+    pub(crate) fn may_share(&self) -> bool {
+        self.phase.is_open() && self.opening.hold && !self.opening.heard
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.transport, Transport::Ring(_))
+    }
+
+    /// How one-sided operations reach the peer's memory.
+    pub(crate) fn reach(&self) -> Option<&'static str> {
+        let view = self.transport.ring()?.view.as_ref()?;
+        Some(if view.peer.is_reachable() { "direct" } else { "ring" })
+    }
+
+    /// Takes the view out, so that it can be looked at while the rest changes.
+    pub(super) fn take_view(&mut self) -> Option<Box<View>> {
+        self.transport.ring_mut().and_then(|ring| ring.view.take())
+    }
+
+    /// Puts it back.
+    pub(super) fn put_view(&mut self, view: Option<Box<View>>) {
+        if let Some(ring) = self.transport.ring_mut() {
+            ring.view = view;
+        }
+    }
+
+    /// The peer's answer to a question for a key.
+    pub(crate) fn learn_key(&mut self, key: u32, granted: Option<Granted>) {
+        if let Some(ring) = self.transport.ring_mut() {
+            ring.keys.learn(key, granted);
+        }
+    }
+
+    /// What the peer knows of our keys.
+    pub(crate) fn grants(&self) -> Option<Arc<Grants>> {
+        self.transport.ring().map(|ring| Arc::clone(&ring.grants))
+    }
+
+    // ---- Receiving ----
+
+    /// Deals with what is in the ring. Returns whether there was anything.
+    pub(crate) fn input_ring(&mut self, host: &H) -> bool {
+        let Some(view) = self.take_view() else { return false };
+        let mut taken = 0;
+        let result = self.take_slots(&view, &mut taken, host);
+        let result = result.and_then(|()| self.take_progress(host));
+        self.put_view(Some(view));
+        if let Err(fault) = result {
+            self.refuse(host, &fault);
+        }
+        taken != 0
+    }
+
+    fn take_slots(&mut self, view: &View, taken: &mut u32, host: &H) -> Result<(), Fault> {
+        while *taken < TAKE_MAX && self.takes_slots() {
+            let Some(info) = view.rx.peek() else { break };
+            let small = self.take_small_sends(view, TAKE_MAX - *taken, host)?;
+            *taken += small;
+            if small != 0 {
+                continue;
+            }
+            let Some(bulk) = self.take_slot(view, info, host)? else { break };
+            *taken += 1;
+            if let Some(ring) = self.transport.ring_mut() {
+                ring.release(view, bulk);
+            }
+        }
+        Ok(())
+    }
+
+    fn takes_slots(&self) -> bool {
+        self.receives() && self.rnr.bytes <= RNR_BYTES_MAX
+    }
+
+    /// One segment. Returns how much bulk data it used; `None` when it must wait where it is.
+    fn take_slot(&mut self, view: &View, info: u32, host: &H) -> Result<Option<usize>, Fault> {
+        let broken = || Fault::from(ProtocolError::RdmapCatastrophic);
+        let (len, kind) = len_and_kind(info);
+        let mut body = [0; SLOT_BODY_LEN];
+        view.rx.read(len, &mut body);
+        let body = body.get(..len).ok_or_else(broken)?;
+        let (placed, segment) = body.split_first_chunk().ok_or_else(broken)?;
+        self.acknowledged(u32::from_ne_bytes(*placed), host)?;
+        if self.waits_for_receive(segment, host) {
+            return Ok(None);
+        }
+        let (header, header_len) = Header::parse(segment)?;
+        let rest = &segment[header_len..];
+        match kind {
+            INLINE => self.take_parsed(&header, Payload::Bytes(rest), host).map(|()| Some(0)),
+            BULK => {
+                let (at, len) = bulk_place(rest).ok_or_else(broken)?;
+                let memory = &*view.memory;
+                let payload = Payload::Shared { memory, at: view.bulk_at + at, len };
+                self.take_parsed(&header, payload, host).map(|()| Some(len))
+            }
+            PULL if is_whole(&header) => {
+                let pieces = pull_pieces(rest);
+                let len = pieces.iter().map(|(_, len)| len).sum();
+                let payload = Payload::Remote { peer: &view.peer, pieces: &pieces, len };
+                self.take_parsed(&header, payload, host).map(|()| Some(0))
+            }
+            _ => Err(broken()),
+        }
+    }
+
+    /// The peer has placed so many of our messages, modulo 2^32; perhaps an old count.
+    pub(super) fn acknowledged(&mut self, placed: u32, host: &H) -> Result<(), Fault> {
+        let ahead = self.newly_placed(placed);
+        if ahead == 0 { Ok(()) } else { self.placed_there(self.sender.peer_placed + ahead, host) }
+    }
+
+    /// How many more messages than are known the peer has placed, if that is no old count.
+    pub(super) fn newly_placed(&self, placed: u32) -> u64 {
+        let ahead = placed.wrapping_sub(low(self.sender.peer_placed));
+        if ahead > u32::MAX / 2 { 0 } else { ahead.into() }
+    }
+
+    /// Takes in how far the peer is.
+    fn take_progress(&mut self, host: &H) -> Result<(), Fault> {
+        let Some(ring) = self.transport.ring_mut() else { return Ok(()) };
+        if ring.broken {
+            return Err(ProtocolError::RdmapCatastrophic.into());
+        }
+        ring.seen = ring.port.progress();
+        let placed = ring.seen.placed;
+        self.acknowledged(placed, host)
+    }
+
+    // ---- Sending ----
+
+    /// Hands over what may be handed over now. Returns whether there is more.
+    pub(crate) fn output_ring(&mut self, host: &H) -> bool {
+        let before = self.sender.appended;
+        let mut has_more = true;
+        while has_more && self.sender.appended - before < GIVE_MAX {
+            has_more = self.step(host);
+        }
+        self.sender.taken = self.sender.appended;
+        if !self.is_acknowledged() {
+            self.complete_sends(host);
+        }
+        if self.transport.ring().is_some_and(|ring| ring.broken) && self.phase.is_open() {
+            self.refuse(host, &ProtocolError::RdmapCatastrophic.into());
+        }
+        has_more
+    }
+
+    /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
+    /// Acknowledgements may wait for the next pass if somebody `looks_soon`.
+    pub(crate) fn settle_ring(&mut self, looks_soon: bool) {
+        // A message that waits for a receive is looked at again when there is one.
+        let takes_slots = self.takes_slots() && !self.service.is_starved();
+        let is_awaiting = self.sender.messages != self.sender.peer_placed;
+        let owes = looks_soon && self.acks_due() != 0;
+        let Some(ring) = self.transport.ring_mut() else { return };
+        let awaits = is_awaiting || ring.full;
+        ring.port.settle(takes_slots, awaits.then_some(ring.seen), owes);
+        if std::mem::take(&mut ring.brought)
+            && let Some(view) = &ring.view
+            && view.peer.is_asleep()
+        {
+            ring.session.ring_bell();
+        }
+    }
+
+    /// The next part of the message under way.
+    pub(super) fn next_ring_segment(&mut self, header: MessageHeader, host: &H) -> bool {
+        let context = host.context();
+        let (offset, length) = (self.sender.outgoing.offset, self.sender.outgoing.length);
+        let rest = length - offset;
+        let placed = self.receiver.placed;
+        // What is not acknowledged may change as soon as it has been handed over.
+        let reliable = self.is_acknowledged();
+        let Some(ring) = self.transport.ring_mut() else { return false };
+        let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
+        let cache = &mut self.sender.cache;
+        let may_pull = offset == 0
+            && reliable
+            && rest >= PULL_MIN
+            && inline.is_empty()
+            && ring.rings.peer_pulls();
+        let list = if may_pull { pull_list(cache, context, sges) } else { None };
+        let count = if list.is_some() { rest } else { rest.min(CHUNK_MAX) };
+        let segment = header.segment(offset, count == rest);
+        let gathered = if let Some(list) = list {
+            ring.push_slot(PULL, &segment, &list, placed);
+            Ok(())
+        } else if !inline.is_empty() && count as usize <= INLINE_MAX {
+            ring.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
+            Ok(())
+        } else if count as usize <= INLINE_MAX {
+            let mut scratch = std::mem::take(&mut ring.scratch);
+            scratch.clear();
+            let (offset, count) = (offset.into(), count.into());
+            let gathered = place::gather(cache, context, sges, offset, count, &mut scratch);
+            if gathered.is_ok() {
+                ring.push(&segment, &scratch, placed);
+            }
+            ring.scratch = scratch;
+            gathered
+        } else {
+            ring.push_chunk(&segment, count as usize, placed, |memory, mut at| {
+                if !inline.is_empty() {
+                    let (from, to) = (offset as usize, (offset + count) as usize);
+                    memory.copy_in(at, &inline[from..to]);
+                    return Ok(());
+                }
+                place::pieces(sges, offset.into(), count.into()).try_for_each(|(key, addr, len)| {
+                    let pin = cache.access(context, key, addr, len, Access::empty())?;
+                    at += copy_to_chunk(memory, at, &pin);
+                    Ok(())
+                })
+            })
+        };
+        if gathered.is_err() {
+            // Those before it complete first, as long as there are any.
+            return !host.sends().is_awaiting() && self.break_off(host);
+        }
+        self.receiver.placed_reported = placed;
+        self.sender.appended += u64::from(count);
+        self.sender.outgoing.offset += count;
+        if count == rest {
+            let is_write = matches!(header, MessageHeader::Tagged { .. });
+            self.finish_message(host);
+            if is_write && let Some(ring) = self.transport.ring_mut() {
+                ring.last_write = self.sender.messages;
+            }
+        }
+        true
+    }
+
+    /// A part of an answer to an RDMA Read: `len` bytes at `addr` of the region `key`.
+    pub(super) fn share_read_response(
+        &mut self,
+        header: &Header,
+        (key, addr, len): (u32, u64, u64),
+        host: &H,
+    ) -> bool {
+        let context = host.context();
+        let placed = self.receiver.placed;
+        let Some(ring) = self.transport.ring_mut() else { return false };
+        let cache = &mut self.sender.cache;
+        let size = usize::try_from(len).unwrap_or(0);
+        let copied = if size == 0 {
+            ring.push(header, &[], placed);
+            Ok(())
+        } else {
+            ring.push_chunk(header, size, placed, |memory, at| {
+                let pin = cache.access(context, key, addr, len, Access::REMOTE_READ)?;
+                copy_to_chunk(memory, at, &pin);
+                Ok(())
+            })
+        };
+        if let Err(error) = copied {
+            return self.break_off_response(fault::requested(error, key), host);
+        }
+        self.receiver.placed_reported = placed;
+        self.sender.appended += len;
+        if header.is_last() {
+            self.responder.queue.pop_front();
+        }
+        true
+    }
+
+    /// Carries an operation out on the peer's memory itself, if that can be reached.
+    pub(super) fn direct(
+        &mut self,
+        operation: &Operation,
+        length: u32,
+        flags: SendFlags,
+        srqn: u32,
+        host: &H,
+    ) -> Direct {
+        let (key, at, needs) = match *operation {
+            Operation::Write { remote_addr, rkey, .. } => (rkey, remote_addr, Access::REMOTE_WRITE),
+            Operation::Read { remote_addr, rkey } => (rkey, remote_addr, Access::REMOTE_READ),
+            Operation::FetchAdd { remote_addr, rkey, .. }
+            | Operation::CompareSwap { remote_addr, rkey, .. } => {
+                (rkey, remote_addr, Access::REMOTE_ATOMIC)
+            }
+            _ => return Direct::Ring,
+        };
+        let context = host.context();
+        let Some(ring) = self.transport.ring_mut() else { return Direct::Ring };
+        let Some(view) = &ring.view else { return Direct::Ring };
+        if length != 0 {
+            let Found::Direct(mut targets, _in_use) =
+                ring.keys.find(&ring.session, key, at, length.into(), needs)
+            else {
+                let waits = length >= WORTH_WAITING && ring.keys.is_awaited(key);
+                return if waits { Direct::Wait } else { Direct::Ring };
+            };
+            // The kernel copies, but makes no atomics.
+            let is_atomic = needs == Access::REMOTE_ATOMIC;
+            if !targets.are_mapped() && (is_atomic || !view.peer.is_reachable()) {
+                return Direct::Ring;
+            }
+            if ring.last_write > self.sender.peer_placed {
+                return Direct::Wait;
+            }
+            let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
+            let cache = &mut self.sender.cache;
+            let is_read = needs == Access::REMOTE_READ;
+            let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
+            let mut copy = |(key, addr, len)| {
+                let pin = cache.access(context, key, addr, len, local).ok()?;
+                pin.places()
+                    .try_for_each(|place| copy_direct(&view.peer, &mut targets, &place, is_read))
+            };
+            let done = if is_atomic {
+                let mapped = targets.single().and_then(|target| target.mapped);
+                let old = mapped.and_then(|at| atomic(operation, at.memory, at.offset));
+                old.map(|old| {
+                    let old = old.to_ne_bytes();
+                    // The list has been checked. Who deregisters it meanwhile gets no old value.
+                    let _ = place::scatter(cache, context, sges, 0, Payload::Bytes(&old));
+                })
+            } else if inline.is_empty() {
+                place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
+            } else {
+                write_inline(&view.peer, &mut targets, inline)
+            };
+            if done.is_none() {
+                // The target knows what is wrong with it.
+                return Direct::Ring;
+            }
+        }
+        self.finish_direct(operation, length, flags, srqn, host);
+        Direct::Done
+    }
+
+    fn finish_direct(
+        &mut self,
+        operation: &Operation,
+        length: u32,
+        flags: SendFlags,
+        srqn: u32,
+        host: &H,
+    ) {
+        self.sender.appended += u64::from(length);
+        let Operation::Write { imm: Some(imm), .. } = *operation else {
+            host.sends().advance(send::Progress::Done);
+            return self.complete_sends(host);
+        };
+        if let Some(stag) = self.peer_ack_stag() {
+            let to = Control::Written { length }.to_offset();
+            self.whole(MessageHeader::Tagged { opcode: Opcode::Write, stag, to }, &[]);
+        }
+        let solicited = flags.contains(SendFlags::SOLICITED);
+        let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
+        self.immediate_message(opcode, srqn, imm, [0; 4]);
+        self.sender.messages += 1;
+        host.sends().advance(send::Progress::Sent(self.sender.messages));
+    }
+}
+
+/// Says where a message is that the peer fetches. `None` if that would not fit a slot, or the list
+/// is wrong.
+fn pull_list(
+    cache: &mut MrCache,
+    context: AccessContext<'_>,
+    sges: &[Sge],
+) -> Option<SmallVec<[u8; PULL_PIECES_MAX * PIECE_LEN]>> {
+    let mut list = SmallVec::new();
+    for (key, addr, len) in place::pieces(sges, 0, place::total(sges)) {
+        let pin = cache.access(context, key, addr, len, Access::empty()).ok()?;
+        for place in pin.places() {
+            list.extend_from_slice(&(place.addr() as u64).to_ne_bytes());
+            list.extend_from_slice(&low(place.len() as u64).to_ne_bytes());
+        }
+    }
+    (list.len() <= PULL_PIECES_MAX * PIECE_LEN).then_some(list)
+}
+
+/// Copies registered memory to a chunk of bulk data and returns its length.
+fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &Pin<'_>) -> usize {
+    let mut done = 0;
+    for place in pin.places() {
+        memory.copy_from(at + done, &place);
+        done += place.len();
+    }
+    done
+}
+
+/// Copies between a place of ours and the next of the peer's. `None` if the kernel refuses.
+fn copy_direct(
+    peer: &Peer,
+    targets: &mut Targets<'_>,
+    place: &Region,
+    is_read: bool,
+) -> Option<()> {
+    let mut done = 0;
+    while done < place.len() {
+        let target = targets.take((place.len() - done) as u64)?;
+        let part = place.part(done, usize::try_from(target.len).ok()?)?;
+        match target.mapped {
+            Some(at) if is_read => at.memory.copy_to(at.offset, &part),
+            Some(at) => at.memory.place(at.offset, &part),
+            None if is_read => peer.read(&[(target.address, part.len())], &part).ok()?,
+            None => peer.write(target.address, &part).ok()?,
+        }
+        done += part.len();
+    }
+    Some(())
+}
+
+/// Writes bytes of ours to the peer. `None` if the kernel refuses.
+fn write_inline(peer: &Peer, targets: &mut Targets<'_>, mut bytes: &[u8]) -> Option<()> {
+    while !bytes.is_empty() {
+        let target = targets.take(bytes.len() as u64)?;
+        let (part, rest) = bytes.split_at_checked(usize::try_from(target.len).ok()?)?;
+        match target.mapped {
+            Some(at) => at.memory.place_bytes(at.offset, part),
+            None => peer.write_bytes(target.address, part).ok()?,
+        }
+        bytes = rest;
+    }
+    Some(())
+}
+
+/// Carries an atomic out and returns what was there before.
+fn atomic(operation: &Operation, memory: &SharedMemory, offset: usize) -> Option<u64> {
+    memory.update_u64(offset, |old| match *operation {
+        Operation::FetchAdd { add, .. } => old.wrapping_add(add),
+        Operation::CompareSwap { compare, swap, .. } if old == compare => swap,
+        _ => old,
+    })
+}
+
+/// The low half of a count.
+fn low(count: u64) -> u32 {
+    let [a, b, c, d, ..] = count.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Whether a segment is the whole of its message: the sender of one that is fetched cuts nothing.
+fn is_whole(header: &Header) -> bool {
+    match *header {
+        Header::Tagged { last, .. } => last,
+        Header::Untagged { last, mo, .. } => last && mo == 0,
+    }
+}
+
+/// Where a payload in bulk data is: offset and length, which lie inside.
+fn bulk_place(rest: &[u8]) -> Option<(usize, usize)> {
+    let (at, rest) = rest.split_first_chunk()?;
+    let (len, _) = rest.split_first_chunk()?;
+    let (at, len) = (u32::from_ne_bytes(*at) as usize, u32::from_ne_bytes(*len) as usize);
+    (at.checked_add(len)? <= BULK_LEN).then_some((at, len))
+}
+
+fn pull_pieces(rest: &[u8]) -> SmallVec<[Piece; PULL_PIECES_MAX]> {
+    let pieces = rest.chunks_exact(PIECE_LEN).filter_map(|piece| {
+        let (addr, len) = piece.split_first_chunk()?;
+        let len = len.first_chunk()?;
+        Some((u64::from_ne_bytes(*addr), u32::from_ne_bytes(*len) as usize))
+    });
+    pieces.collect()
+}

@@ -1,0 +1,4 @@
+//! The queues of posted work requests.
+
+pub(crate) mod recv;
+pub(crate) mod send;

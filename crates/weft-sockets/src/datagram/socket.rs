@@ -1,0 +1,196 @@
+//! What calls other than those that move datagrams mean for a socket.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::c_int;
+use rustix::net::sockopt;
+use weft_stream::datagram::{Datagrams, Inbox, Owner};
+use weft_stream::rules::Role;
+use weft_sys::calls::socket_cookie;
+
+use super::options::Meaning;
+use super::{Datagram, Why};
+use crate::descriptor::{borrow, own_address};
+use crate::table::Place;
+use crate::{settings, shared_files};
+
+impl Datagram {
+    /// It stands among the program's sockets from here on.
+    pub(crate) fn placed(&self, place: Place) {
+        let _ = self.place.set(place);
+    }
+
+    /// One that the program was started with, and that has an inbox: there may be something in it.
+    pub(crate) fn inherited(fd: RawFd) -> Option<Self> {
+        let own = own_address(fd).filter(|own| own.port() != 0)?;
+        let cookie = socket_cookie(borrow(fd)).ok()?;
+        let datagram = Self::fresh(own.is_ipv6());
+        let inbox = datagram.datagrams()?.find(own.port(), cookie)?;
+        if inbox.is_left() {
+            datagram.off.store(1, Ordering::Relaxed);
+        }
+        // What is not known of its options is the safe answer.
+        datagram.receive_limit.store(1, Ordering::Relaxed);
+        datagram.bound();
+        datagram.inbox.set(inbox).is_ok().then_some(datagram)
+    }
+
+    pub(crate) fn is_v6(&self) -> bool {
+        self.is_v6
+    }
+
+    /// How many epoll instances watch it.
+    pub(crate) fn watches(&self) -> &AtomicU32 {
+        &self.watches
+    }
+
+    /// How many epoll instances announce what waits in memory.
+    pub(crate) fn announced(&self) -> &AtomicU32 {
+        &self.announced
+    }
+
+    /// From here on it is the kernel's. What waits in the inbox can still be received.
+    pub(crate) fn leave(&self, why: Why) {
+        self.told_received.note(why);
+        self.off.store(1, Ordering::Relaxed);
+        if let Some(inbox) = self.inbox.get() {
+            inbox.leave();
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.load(Ordering::Relaxed) != 0
+    }
+
+    /// `bind(2)` has succeeded.
+    pub(crate) fn bound(&self) {
+        self.bound.store(1, Ordering::Relaxed);
+    }
+
+    /// `connect(2)` has been called: another peer, perhaps another address, or none.
+    pub(crate) fn connected(&self, fd: RawFd) {
+        self.bound();
+        self.routes.lock().connected = None;
+        self.routes.lock().others.clear();
+        if let Some(inbox) = self.inbox.get() {
+            inbox.moved(own_address(fd).map_or(0, |own| own.port()));
+        }
+    }
+
+    /// The program has set an option.
+    pub(crate) fn option(&self, fd: RawFd, level: c_int, name: c_int, value: c_int) {
+        match Meaning::of(level, name) {
+            Meaning::Harmless => {}
+            Meaning::Shares if value != 0 => {
+                self.shared.store(1, Ordering::Relaxed);
+                if let Some(inbox) = self.inbox.get() {
+                    inbox.become_shared();
+                }
+            }
+            Meaning::Shares => {}
+            Meaning::V6Only => self.v6_only.store(u32::from(value != 0), Ordering::Relaxed),
+            Meaning::Limits => {
+                if let Some(inbox) = self.inbox.get() {
+                    inbox.limit(limit(fd));
+                }
+            }
+            Meaning::Timeout => self.receive_limit.store(1, Ordering::Relaxed),
+            Meaning::Kernels if value == 0 => {}
+            Meaning::Kernels => self.leave(Why::Option),
+        }
+    }
+
+    pub(super) fn datagrams(&self) -> Option<&'static Datagrams> {
+        *self.datagrams.get_or_init(shared_files::datagrams)
+    }
+
+    /// Its inbox; made when the program first asks for what has come.
+    #[inline]
+    pub(crate) fn inbox(&self, fd: RawFd) -> Option<&Inbox> {
+        match self.inbox.get() {
+            Some(inbox) => Some(inbox),
+            None if self.is_off() || self.bound.load(Ordering::Relaxed) == 0 => None,
+            None => self.make_inbox(fd),
+        }
+    }
+
+    /// Its inbox, if it has been made.
+    #[inline]
+    pub(crate) fn known_inbox(&self) -> Option<&Inbox> {
+        self.inbox.get()
+    }
+
+    #[cold]
+    fn make_inbox(&self, fd: RawFd) -> Option<&Inbox> {
+        let own = own_address(fd).filter(|own| own.port() != 0)?;
+        let ip = own.ip().to_canonical();
+        let made = || {
+            if ip.is_multicast() {
+                return Err(Why::Multicast);
+            }
+            if !settings::allows(Role::Listen, own) {
+                return Err(Why::Rule);
+            }
+            let owner = Owner {
+                port: own.port(),
+                cookie: socket_cookie(borrow(fd)).map_err(|_| Why::Room)?,
+                pid: std::process::id(),
+                limit: limit(fd),
+                shared: self.shared.load(Ordering::Relaxed) != 0,
+            };
+            let datagrams = self.datagrams().ok_or(Why::Room)?;
+            let inbox = Inbox::register(datagrams, &owner).ok_or(Why::Room)?;
+            if inbox.is_left() {
+                inbox.release(); // A relative knows that it is the kernel's.
+                return Err(Why::PassedOn);
+            }
+            Ok(inbox)
+        };
+        let inbox = match made() {
+            Ok(inbox) => inbox,
+            Err(why) => {
+                self.told_received.note(why);
+                self.off.store(1, Ordering::Relaxed);
+                return None;
+            }
+        };
+        if self.inbox.set(inbox).is_err() {
+            inbox.release(); // Another thread was quicker.
+        }
+        self.inbox.get()
+    }
+
+    /// A relative will be born that has the socket, too. A `fork` counts once.
+    pub(crate) fn forking(&self, fork: u32) {
+        if self.fork.swap(fork, Ordering::Relaxed) != fork
+            && let Some(inbox) = self.inbox.get()
+        {
+            inbox.retain();
+        }
+    }
+
+    /// The last descriptor of this process is about to be closed.
+    pub(crate) fn closing(&self, fd: RawFd) {
+        self.tell_at_last(fd);
+        self.off.store(1, Ordering::Relaxed);
+        if let Some(inbox) = self.inbox.get() {
+            inbox.shut();
+        }
+    }
+}
+
+impl Drop for Datagram {
+    /// No call is under way any more, either.
+    fn drop(&mut self) {
+        if let Some(inbox) = self.inbox.get() {
+            inbox.release();
+        }
+    }
+}
+
+/// Bytes that the kernel lets wait at a socket.
+fn limit(fd: RawFd) -> u32 {
+    let bytes = sockopt::socket_recv_buffer_size(borrow(fd)).unwrap_or(0);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}

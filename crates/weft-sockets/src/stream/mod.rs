@@ -1,0 +1,685 @@
+//! TCP sockets: connecting, accepting, sending and receiving.
+//!
+//! # Safety
+//! Descriptors are borrowed for one call, from the program, which has them open; addresses and
+//! options are read into local variables.
+#![allow(unsafe_code)]
+
+mod far;
+pub(crate) mod options;
+mod readiness;
+mod recv;
+mod send;
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use weft_stream::rules::Role as RuleRole;
+use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
+use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
+
+use crate::descriptor::{addresses, borrow, is_nonblocking};
+use crate::extended::Extended;
+use crate::limits::OFFER_TRIES_MAX;
+use crate::link::Link;
+use crate::reason::{self, Reason, Told};
+use crate::remote::{self, Far};
+use crate::table::Place;
+use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
+
+/// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
+/// the connection does, but the moment may be long if the connector has lost its core.
+const TRIES_IN_A_ROW: u32 = 8;
+/// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
+const FORK_WAITS_NS: u64 = 3_000_000;
+/// Of which so long at a time, asleep: the connector may need this core.
+const FORK_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+/// How long a writer sleeps before it asks the kernel whether the peer still lives.
+const WRITER_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const SPIN_MAX_NS: u64 = 2_000_000;
+
+/// Held while this process may have a peer's socket open, which no child is to get: it would keep
+/// the peer's end from being told.
+static LEAVING: SignalLock<()> = SignalLock::new(());
+
+/// Before a fork: no other thread is about to leave.
+pub(crate) fn freeze() {
+    LEAVING.freeze();
+}
+
+/// After it, in the parent and in the child.
+///
+/// # Safety
+/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+pub(crate) unsafe fn thaw() {
+    // SAFETY: the caller's promise.
+    unsafe { LEAVING.thaw() };
+}
+
+/// Where a socket is on its way to an [`End`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Phase {
+    /// Not connected.
+    Fresh,
+    /// `connect` has begun.
+    Connecting,
+    /// Accepted; the connector's offer has not been found yet.
+    Candidate,
+    /// Accepted from another host, over verbs if it wants that; nothing has been asked yet.
+    Foreign,
+    /// The kernel's for good.
+    Tcp,
+}
+
+/// What is known of a TCP socket.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    phase: AtomicU32,
+    told: Told,
+    /// Its end, if the peer is on this host, and as whom this process holds it.
+    holding: Holding,
+    /// Its end, if the peer is on another host.
+    far: SectionOnce<Arc<Far>>,
+    before: SectionLock<Before>,
+    spin_in: Spin,
+    /// How long a sender looks for room before it sleeps.
+    pub(crate) spin_out: Spin,
+    zcopy: zcopy::Sender,
+    /// What the kernel has said of the socket's end: bits of `poll(2)`.
+    ended: AtomicU32,
+    /// An error that the kernel has told us, and that the program does not know yet.
+    error: AtomicI32,
+    /// A writer has been told that there is no room.
+    full: AtomicU32,
+    /// Epoll instances that watch it.
+    watches: AtomicU32,
+    /// Those that wait for a bell.
+    armed: AtomicU32,
+    /// The peer rings because the socket was watched before it had an end.
+    armed_early: AtomicU32,
+    /// Epoll instances that announce what waits in memory.
+    announced: AtomicU32,
+    /// Streams of the C library's that read and write by our ways.
+    files: AtomicU32,
+    /// It has an option that only the kernel has, and so will what it accepts.
+    bequeaths: AtomicBool,
+    /// When a program that does not wait has last had the kernel asked, in nanoseconds.
+    asked: AtomicU64,
+    /// When the kernel was last asked whether a peer was killed that reads nothing: a time stamp.
+    asked_out: AtomicU64,
+    /// What it has in extended mode.
+    extended: SectionOnce<Box<Extended>>,
+    /// Where it stands among the program's sockets.
+    place: SectionOnce<Place>,
+}
+
+/// What an accepted socket has carried before an offer was found.
+#[derive(Debug, Default)]
+struct Before {
+    sent: u64,
+    read: u64,
+    tries: u32,
+    /// What the program has given to `shutdown(2)` already.
+    shut: Option<libc::c_int>,
+}
+
+/// Who does a call.
+#[derive(Debug)]
+pub(crate) enum By<'a> {
+    /// The kernel, as if we were not there.
+    Kernel,
+    /// The connection's end.
+    End(&'a End),
+    /// The connection's end, if the other is on another host.
+    Far(&'a Far),
+    /// The kernel, but bytes are counted.
+    Counted,
+}
+
+impl<'a> By<'a> {
+    /// The end that does it.
+    fn link(&self) -> Option<Link<'a>> {
+        match *self {
+            Self::End(end) => Some(Link::Here(end)),
+            Self::Far(far) => Some(Link::There(far)),
+            Self::Kernel | Self::Counted => None,
+        }
+    }
+}
+
+impl Stream {
+    fn new(phase: Phase) -> Self {
+        Self {
+            phase: AtomicU32::new(phase as u32),
+            told: Told::new(),
+            holding: Holding::new(),
+            far: SectionOnce::new(),
+            before: SectionLock::new(Before::default()),
+            spin_in: Spin::new(),
+            spin_out: Spin::new(),
+            zcopy: zcopy::Sender::new(),
+            ended: AtomicU32::new(0),
+            error: AtomicI32::new(0),
+            full: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
+            armed: AtomicU32::new(0),
+            armed_early: AtomicU32::new(0),
+            announced: AtomicU32::new(0),
+            files: AtomicU32::new(0),
+            bequeaths: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            asked_out: AtomicU64::new(0),
+            extended: SectionOnce::new(),
+            place: SectionOnce::new(),
+        }
+    }
+
+    /// A socket just made.
+    pub(crate) fn fresh() -> Self {
+        Self::new(Phase::Fresh)
+    }
+
+    /// A socket that somebody else had, and its end.
+    pub(crate) fn inherited(end: End) -> Self {
+        let holding = Holding::inherited(end, identity::number());
+        let mut stream = Self::new(Phase::Connecting);
+        stream.holding = holding;
+        stream
+    }
+
+    /// A socket that is the kernel's for good.
+    pub(crate) fn kernels() -> Self {
+        Self::new(Phase::Tcp)
+    }
+
+    /// It stands among the program's sockets from here on.
+    pub(crate) fn placed(&self, place: Place) {
+        let _ = self.place.set(place);
+    }
+
+    /// A socket that `accept` has returned, and what it has from the one that listens
+    /// ([`Stream::bequeaths_option`]), if that is known.
+    pub(crate) fn accepted(fd: RawFd, has_option: Option<bool>) -> Option<Self> {
+        let stream = Self::new(Phase::Candidate);
+        let (own, peer) = addresses(fd)?;
+        let is_local = is_local(own, peer);
+        if own != peer && settings::wants_verbs(RuleRole::Listen, own, is_local) {
+            stream.become_phase(Phase::Foreign);
+            return Some(stream);
+        }
+        if !is_local {
+            fall_back(Reason::Remote);
+            reason::tell((own, peer), Reason::Remote);
+            return None;
+        }
+        if !settings::allows(RuleRole::Listen, own) {
+            fall_back(Reason::Rule);
+            reason::tell((own, peer), Reason::Rule);
+            return None;
+        }
+        if !by_hand::is_ready() {
+            fall_back(Reason::ByHand);
+            reason::tell((own, peer), Reason::ByHand);
+            return None;
+        }
+        // Another process's may have been given any.
+        if has_option.unwrap_or_else(|| options::has(fd)) {
+            fall_back(Reason::Option);
+            reason::tell((own, peer), Reason::Option);
+            return None;
+        }
+        stream.look_at(fd, tuple(fd, peer, own), &Before::default());
+        Some(stream)
+    }
+
+    /// It has got an option that only the kernel has.
+    pub(crate) fn has_option(&self) {
+        self.bequeaths.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what it accepts has an option that only the kernel has.
+    pub(crate) fn bequeaths_option(&self) -> bool {
+        self.bequeaths.load(Ordering::Relaxed)
+    }
+
+    /// Its end, if it has one.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<&End> {
+        self.holding.end()
+    }
+
+    /// Its end, wherever the other one is.
+    #[inline]
+    pub(crate) fn link(&self) -> Option<Link<'_>> {
+        match self.end() {
+            Some(end) => Some(Link::Here(end)),
+            None => self.far().map(Link::There),
+        }
+    }
+
+    /// Its end, if the other one is on another host, and verbs carry it or may.
+    #[cold]
+    fn far(&self) -> Option<&Far> {
+        self.far.get().map(Arc::as_ref).filter(|far| !far.is_off())
+    }
+
+    /// Whether the other end is on another host, and verbs carry it or may.
+    pub(crate) fn is_far(&self) -> bool {
+        self.end().is_none() && self.far().is_some()
+    }
+
+    /// Looks for the peer on another host, in the background.
+    fn seek_far(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
+        match remote::seek(fd, role, ends) {
+            Some(far) => {
+                self.become_phase(Phase::Tcp); // As soon as it is off.
+                let _ = self.far.set(far); // Another thread's is as good.
+            }
+            None => self.fall_back(Reason::Room),
+        }
+    }
+
+    /// It has an end from here on.
+    fn begin(&self, fd: RawFd, end: End) {
+        if self.watches.load(Ordering::Relaxed) > 0 {
+            // Who watches it may be asleep by now.
+            end.begin_sleep();
+            self.armed_early.store(1, Ordering::Relaxed);
+        }
+        // By the same thread, or under the lock of `before`: it has none yet.
+        self.holding.begin(end, identity::number(), borrow(fd));
+    }
+
+    /// This process does not hold the end any more. Once.
+    pub(crate) fn let_go(&self) {
+        self.holding.let_go();
+    }
+
+    /// Who watches it looks at the rings now.
+    #[inline]
+    pub(crate) fn is_looked_at(&self, end: &End) {
+        if self.armed_early.load(Ordering::Relaxed) != 0
+            && self.armed_early.swap(0, Ordering::Relaxed) != 0
+        {
+            end.end_sleep();
+        }
+    }
+
+    fn is(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase as u32
+    }
+
+    fn become_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Ordering::Relaxed);
+    }
+
+    /// Whether it is the kernel's for good.
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.link().is_none() && self.is(Phase::Tcp)
+    }
+
+    /// `connect` has returned: 0, or that it goes on.
+    pub(crate) fn connected(&self, fd: RawFd) {
+        if self.link().is_some() || !(self.is(Phase::Fresh) || self.is(Phase::Connecting)) {
+            return;
+        }
+        self.become_phase(Phase::Connecting);
+        let Some((own, peer)) = addresses(fd) else { return };
+        let is_local = is_local(own, peer);
+        if own != peer && settings::wants_verbs(RuleRole::Connect, peer, is_local) {
+            self.seek_far(fd, Role::Connector, [own, peer]);
+        } else if !is_local {
+            self.fall_back(Reason::Remote);
+        } else if !settings::allows(RuleRole::Connect, peer) {
+            self.fall_back(Reason::Rule);
+        } else if !by_hand::is_ready() {
+            self.fall_back(Reason::ByHand);
+        } else if own == peer {
+            // One socket is both ends.
+            self.fall_back(Reason::Itself);
+        } else {
+            let registry = shared_files::registry();
+            let why = if registry.is_some() { Reason::Room } else { Reason::Registry };
+            let me = identity::me(fd);
+            let offer =
+                |registry| End::offer(registry, &tuple(fd, own, peer), &me, settings::flow());
+            match registry.and_then(offer) {
+                Some(end) => self.begin(fd, end),
+                None => self.fall_back(why),
+            }
+        }
+    }
+
+    /// `connect` has dissolved the connection (`AF_UNSPEC`); the socket may make another.
+    pub(crate) fn dissolved(&self) {
+        self.let_go();
+        if self.end().is_none()
+            && let Some(far) = self.far()
+        {
+            far.close(false);
+        }
+    }
+
+    /// The connection goes on over TCP. Bytes that are unread in memory go back to the kernel, as
+    /// far as that is possible ([`Stream::has_rest`]).
+    pub(crate) fn leave(&self, fd: RawFd, why: Reason) {
+        self.leave_by(fd, why, |end, socket| end.leave(socket));
+    }
+
+    /// The same, but bytes that are unread in memory are read from there.
+    pub(crate) fn leave_unread(&self, fd: RawFd, why: Reason) {
+        self.leave_by(fd, why, |end, socket| end.leave_unread(socket));
+    }
+
+    fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
+        zcopy::promised::reclaim(&self.zcopy);
+        match self.link() {
+            Some(Link::Here(end)) if end.has_left() => {}
+            Some(Link::There(far)) => {
+                far.leave(borrow(fd));
+                fall_back(why);
+            }
+            Some(Link::Here(end)) => {
+                // A child of `vfork` has descriptors of its own.
+                let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
+                leave(end, borrow(fd));
+                drop(held);
+                self.told.note(why);
+                end.note_left(why);
+            }
+            None if !self.is(Phase::Tcp) => {
+                self.fall_back(why);
+                if let Some(end) = self.holding.bar() {
+                    end.leave(borrow(fd)); // Another thread has just connected it.
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// The process is about to be confined: the connection has left, and nothing brings it back.
+    pub(crate) fn surrender(&self, fd: RawFd) {
+        self.become_phase(Phase::Tcp);
+        self.told.tell(fd, self.end(), true);
+    }
+
+    /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
+    pub(crate) fn has_rest(&self) -> bool {
+        match self.link() {
+            Some(Link::Here(end)) => !end.is_over(),
+            Some(Link::There(far)) => far.has_rest(),
+            None => false,
+        }
+    }
+
+    /// The process is about to be confined, and may make no system call for a connection between
+    /// hosts any more, which has left.
+    pub(crate) fn confine(&self) {
+        if let Some(far) = self.far.get() {
+            far.disown();
+        }
+    }
+
+    fn fall_back(&self, why: Reason) {
+        self.become_phase(Phase::Tcp);
+        self.told.note(why);
+        fall_back(why);
+    }
+
+    /// Looks for an offer until there is one or it is unlikely to come.
+    fn wait_for_offer(&self, fd: RawFd) {
+        let before = self.before.lock();
+        let deadline = wait::now() + FORK_WAITS_NS;
+        loop {
+            self.look_once(fd, &before);
+            let goes_on = self.is(Phase::Candidate) && before.tries <= TRIES_IN_A_ROW;
+            if self.end().is_some() || !goes_on || wait::now() >= deadline {
+                return;
+            }
+            let _ = rustix::thread::nanosleep(&FORK_NAP);
+        }
+    }
+
+    /// Who does the next call on the socket.
+    #[inline]
+    pub(crate) fn by(&self, fd: RawFd) -> By<'_> {
+        match self.end() {
+            Some(end) => By::End(end),
+            None => self.by_whom(fd),
+        }
+    }
+
+    #[cold]
+    fn by_whom(&self, fd: RawFd) -> By<'_> {
+        if let Some(far) = self.far() {
+            return By::Far(far);
+        }
+        if self.is(Phase::Foreign) {
+            if let Some((own, peer)) = addresses(fd) {
+                self.seek_far(fd, Role::Acceptor, [peer, own]);
+            }
+        } else if self.is(Phase::Connecting) {
+            self.connected(fd);
+        } else if self.is(Phase::Candidate) {
+            self.look_for_offer(fd, &mut self.before.lock());
+            if self.end().is_none() && self.is(Phase::Candidate) {
+                return By::Counted;
+            }
+        } else if self.is(Phase::Fresh) && addresses(fd).is_some() {
+            self.fall_back(Reason::Unseen);
+        }
+        self.tell(fd);
+        match self.link() {
+            Some(Link::Here(end)) => By::End(end),
+            Some(Link::There(far)) => By::Far(far),
+            None => By::Kernel,
+        }
+    }
+
+    /// Says what carries the connection, if that is known and somebody wants to know. No lock is
+    /// held.
+    pub(crate) fn tell(&self, fd: RawFd) {
+        self.told.tell(fd, self.end(), false);
+    }
+
+    /// The kernel is to do a call. One that waits for the connection to be made may move bytes that
+    /// nobody counts.
+    fn not_counted<T>(&self, fd: RawFd, flags: libc::c_int) -> Option<T> {
+        if self.is(Phase::Connecting) && !is_nonblocking(fd, flags) {
+            self.fall_back(Reason::Early);
+        }
+        None
+    }
+
+    /// Looks for the peer's side once more. `None`: it may still come.
+    ///
+    /// # Errors
+    /// `ENOTCONN`; `EOPNOTSUPP`: the connection stays on TCP.
+    pub(crate) fn seek(&self, fd: RawFd) -> Result<Option<&End>, Errno> {
+        if self.is(Phase::Candidate) {
+            self.look_once(fd, &self.before.lock());
+        }
+        match self.by(fd) {
+            By::End(end) => Ok(Some(end)),
+            By::Counted => Ok(None),
+            By::Far(_) => Err(Errno::OPNOTSUPP), // One-sided operations are those of one host.
+            By::Kernel if self.is(Phase::Tcp) => Err(Errno::OPNOTSUPP),
+            By::Kernel => Err(Errno::NOTCONN),
+        }
+    }
+
+    /// How many streams of the C library's read and write by our ways.
+    pub(crate) fn files(&self) -> &AtomicU32 {
+        &self.files
+    }
+
+    /// From here on it is in extended mode.
+    pub(crate) fn extend(&self) {
+        self.extended.get_or_init(|| Box::new(Extended::new()));
+    }
+
+    /// What it has in extended mode.
+    pub(crate) fn extended(&self) -> Option<&Extended> {
+        self.extended.get().map(Box::as_ref)
+    }
+
+    fn look_for_offer(&self, fd: RawFd, before: &mut Before) {
+        before.tries += 1;
+        if before.tries <= TRIES_IN_A_ROW || before.tries.is_power_of_two() {
+            self.look_once(fd, before);
+        }
+        if before.tries >= OFFER_TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
+            self.fall_back(Reason::Peer);
+        }
+    }
+
+    fn look_once(&self, fd: RawFd, before: &Before) {
+        if self.end().is_some() || !self.is(Phase::Candidate) {
+            return;
+        }
+        match addresses(fd) {
+            Some((own, peer)) => self.look_at(fd, tuple(fd, peer, own), before),
+            None => self.fall_back(Reason::Peer), // It has gone.
+        }
+    }
+
+    fn look_at(&self, fd: RawFd, tuple: Tuple, before: &Before) {
+        let Some(registry) = shared_files::registry() else {
+            return self.fall_back(Reason::Registry);
+        };
+        let counts = (before.sent, before.read);
+        let me = identity::me(fd);
+        if let Some(end) = End::find(registry, &tuple, &me, counts) {
+            // Before the connector can join: it would take the end of the stream for ours.
+            before.shut.into_iter().for_each(|how| shut(Link::Here(&end), fd, how));
+            self.begin(fd, end);
+        }
+    }
+
+    /// The last descriptor of this process is about to be closed.
+    pub(crate) fn closing(&self, fd: RawFd) {
+        if let Some(far) = self.far.get() {
+            return far::close(fd, far);
+        }
+        if self.end().is_none() && self.is(Phase::Candidate) {
+            self.fall_back(Reason::Peer);
+        }
+        self.told.tell(fd, self.end(), true);
+        if self.end().is_some() {
+            zcopy::promised::reclaim(&self.zcopy);
+        }
+        self.holding.closing(borrow(fd));
+    }
+
+    /// `shutdown(2)`, before the kernel is told.
+    pub(crate) fn shutting(&self, fd: RawFd, how: libc::c_int) {
+        zcopy::promised::reclaim(&self.zcopy);
+        if let Some(link) = self.link() {
+            return shut(link, fd, how);
+        }
+        let mut before = self.before.lock();
+        match self.end() {
+            Some(end) => shut(Link::Here(end), fd, how), // Found by another thread.
+            None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
+            None => before.shut = Some(libc::SHUT_RDWR),
+        }
+    }
+
+    /// Another thread may have closed the descriptor while this one slept, and its number may be
+    /// another socket's by now, from which nothing must be taken.
+    fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
+        let is_there = self.place.get().is_some_and(|place| place.is_at(fd));
+        if is_there { Ok(()) } else { Err(Errno::BADF) }
+    }
+}
+
+/// As [`weft_stream::inheritance`] sees it.
+impl inheritance::Stream for Stream {
+    type Kernel = Linux;
+
+    fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    fn leave(&self, fd: RawFd, why: Reason) {
+        self.leave(fd, why);
+    }
+
+    /// What gets the socket does not have the window of a connection between hosts.
+    fn hand_on(&self, fd: RawFd, why: Reason) {
+        self.leave(fd, why);
+        if let Some(far) = self.far() {
+            far.hand_on(borrow(fd));
+        }
+    }
+
+    fn is_tcp(&self) -> bool {
+        self.is_tcp()
+    }
+
+    fn before_fork(&self, fd: RawFd) {
+        if self.is(Phase::Candidate) {
+            self.wait_for_offer(fd);
+        }
+    }
+
+    /// A child will be born that knows as much as this process does: what is not in shared memory
+    /// cannot be counted any more. Of two that both count from the beginning, each would miss what
+    /// the other moves.
+    fn forking_without_end(&self, fd: RawFd) {
+        if let Some(far) = self.far() {
+            // The queue pair stays the parent's.
+            far.leave(borrow(fd));
+            far.retain();
+        } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
+        {
+            self.fall_back(Reason::Forked);
+        } else if self.is(Phase::Fresh) && sockopt::socket_acceptconn(borrow(fd)) != Ok(true) {
+            // Either may connect it, and the other one would not be known to hold the connection.
+            self.become_phase(Phase::Tcp);
+            self.told.note(Reason::Forked);
+        }
+    }
+
+    /// Queue pairs are the parent's.
+    fn born(&self) {
+        if let Some(far) = self.far.get() {
+            far.disown();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !settings::is_confined() {
+            self.let_go();
+        }
+    }
+}
+
+/// What names the connection of a socket, in its network namespace.
+fn tuple(fd: RawFd, connector: SocketAddr, acceptor: SocketAddr) -> Tuple {
+    Tuple::new(connector, acceptor).in_namespace(network_namespace(borrow(fd)))
+}
+
+/// Tells the peer what `shutdown(2)` tells the kernel.
+fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
+    if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        link.shut_write(borrow(fd));
+    }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        link.shut_read();
+    }
+}
+
+fn fall_back(why: Reason) {
+    if let Some(registry) = shared_files::registry() {
+        registry.count_fallback(why);
+    }
+}

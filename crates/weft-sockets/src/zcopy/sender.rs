@@ -1,0 +1,177 @@
+//! Sending a long message without copying it twice.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use weft_stream::{End, SourceNumber, Way};
+use weft_sys::calls::{Sharing, futex_wait};
+use weft_sys::{Buffers, Spin};
+
+use super::{Lender, Sender, promised};
+use crate::descriptor::borrow;
+use crate::settings::{self, ZeroCopy};
+use crate::wait::{self, Wait};
+use crate::{handlers, identity, reason};
+
+/// Shorter messages are cheaper to copy twice.
+const LEN_MIN: usize = 256 << 10;
+/// Bytes that are promised at once behind others, unless the rest would be short: the peer still
+/// has some to pull while the next are promised.
+const PIECE_LEN: usize = 512 << 10;
+/// How long the peer may do nothing before the rest is copied. If the ring has room for all of it,
+/// the call would have returned at once.
+const PATIENCE_NS: u64 = 2_000_000;
+const PATIENCE_WITH_ROOM_NS: u64 = 200_000;
+const SPIN_MAX_NS: u64 = 2_000_000;
+
+impl Sender {
+    /// The program has written too early to what was promised.
+    pub(crate) fn touched(&self) {
+        self.touches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Promises the first of the buffers' bytes and returns how many, or `EAGAIN`. `None`: they are
+    /// to go another way, and nothing before them is promised any more.
+    pub(crate) fn promise(
+        &self,
+        lender: &Lender<'_>,
+        buffers: Buffers<'_>,
+        nonblocking: bool,
+    ) -> Option<Result<usize, Errno>> {
+        let end = lender.end;
+        let follows = end.has_promised();
+        let len = buffers.len();
+        if len < LEN_MIN && !follows {
+            return None;
+        }
+        let touches = self.touches.swap(0, Ordering::Relaxed);
+        if len < LEN_MIN || self.patience.lock().may_promise(touches) {
+            let most = if !follows || len < PIECE_LEN + LEN_MIN { len } else { PIECE_LEN };
+            let wanted = if follows { most } else { 1 };
+            let waits = !nonblocking && len >= LEN_MIN;
+            let in_time = !waits || wait_for_room(end, wanted, lender.spin);
+            let promise = match end.room().min(most) {
+                0 => promised::Promise::NoRoom,
+                room => promised::promise(self, lender, buffers, room, !nonblocking),
+            };
+            match promise {
+                promised::Promise::Made(promised) => return Some(Ok(promised)),
+                promised::Promise::NoRoom if nonblocking && len >= LEN_MIN => {
+                    return Some(Err(Errno::AGAIN));
+                }
+                promised::Promise::NoRoom if waits && in_time => return Some(Ok(0)),
+                promised::Promise::NoRoom => {}
+                promised::Promise::Impossible => self.touched(),
+                promised::Promise::Unprotected(errno) => {
+                    reason::tell_unprotected(errno);
+                    self.touched();
+                }
+            }
+        }
+        if follows && !promised::reclaim(self) {
+            return Some(Err(Errno::AGAIN));
+        }
+        None
+    }
+
+    /// Whether a message may go without being copied twice.
+    #[inline]
+    pub(crate) fn is_for(&self, buffers: Buffers<'_>) -> bool {
+        buffers.len() >= LEN_MIN && settings::zero_copy() != ZeroCopy::Off
+    }
+
+    /// Sends what the peer pulls, and returns how many bytes that was: the others are to be copied,
+    /// unless a signal was handled, which the second value says.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled before anything was pulled.
+    pub(crate) fn send(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        nonblocking: bool,
+        spin: &Spin,
+    ) -> Result<(usize, bool), Errno> {
+        let len = buffers.len();
+        let judged = settings::zero_copy() != ZeroCopy::Sync;
+        if judged && self.judge.lock().choose(len, wait::now()) == Way::Ring {
+            return Ok((0, false));
+        }
+        // Who must not wait relies on a peer that does.
+        if nonblocking && !end.is_peer_waiting() {
+            return Ok((0, false));
+        }
+        let Some(number) = end.post_source(borrow(fd), buffers, &identity::owner()) else {
+            return Ok((0, false));
+        };
+        let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;
+        let patience = if has_room { PATIENCE_WITH_ROOM_NS } else { PATIENCE_NS };
+        let waited = wait_until_over(end, number, patience, spin);
+        match end.withdraw_source(number) {
+            0 => waited.map(|()| (0, false)),
+            pulled => Ok((pulled.min(len), waited.is_err())),
+        }
+    }
+}
+
+/// Waits until so many bytes can be promised, but no longer than a late peer is waited for: what
+/// TCP would take without it must not wait for ever. Whether any can be.
+fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
+    if end.room() >= wanted {
+        return true;
+    }
+    let nap = Timespec { tv_sec: 0, tv_nsec: PATIENCE_NS.cast_signed() };
+    let limit = wait::now() + PATIENCE_NS;
+    let wait = Wait::begin(spin);
+    loop {
+        if wait.look(SPIN_MAX_NS, || end.room() >= wanted) {
+            wait.end();
+            return true;
+        }
+        let (word, value) = end.want_room_by_futex();
+        if end.room() >= wanted {
+            return true;
+        }
+        let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
+        if slept == Err(Errno::INTR) || wait::now() >= limit {
+            return end.room() > 0;
+        }
+    }
+}
+
+/// Waits until a source is over, or has not gone on for as long as `patience` says, in nanoseconds.
+fn wait_until_over(
+    end: &End,
+    number: SourceNumber,
+    patience: u64,
+    spin: &Spin,
+) -> Result<(), Errno> {
+    let nap = Timespec { tv_sec: 0, tv_nsec: patience.cast_signed() };
+    let wait = Wait::begin(spin);
+    let mut seen = 0;
+    let mut since = wait::now();
+    loop {
+        if wait.look(SPIN_MAX_NS, || end.source_progress(number).is_none()) {
+            wait.end();
+            return Ok(());
+        }
+        let now = wait::now();
+        match end.source_progress(number) {
+            None => return Ok(()),
+            Some(pulled) if pulled != seen => (seen, since) = (pulled, now),
+            Some(_) if now >= since + patience => return Ok(()),
+            Some(_) => {}
+        }
+        let (word, value) = end.want_room_by_futex();
+        if end.source_progress(number).is_none() {
+            return Ok(());
+        }
+        let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
+        if slept == Err(Errno::INTR) && !handlers::restart() {
+            return Err(Errno::INTR);
+        }
+    }
+}

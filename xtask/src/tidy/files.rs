@@ -1,0 +1,89 @@
+//! Rules for the lines of source files. Each finding names the file, the line and the rule.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::limits::{FILE_LINES_MAX, LINE_LEN_MAX};
+
+/// Crates whose code runs inside somebody else's process: they print nothing.
+const SILENT: &[&str] = &[
+    "weft-wire",
+    "weft-sys",
+    "weft-engine",
+    "weft-verbs",
+    "weft-preload",
+    "weft-stream",
+    "weft-sockets",
+    "weft-extended",
+];
+/// Crates that may opt in to unsafe code, file by file: the system's edge, the C faces, and who
+/// owns the memory that peers write to. Tests may, too.
+const UNSAFE: &[&str] =
+    &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-extended", "weft-bench"];
+
+pub(super) fn check(files: &[PathBuf], findings: &mut Vec<String>) -> Result<(), String> {
+    for file in files {
+        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        check_file(file, &text, findings);
+    }
+    Ok(())
+}
+
+fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
+    let within = |names: &[&str]| {
+        let path = file.to_string_lossy();
+        names.iter().any(|name| path.contains(&format!("crates/{name}/src")))
+    };
+    // The engine's simulation is a test that stands beside what it looks into.
+    let is_product = file.components().any(|part| part.as_os_str() == "src")
+        && !file.components().any(|part| part.as_os_str() == "sim");
+    // Bindings are a tool's output, and this file names what it looks for.
+    if file.ends_with("bindings.rs") || file.ends_with("tidy/files.rs") {
+        return;
+    }
+    if text.lines().count() > FILE_LINES_MAX {
+        findings.push(format!("{}: more than {FILE_LINES_MAX} lines", file.display()));
+    }
+    for (index, line) in text.lines().enumerate() {
+        let mut report = |rule: &str| {
+            findings.push(format!("{}:{}: {rule}", file.display(), index + 1));
+        };
+        if line.chars().count() > LINE_LEN_MAX {
+            report("line of more than 100 characters");
+        }
+        if ["todo!(", "unimplemented!(", "dbg!("].iter().any(|banned| line.contains(banned)) {
+            report("unfinished code");
+        }
+        if ["TODO", "FIXME", "XXX"].iter().any(|mark| line.contains(mark)) {
+            report("leftover mark: do it, or write why not");
+        }
+        if is_product && within(SILENT) && (line.contains("println!(") || line.contains("eprint!("))
+        {
+            report("a library prints nothing");
+        }
+        if is_product && line.contains("allow(unsafe_code)") && !within(UNSAFE) {
+            report("unsafe code outside of its crates");
+        }
+    }
+    let opts_in = text.contains("#![allow(unsafe_code)]");
+    if is_product && opts_in && !text.contains("//! # Safety") {
+        findings.push(format!("{}: unsafe file without a `//! # Safety` header", file.display()));
+    }
+}
+
+pub(super) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
