@@ -7,6 +7,7 @@
 
 mod acceptor;
 pub mod access;
+mod ah;
 mod attr;
 pub mod channel;
 pub mod clock;
@@ -25,11 +26,13 @@ pub mod mr;
 pub mod mw;
 mod numbers;
 pub mod pd;
+mod presence;
 pub mod qp;
 mod queue;
 mod random;
 pub mod rd;
 pub mod reactor;
+mod registered;
 mod rendezvous;
 mod shm;
 #[cfg(test)]

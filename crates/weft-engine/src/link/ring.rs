@@ -21,11 +21,12 @@ use super::tx::MessageHeader;
 use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
 use crate::limits::RNR_BYTES_MAX;
-use crate::mr::{AccessContext, MrCache, Pin};
+use crate::mr::{AccessContext, Pin};
 use crate::queue::send;
 use crate::reactor::Reactor;
+use crate::registered::MrCache;
 use crate::shm::{
-    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
+    BULK_LEN, Endpoint, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS,
     Session, Targets,
 };
 use crate::wr::{Operation, SendFlags, Sge};
@@ -114,7 +115,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// Starts to share memory with a peer.
     pub(crate) fn new(
-        owner: Arc<dyn RingOwner>,
+        owner: Arc<dyn Endpoint>,
         rings: Rings,
         peer: Peer,
         session: Arc<Session>,
@@ -456,7 +457,7 @@ impl<H: Host> Link<H> {
             && let Some(view) = &ring.view
             && view.peer.is_asleep()
         {
-            ring.session.ring_bell();
+            ring.session.wake_peer();
         }
     }
 

@@ -14,8 +14,9 @@ use super::service::Service;
 use super::{Fault, Link};
 use crate::access::Access;
 use crate::attr::QpState;
-use crate::mr::{AccessContext, Held, MrCache};
+use crate::mr::{AccessContext, Held};
 use crate::queue::send::{self, SendQueue, Source};
+use crate::registered::MrCache;
 use crate::wc::{self, Completion, Status};
 use crate::wr::{Operation, SendFlags, Sge};
 

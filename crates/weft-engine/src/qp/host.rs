@@ -11,12 +11,12 @@ use crate::access::Access;
 use crate::attr::QpState;
 use crate::cq::Batch;
 use crate::event::EventKind;
-use crate::keys::{self, Keyed};
 use crate::link::host::{Completions, Effects, Memory, Work};
-use crate::mr::AccessContext;
+use crate::mr::{AccessContext, MoreDomains};
 use crate::mw::Mw;
 use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::SendQueue;
+use crate::registered::{self, Keyed};
 use crate::srq::Srq;
 use crate::wc::Completion;
 use crate::wr::WindowBind;
@@ -66,7 +66,7 @@ impl Work for Qp {
 impl Memory for Qp {
     #[inline]
     fn context(&self) -> AccessContext<'_> {
-        let xrcd = self.init.xrcd.as_deref();
+        let xrcd = self.init.xrcd.as_deref().map(|xrcd| xrcd as &dyn MoreDomains);
         AccessContext { pd: &self.pd, xrcd, qp_num: self.number }
     }
 
@@ -140,7 +140,7 @@ impl Qp {
     /// Invalidates a window that this queue pair has bound, or a region of its domain whose rights
     /// are as they must be.
     fn invalidate_if(&self, key: u32, may: impl FnOnce(Access) -> bool) -> bool {
-        match keys::find(key) {
+        match registered::find(key) {
             Some(Keyed::Window(window)) => window.invalidate(self.number),
             Some(Keyed::Region(mr)) if Arc::ptr_eq(mr.pd(), &self.pd) && may(mr.access()) => {
                 mr.invalidate();

@@ -24,9 +24,8 @@ pub use crate::attr::{AddressVector, AttrMask, GlobalRoute, QpAttr, QpCap, QpSta
 use crate::context::Context;
 use crate::cq::{Cq, CqUser};
 use crate::device::{Gid, address_of, gid_of};
-use crate::event::{AsyncEvent, Element, EventKind};
+use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::hello::Identity;
-use crate::keys::{self, Keyed};
 use crate::limits::{
     DATAGRAM_MAX, INLINE_MAX, INLINE_MIN, MESSAGE_MAX, QP_WR_MAX, READ_DEPTH_MAX, SGE_MAX,
 };
@@ -36,11 +35,11 @@ use crate::pd::{Pd, PdUser};
 use crate::queue::recv::{Fit, RecvQueue, RecvWork};
 use crate::queue::send::{SendLimits, SendQueue};
 use crate::reactor::{Reactor, Source, TimerId};
-use crate::srq::{Srq, SrqUser};
+use crate::srq::{AwaitsReceive, Srq, SrqUser};
 use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
 use crate::xrc::Xrcd;
-use crate::{Errno, Result, numbers, rendezvous, shm};
+use crate::{Errno, Result, numbers, registered, rendezvous, shm};
 
 use conn::Conn;
 pub use conn::Connection;
@@ -94,7 +93,7 @@ pub struct Qp {
     init: QpInit,
     pd: Arc<Pd>,
     holds: Lock<Option<Holds>>,
-    /// The face's own name for this object; events carry it to the program.
+    /// The C ABI's own name for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     attr: Lock<QpAttr>,
     state: AtomicU32,
@@ -150,7 +149,7 @@ impl Qp {
             }
             _ => (numbers::allocate()?, None),
         };
-        let ack_stag = match keys::insert(|_| Keyed::Reserved) {
+        let ack_stag = match registered::reserve() {
             Ok(key) => key,
             Err(error) => {
                 numbers::release(number);
@@ -189,6 +188,7 @@ impl Qp {
             users: AtomicUsize::new(1),
             init,
         });
+        shm::find_by(|number| Some(numbers::find(number)? as _));
         numbers::bind(&qp);
         Ok(qp)
     }
@@ -338,19 +338,9 @@ impl Qp {
             }
             self.drive(0);
         } else if self.parked.load(Ordering::SeqCst) {
-            self.receive_posted();
+            self.drive(KICK_UNPARK);
         }
         Ok(())
-    }
-
-    /// A receive is there for messages that wait for one.
-    pub(crate) fn receive_posted(&self) {
-        self.drive(KICK_UNPARK);
-    }
-
-    /// The shared receive queue will bring no receive until it is asked again.
-    pub(crate) fn left_srq_list(&self) {
-        self.parked.store(false, Ordering::SeqCst);
     }
 
     /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
@@ -359,16 +349,20 @@ impl Qp {
         if self.xrcd().is_some() {
             let awaited = link.awaited_queue().and_then(|number| self.find_queue(number));
             // A queue that is gone brings nothing: looking again finds that out.
-            return awaited.is_none_or(|srq| srq.await_receive_among_others(&self.me));
+            return awaited.is_none_or(|srq| srq.await_receive_among_others(self.waiter()));
         }
         match &self.init.srq {
-            Some(srq) => srq.await_receive(&self.me, &self.parked),
+            Some(srq) => srq.await_receive(self.waiter(), &self.parked),
             None => {
                 // Posting puts a receive into the queue before it looks at this.
                 self.parked.store(true, Ordering::SeqCst);
                 self.has_receive()
             }
         }
+    }
+
+    fn waiter(&self) -> Weak<dyn AwaitsReceive> {
+        Weak::clone(&self.me) as _
     }
 
     /// `ibv_destroy_qp`. Afterwards no completion and no event of it appears any more. One that is
@@ -384,13 +378,13 @@ impl Qp {
         self.publish_state(QpState::Reset);
         self.drop_connection();
         numbers::release(self.number);
-        keys::remove(self.ack_stag);
+        registered::release(self.ack_stag);
         self.stop_retry_timer();
         *self.monitor.lock() = None;
         self.send_cq().forget(self.number);
         self.recv_cq().forget(self.number);
         let is_own = |event: &AsyncEvent| match &event.element {
-            Element::Qp(qp) => std::ptr::eq(&**qp, self),
+            Element::Qp(qp) => qp.is(self),
             _ => false,
         };
         self.context().forget_events(is_own);
@@ -562,7 +556,7 @@ impl Qp {
     }
 
     pub(crate) fn report(&self, kind: EventKind) {
-        let element = Element::Qp(self.me());
+        let element = Element::Qp(self.me() as Arc<dyn Object>);
         self.context().post_event(AsyncEvent { kind, element });
     }
 
@@ -822,6 +816,22 @@ impl Qp {
         if let Some(timer) = self.retry_timer.lock().take() {
             Reactor::get().stop_timer(timer);
         }
+    }
+}
+
+impl AwaitsReceive for Qp {
+    fn left_srq_list(&self) {
+        self.parked.store(false, Ordering::SeqCst);
+    }
+
+    fn receive_posted(&self) {
+        self.drive(KICK_UNPARK);
+    }
+}
+
+impl Object for Qp {
+    fn cookie(&self) -> &AtomicUsize {
+        &self.cookie
     }
 }
 

@@ -17,22 +17,20 @@ use rustix::net::{
 };
 use rustix::process::{Pid, getuid};
 use rustix::time::Timespec;
-use weft_sys::{
-    Forkable, Lock, OwnPresence, PeerPresence, SharedMemory, own_pages, peer_credentials,
-};
+use weft_sys::{Lock, PeerPresence, SharedMemory, own_pages, peer_credentials};
 
 use super::adoption::LEN_MAX as ADOPTED_LEN_MAX;
+use super::endpoint::{self, Endpoint};
 use super::keys::{Granted, Memory, Pages};
 use super::listener::{find, own_id, sweep_directory};
 use super::peer::Peer;
 use super::policy::admits;
-use super::segment::{RingOwner, Rings};
+use super::segment::Rings;
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
-use crate::qp::Qp;
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::strangers::{Place, Stranger};
-use crate::{Errno, Result, numbers};
+use crate::{Errno, Result, presence};
 
 /// How long a stranger may take to say what it wants.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
@@ -43,16 +41,10 @@ const VERSION: u8 = 2;
 
 const OFFER: u8 = 1;
 const ACCEPT: u8 = 2;
-const BELL: u8 = 3;
+const WAKEUP: u8 = 3;
 const ASK: u8 = 4;
 const GRANT: u8 = 5;
 const DENY: u8 = 6;
-
-/// This process's page of sleepers.
-pub(crate) fn own_presence() -> Option<&'static OwnPresence> {
-    static PRESENCE: Forkable<Option<OwnPresence>> = Forkable::new(|| OwnPresence::new().ok());
-    PRESENCE.get().as_ref()
-}
 
 /// A peer's offer to share memory for one connection.
 #[derive(Debug)]
@@ -89,18 +81,18 @@ enum Stage {
     },
     /// It has made an offer to a queue pair, which may not have its connection yet.
     Offered {
-        qp: Weak<Qp>,
+        qp: Weak<dyn Endpoint>,
         timer: TimerId,
     },
     /// We have made an offer.
     Offering {
         rings: Rings,
         process: ProcessId,
-        qp: Weak<Qp>,
+        qp: Weak<dyn Endpoint>,
     },
     /// Memory is, or is about to be, shared.
     Sharing {
-        qp: Weak<Qp>,
+        qp: Weak<dyn Endpoint>,
     },
     Over,
 }
@@ -127,12 +119,12 @@ struct Packet {
 impl Session {
     /// Offers the process at the other end of a connection to share memory. `None` when it is not
     /// on this host or there is something against it; then nothing has been said.
-    pub(crate) fn offer(qp: &Qp, to: &Identity) -> Option<Arc<Self>> {
+    pub(crate) fn offer(qp: &Arc<dyn Endpoint>, to: &Identity) -> Option<Arc<Self>> {
         let own = qp.identity();
         if to.process == ProcessId::default() || own.process == ProcessId::default() {
             return None;
         }
-        let presence = own_presence()?;
+        let presence = presence::own()?;
         let socket = find(&to.process)?;
         let (rings, fd) = Rings::create().ok()?;
         let mut bytes = vec![OFFER, VERSION];
@@ -141,7 +133,7 @@ impl Session {
         }
         bytes.extend_from_slice(&own.process);
         bytes.extend_from_slice(&probe().to_ne_bytes());
-        let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(&qp.me()) };
+        let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(qp) };
         let session = Self::new(socket, stage)?;
         session.send(&bytes, &[fd.as_fd(), presence.fd()]).ok()?;
         session.watch().ok()?;
@@ -194,19 +186,19 @@ impl Session {
     ///
     /// # Errors
     /// `EPIPE` and the like when the peer is gone.
-    pub(crate) fn accept_for(&self, qp: &Qp) -> Result<()> {
-        let presence = own_presence().ok_or(Errno::NOMEM)?;
+    pub(crate) fn accept_for(&self, qp: &Arc<dyn Endpoint>) -> Result<()> {
+        let presence = presence::own().ok_or(Errno::NOMEM)?;
         let mut bytes = vec![ACCEPT];
         bytes.extend_from_slice(&probe().to_ne_bytes());
         // Before the peer can know: what it says next may be looked at by another thread at once.
-        let sharing = Stage::Sharing { qp: Arc::downgrade(&qp.me()) };
+        let sharing = Stage::Sharing { qp: Arc::downgrade(qp) };
         self.set_stage(sharing);
         self.send(&bytes, &[presence.fd()]).inspect_err(|_| self.set_stage(Stage::Over))
     }
 
     /// Wakes the peer. A socket that is full is readable, too.
-    pub(crate) fn ring_bell(&self) {
-        let _ = self.send(&[BELL], &[]);
+    pub(crate) fn wake_peer(&self) {
+        let _ = self.send(&[WAKEUP], &[]);
     }
 
     /// Asks for a key. Returns whether there will be an answer.
@@ -275,7 +267,7 @@ impl Session {
         match *kind {
             OFFER => self.handle_offer(&mut fields, fds),
             ACCEPT => self.handle_accept(&mut fields, fds),
-            BELL => {
+            WAKEUP => {
                 self.qp()?.ring_ready(false);
                 Ok(())
             }
@@ -307,7 +299,7 @@ impl Session {
         let rings = Rings::open(segment.as_fd())?;
         let presence = PeerPresence::open(presence.as_fd())?;
         let peer = Peer::new(presence, self.own_users_pid, from.process, fields.long()?);
-        let qp = numbers::find(wanted).ok_or(Errno::NOENT)?;
+        let qp = endpoint::find(wanted).ok_or(Errno::NOENT)?;
         let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
         let timer = session.start_timer();
         self.set_stage(Stage::Offered { qp: Arc::downgrade(&qp), timer });
@@ -375,7 +367,7 @@ impl Session {
         Ok(())
     }
 
-    fn qp(&self) -> Result<Arc<Qp>> {
+    fn qp(&self) -> Result<Arc<dyn Endpoint>> {
         match &*self.stage.lock() {
             Stage::Sharing { qp } => qp.upgrade().ok_or(Errno::CONNABORTED),
             _ => Err(Errno::PROTO),

@@ -1,7 +1,7 @@
 //! Unreliable datagrams: what a queue pair of type UD has in the place of a connection.
 //!
 //! One message is one UDP datagram ([`weft_wire::datagram`]). The UDP socket belongs to the port
-//! ([`port`]) that the queue pair's number leads to; address handles ([`ah`]) say where messages
+//! ([`port`]) that the queue pair's number leads to; address handles ([`AddressHandle`]) say where messages
 //! go, to one queue pair or to a group ([`multicast`]). A send is complete once the kernel has
 //! taken the datagram. A message is dropped, and counted, when its Q_Key is wrong, when no receive
 //! is posted, or when that is too small (IBTA 9.8.3, 9.9.3).
@@ -9,7 +9,6 @@
 //! Two locks, never held together: `tx` for sending, before the send queue's, and `rx` for
 //! receiving, before the receive queue's.
 
-mod ah;
 mod grh;
 pub(crate) mod multicast;
 mod port;
@@ -25,16 +24,17 @@ use weft_wire::ddp::FIRST_MSN;
 use crate::device::gid_of;
 use crate::link::payload::Payload;
 use crate::link::place::{gather, scatter};
-use crate::mr::{AccessContext, AccessError, MrCache};
+use crate::mr::{AccessContext, AccessError};
 use crate::qp::{Qp, QpState};
 use crate::queue::recv::{Fit, RecvWork};
 use crate::queue::send::Progress;
 use crate::reactor::Reactor;
+use crate::registered::MrCache;
 use crate::udp::Outbox;
 use crate::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, HEADER_IPV4, HEADER_IPV6, Opcode, Status};
 use crate::wr::{Destination, Operation, SendFlags, Sge};
 
-pub use ah::AddressHandle;
+pub use crate::ah::AddressHandle;
 use grh::GRH_LEN;
 pub(crate) use port::Port;
 
