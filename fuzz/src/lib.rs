@@ -5,6 +5,7 @@
 //! replays.
 
 pub mod engine;
+pub mod mpa;
 pub mod rd;
 pub mod remote;
 pub mod shared;

@@ -1,7 +1,18 @@
 //! Build steps that cargo lacks. `cargo xtask help` lists them.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! exports tidy ways
+//! dist rfc
+//! limits
+//! ```
 
 mod dist;
 mod exports;
+mod limits;
 mod rfc;
 mod tidy;
 mod ways;
@@ -14,7 +25,8 @@ cargo xtask COMMAND
   exports   compare the exported symbols and versions of dist/lib/weft with the reviewed lists
   rfc       print which RFC sections the code covers, tests, or leaves out and why, and compare
             what it quotes with what was found in the RFCs; --texts DIRECTORY: with their texts
-  tidy      check the house rules that no compiler checks (layering, line length, leftovers)
+  tidy      check the house rules that no compiler checks (layers, cycles, limits, line length);
+            --layers: print each crate's layers
   ways      write WAYS.md from the table of the ways to a connection
 ";
 

@@ -6,6 +6,19 @@
 //! processes of their own (`worker`), which talk to it over a control connection (`control`).
 //! A worker opens lanes (`lane`: queue pairs or sockets) and runs a pattern (`pattern`) over them.
 //! What they counted becomes values (`suite::reading`), and medians of values a report (`report`).
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! runner worker
+//! pattern serve suite
+//! lane session
+//! args control memory report
+//! plan
+//! cache limits machine process stats
+//! ```
 
 pub mod args;
 mod cache;

@@ -1,4 +1,16 @@
 //! The `weft` command: starts programs on Weft's device and shows what they do with it.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! run
+//! environment manual
+//! args info sockets
+//! debug
+//! layout output sharing
+//! ```
 
 mod args;
 mod debug;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
+use crate::Result;
 use crate::context::Context;
 use crate::event::Object;
 use crate::reactor::Reactor;
-use crate::{Errno, Result};
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -75,10 +75,7 @@ impl CompChannel {
         }
         let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
         self.waits_here.store(blocks, Ordering::Relaxed);
-        if !blocks {
-            return self.drive(&|| Reactor::get().poll()).ok_or(Errno::AGAIN);
-        }
-        Reactor::get().wait(self.fd.as_fd(), &self.spin, |pass| self.drive(pass))
+        Reactor::take(self.fd.as_fd(), blocks, &self.spin, |pass| self.drive(pass))
     }
 
     /// Makes a pass over the sockets and takes an event, perhaps one that it brought.

@@ -5,18 +5,15 @@
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
-    sockopt,
-};
+use rustix::net::{SocketAddrUnix, SocketType, sockopt};
 use rustix::process::{getpid, getuid};
 use weft_sys::{Forkable, Lock};
 
 use crate::qp::{self, Qp};
-use crate::reactor::{Reactor, Source};
-use crate::strangers::{Gate, Place, SESSIONS, Stranger};
+use crate::reactor::Source;
+use crate::strangers::{Listener, Place, Stranger};
 use crate::watched::Watched;
 use crate::{Errno, Result, device, ud};
 
@@ -33,39 +30,9 @@ pub(crate) fn serve() {
 }
 
 fn start() -> Result<()> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let name = format!("weft-debug.{}", getpid().as_raw_nonzero());
-    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    listen(&socket, BACKLOG)?;
-    let gate = Gate::new(&SESSIONS);
-    let listener = Arc::new_cyclic(|this| Listener { this: Weak::clone(this), socket, gate });
-    Reactor::get().watch(listener.socket.as_fd(), listener.clone())?;
-    Ok(())
-}
-
-#[derive(Debug)]
-struct Listener {
-    this: Weak<Self>,
-    socket: OwnedFd,
-    gate: Gate,
-}
-
-impl Source for Listener {
-    fn ready(&self) {
-        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        self.gate.pass(&me, || accept_with(&self.socket, flags), Answer::start);
-    }
-
-    fn requeued(&self) {
-        self.ready();
-    }
-
-    fn expired(&self) {
-        self.gate.open();
-        self.ready();
-    }
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    Listener::serve_unix(&address, SocketType::STREAM, BACKLOG, Answer::start)
 }
 
 /// A document on its way to one who asked, until that one has it or takes none of it.

@@ -4,6 +4,35 @@
 //! completion queues and queue pairs in it, connects queue pairs (by the connection manager in
 //! [`cm`], or by queue pair number and GID alone), posts work and polls completions. The names, the
 //! rules and the error numbers are those of the verbs manual pages.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! debug
+//! rd ud
+//! udp
+//! rendezvous
+//! acceptor cm
+//! qp
+//! link
+//! xrc
+//! srq
+//! queue
+//! wr
+//! registered
+//! ah mw
+//! mr
+//! cq pd shm
+//! channel
+//! context keys numbers strangers
+//! limits mpa
+//! hello tcp
+//! timer watched
+//! reactor
+//! access attr clock device event log presence random wc
+//! ```
 
 mod acceptor;
 pub mod access;
@@ -22,6 +51,7 @@ mod keys;
 pub mod limits;
 mod link;
 pub mod log;
+pub mod mpa;
 pub mod mr;
 pub mod mw;
 mod numbers;
@@ -40,6 +70,7 @@ mod sim;
 pub mod srq;
 mod strangers;
 mod tcp;
+mod timer;
 pub mod ud;
 mod udp;
 mod watched;

@@ -3,16 +3,13 @@
 //! queue pair for datagrams has the UDP port of the same number. The lower 8 bits are given out in
 //! a random order, so that who knows one number, or the port, does not know the next.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use weft_sys::{Forkable, Lock};
 
-use crate::acceptor::Listener;
 use crate::limits::{OBJECTS_MAX, QPS_PER_PORT};
 use crate::qp::Qp;
-use crate::reactor::Reactor;
-use crate::{Errno, Result, random, tcp, ud};
+use crate::{Errno, Result, acceptor, random, tcp, ud};
 
 /// Fresh ports to try until one is free for UDP, too.
 const PORT_ATTEMPTS_MAX: u32 = 8;
@@ -44,8 +41,7 @@ static PORTS: Forkable<Lock<Vec<Port>>> = Forkable::new(|| Lock::new(Vec::new())
 impl Port {
     fn open() -> Result<Self> {
         let (socket, number) = tcp::listen_everywhere(0)?;
-        let listener = Listener::new(socket);
-        Reactor::get().watch(listener.socket().as_fd(), listener.clone())?;
+        acceptor::serve(socket)?;
         let slots = vec![Slot::Free; QPS_PER_PORT as usize];
         let order = random::order()?;
         Ok(Self { number, slots, used: 0, datagrams: None, order, next: 0 })

@@ -91,8 +91,10 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// Go on where a pass left off ([`Reactor::requeue`]).
     fn requeued(&self) {}
 
-    /// A timer of this source has expired.
-    fn expired(&self) {}
+    /// A timer of this source has expired; it is `now`.
+    fn expired(&self, now: Instant) {
+        let _ = now;
+    }
 }
 
 /// Something in memory that the reactor looks at when it polls.
@@ -111,6 +113,13 @@ pub struct Token(u64);
 /// A running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimerId(Instant, u64);
+
+impl TimerId {
+    /// When it expires.
+    pub(crate) fn deadline(self) -> Instant {
+        self.0
+    }
+}
 
 #[derive(Clone, Copy)]
 enum Dirty {
@@ -344,7 +353,9 @@ impl Reactor {
 
     /// Stops a timer that has not expired yet.
     pub fn stop_timer(&self, id: TimerId) {
-        self.timers.lock().remove(&id);
+        let stopped = self.timers.lock().remove(&id);
+        // Without the lock: the source may have timers of its own to stop.
+        drop(stopped);
     }
 
     /// One pass over the sockets by a thread that is polling. Returns at once when another thread
@@ -418,6 +429,24 @@ impl Reactor {
     pub fn busy(&self) -> Busy<'_> {
         self.polled_at.store(BUSY, Ordering::Relaxed);
         Busy { reactor: self, then: BUSY }
+    }
+
+    /// Takes what `attempt` finds on a descriptor's object: waits for it, or if the descriptor is
+    /// non-blocking just makes a pass over the sockets. As [`Reactor::wait`] otherwise.
+    ///
+    /// # Errors
+    /// `EAGAIN` when nothing is there and the descriptor is non-blocking; `EINTR` after a signal.
+    pub(crate) fn take<T>(
+        fd: BorrowedFd<'_>,
+        blocks: bool,
+        spin: &Spin,
+        mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
+    ) -> Result<T> {
+        let reactor = Self::get();
+        match blocks {
+            true => reactor.wait(fd, spin, attempt),
+            false => attempt(&|| reactor.poll()).ok_or(Errno::AGAIN),
+        }
     }
 
     /// Waits until `attempt` finds what is waited for, driving the fabric meanwhile. `attempt` may
@@ -696,7 +725,7 @@ impl Reactor {
                     _ => return,
                 }
             };
-            source.expired();
+            source.expired(now);
         }
     }
 }

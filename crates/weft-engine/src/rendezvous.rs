@@ -5,30 +5,30 @@
 //! ([`acceptor`]) holds the request until its own queue pair wants exactly this peer. Two queue
 //! pairs of one process are joined by a pair of local sockets.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weft_sys::{Forkable, Lock};
-use weft_wire::mpa::negotiate::{Initiator, InitiatorOutcome, Negotiated, Params, RtrKinds};
+use weft_wire::mpa::negotiate::{Negotiated, Params, RtrKinds};
 
 use crate::device::{self, Gid, address_of};
-use crate::hello::{self, Identity};
+use crate::hello;
 use crate::limits::READ_DEPTH_MAX;
 use crate::log::{self, Level};
+use crate::mpa::dial::{Caller, Dial, Outcome};
+use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry, Wanted};
 use crate::qp::{Connection, Qp, pending};
-use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::reactor::Source;
 use crate::{Errno, Result, acceptor, numbers, tcp};
 
 /// How long a dialling side tries.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between attempts to dial.
 const RETRY: Duration = Duration::from_millis(100);
-/// Bytes that are read of an MPA exchange at a time; a frame is smaller.
-const READ_LEN: usize = 1_024;
-
 /// The queue pair has reached RTR: brings its connection about.
 pub(crate) fn connect(qp: &Qp) {
     let Some((gid, number)) = qp.wanted_peer() else { return };
@@ -40,7 +40,7 @@ pub(crate) fn connect(qp: &Qp) {
         return;
     }
     if (qp.own_gid(), qp.number()) < (gid, number) {
-        Dial::start(qp, gid, number);
+        Dialling::start(qp, gid, number);
         return;
     }
     acceptor::connect(qp);
@@ -48,15 +48,14 @@ pub(crate) fn connect(qp: &Qp) {
 
 /// The queue pair does not want its peer any more.
 pub(crate) fn forget(qp: &Qp) {
-    let dials: Vec<Arc<Dial>> = {
+    let dials: Vec<_> = {
         let mut dials = DIALS.get().lock();
-        let (own, others) =
-            dials.drain(..).partition(|dial: &Arc<Dial>| dial.number == qp.number());
+        let (own, others) = dials.drain(..).partition(|dial| dial.caller.number == qp.number());
         *dials = others;
         own
     };
     for dial in dials {
-        dial.give_up();
+        dial.cancel();
     }
 }
 
@@ -132,202 +131,99 @@ pub(crate) fn params(qp: &Qp, crc: bool) -> Params {
     }
 }
 
-#[derive(Debug)]
-enum Stage {
-    Waiting,
-    Connecting { socket: Arc<OwnedFd>, token: Token },
-    Asking { socket: Arc<OwnedFd>, token: Token, initiator: Initiator },
-    Over,
-}
-
-#[derive(Debug)]
-struct Dial {
-    me: Weak<Self>,
+/// A queue pair that dials its peer.
+struct Dialling {
     qp: Weak<Qp>,
     number: u32,
     wanted: u32,
     peer: SocketAddr,
     local: IpAddr,
-    deadline: Instant,
-    stage: Lock<Stage>,
-    timer: Lock<Option<TimerId>>,
 }
 
-static DIALS: Forkable<Lock<Vec<Arc<Dial>>>> = Forkable::new(|| Lock::new(Vec::new()));
+static DIALS: Forkable<Lock<Vec<Arc<Dial<Dialling>>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
-impl Dial {
+impl Dialling {
     fn start(qp: &Qp, gid: Gid, wanted: u32) {
-        let peer =
-            tcp::address_on(qp.context().device(), address_of(gid), numbers::port_of(wanted));
-        let dial = Arc::new_cyclic(|me| Self {
-            me: Weak::clone(me),
-            qp: numbers::find(qp.number()).map(|qp| Arc::downgrade(&qp)).unwrap_or_default(),
-            number: qp.number(),
-            wanted,
-            peer,
-            local: qp.own_address(),
-            deadline: Instant::now() + PATIENCE,
-            stage: Lock::new(Stage::Waiting),
-            timer: Lock::new(None),
-        });
+        let (number, device) = (qp.number(), qp.context().device());
+        let peer = tcp::address_on(device, address_of(gid), numbers::port_of(wanted));
+        let plan = Plan {
+            connect_time: None,
+            reply_time: None,
+            retry: Retry::Always { pause: RETRY, time: PATIENCE },
+            wanted: Some(Wanted { peer: wanted, own: number }),
+        };
+        let qp_found = numbers::find(number).map(|qp| Arc::downgrade(&qp)).unwrap_or_default();
+        let caller = Self { qp: qp_found, number, wanted, peer, local: qp.own_address() };
+        let dial = Dial::new(plan, caller);
         DIALS.get().lock().push(Arc::clone(&dial));
-        dial.try_once();
-    }
-
-    fn try_once(&self) {
-        let Some(me) = self.me.upgrade() else { return };
-        let mut stage = self.stage.lock();
-        if matches!(*stage, Stage::Over) {
-            return;
-        }
-        let dialled = tcp::dial(Some(self.local), self.peer).and_then(|socket| {
-            let token = Reactor::get().watch(socket.as_fd(), me)?;
-            Ok((Arc::new(socket), token))
-        });
-        match dialled {
-            Ok((socket, token)) => *stage = Stage::Connecting { socket, token },
-            Err(error) => {
-                drop(stage);
-                self.retry(error);
-            }
+        if let Err(failure) = dial.start() {
+            Self::dialled(&dial, Err(failure));
         }
     }
 
-    fn retry(&self, error: Errno) {
-        let old = std::mem::replace(&mut *self.stage.lock(), Stage::Waiting);
-        match old {
-            Stage::Connecting { socket, token } | Stage::Asking { socket, token, .. } => {
-                Reactor::get().unwatch(socket.as_fd(), token);
-            }
-            Stage::Over => {
-                *self.stage.lock() = Stage::Over;
-                return;
-            }
-            Stage::Waiting => {}
-        }
-        log::write(
-            Level::Debug,
-            format_args!("qp {:#08x}: dialling {}: {error}", self.number, self.peer),
-        );
-        if Instant::now() >= self.deadline {
-            log::write(
-                Level::Error,
-                format_args!("qp {:#08x}: gave up dialling {}: {error}", self.number, self.peer),
-            );
-            self.finish();
-            if let Some(qp) = self.qp.upgrade() {
-                qp.unreachable(error);
-            }
-        } else if let Some(me) = self.me.upgrade() {
-            *self.timer.lock() = Some(Reactor::get().start_timer(Instant::now() + RETRY, me));
-        }
-    }
-
-    fn advance(&self) -> Result<()> {
-        loop {
-            let mut stage = self.stage.lock();
-            match &mut *stage {
-                Stage::Waiting | Stage::Over => return Ok(()),
-                Stage::Connecting { socket, token } => {
-                    if !tcp::dial_result(socket)? {
-                        return Ok(());
-                    }
-                    let (socket, token) = (Arc::clone(socket), *token);
-                    let initiator = self.ask(&socket)?;
-                    *stage = Stage::Asking { socket, token, initiator };
-                }
-                Stage::Asking { socket, token, initiator } => {
-                    let mut bytes = Vec::with_capacity(READ_LEN);
-                    match weft_sys::recv(socket.as_fd(), &mut bytes) {
-                        Err(Errno::AGAIN) => return Ok(()),
-                        Ok(0) => return Err(Errno::CONNRESET),
-                        Ok(_) => {}
-                        Err(error) => return Err(error),
-                    }
-                    let (taken, outcome) = initiator.input(&bytes).map_err(|_| Errno::PROTO)?;
-                    let Some(outcome) = outcome else { continue };
-                    let InitiatorOutcome::Accepted(negotiated) = outcome else {
-                        return Err(Errno::CONNREFUSED);
-                    };
-                    let identity = self.identity_in(&negotiated)?;
-                    Reactor::get().unwatch(socket.as_fd(), *token);
-                    let socket = Arc::clone(socket);
-                    *stage = Stage::Over;
-                    drop(stage);
-                    let early = bytes.split_off(taken);
-                    return self.succeed(socket, negotiated, identity, early);
-                }
-            }
-        }
-    }
-
-    fn ask(&self, socket: &OwnedFd) -> Result<Initiator> {
-        let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
-        let private_data = hello::append(&[], &qp.identity(), self.wanted);
-        let crc = tcp::crc_wanted(self.local, self.peer.ip());
-        let initiator =
-            Initiator::new(params(&qp, crc), &private_data).map_err(|_| Errno::INVAL)?;
-        // A fresh socket has room for a frame.
-        weft_sys::send(socket.as_fd(), initiator.request())?;
-        Ok(initiator)
-    }
-
-    /// Who has answered. The port may have gone to somebody else since the program was told of the
-    /// number; only an answer of the wanted queue pair to ours is believed.
-    fn identity_in(&self, negotiated: &Negotiated) -> Result<Identity> {
+    fn attach(&self, qp: &Qp, socket: OwnedFd, agreed: Agreed) {
+        let Agreed { negotiated, early } = agreed;
         let (_, hello) = hello::split(&negotiated.peer_private_data);
-        let hello = hello.ok_or(Errno::PROTO)?;
-        let is_wanted = hello.identity.qp_num == self.wanted && hello.wanted_qp == self.number;
-        if is_wanted { Ok(hello.identity) } else { Err(Errno::PROTO) }
-    }
-
-    fn succeed(
-        &self,
-        socket: Arc<OwnedFd>,
-        negotiated: Negotiated,
-        identity: Identity,
-        early: Vec<u8>,
-    ) -> Result<()> {
-        self.finish();
-        let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
-        let Ok(socket) = Arc::try_unwrap(socket) else { return Err(Errno::BUSY) };
-        qp.attach(Connection {
+        // Fails only if the queue pair has been connected or destroyed meanwhile.
+        let _ = qp.attach(Connection {
             local: tcp::local_address(&socket).ok(),
             peer: Some(self.peer),
             socket,
             read_from: None,
             initiator: true,
+            peer_identity: hello.map(|hello| hello.identity),
             negotiated,
-            peer_identity: Some(identity),
             early,
-        })
-    }
-
-    fn finish(&self) {
-        *self.stage.lock() = Stage::Over;
-        DIALS.get().lock().retain(|dial| !std::ptr::eq(&**dial, self));
-    }
-
-    fn give_up(&self) {
-        let old = std::mem::replace(&mut *self.stage.lock(), Stage::Over);
-        if let Stage::Connecting { socket, token } | Stage::Asking { socket, token, .. } = old {
-            Reactor::get().unwatch(socket.as_fd(), token);
-        }
-        if let Some(timer) = self.timer.lock().take() {
-            Reactor::get().stop_timer(timer);
-        }
+        });
     }
 }
 
-impl Source for Dial {
-    fn ready(&self) {
-        if let Err(error) = self.advance() {
-            self.retry(error);
-        }
+impl Caller for Dialling {
+    type Question = Infallible;
+
+    /// The queue pair's number names the port.
+    fn path(&self, _: Instant) -> Option<Path> {
+        None
     }
 
-    fn expired(&self) {
-        *self.timer.lock() = None;
-        self.try_once();
+    fn ask(&self, _: &Arc<dyn Source>) -> Result<Infallible> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn learn(&self, _: Instant, _: Answer) {}
+
+    fn open(&self, _: Option<u16>, _: Option<OwnedFd>) -> Result<OwnedFd> {
+        tcp::dial(Some(self.local), self.peer)
+    }
+
+    fn greeting(&self, _: bool) -> Result<(Params, Vec<u8>)> {
+        let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
+        let private_data = hello::append(&[], &qp.identity(), self.wanted);
+        Ok((params(&qp, tcp::crc_wanted(self.local, self.peer.ip())), private_data))
+    }
+
+    fn retries(&self, failure: &Failure) {
+        let (number, peer, error) = (self.number, self.peer, failure.errno());
+        log::write(Level::Debug, format_args!("qp {number:#08x}: dialling {peer}: {error}"));
+    }
+
+    fn dialled(dial: &Dial<Self>, outcome: Outcome) {
+        DIALS.get().lock().retain(|other| !std::ptr::eq(&**other, dial));
+        let caller = &dial.caller;
+        let qp = caller.qp.upgrade();
+        match (outcome, qp) {
+            (Ok((socket, agreed)), Some(qp)) => caller.attach(&qp, socket, agreed),
+            (Ok(_), None) => {}
+            (Err(failure), qp) => {
+                let (number, peer, error) = (caller.number, caller.peer, failure.errno());
+                log::write(
+                    Level::Error,
+                    format_args!("qp {number:#08x}: gave up dialling {peer}: {error}"),
+                );
+                if let Some(qp) = qp {
+                    qp.unreachable(error);
+                }
+            }
+        }
     }
 }

@@ -8,10 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Weak;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
 use rustix::process::{Resource, getrlimit};
 use weft_sys::{Forkable, Lock};
 
@@ -21,6 +25,9 @@ use crate::limits::{
 };
 use crate::reactor::{Reactor, Source};
 use crate::{Errno, Result};
+
+/// Of every socket here.
+const SOCKET_FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// TCP connections whose MPA request has not come in whole.
 pub(crate) static HALF_OPEN: Room = Room::new(HALF_OPEN_SHARE, Some(HALF_OPEN_TIME));
@@ -154,6 +161,64 @@ impl Drop for Place {
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Place").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A listening socket whose connections all go to one function, as far as there are places.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    this: Weak<Self>,
+    socket: OwnedFd,
+    gate: Gate,
+    start: fn(OwnedFd, Place),
+}
+
+impl Listener {
+    /// Gives the connections of a socket that listens to `start`, for as long as the process lives.
+    ///
+    /// # Errors
+    /// What [`Reactor::watch`] reports; the socket is closed then.
+    pub(crate) fn serve(
+        socket: OwnedFd,
+        room: &'static Room,
+        start: fn(OwnedFd, Place),
+    ) -> Result<()> {
+        let gate = Gate::new(room);
+        let listener =
+            Arc::new_cyclic(|this| Self { this: Weak::clone(this), socket, gate, start });
+        Reactor::get().watch(listener.socket.as_fd(), Arc::clone(&listener) as _).map(drop)
+    }
+
+    /// The same for a new Unix socket, among the [`SESSIONS`].
+    ///
+    /// # Errors
+    /// `EADDRINUSE` and the like.
+    pub(crate) fn serve_unix(
+        address: &SocketAddrUnix,
+        kind: SocketType,
+        backlog: i32,
+        start: fn(OwnedFd, Place),
+    ) -> Result<()> {
+        let socket = socket_with(AddressFamily::UNIX, kind, SOCKET_FLAGS, None)?;
+        bind(&socket, address)?;
+        listen(&socket, backlog)?;
+        Self::serve(socket, &SESSIONS, start)
+    }
+}
+
+impl Source for Listener {
+    fn ready(&self) {
+        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
+        self.gate.pass(&me, || accept_with(&self.socket, SOCKET_FLAGS), self.start);
+    }
+
+    fn requeued(&self) {
+        self.ready();
+    }
+
+    fn expired(&self, _: Instant) {
+        self.gate.open();
+        self.ready();
     }
 }
 

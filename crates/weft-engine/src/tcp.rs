@@ -42,19 +42,6 @@ pub(crate) fn dial(local: Option<IpAddr>, peer: SocketAddr) -> Result<OwnedFd> {
     }
 }
 
-/// The error that a connection attempt ended with, if it has.
-///
-/// # Errors
-/// `ECONNREFUSED` and the like.
-pub(crate) fn dial_result(socket: &OwnedFd) -> Result<bool> {
-    sockopt::socket_error(socket)??;
-    match getpeername(socket) {
-        Ok(_) => Ok(true),
-        Err(Errno::NOTCONN) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
 /// Listens on `port` (0: any) of every address, IPv4 and IPv6; returns the port, too.
 ///
 /// # Errors
@@ -76,14 +63,6 @@ fn listen_on(address: SocketAddr) -> Result<OwnedFd> {
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
-}
-
-/// Accepts a connection, which is still to be [tuned](tune), without blocking.
-///
-/// # Errors
-/// `EAGAIN` when there is none.
-pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
-    rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
 }
 
 fn stream_socket(address: &SocketAddr) -> Result<OwnedFd> {

@@ -518,7 +518,7 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
     let mut out = [Completion::new(0, Status::Success, Opcode::Send, 0)];
     assert_eq!(a.send_cq.poll(&mut out), 0, "it waits");
     // As the timer does, after a time too long for a test.
-    a.qp.expired();
+    a.qp.expired(std::time::Instant::now());
     assert_eq!(poll_one(&a.send_cq).status, Status::RetryExcErr);
     assert_eq!(a.qp.state(), QpState::Err);
 }

@@ -26,6 +26,14 @@
 //! # Safety
 //! The calls are those of a library that has said, by answering an option that no kernel knows,
 //! that it is there; it stays loaded. They get valid places, for the time of the call alone.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! abi
+//! ```
 #![allow(unsafe_code)]
 
 pub mod abi;

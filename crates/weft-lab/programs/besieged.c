@@ -79,19 +79,13 @@ int main(int argc, char **argv)
 		die("usage: see the source");
 	listen_on(channel, argv[1]);
 	for (;;) {
-		struct rdma_cm_event *event;
-		enum rdma_cm_event_type kind;
-		struct rdma_cm_id *id;
+		struct lab_event event = take_event(channel);
 
-		check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
-		kind = event->event;
-		id = event->id;
-		check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
-		if (kind == RDMA_CM_EVENT_CONNECT_REQUEST && !accept_request(id)) {
-			destroy(id);
-		} else if (kind == RDMA_CM_EVENT_DISCONNECTED) {
-			rdma_disconnect(id);
-			destroy(id);
+		if (event.kind == RDMA_CM_EVENT_CONNECT_REQUEST && !accept_request(event.id)) {
+			destroy(event.id);
+		} else if (event.kind == RDMA_CM_EVENT_DISCONNECTED) {
+			rdma_disconnect(event.id);
+			destroy(event.id);
 		}
 	}
 }

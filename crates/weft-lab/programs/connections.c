@@ -104,18 +104,12 @@ static void serve(const char *port, int count)
 	int established = 0, gone = 0;
 
 	while (gone < count) {
-		struct rdma_cm_event *event;
-		enum rdma_cm_event_type kind;
-		struct rdma_cm_id *id;
+		struct lab_event event = take_event(channel);
 
-		check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
-		kind = event->event;
-		id = event->id;
-		check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
-		switch (kind) {
+		switch (event.kind) {
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
-			equip(id);
-			check(rdma_accept(id, &parameters), "rdma_accept");
+			equip(event.id);
+			check(rdma_accept(event.id, &parameters), "rdma_accept");
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
 			if (++established == count / 10)
@@ -124,14 +118,14 @@ static void serve(const char *port, int count)
 				report("all");
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
-			rdma_disconnect(id);
-			destroy(id);
+			rdma_disconnect(event.id);
+			destroy(event.id);
 			gone++;
 			break;
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
 			break;
 		default:
-			die("unexpected event %s", rdma_event_str(kind));
+			die("unexpected event %s", rdma_event_str(event.kind));
 		}
 	}
 	report("end");

@@ -37,6 +37,25 @@ static inline void *check_pointer(void *result, const char *what)
 	return result;
 }
 
+/* An event of a channel, which has been acknowledged. */
+struct lab_event {
+	enum rdma_cm_event_type kind;
+	int status;
+	struct rdma_cm_id *id;
+};
+
+/* Waits for the next event of the channel and acknowledges it. */
+static inline struct lab_event take_event(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_event *event;
+	struct lab_event taken;
+
+	check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
+	taken = (struct lab_event){ event->event, event->status, event->id };
+	check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
+	return taken;
+}
+
 /*
  * Waits for the next event of the channel, which must be of the wanted kind, and returns its id.
  * The end of a closed connection's time-wait, which only some devices report, does not count.
@@ -44,22 +63,15 @@ static inline void *check_pointer(void *result, const char *what)
 static inline struct rdma_cm_id *expect_event(struct rdma_event_channel *channel,
 					      enum rdma_cm_event_type wanted)
 {
-	struct rdma_cm_event *event;
-	enum rdma_cm_event_type kind;
-	struct rdma_cm_id *id;
-	int status;
+	struct lab_event event;
 
-	do {
-		check(rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
-		kind = event->event;
-		status = event->status;
-		id = event->id;
-		check(rdma_ack_cm_event(event), "rdma_ack_cm_event");
-	} while (kind == RDMA_CM_EVENT_TIMEWAIT_EXIT);
-	if (kind != wanted)
-		die("event %s (status %d) instead of %s", rdma_event_str(kind), status,
+	do
+		event = take_event(channel);
+	while (event.kind == RDMA_CM_EVENT_TIMEWAIT_EXIT);
+	if (event.kind != wanted)
+		die("event %s (status %d) instead of %s", rdma_event_str(event.kind), event.status,
 		    rdma_event_str(wanted));
-	return id;
+	return event.id;
 }
 
 /* A listener on every address. */

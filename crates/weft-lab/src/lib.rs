@@ -3,6 +3,19 @@
 //! The tests, the demonstration (`make demo`) and the benchmark (`make bench`) are all made of
 //! the same parts: a [`Stage`] says where the two ends of a connection run, a [`Program`] is
 //! started there as a user would start it, and [`parse`] reads what it printed.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! measure_servers
+//! measure mpi4py resources
+//! capture guest loss servers sockets stage venv
+//! differ program skip
+//! compile namespace
+//! crowd endpoint machine packages parse paths ports usage
+//! ```
 
 pub mod capture;
 mod compile;

@@ -93,7 +93,7 @@ const OVER_VERBS: [&str; 16] = [
     "signal_handler_opens_and_closes",
     // They use a number again that a thread of ours may have taken.
     "descriptor_closed_twice",
-    // Bytes that wait in a window do not go to another program: see README.
+    // Bytes that wait in a window do not go to another program: see docs/limitations.md.
     "numbers_exec",
     "share_exec ",
     "share_exec_without_environment",

@@ -11,6 +11,16 @@
 //! handler. So each compares the path's first bytes before anything else, and none allocates,
 //! locks, logs or uses the standard library's input and output; `errno` changes only as the call
 //! says.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! hooks
+//! directory reply
+//! claim next path
+//! ```
 
 #[cfg(not(test))]
 mod claim;

@@ -3,6 +3,7 @@
 //! next library's function; except that bytes which have come into memory, and have not been read,
 //! are read from there, which takes no system call.
 
+use std::io::Write as _;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 
@@ -10,9 +11,9 @@ use weft_stream::inheritance;
 
 use crate::datagram::Why;
 use crate::handover::Own;
-use crate::reason::Reason;
-use crate::table::{self, Kind};
-use crate::{by_hand, epoll, errno, remote, settings};
+use crate::reason::{self, Reason};
+use crate::sockets::{self, Kind};
+use crate::{by_hand, epoll, errno, identity, remote, settings, shared_files};
 
 /// To be called before the program gives up anything.
 pub(crate) fn confine() {
@@ -27,11 +28,22 @@ pub(crate) fn confine_for(why: Reason) {
     if settings::confine() {
         weft_sys::never_defer();
         epoll::surrender();
-        table::within(0, u32::MAX).for_each(surrender);
+        sockets::all().for_each(surrender);
         remote::stop();
-        settings::leave();
+        shared_files::leave();
     }
     errno::set_raw(before);
+}
+
+/// From here on all connections of this process are the kernel's: something is used that can reach
+/// them unseen. With `WEFT_LOG=info` one line says why.
+#[cold]
+pub(crate) fn keep_on_tcp(why: &str) {
+    if !settings::enabled() || identity::is_borrowed() {
+        return;
+    }
+    reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
+    confine_for(Reason::ByHand);
 }
 
 /// Has every connection go on over TCP.
@@ -40,8 +52,8 @@ pub(crate) fn leave_all(why: Reason) {
         return;
     }
     inheritance::leave_all(&Own, why);
-    for fd in table::within(0, u32::MAX) {
-        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref() {
+    for fd in sockets::all() {
+        if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
             datagram.leave(Why::Confined);
         }
     }
@@ -49,7 +61,7 @@ pub(crate) fn leave_all(why: Reason) {
 
 /// Forgets a socket of which nothing is left to be read.
 fn surrender(fd: RawFd) {
-    let Some(held) = table::find(fd) else { return };
+    let Some(held) = sockets::find(fd) else { return };
     if let Kind::Stream(stream) = &*held {
         stream.confine();
     }
@@ -57,17 +69,16 @@ fn surrender(fd: RawFd) {
         Kind::Stream(stream) if stream.has_rest() => stream.surrender(fd),
         Kind::Stream(stream) => {
             stream.surrender(fd);
-            drop(table::remove(fd));
+            drop(sockets::remove(fd));
             if held.descriptors() == 0 {
                 stream.let_go();
             }
         }
         Kind::Datagram(datagram) => {
-            drop(table::remove(fd));
+            drop(sockets::remove(fd));
             if held.descriptors() == 0 && datagram.watches().load(Ordering::Relaxed) == 0 {
                 datagram.closing(fd);
             }
         }
-        Kind::Epoll(_) => {}
     }
 }

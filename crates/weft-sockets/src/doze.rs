@@ -5,19 +5,18 @@ use smallvec::SmallVec;
 use weft_stream::End;
 use weft_sys::Doze;
 
+use crate::limits::DOZED_ENDS_MAX;
 use crate::wait;
 
 /// The longest doze: a peer that is killed wakes nobody.
 pub(crate) const TIME_NS: u64 = 10_000_000;
-/// Ends that one thread dozes for.
-pub(crate) const ENDS_MAX: usize = 8;
 
 /// Dozes for `time` nanoseconds at most, and [`TIME_NS`].
 ///
 /// # Errors
 /// `EINTR`: a signal was handled.
 pub(crate) fn doze<'a>(ends: impl Iterator<Item = &'a End>, time: u64) -> Result<(), Errno> {
-    let mut words: SmallVec<[Doze<'static>; ENDS_MAX]> = SmallVec::new();
+    let mut words: SmallVec<[Doze<'static>; DOZED_ENDS_MAX]> = SmallVec::new();
     for end in ends {
         let Some(word) = end.begin_doze() else { return Ok(()) };
         words.push(word);

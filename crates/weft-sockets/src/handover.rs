@@ -8,15 +8,15 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::inheritance::{self, Descriptors};
-use weft_stream::{End, Kernel, Linux};
+use weft_stream::{End, Linux};
 use weft_sys::calls::socket_cookie;
 
 pub(crate) use weft_stream::inheritance::Heir;
 
-use crate::process::is_internet;
-use crate::stream::{self, Stream, borrow};
-use crate::table::{self, Kind};
-use crate::{process, settings};
+use crate::descriptor::{self, borrow, is_internet};
+use crate::sockets::{self, Kind};
+use crate::stream::Stream;
+use crate::{identity, open, settings, shared_files};
 
 /// Bytes of a directory's entries that are looked at together.
 const LIST_LEN: usize = 2_048;
@@ -30,15 +30,15 @@ impl Descriptors for Own {
     type Stream = Stream;
 
     fn pid(&self) -> u32 {
-        process::number()
+        identity::number()
     }
 
     fn streams(&self) -> impl Iterator<Item = RawFd> {
-        table::within(0, u32::MAX) // [`Own::with`] passes the others over.
+        sockets::all() // [`Own::with`] passes the others over.
     }
 
     fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Stream) -> R) -> Option<R> {
-        let held = table::find(fd)?;
+        let held = sockets::find(fd)?;
         if let Kind::Stream(stream) = &*held { Some(look(stream)) } else { None }
     }
 
@@ -70,22 +70,22 @@ impl Descriptors for Own {
     }
 
     fn forget(&self, fd: RawFd) {
-        table::install(fd, Kind::Stream(Stream::kernels()));
+        open::install(fd, Kind::Stream(Stream::kernels()));
     }
 
     fn share(&self, fd: RawFd, copy: RawFd) {
-        if let Some(held) = table::find(fd) {
-            table::share(&held, copy);
+        if let Some(held) = sockets::find(fd) {
+            sockets::share(&held, copy);
         }
     }
 
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End> {
         let numbers = (weft_sys::network_namespace(borrow(fd)), cookie);
-        End::inherited(settings::registry()?, stream::addresses(fd)?, numbers, self.pid())
+        End::inherited(shared_files::registry()?, descriptor::addresses(fd)?, numbers, self.pid())
     }
 
     fn adopt(&self, fd: RawFd, end: End) {
-        table::install(fd, Kind::Stream(Stream::inherited(end)));
+        open::install(fd, Kind::Stream(Stream::inherited(end)));
     }
 }
 
@@ -100,7 +100,8 @@ pub(crate) fn take_back() {
     inheritance::take_back(&Own);
 }
 
-/// Whether a descriptor stays open when the process becomes another program.
-pub(crate) fn stays_open(fd: RawFd) -> bool {
-    Linux::stays_open(borrow(fd))
+/// Goes on with the connection of a TCP socket that this process has got from another one or from
+/// the program that it was before, if there is something of it in memory.
+pub(crate) fn adopt(fd: RawFd) {
+    inheritance::adopt(&Own, fd);
 }

@@ -5,32 +5,69 @@
 //! keeps its meaning, and who is not hooked (other processes, static programs) stays on TCP.
 //! `weft_stream` moves the bytes; here is what the C library's calls mean for them:
 //!
-//! * `table`: which descriptors are ours, asked first and without a lock;
-//! * `stream`: connecting, accepting, sending and receiving, with all the waiting;
+//! * `hooks`: the C functions; `start`: the library's start and end in a process;
+//! * `ways`: what does not come by a hook of its own, such as calls by number; `reach`: which
+//!   calls there are;
+//! * `process`: forks and the end of the process; `handover`: programs that get its sockets;
+//!   `confine`: what becomes of all when a process gives up system calls;
+//! * `epoll`, `poll`: readiness of rings beside that of everything else;
+//! * `open`: descriptors of ours, whatever they stand for; `sockets`: those that are sockets;
+//! * `stream`: TCP: connecting, accepting, sending and receiving, with all the waiting;
+//!   `datagram`: UDP;
+//! * `extended`: one-sided and asynchronous operations for programs that ask for them;
 //! * `zcopy`: long messages, which the receiver pulls out of the sender's memory;
 //! * `remote`: connections to other hosts, over verbs; `link`: an end, of either kind;
-//! * `datagram`: the same for UDP;
-//! * `poll`, `epoll`: readiness of rings beside that of everything else;
-//! * `extended`: one-sided and asynchronous operations for programs that ask for them;
-//! * `reason`: what carries a connection, and why, for who wants to know;
-//! * `process`: start, fork and end of the process; `handover`: programs that get its sockets;
-//! * `confine`: what becomes of all that when a process gives up system calls;
-//! * `ways`: what does not come by a hook of its own: calls by number, and which there are;
 //! * `by_hand`: calls that the program makes without the C library;
-//! * `hooks`: the C functions.
+//! * `table`: what is known of a descriptor, found without a lock;
+//! * `sleepers`: what those who read tell those who wait in epoll instances;
+//! * `reason`: what carries a connection, and why, for who wants to know;
+//! * `shared_files`: what processes of one user share; `settings`: the environment;
+//! * `unseen_fork`: children that the process learns of late;
+//! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: what the kernel says of the
+//!   process, its signal handlers, its descriptors, and calls;
+//! * `wait`, `doze`, `next`, `errno`: waiting, and the C library's own functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
 //! handler. So the library has a heap of its own, and a thread that holds one of its locks puts
 //! handlers off until it is free (`hooks::signals`). No hook allocates, locks or logs before it
 //! knows that a descriptor is ours, and `errno` changes only as the call says.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! start
+//! hooks ways
+//! process
+//! confine handover
+//! open poll
+//! epoll
+//! sockets
+//! datagram stream
+//! extended zcopy
+//! link
+//! remote
+//! by_hand
+//! reason shared_files sleepers table
+//! handlers settings
+//! identity
+//! descriptor unseen_fork
+//! doze next
+//! address arguments errno limits reach wait
+//! ```
 
 #[cfg(not(test))]
 mod address;
+#[cfg(not(test))]
+mod arguments;
 mod by_hand;
 #[cfg(not(test))]
 mod confine;
 #[cfg(not(test))]
 mod datagram;
+#[cfg(not(test))]
+mod descriptor;
 #[cfg(not(test))]
 mod doze;
 #[cfg(not(test))]
@@ -40,17 +77,25 @@ mod errno;
 #[cfg(not(test))]
 mod extended;
 #[cfg(not(test))]
+mod handlers;
+#[cfg(not(test))]
 mod handover;
 #[cfg(not(test))]
 mod hooks;
+#[cfg(not(test))]
+mod identity;
+mod limits;
 #[cfg(not(test))]
 mod link;
 #[cfg(not(test))]
 mod next;
 #[cfg(not(test))]
+mod open;
+#[cfg(not(test))]
 mod poll;
 #[cfg(not(test))]
 mod process;
+mod reach;
 #[cfg(not(test))]
 mod reason;
 #[cfg(not(test))]
@@ -58,9 +103,19 @@ mod remote;
 #[cfg(not(test))]
 mod settings;
 #[cfg(not(test))]
+mod shared_files;
+#[cfg(not(test))]
+mod sleepers;
+#[cfg(not(test))]
+mod sockets;
+#[cfg(not(test))]
+mod start;
+#[cfg(not(test))]
 mod stream;
 #[cfg(not(test))]
 mod table;
+#[cfg(not(test))]
+mod unseen_fork;
 #[cfg(not(test))]
 mod wait;
 mod ways;

@@ -15,19 +15,18 @@ use weft_stream::datagram::Inbox;
 use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
+use crate::descriptor::borrow;
+use crate::limits::{DOZED_ENDS_MAX, FDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
 use crate::remote::{self, Far};
-use crate::settings;
-use crate::stream::{Stream, borrow};
-use crate::table::{self, Held, Kind};
+use crate::sockets::{self, Held, Kind};
+use crate::stream::Stream;
 use crate::wait::{self, Wait};
-use crate::{doze, errno};
+use crate::{doze, epoll, errno, open, settings};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const SPIN_MAX_NS: u64 = 2_000_000;
-/// Polls that are answered by the rings, after which the kernel is asked all the same.
-const RING_POLLS_MAX: u32 = 8;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
 /// How long select sleeps without those that have hung up, of which it is not to tell.
@@ -46,14 +45,14 @@ impl Ours {
     fn stream(&self) -> Option<&Stream> {
         match &*self.socket {
             Kind::Stream(stream) => Some(stream),
-            Kind::Datagram(_) | Kind::Epoll(_) => None,
+            Kind::Datagram(_) => None,
         }
     }
 
     fn datagram(&self) -> Option<(&Datagram, &Inbox)> {
         match &*self.socket {
             Kind::Datagram(datagram) => Some((datagram, datagram.known_inbox()?)),
-            Kind::Stream(_) | Kind::Epoll(_) => None,
+            Kind::Stream(_) => None,
         }
     }
 }
@@ -65,7 +64,7 @@ pub(crate) fn poll(
     timeout_ns: Option<u64>,
     sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
 ) -> Option<c_int> {
-    if !set.iter().any(|asked| table::knows(asked.fd)) {
+    if !set.iter().any(|asked| open::knows(asked.fd)) {
         return None;
     }
     let ours = find(set);
@@ -106,16 +105,15 @@ fn spin() -> &'static Spin {
 /// Those sockets of the set that the rings carry, or may.
 fn find(set: &[pollfd]) -> Sockets {
     let all = set.iter().enumerate().filter_map(|(index, asked)| {
-        let socket = table::find(asked.fd)?;
+        let Some(socket) = sockets::find(asked.fd) else {
+            epoll::nest(asked.fd);
+            return None;
+        };
         let stream = match &*socket {
             Kind::Stream(stream) => stream,
             Kind::Datagram(datagram) => {
                 let receives = asked.events & IN != 0 && datagram.inbox(asked.fd).is_some();
                 return receives.then_some(Ours { index, socket });
-            }
-            Kind::Epoll(instance) => {
-                instance.nest();
-                return None;
             }
         };
         let _ = stream.by(asked.fd); // The connection may just have been made.
@@ -409,7 +407,7 @@ impl Polled<'_> {
             asked == 0 && end.is_some_and(|end| end.carrier_in() == Carrier::Memory)
         };
         self.ours.len() == self.set.len()
-            && self.ours.len() <= doze::ENDS_MAX
+            && self.ours.len() <= DOZED_ENDS_MAX
             && self.ours.iter().all(waits_for_bytes)
     }
 
@@ -476,14 +474,14 @@ pub(crate) unsafe fn select(
         libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR | libc::POLLNVAL,
         libc::POLLPRI | libc::POLLNVAL,
     ];
-    let fds = 0..usize::try_from(count).ok()?.min(table::FDS_MAX);
+    let fds = 0..usize::try_from(count).ok()?.min(FDS_MAX);
     // SAFETY: the caller's promise, for a descriptor below `count`.
     let is_in = |set: *mut libc::fd_set, fd: usize| unsafe { contains(set, fd) };
     let asked = |fd: usize| {
         let wanted = sets.iter().zip(ASKED).filter(|(set, _)| is_in(**set, fd));
         wanted.fold(0, |events, (_, asked)| events | asked)
     };
-    let is_ours = |fd: usize| table::knows(c_int::try_from(fd).unwrap_or(-1)) && asked(fd) != 0;
+    let is_ours = |fd: usize| open::knows(c_int::try_from(fd).unwrap_or(-1)) && asked(fd) != 0;
     if !fds.clone().any(is_ours) {
         return None;
     }

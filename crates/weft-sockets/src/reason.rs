@@ -8,27 +8,16 @@ use std::io::{Cursor, Write as _};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use weft_sys::SectionOnce;
 
 use rustix::io::Errno;
 use rustix::net::getsockname;
 pub(crate) use weft_stream::Reason;
 use weft_stream::{Carrier, End};
 
-use crate::stream::{addresses, borrow};
-use crate::{errno, process};
-
-/// Bytes of a line; what is longer is cut.
-const LINE_MAX: usize = 256;
-
-/// Whether `WEFT_LOG` asks for such lines.
-pub(crate) fn wanted() -> bool {
-    static WANTED: SectionOnce<bool> = SectionOnce::new();
-    *WANTED.get_or_init(|| {
-        let level = std::env::var("WEFT_LOG");
-        matches!(level.as_deref(), Ok("info" | "debug" | "trace"))
-    })
-}
+use crate::descriptor::{addresses, borrow};
+use crate::limits::LOG_LINE_MAX;
+use crate::settings::wants_log;
+use crate::{errno, identity};
 
 /// What is to be told of a connection, once.
 #[derive(Debug)]
@@ -50,7 +39,7 @@ impl Told {
 
     /// Tells what is known by now. The last chance is `at_last`.
     pub(crate) fn tell(&self, fd: RawFd, end: Option<&End>, at_last: bool) {
-        if !wanted() {
+        if !wants_log() {
             return;
         }
         let known = self.0.load(Ordering::Relaxed);
@@ -79,7 +68,7 @@ impl Told {
 
 /// Tells of a connection that is the kernel's from the start.
 pub(crate) fn tell(ends: (SocketAddr, SocketAddr), why: Reason) {
-    if wanted() {
+    if wants_log() {
         write_connection(Some(ends.0), Some(ends.1), Some(why));
     }
 }
@@ -116,7 +105,7 @@ pub(crate) fn write_line(
 /// Tells once that nothing is promised, because memory cannot be protected here.
 pub(crate) fn tell_unprotected(why: Errno) {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    if wanted() && !TOLD.swap(true, Ordering::Relaxed) {
+    if wants_log() && !TOLD.swap(true, Ordering::Relaxed) {
         write_with(|cursor| {
             write!(cursor, "zero copy is not async but auto, without userfaultfd: {why}")
         });
@@ -125,13 +114,13 @@ pub(crate) fn tell_unprotected(why: Errno) {
 
 /// A line of this process, of what is written into it; what is longer than a line is cut.
 pub(crate) fn write_with(text: impl FnOnce(&mut Cursor<&mut [u8]>) -> std::io::Result<()>) {
-    if !wanted() {
+    if !wants_log() {
         return;
     }
     let before = errno::get();
-    let mut line = [0_u8; LINE_MAX];
-    let mut cursor = Cursor::new(&mut line[..LINE_MAX - 1]);
-    let _ = write!(cursor, "weft[{}] info: ", process::number());
+    let mut line = [0_u8; LOG_LINE_MAX];
+    let mut cursor = Cursor::new(&mut line[..LOG_LINE_MAX - 1]);
+    let _ = write!(cursor, "weft[{}] info: ", identity::number());
     let _ = text(&mut cursor);
     let len = usize::try_from(cursor.position()).unwrap_or(0);
     line[len] = b'\n';

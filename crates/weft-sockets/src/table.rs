@@ -1,9 +1,9 @@
-//! Which descriptors are ours, and what we know of each.
+//! A table from descriptors to what is known of the open files that they stand for.
 //!
 //! # Safety
 //! Entries are leaked and used again and again, so that a reference to one is valid for ever. An
-//! entry's content belongs to one open socket from [`install`] until the last reference is given
-//! back; who holds a reference (a descriptor's, or that of a call under way) finds the same socket
+//! entry's content belongs to one open file from [`Table::install`] until the last reference is
+//! given back; the holder of a reference (a descriptor, or a call under way) finds the same content
 //! in it. A look-up takes its reference and then looks whether the table still names the entry: see
 //! [`Slot`], whose model tries this beside closes and opens.
 #![allow(unsafe_code)]
@@ -15,39 +15,109 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use weft_sys::{SignalLock, Slot};
 
-use crate::datagram::Datagram;
-use crate::epoll::Epoll;
+use crate::limits::FDS_MAX;
 use crate::settings;
-use crate::stream::Stream;
 
-/// Descriptors from here on are never ours.
-pub(crate) const FDS_MAX: usize = 1 << 20;
-
-static TABLE: [AtomicPtr<Entry>; FDS_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX];
-/// Entries that no descriptor has.
-static SPARE: SignalLock<Spare> = SignalLock::new(Spare { first: None, fresh: &[] });
 /// Entries that are made at once.
 const MADE_AT_ONCE: usize = 32;
-/// No descriptor from here on has ever been in the table.
-static END: AtomicU32 = AtomicU32::new(0);
 
-/// What a descriptor of ours is.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Almost all are the large one, and they are looked at often.
-pub(crate) enum Kind {
-    /// A TCP socket.
-    Stream(Stream),
-    /// A UDP socket.
-    Datagram(Datagram),
-    /// An epoll instance.
-    Epoll(Epoll),
+/// What a table is of.
+pub(crate) trait Listed: Send + Sync + 'static {
+    /// The one table of these.
+    fn table() -> &'static Table<Self>
+    where
+        Self: Sized;
+
+    /// It stands in the table from here on. Once.
+    fn placed(&self, place: Place) {
+        let _ = place;
+    }
+}
+
+/// Where something stands in its table, for itself: whoever uses it need not know what else the
+/// table is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    entry: &'static dyn AnyEntry,
+    cells: &'static [AtomicPtr<()>; FDS_MAX],
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Place").field(&ptr::from_ref(self.entry)).finish()
+    }
+}
+
+impl Place {
+    /// Whether `fd` still stands for it: another thread may have closed the descriptor, and its
+    /// number may stand for something else by now.
+    pub(crate) fn is_at(&self, fd: RawFd) -> bool {
+        let cell = usize::try_from(fd).ok().and_then(|fd| self.cells.get(fd));
+        cell.is_some_and(|cell| ptr::addr_eq(cell.load(Ordering::Acquire), self.entry))
+    }
+
+    /// Holds it, if `fd` still stands for it.
+    pub(crate) fn keep_at(&self, fd: RawFd) -> Option<Kept> {
+        let kept = self.entry.hold().then_some(Kept(self.entry))?;
+        self.is_at(fd).then_some(kept)
+    }
+}
+
+/// A reference to an entry, whatever is in it.
+pub(crate) struct Kept(&'static dyn AnyEntry);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Kept").field(&ptr::from_ref(self.0)).finish()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the hold that this stands for.
+        unsafe { self.0.release() };
+    }
+}
+
+/// An entry, whatever is in it.
+trait AnyEntry: Sync {
+    /// Holds it. `false`: there is nothing in it.
+    fn hold(&self) -> bool;
+
+    /// Gives back a hold.
+    ///
+    /// # Safety
+    /// The caller has it, and does not use it any more.
+    unsafe fn release(&'static self);
+}
+
+impl<T: Listed> AnyEntry for Entry<T> {
+    fn hold(&self) -> bool {
+        self.content.hold()
+    }
+
+    unsafe fn release(&'static self) {
+        // SAFETY: the caller's promise.
+        if let Some(content) = unsafe { self.content.release() } {
+            T::table().retire(self, content);
+        }
+    }
+}
+
+/// A table from descriptors. Reading it takes no lock.
+pub(crate) struct Table<T: 'static> {
+    /// Each NULL, or the entry of a descriptor.
+    cells: [AtomicPtr<()>; FDS_MAX],
+    /// Entries that no descriptor has.
+    spare: SignalLock<Spare<T>>,
+    /// No descriptor from here on has ever been in the table.
+    end: AtomicU32,
 }
 
 /// What is known of an open file; descriptors that `dup(2)` made share it.
-#[derive(Debug)]
-pub(crate) struct Entry {
+struct Entry<T> {
     /// Held by each descriptor and each call that has it.
-    kind: Slot<Kind>,
+    content: Slot<T>,
     /// Descriptors that have it.
     fds: AtomicU32,
     /// The next spare one, of an entry that is spare.
@@ -57,20 +127,20 @@ pub(crate) struct Entry {
 /// Entries that no descriptor has: a list through themselves, and such as never had one. A handler
 /// that opens or closes a socket may have interrupted the program's allocator, so they are not the
 /// allocator's.
-struct Spare {
-    first: Option<&'static Entry>,
-    fresh: &'static [Entry],
+struct Spare<T: 'static> {
+    first: Option<&'static Entry<T>>,
+    fresh: &'static [Entry<T>],
 }
 
-impl Spare {
-    fn push(&mut self, entry: &'static Entry) {
+impl<T> Spare<T> {
+    fn push(&mut self, entry: &'static Entry<T>) {
         let next = self.first.map_or(ptr::null_mut(), |first| ptr::from_ref(first).cast_mut());
         entry.next.store(next, Ordering::Relaxed);
         self.first = Some(entry);
     }
 
     /// `None` if there is no memory.
-    fn pop(&mut self) -> Option<&'static Entry> {
+    fn pop(&mut self) -> Option<&'static Entry<T>> {
         if let Some(entry) = self.first {
             // SAFETY: NULL, or an entry, which is never freed.
             self.first = unsafe { entry.next.load(Ordering::Relaxed).as_ref() };
@@ -84,13 +154,13 @@ impl Spare {
         Some(entry)
     }
 
-    fn make() -> Option<&'static [Entry]> {
+    fn make() -> Option<&'static [Entry<T>]> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        let len = MADE_AT_ONCE * size_of::<Entry>();
+        let len = MADE_AT_ONCE * size_of::<Entry<T>>();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
-        let start: *mut Entry = start.ok()?.cast();
+        let start: *mut Entry<T> = start.ok()?.cast();
         for at in 0..MADE_AT_ONCE {
             // SAFETY: within the mapping, whose pages are aligned for anything.
             let place = unsafe { start.add(at) };
@@ -102,37 +172,35 @@ impl Spare {
     }
 }
 
-const _: () = {
-    const fn shared<T: Send + Sync>() {}
-    shared::<Kind>();
-};
-
 /// A reference to an entry.
-#[derive(Debug)]
-pub(crate) struct Held(&'static Entry);
+pub(crate) struct Held<T: Listed>(&'static Entry<T>);
 
-impl Deref for Held {
-    type Target = Kind;
-    #[inline]
-    fn deref(&self) -> &Kind {
-        // SAFETY: held, until this is dropped.
-        let kind = unsafe { self.0.kind.get() };
-        let Some(kind) = kind else { unreachable!("an entry that is held has a content") };
-        kind
+impl<T: Listed + std::fmt::Debug> std::fmt::Debug for Held<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Held").field(&**self).finish()
     }
 }
 
-impl Drop for Held {
+impl<T: Listed> Deref for Held<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: held, until this is dropped.
+        let content = unsafe { self.0.content.get() };
+        let Some(content) = content else { unreachable!("an entry that is held has a content") };
+        content
+    }
+}
+
+impl<T: Listed> Drop for Held<T> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the hold that this stands for.
-        if let Some(kind) = unsafe { self.0.kind.release() } {
-            retire(self.0, kind);
-        }
+        unsafe { self.0.release() };
     }
 }
 
-impl Held {
+impl<T: Listed> Held<T> {
     /// How many descriptors of this process stand for it.
     pub(crate) fn descriptors(&self) -> u32 {
         self.0.fds.load(Ordering::Acquire)
@@ -141,7 +209,7 @@ impl Held {
     /// The same for another holder.
     pub(crate) fn again(&self) -> Self {
         // SAFETY: held by this.
-        unsafe { self.0.kind.hold_again() };
+        unsafe { self.0.content.hold_again() };
         Self(self.0)
     }
 
@@ -151,118 +219,144 @@ impl Held {
     }
 }
 
-impl Entry {
+impl<T> Entry<T> {
     fn new() -> Self {
         Self {
-            kind: Slot::default(),
+            content: Slot::default(),
             fds: AtomicU32::new(0),
             next: AtomicPtr::new(ptr::null_mut()),
         }
     }
 }
 
-#[cold]
-fn retire(entry: &'static Entry, kind: Kind) {
-    // A confined process opens no socket any more, and may not be allowed to hold signals off.
-    if !settings::is_confined() {
-        SPARE.lock().push(entry);
+impl<T: Listed> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            cells: [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX],
+            spare: SignalLock::new(Spare { first: None, fresh: &[] }),
+            end: AtomicU32::new(0),
+        }
     }
-    drop(kind);
-}
 
-fn cell(fd: RawFd) -> Option<&'static AtomicPtr<Entry>> {
-    usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd))
-}
+    #[cold]
+    fn retire(&self, entry: &'static Entry<T>, content: T) {
+        // A confined process opens no socket any more, and may not be allowed to hold signals off.
+        if !settings::is_confined() {
+            self.spare.lock().push(entry);
+        }
+        drop(content);
+    }
 
-/// What `fd` is, if it is ours.
-#[inline]
-pub(crate) fn find(fd: RawFd) -> Option<Held> {
-    let cell = cell(fd)?;
-    loop {
-        let entry = cell.load(Ordering::Acquire);
+    fn cell(&self, fd: RawFd) -> Option<&AtomicPtr<()>> {
+        usize::try_from(fd).ok().and_then(|fd| self.cells.get(fd))
+    }
+
+    /// What is known of `fd`.
+    #[inline]
+    pub(crate) fn find(&self, fd: RawFd) -> Option<Held<T>> {
+        let cell = self.cell(fd)?;
+        loop {
+            let entry: *mut Entry<T> = cell.load(Ordering::Acquire).cast();
+            // SAFETY: NULL, or an entry, which is never freed.
+            let entry = unsafe { entry.as_ref() }?;
+            if !entry.content.hold() {
+                continue; // It was closed in between, and the table names it no more.
+            }
+            let held = Held(entry);
+            if ptr::addr_eq(cell.load(Ordering::Acquire), entry) {
+                return Some(held);
+            }
+            // It was closed in between. What the entry is now goes with this if it is the last.
+        }
+    }
+
+    /// Whether `fd` is in the table, without holding it.
+    #[inline]
+    pub(crate) fn knows(&self, fd: RawFd) -> bool {
+        self.cell(fd).is_some_and(|cell| !cell.load(Ordering::Relaxed).is_null())
+    }
+
+    /// Puts `fd`, just opened, into the table.
+    pub(crate) fn install(&'static self, fd: RawFd, content: T) {
+        let Some(cell) = self.cell(fd) else { return };
+        let spare = self.spare.lock().pop();
+        let Some(entry) = spare else { return drop(self.remove(fd)) };
+        entry.fds.store(1, Ordering::Relaxed);
+        // SAFETY: fresh, or spare, which it is since its last content was taken out.
+        unsafe { entry.content.fill(content) };
+        // SAFETY: filled, with the descriptor's hold.
+        if let Some(content) = unsafe { entry.content.get() } {
+            content.placed(Place { entry, cells: &self.cells });
+        }
+        self.note_end(fd);
+        let old = cell.swap(ptr::from_ref(entry).cast_mut().cast(), Ordering::AcqRel);
+        abandon::<T>(old.cast());
+    }
+
+    /// `copy` stands for the same open file as `held` from now on.
+    pub(crate) fn share(&self, held: &Held<T>, copy: RawFd) {
+        let Some(cell) = self.cell(copy) else { return };
+        std::mem::forget(held.again()); // The descriptor's.
+        held.0.fds.fetch_add(1, Ordering::AcqRel);
+        self.note_end(copy);
+        let old = cell.swap(ptr::from_ref(held.0).cast_mut().cast(), Ordering::AcqRel);
+        abandon::<T>(old.cast());
+    }
+
+    /// All descriptors of `held` stand for something else from now on.
+    pub(crate) fn replace(&'static self, held: &Held<T>, content: T) {
+        let is_copy = |fd: &RawFd| self.find(*fd).is_some_and(|other| other.is(held));
+        let mut copies = self.within(0, u32::MAX).filter(is_copy);
+        let Some(first) = copies.next() else { return };
+        let copies: Vec<RawFd> = copies.collect();
+        self.install(first, content);
+        if let Some(new) = self.find(first) {
+            copies.into_iter().for_each(|copy| self.share(&new, copy));
+        }
+    }
+
+    /// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
+    /// [`Held::descriptors`].
+    pub(crate) fn remove(&self, fd: RawFd) -> Option<Held<T>> {
+        let entry: *mut Entry<T> = self.cell(fd)?.swap(ptr::null_mut(), Ordering::AcqRel).cast();
         // SAFETY: NULL, or an entry, which is never freed.
         let entry = unsafe { entry.as_ref() }?;
-        if !entry.kind.hold() {
-            continue; // It was closed in between, and the table names it no more.
-        }
-        let held = Held(entry);
-        if ptr::eq(cell.load(Ordering::Acquire), entry) {
-            return Some(held);
-        }
-        // It was closed in between. What the entry is now goes with this if it is the last to go.
+        entry.fds.fetch_sub(1, Ordering::AcqRel);
+        // The descriptor's reference becomes the caller's.
+        Some(Held(entry))
     }
-}
 
-/// Whether `fd` is ours, without holding it.
-#[inline]
-pub(crate) fn knows(fd: RawFd) -> bool {
-    cell(fd).is_some_and(|cell| !cell.load(Ordering::Relaxed).is_null())
-}
+    /// Every descriptor of the table in a range.
+    pub(crate) fn within(&self, first: u32, last: u32) -> impl Iterator<Item = RawFd> + '_ {
+        let end = self.end.load(Ordering::Acquire);
+        let fds = first..end.min(last.saturating_add(1));
+        fds.filter_map(|fd| RawFd::try_from(fd).ok()).filter(|&fd| self.knows(fd))
+    }
 
-/// Makes `fd`, just opened, ours.
-pub(crate) fn install(fd: RawFd, kind: Kind) {
-    let Some(cell) = cell(fd) else { return };
-    let spare = SPARE.lock().pop();
-    let Some(entry) = spare else { return drop(remove(fd)) };
-    entry.fds.store(1, Ordering::Relaxed);
-    // SAFETY: fresh, or spare, which it is since its last content was taken out.
-    unsafe { entry.kind.fill(kind) };
-    note_end(fd);
-    let old = cell.swap(ptr::from_ref(entry).cast_mut(), Ordering::AcqRel);
-    abandon(old);
-}
+    fn note_end(&self, fd: RawFd) {
+        self.end.fetch_max(fd.unsigned_abs() + 1, Ordering::AcqRel);
+    }
 
-/// `copy` stands for the same open file as `held` from now on.
-pub(crate) fn share(held: &Held, copy: RawFd) {
-    let Some(cell) = cell(copy) else { return };
-    std::mem::forget(held.again()); // The descriptor's.
-    held.0.fds.fetch_add(1, Ordering::AcqRel);
-    note_end(copy);
-    let old = cell.swap(ptr::from_ref(held.0).cast_mut(), Ordering::AcqRel);
-    abandon(old);
-}
+    /// Before a fork: no other thread is in the middle of a change.
+    pub(crate) fn freeze(&self) {
+        self.spare.freeze();
+    }
 
-/// `fd` is closed, or is about to be. Returns what it was; the number of descriptors left is
-/// [`Held::descriptors`].
-pub(crate) fn remove(fd: RawFd) -> Option<Held> {
-    let entry = cell(fd)?.swap(ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: NULL, or an entry, which is never freed.
-    let entry = unsafe { entry.as_ref() }?;
-    entry.fds.fetch_sub(1, Ordering::AcqRel);
-    // The descriptor's reference becomes the caller's.
-    Some(Held(entry))
+    /// After it, in the parent and in the child.
+    ///
+    /// # Safety
+    /// [`Table::freeze`] has been called by this thread, or by the one that it was before the fork.
+    pub(crate) unsafe fn thaw(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.spare.thaw() };
+    }
 }
 
 /// A descriptor that was closed behind our back, and whose number has come up again.
-fn abandon(old: *mut Entry) {
+fn abandon<T: Listed>(old: *mut Entry<T>) {
     // SAFETY: NULL, or an entry, which is never freed.
     if let Some(old) = unsafe { old.as_ref() } {
         old.fds.fetch_sub(1, Ordering::AcqRel);
         drop(Held(old));
     }
-}
-
-/// Every descriptor of ours in a range.
-pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
-    let end = END.load(Ordering::Acquire);
-    let fds = first..end.min(last.saturating_add(1));
-    fds.filter_map(|fd| RawFd::try_from(fd).ok()).filter(|&fd| knows(fd))
-}
-
-fn note_end(fd: RawFd) {
-    END.fetch_max(fd.unsigned_abs() + 1, Ordering::AcqRel);
-}
-
-/// Before a fork: no other thread is in the middle of a change.
-pub(crate) fn freeze() {
-    SPARE.freeze();
-}
-
-/// After it, in the parent and in the child.
-///
-/// # Safety
-/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
-pub(crate) unsafe fn thaw() {
-    // SAFETY: the caller's promise.
-    unsafe { SPARE.thaw() };
 }

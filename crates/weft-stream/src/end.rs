@@ -414,6 +414,7 @@ impl<K: Kernel> End<K> {
         // A bell must not wait for others to go with it.
         let before = [Delays::NODELAY, Delays::CORK].into_iter().zip(K::undelay(socket));
         before.for_each(|(option, on)| Delays(self.own.delays).set(option, on));
+        Delays(self.own.delays).set(Delays::KEPT, true);
         words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
         if self.role == Role::Connector {
             self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);
@@ -531,11 +532,11 @@ impl<K: Kernel> End<K> {
         self.rx.room() == Ok(0)
     }
 
-    /// Options as the program has set them; `None` while the kernel knows.
+    /// Options as the program has set them; `None` while the kernel knows, or for good if the own
+    /// direction has never been the rings'.
     #[must_use]
     pub fn delays(&self) -> Option<Delays<'_>> {
-        (self.tx.words().switch_at.load(Ordering::Relaxed) != NONE)
-            .then_some(Delays(self.own.delays))
+        Some(Delays(self.own.delays)).filter(|delays| delays.is_set(Delays::KEPT))
     }
 
     /// This side wants one-sided operations.
@@ -612,6 +613,8 @@ impl Delays<'_> {
     pub const NODELAY: u32 = 1;
     /// `TCP_CORK`.
     pub const CORK: u32 = 2;
+    /// They are kept here, and the kernel's socket sends at once.
+    const KEPT: u32 = 4;
 
     /// Sets one of them.
     pub fn set(self, option: u32, on: bool) {

@@ -108,7 +108,7 @@ impl Holders {
     }
 
     /// The processes that are known by their numbers.
-    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + Clone + use<> {
         let numbers = self.words().map(|word| word.load(Ordering::Relaxed));
         numbers.filter(|&number| number != 0 && number < ACCEPTOR)
     }
@@ -124,7 +124,7 @@ impl Holders {
         self.registry.word(self.at + side::REFS)
     }
 
-    fn words(&self) -> impl Iterator<Item = &'static AtomicU32> + use<> {
+    fn words(&self) -> impl Iterator<Item = &'static AtomicU32> + Clone + use<> {
         let (registry, at) = (self.registry, self.at + side::HOLDERS);
         (0..HOLDERS_MAX).map(move |index| registry.word(at + 4 * index))
     }

@@ -193,6 +193,9 @@ fn rest_of<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
     // Between hosts the window is this process's, which may go on reading.
     let Some(end) = stream.holding().end().filter(|end| !end.is_over()) else { return false };
     hush_if_empty(end, process.socket(fd));
+    if !end.is_over() && !end.can_be_found() {
+        end.put_back_rest(process.socket(fd));
+    }
     if end.is_over() {
         return false;
     }
@@ -295,6 +298,9 @@ pub fn leave_all<D: Descriptors>(process: &D, why: Reason) {
         process.with(fd, |stream| {
             stream.leave(fd, why);
             if let Some(end) = stream.holding().end() {
+                if why == Reason::User {
+                    end.put_back_rest(process.socket(fd)); // While it has the right to.
+                }
                 end.hush(process.socket(fd));
             }
         });

@@ -126,6 +126,10 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     /// Puts back what the peer has not read, if the process can: [`End::put_back_own`].
     fn put_back_own(_end: &End<Self>, _socket: Self::Socket<'_>) {}
 
+    /// Puts back what has stayed in memory when the connection left it, if the process can:
+    /// [`End::put_back_rest`].
+    fn put_back_rest(_end: &End<Self>, _socket: Self::Socket<'_>) {}
+
     /// Wakes all who sleep on a word.
     fn wake_all(word: &AtomicU32) {
         Self::wake(word, u32::MAX);
@@ -184,6 +188,10 @@ impl Kernel for Linux {
 
     fn put_back_own(end: &End, socket: BorrowedFd<'_>) {
         end.put_back_before_the_end(socket);
+    }
+
+    fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_unless_behind(socket);
     }
 
     fn dissolve(socket: BorrowedFd<'_>) {

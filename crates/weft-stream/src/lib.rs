@@ -5,6 +5,23 @@
 //! accepting side finds it there by the addresses that both know, and when both have agreed the
 //! stream moves to rings ([`End`]). The kernel's socket stays: it rings, it tells of the peer's
 //! end, and it takes over again where the rings will not do.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! inheritance remote snapshot
+//! holding places shown
+//! end
+//! flow
+//! credit peer_socket
+//! alarms grants holders pullers ring source sweep
+//! datagram kernel pipes words
+//! plan registry
+//! layout
+//! bitmap how judge limits patience reason rules sock_diag tuple
+//! ```
 
 mod alarms;
 mod bitmap;

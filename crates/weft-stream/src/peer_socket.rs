@@ -9,7 +9,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{SocketType, getpeername, getsockname, sockopt};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getrlimit, pidfd_getfd, pidfd_open,
+    setrlimit,
+};
 use weft_sys::network_namespace;
 
 use crate::pullers::descriptor_of;
@@ -17,8 +20,46 @@ use crate::sock_diag::holder_of;
 use crate::tuple::Tuple;
 
 /// The other end of the connection that `own` is an end of, from one of the processes `pids`, of
-/// which the first `likely` has it by this number.
+/// which the first `likely` has it by this number. It is fetched beyond the limit of descriptors
+/// that the program has, as if it were none.
 pub(crate) fn fetch(
+    own: BorrowedFd<'_>,
+    pids: impl Iterator<Item = u32> + Clone,
+    likely: u32,
+) -> Option<OwnedFd> {
+    fetch_within(own, pids.clone(), likely).or_else(|| {
+        let _raised = Raised::begin()?;
+        fetch_within(own, pids, likely)
+    })
+}
+
+/// The limit of descriptors (`RLIMIT_NOFILE`) is as high as it may be.
+struct Raised {
+    before: Rlimit,
+}
+
+impl Raised {
+    fn begin() -> Option<Self> {
+        let before = getrlimit(Resource::Nofile);
+        let highest = Rlimit { current: before.maximum, ..before };
+        if before == highest {
+            return None;
+        }
+        setrlimit(Resource::Nofile, highest).ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        // Another thread may have set one meanwhile.
+        if getrlimit(Resource::Nofile).current == self.before.maximum {
+            let _ = setrlimit(Resource::Nofile, self.before);
+        }
+    }
+}
+
+fn fetch_within(
     own: BorrowedFd<'_>,
     pids: impl Iterator<Item = u32>,
     likely: u32,

@@ -1,5 +1,20 @@
 //! The island of unsafe: memory that a program registered and a peer may touch, and the system
 //! calls that the standard library lacks. Everything above this crate is safe Rust.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! heap shared_lock
+//! section
+//! signal_lock
+//! adopt lock mapping open_slots waits
+//! doze futex maps named presence process_memory ring
+//! alarm apart buffers calls process_vm shared slot slot_state thread
+//! atomic by_hand forkable interfaces leftover offer region scarcity socket
+//! spin time_stamp udp userfault wait
+//! ```
 
 #[cfg(not(loom))]
 mod adopt;

@@ -5,6 +5,22 @@
 //! error conventions of the verbs manual pages. A program's pointer to a C structure is a pointer
 //! to an [`object`], which has the engine's object behind it. `cargo xtask dist` links the result
 //! with the symbol versions of Debian 12's libraries (`abi/*.map`).
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! attributes dm event rdmacm
+//! context
+//! post qp_ex
+//! mcast mw
+//! qp
+//! ah cq_ex import srq sysfs
+//! cq device mr xrc
+//! layout pd presentation private_stubs rate unsupported
+//! abi acks errno mutex object strings
+//! ```
 
 mod acks;
 mod ah;

@@ -29,6 +29,17 @@
 //! A rule taken from an RFC is marked `//= rfc5044#section-4.1`, followed by the sentence, word
 //! for word, behind `//#`. `//= type=test` marks the citation of a test. `cargo xtask rfc` compares
 //! these with `rfc/sections.txt`, `rfc/exceptions.toml` and `rfc/quotations.txt`.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! datagram
+//! rdmap error
+//! ddp mpa rd
+//! bytes crc
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -12,6 +12,7 @@
 //! RFCs, are in `crates/weft-wire/rfc`. `cargo xtask rfc --texts DIRECTORY` compares with the texts
 //! `rfc5044.txt` (or `.txt.gz`) there, and writes the quotations.
 
+mod citation;
 mod quotations;
 mod text;
 
@@ -19,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use citation::{Citation, Id, Section};
 use quotations::QUOTATIONS;
 use text::append_line;
 
@@ -65,24 +67,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         println!("{} quotations, each found in the text of its RFC", quotations.len());
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n  ")) }
-}
-
-/// `rfc5044#section-4.1`, as in a citation.
-type Id = String;
-
-struct Section {
-    id: Id,
-    title: String,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Citation {
-    section: Id,
-    /// The sentence, its white space made even.
-    text: String,
-    is_test: bool,
-    file: String,
-    line: usize,
 }
 
 struct Report {

@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::citation::{Citation, Id, Section};
 use super::text::{Rfc, append_line};
-use super::{Citation, Id, Section};
+use crate::limits::LINE_LEN_MAX;
 
 pub(super) const QUOTATIONS: &str = "crates/weft-wire/rfc/quotations.txt";
 const INDENT: &str = "    ";
-const LINE_LEN_MAX: usize = 100;
 
 /// Section and quotation.
 pub(super) type Quotations = BTreeSet<(Id, String)>;

@@ -3,30 +3,21 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::net::{RecvFlags, SendFlags};
 use weft_sys::{Forkable, Lock};
 
-use super::limits::{ASK_AT, CLOSED_FOR, CLOSED_MAX};
+use super::limits::{CLOSED_FOR, CLOSED_MAX};
 use super::option::Options;
 use super::query;
 use super::socket;
-use crate::reactor::{Reactor, Source, TimerId};
+use crate::mpa::dial::Question;
+use crate::mpa::dialer::Answer;
+use crate::mpa::limits::ASK_AT;
+use crate::reactor::Source;
 use crate::watched::Watched;
 use crate::{Errno, Result, random};
-
-/// What became of the question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// A Weft peer listens at this TCP port.
-    Port(u16),
-    /// The peer's host says that nobody has the UDP port, which a Weft listener takes before its
-    /// TCP port.
-    Closed,
-    /// None in time, or none that says anything: a filter may be between us.
-    Silence,
-}
 
 /// Peers whose UDP port was closed lately, the oldest first. A host answers only some questions a
 /// second with that, so that a later one may meet silence.
@@ -34,27 +25,22 @@ static CLOSED: Forkable<Lock<VecDeque<(SocketAddr, Instant)>>> =
     Forkable::new(|| Lock::new(VecDeque::new()));
 
 /// Whether the peer's UDP port was closed lately.
-pub(super) fn was_closed(peer: SocketAddr) -> bool {
+pub(super) fn was_closed(peer: SocketAddr, now: Instant) -> bool {
     let mut closed = CLOSED.get().lock();
-    closed.retain(|(_, since)| since.elapsed() < CLOSED_FOR);
+    closed.retain(|&(_, since)| now.saturating_duration_since(since) < CLOSED_FOR);
     closed.iter().any(|&(other, _)| other == peer)
 }
 
-/// What an answer means in the light of those before it, and for those behind it.
-pub(super) fn weigh(peer: SocketAddr, answer: Answer) -> Answer {
-    let known = was_closed(peer);
-    if answer == Answer::Silence {
-        return if known { Answer::Closed } else { answer };
-    }
+/// Remembers what the peer has answered.
+pub(super) fn learn(peer: SocketAddr, answer: Answer, now: Instant) {
     let mut closed = CLOSED.get().lock();
-    closed.retain(|&(other, _)| other != peer);
+    closed.retain(|&(other, _)| other != peer || answer == Answer::Silence);
     if answer == Answer::Closed {
-        closed.push_back((peer, Instant::now()));
+        closed.push_back((peer, now));
         if closed.len() > CLOSED_MAX {
             closed.pop_front();
         }
     }
-    answer
 }
 
 /// A question under way.
@@ -67,10 +53,6 @@ pub(super) struct Asking {
     /// Takes the answer from whatever address a host with several answers from.
     any: Option<Watched>,
     nonce: u64,
-    asked: usize,
-    start: Instant,
-    /// When an answer is not waited for any longer.
-    pub(super) give_up: Instant,
 }
 
 impl Asking {
@@ -78,48 +60,30 @@ impl Asking {
     ///
     /// # Errors
     /// What the system says at once, such as `ENETUNREACH`.
-    pub(super) fn start(
-        [local, peer]: [SocketAddr; 2],
-        patience: Duration,
-        owner: &Arc<dyn Source>,
-    ) -> Result<(Self, TimerId)> {
+    pub(super) fn start([local, peer]: [SocketAddr; 2], owner: &Arc<dyn Source>) -> Result<Self> {
         let mut local = local;
         local.set_port(0);
         let socket = socket::datagram(&peer, &Options::default())?;
         rustix::net::bind(&socket, &local)?;
         rustix::net::connect(&socket, &peer)?;
-        let start = Instant::now();
-        let mut asking = Self {
+        let asking = Self {
             local,
             peer,
             connected: Watched::new(socket, Arc::clone(owner))?,
             any: None,
             nonce: u64::from_ne_bytes(random::bytes()?),
-            asked: 0,
-            start,
-            give_up: start + patience,
         };
-        let timer = asking.again(owner);
-        Ok((asking, timer))
+        asking.send();
+        Ok(asking)
     }
 
-    /// Sends the query once more and starts the timer for what comes next.
-    pub(super) fn again(&mut self, owner: &Arc<dyn Source>) -> TimerId {
+    /// A query that cannot be sent is like one that is lost.
+    fn send(&self) {
         let query = query::query(self.peer.port(), self.nonce);
-        // A query that cannot be sent is like one that is lost.
         let _ = rustix::net::send(&self.connected, &query, SendFlags::DONTWAIT);
-        if self.asked > 0 {
-            if self.any.is_none() {
-                self.any = self.any_socket(owner);
-            }
-            if let Some(any) = &self.any {
-                let _ = rustix::net::sendto(any, &query, SendFlags::DONTWAIT, &self.peer);
-            }
+        if let Some(any) = &self.any {
+            let _ = rustix::net::sendto(any, &query, SendFlags::DONTWAIT, &self.peer);
         }
-        self.asked += 1;
-        let next = ASK_AT.get(self.asked).map(|&after| self.start + after);
-        let next = next.map_or(self.give_up, |next| next.min(self.give_up));
-        Reactor::get().start_timer(next, Arc::clone(owner))
     }
 
     fn any_socket(&self, owner: &Arc<dyn Source>) -> Option<Watched> {
@@ -127,9 +91,17 @@ impl Asking {
         rustix::net::bind(&socket, &self.local).ok()?;
         Watched::new(socket, Arc::clone(owner)).ok()
     }
+}
 
-    /// Reads what has come.
-    pub(super) fn listen(&self) -> Option<Answer> {
+impl Question for Asking {
+    fn again(&mut self, owner: &Arc<dyn Source>) {
+        if self.any.is_none() {
+            self.any = self.any_socket(owner);
+        }
+        self.send();
+    }
+
+    fn listen(&self) -> Option<Answer> {
         let mut buffer = [0; query::LEN + 1];
         for socket in [Some(&self.connected), self.any.as_ref()].into_iter().flatten() {
             // Bounded: whoever floods this port is only a reason to fall back to the RDMA port.
@@ -156,18 +128,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_after_a_closed_port_is_a_closed_port() {
+    fn closed_ports_are_remembered_for_a_while() {
         let peer = |port| SocketAddr::from(([192, 0, 2, 1], port));
-        assert_eq!(weigh(peer(1), Answer::Silence), Answer::Silence);
-        assert_eq!(weigh(peer(1), Answer::Closed), Answer::Closed);
-        assert_eq!(weigh(peer(1), Answer::Silence), Answer::Closed);
-        assert_eq!(weigh(peer(2), Answer::Silence), Answer::Silence);
+        let start = Instant::now();
+        learn(peer(1), Answer::Silence, start);
+        assert!(!was_closed(peer(1), start));
+        learn(peer(1), Answer::Closed, start);
+        learn(peer(1), Answer::Silence, start);
+        assert!(was_closed(peer(1), start) && !was_closed(peer(2), start));
         // A Weft peer listens there now.
-        assert_eq!(weigh(peer(1), Answer::Port(9)), Answer::Port(9));
-        assert_eq!(weigh(peer(1), Answer::Silence), Answer::Silence);
+        learn(peer(1), Answer::Port(9), start);
+        assert!(!was_closed(peer(1), start));
         for port in 0..CLOSED_MAX as u16 + 1 {
-            weigh(peer(1000 + port), Answer::Closed);
+            learn(peer(1000 + port), Answer::Closed, start);
         }
-        assert!(!was_closed(peer(1000)) && was_closed(peer(1001)), "the oldest goes first");
+        let is_closed = |port, now| was_closed(peer(port), now);
+        assert!(!is_closed(1000, start) && is_closed(1001, start), "the oldest goes first");
+        assert!(!is_closed(1001, start + CLOSED_FOR), "nothing is remembered for ever");
     }
 }

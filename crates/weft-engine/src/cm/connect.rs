@@ -3,23 +3,25 @@
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use weft_sys::Lock;
 use weft_wire::mpa::negotiate::{Request, RtrKinds};
 
-use super::dial::{Caller, Dial, Failure, Plan};
+use super::dial::{Call, Caller};
 use super::endpoint::{Endpoint, QpEndpoint};
 use super::event::{self, EventKind, EventParam, reject};
 use super::handshake::{self, Greeted};
 use super::held::Held;
-use super::id::{Depths, End, Id, Inner, PeerQp, Phase};
-use super::incoming::Incoming;
+use super::id::{Depths, End, Id, Inner, PeerQp, Phase, UnreadWait};
+use super::incoming::{self, Incoming};
 use super::limits::{UNREAD_INTERVAL, UNREAD_WAIT};
 use super::listen::Callee;
 use crate::access::Access;
 use crate::device::{self, gid_of};
 use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX, WEFT_PRIVATE_DATA_MAX};
+use crate::mpa::dialer::Failure;
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
-use crate::reactor::Reactor;
+use crate::timer::Timer;
 use crate::{Errno, Result, shm, strangers};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
@@ -113,19 +115,18 @@ impl Id {
         inner.depths = param.depths(all);
         let Depths { responder_resources: ird, initiator_depth: ord } = inner.depths;
         let offered = handshake::RTR_OFFERED;
-        let plan = Plan {
+        let call = Call {
+            caller: Weak::clone(&self.this) as _,
             local,
             peer,
-            stream: inner.port.take().and_then(super::port::Port::into_stream),
+            stream: Lock::new(inner.port.take().and_then(super::port::Port::into_stream)),
             options: inner.options,
             params: handshake::params(local.ip(), peer.ip(), ird, ord, offered),
             private_data: param.private_data.clone(),
             identity: end.endpoint.identity(),
-            refused: 0,
         };
-        let caller: Weak<dyn Caller> = Weak::clone(&self.this) as _;
         // The lock is held, so that an outcome waits until we know of the attempt.
-        let dial = Dial::start(plan, caller)?;
+        let dial = call.start()?;
         inner.phase = Phase::Dialling { dial, end };
         Ok(())
     }
@@ -149,7 +150,7 @@ impl Id {
         param: &ConnectParam,
     ) -> Result<()> {
         param.check()?;
-        let (incoming, end, depths, private_data) = {
+        let (incoming, foreign, end, asked, depths, private_data) = {
             let mut inner = self.lock();
             let Phase::Requested { incoming, foreign } = &inner.phase else {
                 return Err(Errno::INVAL);
@@ -159,20 +160,31 @@ impl Id {
                 return Err(Errno::INVAL);
             }
             let end = end(&inner);
-            inner.depths = param.depths(inner.depths);
+            let asked = inner.depths;
+            inner.depths = param.depths(asked);
             inner.phase = Phase::Joining { end: end.clone(), gone: false };
             let private_data = match foreign {
                 true => param.private_data.clone(),
                 false => hello::append(&param.private_data, &end.endpoint.identity(), 0),
             };
-            (incoming, end, inner.depths, private_data)
+            (incoming, foreign, end, asked, inner.depths, private_data)
         };
         let [local, peer] = incoming.addresses();
         let Depths { responder_resources: ird, initiator_depth: ord } = depths;
         let params = handshake::params(local.ip(), peer.ip(), ird, ord, RtrKinds::ALL);
         // What a peer does when it has our reply is reported behind the reply's own event.
         let _in_order = event::in_order();
-        let joined = incoming.accept(params, &private_data).and_then(|greeted| {
+        let accepted = incoming::accept(&incoming, params, &private_data);
+        if matches!(accepted, Err(Errno::INVAL)) {
+            // The request still waits for an answer.
+            let mut inner = self.lock();
+            if matches!(inner.phase, Phase::Joining { .. }) {
+                inner.depths = asked;
+                inner.phase = Phase::Requested { incoming, foreign };
+            }
+            return Err(Errno::INVAL);
+        }
+        let joined = accepted.and_then(|greeted| {
             self.lock().agree(&greeted);
             self.join(greeted, &end)
         });
@@ -318,21 +330,30 @@ impl Id {
     /// The peer has disconnected. With InfiniBand that news takes a slow way, and what completed
     /// before it is long there: programs such as libfabric's `ofi_rxm` close their end on it and
     /// look for no completion any more. So it waits, for a while, until they have taken them all.
-    pub(super) fn peer_left(&self, inner: &mut Inner) {
-        let Phase::Connected { end } = &inner.phase else {
-            inner.disconnect_due = None;
-            return;
-        };
-        let end = end.clone();
-        let now = Instant::now();
-        let due = *inner.disconnect_due.get_or_insert(now + UNREAD_WAIT);
-        if now < due && end.endpoint.has_unread() {
-            Reactor::get().start_timer(now + UNREAD_INTERVAL, self.arc());
-            return;
+    fn peer_left(&self, inner: &mut Inner, end: End) {
+        if end.endpoint.has_unread() {
+            inner.unread.get_or_insert_with(|| UnreadWait {
+                limit: Timer::after(UNREAD_WAIT, self.arc()),
+                look: Timer::after(UNREAD_INTERVAL, self.arc()),
+            });
+        } else {
+            inner.unread = None;
+            inner.phase = Phase::Disconnected { end: Some(end) };
+            self.post_disconnected(inner);
         }
-        inner.disconnect_due = None;
-        inner.phase = Phase::Disconnected { end: Some(end) };
-        self.post_disconnected(inner);
+    }
+
+    /// Goes on with a wait that [`Self::peer_left`] has begun.
+    pub(super) fn look_for_unread(&self, inner: &mut Inner, mut wait: UnreadWait, now: Instant) {
+        let Phase::Connected { end } = &inner.phase else { return };
+        if wait.limit.is_due(now) || !end.endpoint.has_unread() {
+            inner.phase = Phase::Disconnected { end: Some(end.clone()) };
+            return self.post_disconnected(inner);
+        }
+        if wait.look.is_due(now) {
+            wait.look = Timer::after(UNREAD_INTERVAL, self.arc());
+        }
+        inner.unread = Some(wait);
     }
 
     /// A connection could not be given to its queue pair.
@@ -387,7 +408,9 @@ impl Id {
             // a reject; a foreign one just closes.
             Failure::Closed => (EventKind::Rejected, reject::CONSUMER_DEFINED, vec![]),
             Failure::Unreachable(error) => (EventKind::Unreachable, system(error), vec![]),
-            Failure::Protocol(_) => (EventKind::ConnectError, system(Errno::PROTO), vec![]),
+            Failure::Protocol(_) | Failure::WrongPeer => {
+                (EventKind::ConnectError, system(Errno::PROTO), vec![])
+            }
             Failure::System(error) => (EventKind::ConnectError, system(error), vec![]),
         };
         let end = {
@@ -434,7 +457,7 @@ impl Callee for Id {
         };
         drop(inner);
         match taken {
-            Some(child) => incoming.announce(&child),
+            Some(child) => incoming::announce(&incoming, &child),
             None => incoming.reject(&[]),
         }
     }
@@ -445,7 +468,10 @@ impl Monitor for Id {
         let mut inner = self.lock();
         match &mut inner.phase {
             Phase::Joining { gone, .. } => *gone = true,
-            Phase::Connected { .. } => self.peer_left(&mut inner),
+            Phase::Connected { end } => {
+                let end = end.clone();
+                self.peer_left(&mut inner, end);
+            }
             _ => {}
         }
     }

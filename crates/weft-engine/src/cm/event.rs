@@ -8,10 +8,10 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Forkable, Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use super::id::Id;
+use crate::Result;
 use crate::qp::AddressVector;
 use crate::reactor::Reactor;
 use crate::strangers::Place;
-use crate::{Errno, Result};
 
 /// `enum rdma_cm_event_type`, as far as it happens here, with the same values.
 #[repr(u32)]
@@ -153,11 +153,8 @@ impl Channel {
         if let Some(event) = self.take(&delivering) {
             return Ok(event);
         }
-        if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
-            Reactor::get().poll();
-            return self.take(&delivering).ok_or(Errno::AGAIN);
-        }
-        Reactor::get().wait(self.fd.as_fd(), &self.spin, |pass| {
+        let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
+        Reactor::take(self.fd.as_fd(), blocks, &self.spin, |pass| {
             pass();
             self.take(&delivering)
         })

@@ -3,11 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use weft_wire::ddp;
-use weft_wire::error::ProtocolError;
-use weft_wire::mpa::fpdu;
-use weft_wire::mpa::negotiate::{NegotiateError, Negotiated, Params, RtrKinds};
-use weft_wire::rdmap::Terminate;
+use weft_wire::mpa::negotiate::{Negotiated, Params, RtrKinds};
 
 use crate::hello::{self, Identity};
 use crate::qp::Connection;
@@ -74,16 +70,4 @@ pub(super) fn params(local: IpAddr, peer: IpAddr, ird: u8, ord: u8, rtr: RtrKind
         peer_to_peer: true,
         rtr,
     }
-}
-
-/// The Terminate that answers a bad reply, if the RFCs want one, as it goes to the stream.
-pub(super) fn terminate(error: NegotiateError, crc: bool) -> Option<Vec<u8>> {
-    let terminate = ProtocolError::from_negotiate(&error)?.terminate(None, None);
-    let mut frame = vec![0; fpdu::total_len(ddp::UNTAGGED_LEN + Terminate::LEN_MAX)];
-    let body = &mut frame[fpdu::HEADER_LEN..];
-    let header_len = Terminate::HEADER.emit(body);
-    let ulpdu_len = header_len + terminate.emit(&mut body[header_len..]);
-    frame.truncate(fpdu::total_len(ulpdu_len));
-    fpdu::seal(&mut frame, ulpdu_len, crc);
-    Some(frame)
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use weft_sys::{Lock, LockGuard, UdpSocket, interface_addresses};
 
 use super::datagram::Membership;
-use super::dial::Dial;
+use super::dial::Call;
 use super::endpoint::Endpoint;
 use super::event::{self, Channel, Event, EventKind, EventParam};
 use super::handshake::Greeted;
@@ -24,9 +24,11 @@ use super::sidr;
 use super::socket::{concrete, source_for};
 use crate::device::{self, Gid, gid_of};
 use crate::hello::Identity;
+use crate::mpa::dial::Dial;
 use crate::qp::pending;
-use crate::reactor::{Reactor, Source};
+use crate::reactor::Source;
 use crate::strangers::Place;
+use crate::timer::Timer;
 use crate::{Errno, Result};
 
 /// `enum rdma_port_space`: what an identifier is for.
@@ -65,12 +67,20 @@ pub(super) struct Inner {
     expecting: bool,
     backlog: u32,
     /// When the end that the program has made is to be reported to it.
-    disconnecting: Option<Instant>,
+    disconnecting: Option<Timer>,
     /// When the end of the connection is to be reported as forgotten.
-    timewait: Option<Instant>,
-    /// The peer has disconnected, which the program hears by then at the latest.
-    pub(super) disconnect_due: Option<Instant>,
+    timewait: Option<Timer>,
+    /// The peer has disconnected, which the program has not heard.
+    pub(super) unread: Option<UnreadWait>,
     pub(super) phase: Phase,
+}
+
+/// The wait for the program to take what completed before the peer disconnected.
+pub(super) struct UnreadWait {
+    /// When the program hears of the end in any case.
+    pub(super) limit: Timer,
+    /// When to look next.
+    pub(super) look: Timer,
 }
 
 /// Reads and atomics outstanding.
@@ -108,7 +118,7 @@ pub(super) enum Phase {
     Listening(Arc<Listener>),
     /// Active side: the request is under way.
     Dialling {
-        dial: Arc<Dial>,
+        dial: Arc<Dial<Call>>,
         end: End,
     },
     /// Active side: the peer accepted; the program is to connect its queue pair.
@@ -163,7 +173,7 @@ impl Id {
                 backlog: 0,
                 disconnecting: None,
                 timewait: None,
-                disconnect_due: None,
+                unread: None,
                 phase: Phase::Idle,
             },
             space,
@@ -485,17 +495,14 @@ impl Id {
 
     /// Reports the end of a connection that the program ends, soon.
     pub(super) fn post_disconnected_soon(&self) {
-        let due = Instant::now() + DISCONNECT_TIME;
-        self.lock().disconnecting = Some(due);
-        Reactor::get().start_timer(due, self.arc());
+        let timer = Timer::after(DISCONNECT_TIME, self.arc());
+        self.lock().disconnecting = Some(timer);
     }
 
     /// Reports the end of the connection, and later that it is forgotten.
     pub(super) fn post_disconnected(&self, inner: &mut Inner) {
         self.post(inner, EventKind::Disconnected, 0, EventParam::default());
-        let due = Instant::now() + TIMEWAIT;
-        inner.timewait = Some(due);
-        Reactor::get().start_timer(due, self.arc());
+        inner.timewait = Some(Timer::after(TIMEWAIT, self.arc()));
     }
 }
 
@@ -544,20 +551,17 @@ impl Inner {
 impl Source for Id {
     fn ready(&self) {}
 
-    fn expired(&self) {
+    fn expired(&self, now: Instant) {
+        let is_due = |timer: &Option<Timer>| timer.as_ref().is_some_and(|timer| timer.is_due(now));
         let mut inner = self.lock();
-        if inner.disconnect_due.is_some() {
-            self.peer_left(&mut inner);
+        if let Some(wait) = inner.unread.take() {
+            self.look_for_unread(&mut inner, wait, now);
         }
-        if matches!(inner.phase, Phase::Disconnected { .. })
-            && inner.disconnecting.is_some_and(|due| Instant::now() >= due)
-        {
+        if matches!(inner.phase, Phase::Disconnected { .. }) && is_due(&inner.disconnecting) {
             inner.disconnecting = None;
             self.post_disconnected(&mut inner);
         }
-        if matches!(inner.phase, Phase::Disconnected { .. })
-            && inner.timewait.is_some_and(|due| Instant::now() >= due)
-        {
+        if matches!(inner.phase, Phase::Disconnected { .. }) && is_due(&inner.timewait) {
             inner.timewait = None;
             self.post(&inner, EventKind::TimewaitExit, 0, EventParam::default());
         }

@@ -19,21 +19,6 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 500 } 
 /// frame holds (RFC 5044 section 7.1.1).
 pub const PEER_PRIVATE_DATA_MAX: usize = 512;
 
-/// When a peer is asked for the TCP port of an RDMA port, counted from the first time. A host tells
-/// only once a second that a port is closed, after the first few times.
-pub const ASK_AT: [Duration; 7] = [
-    Duration::ZERO,
-    Duration::from_millis(50),
-    Duration::from_millis(150),
-    Duration::from_millis(350),
-    Duration::from_millis(600),
-    Duration::from_millis(850),
-    Duration::from_millis(1_100),
-];
-/// When the answer is not waited for any longer: there is a filter between.
-pub const ASK_TIMEOUT: Duration = Duration::from_millis(1_200);
-/// The same on one host, where an answer takes no time.
-pub const ASK_LOCAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long it is remembered that a peer's UDP port was closed, and of how many peers.
 pub const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// See [`CLOSED_FOR`].

@@ -11,14 +11,15 @@ use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Request;
 
 use super::claim;
-use super::incoming::Incoming;
+use super::incoming::{self, Incoming};
 use super::limits::{ANSWERS_MAX, PORT_GRACE};
 use super::option::Options;
 use super::port::{self, Port, Sockets};
 use super::query;
 use super::socket::{self, canonical};
-use crate::reactor::{Reactor, Source};
+use crate::reactor::Source;
 use crate::strangers::{Gate, HALF_OPEN, Place};
+use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
 
@@ -50,13 +51,16 @@ struct State {
     foreign: Option<Foreign>,
     /// Requests that are coming in.
     half_open: HashMap<u64, Arc<Incoming>>,
+    /// There are more port queries, and the edge will not come again.
+    more_queries: Option<Timer>,
     accepted: u64,
     closed: bool,
 }
 
 struct Foreign {
     stream: OwnedFd,
-    due: Instant,
+    /// How long the program may take the port; `None`: no longer.
+    grace: Option<Timer>,
 }
 
 impl Listener {
@@ -90,12 +94,8 @@ impl Listener {
         state.streams.push(Watched::new(sockets.stream, self.owner())?);
         state.datagram = sockets.datagram.map(|fd| Watched::new(fd, self.owner())).transpose()?;
         if let Some(stream) = sockets.foreign {
-            let grace = if claim::is_announced() { Duration::ZERO } else { PORT_GRACE };
-            let due = Instant::now() + grace;
-            if !grace.is_zero() {
-                Reactor::get().start_timer(due, self.owner());
-            }
-            state.foreign = Some(Foreign { stream, due });
+            let grace = (!claim::is_announced()).then(|| Timer::after(PORT_GRACE, self.owner()));
+            state.foreign = Some(Foreign { stream, grace });
         }
         drop(state);
         claim::register(Weak::clone(&self.this));
@@ -205,12 +205,12 @@ impl Listener {
         let mut local = socket::local_address(&stream)?;
         // To the program it is the RDMA port that was reached.
         local.set_port(self.address.port());
-        Incoming::start(stream, [local, peer], number, Weak::clone(&self.this), place)
+        incoming::start(stream, [local, peer], number, Weak::clone(&self.this), place)
     }
 
     /// Answers port queries.
     fn answer(&self) {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let Some(datagram) = &state.datagram else { return };
         let mut buffer = [0; query::LEN + 1];
         for _ in 0..ANSWERS_MAX {
@@ -234,15 +234,13 @@ impl Listener {
                 Err(_) => {}
             }
         }
-        // There are more, and the edge will not come again.
-        Reactor::get().start_timer(Instant::now(), self.owner());
+        state.more_queries = Some(Timer::after(Duration::ZERO, self.owner()));
     }
 
     /// Listens on the RDMA port itself, if it is time and the program has not taken it.
     fn open_foreign(&self) {
         let mut state = self.state.lock();
-        let due = state.foreign.as_ref().is_some_and(|foreign| Instant::now() >= foreign.due);
-        if !due {
+        if state.foreign.as_ref().is_some_and(|foreign| foreign.grace.is_some()) {
             return;
         }
         if let Some(Foreign { stream, .. }) = state.foreign.take()
@@ -264,8 +262,11 @@ impl Source for Listener {
         self.accept();
     }
 
-    fn expired(&self) {
+    fn expired(&self, now: Instant) {
         self.gate.open();
+        if let Some(foreign) = &mut self.state.lock().foreign {
+            foreign.grace = foreign.grace.take().filter(|grace| !grace.is_due(now));
+        }
         self.open_foreign();
         self.ready();
     }

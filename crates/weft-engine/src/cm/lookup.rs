@@ -1,7 +1,6 @@
 //! The active side of the datagram space: asks a service for its queue pair until it answers.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,9 @@ use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 
 use super::limits::{INQUIRE_EVERY, INQUIRE_EVERY_MAX, REFUSED_TIME, REPLY_TIMEOUT};
 use super::sidr::{LEN, Reply, Request};
-use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::reactor::Source;
+use crate::timer::Timer;
+use crate::watched::Watched;
 use crate::{Errno, Result, random};
 
 /// Who asks.
@@ -23,20 +24,24 @@ pub(super) trait Inquirer: Send + Sync {
 pub(super) struct Lookup {
     this: Weak<Self>,
     inquirer: Weak<dyn Inquirer>,
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     local: IpAddr,
     peer: SocketAddr,
     nonce: u64,
     message: [u8; LEN],
-    start: Instant,
-    state: Lock<State>,
+    state: Lock<Option<State>>,
 }
 
+/// `None` in its place before and after the lookup.
 struct State {
-    token: Option<Token>,
-    timer: Option<TimerId>,
+    _watched: Watched<Arc<UdpSocket>>,
+    /// Until then a closed port is no reason to give up; `None` after that.
+    patience: Option<Timer>,
+    /// When the answer is not waited for any longer.
+    limit: Timer,
+    /// When to ask once more.
+    next: Timer,
     pause: Duration,
-    over: bool,
 }
 
 impl Lookup {
@@ -55,7 +60,7 @@ impl Lookup {
         let nonce = u64::from_ne_bytes(random::bytes()?);
         let private_data = private_data.to_vec();
         let message = Request { port: peer.port(), nonce, private_data }.emit();
-        let state = State { token: None, timer: None, pause: INQUIRE_EVERY, over: false };
+        let socket = Arc::new(socket);
         let lookup = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             inquirer,
@@ -64,54 +69,45 @@ impl Lookup {
             peer,
             nonce,
             message,
-            start: Instant::now(),
-            state: Lock::new(state),
+            state: Lock::new(None),
         });
+        let owner = || Arc::clone(&lookup) as Arc<dyn Source>;
         let mut state = lookup.state.lock();
-        let owner: Arc<dyn Source> = Arc::clone(&lookup) as _;
-        state.token = Some(Reactor::get().watch(lookup.socket.as_fd(), owner)?);
-        lookup.ask(&mut state);
+        *state = Some(State {
+            _watched: Watched::new(Arc::clone(&lookup.socket), owner())?,
+            patience: Some(Timer::after(REFUSED_TIME, owner())),
+            limit: Timer::after(REPLY_TIMEOUT, owner()),
+            next: Timer::after(INQUIRE_EVERY, owner()),
+            pause: INQUIRE_EVERY,
+        });
+        lookup.ask();
         drop(state);
         Ok(lookup)
     }
 
     /// Asks no longer.
     pub(super) fn cancel(&self) {
-        self.end(&mut self.state.lock());
+        drop(self.state.lock().take());
     }
 
-    fn ask(&self, state: &mut State) {
+    fn ask(&self) {
         let (bytes, segment) = (0..LEN, LEN);
         let run = Run { bytes, segment, to: self.peer, from: (self.local, 0) };
         // Lost like any other datagram, if the socket does not take it.
         let _ = self.socket.send(&self.message, &[run]);
-        let due = Instant::now() + state.pause;
-        state.pause = INQUIRE_EVERY_MAX.min(state.pause * 2);
-        let owner = self.this.upgrade().expect("called through an `Arc` of it");
-        state.timer = Some(Reactor::get().start_timer(due, owner));
-    }
-
-    fn end(&self, state: &mut State) {
-        state.over = true;
-        if let Some(timer) = state.timer.take() {
-            Reactor::get().stop_timer(timer);
-        }
-        if let Some(token) = state.token.take() {
-            Reactor::get().unwatch(self.socket.as_fd(), token);
-        }
     }
 
     fn report(&self, outcome: Result<Reply>) {
-        {
-            let mut state = self.state.lock();
-            if state.over {
-                return;
-            }
-            self.end(&mut state);
+        if self.state.lock().take().is_none() {
+            return;
         }
         if let Some(inquirer) = self.inquirer.upgrade() {
             inquirer.answered(outcome);
         }
+    }
+
+    fn takes_refusals(&self) -> bool {
+        self.state.lock().as_ref().is_some_and(|state| state.patience.is_none())
     }
 
     /// What the socket has: an answer, or that nobody listens.
@@ -126,7 +122,7 @@ impl Lookup {
                     }
                 }
                 // The service may be about to listen once more.
-                Err(Errno::CONNREFUSED) if self.start.elapsed() < REFUSED_TIME => {}
+                Err(Errno::CONNREFUSED) if !self.takes_refusals() => {}
                 Err(Errno::CONNREFUSED) => return Some(Err(Errno::CONNREFUSED)),
                 Err(_) => return None,
             }
@@ -141,13 +137,20 @@ impl Source for Lookup {
         }
     }
 
-    fn expired(&self) {
-        if self.start.elapsed() >= REPLY_TIMEOUT {
+    fn expired(&self, now: Instant) {
+        let mut guard = self.state.lock();
+        let Some(state) = &mut *guard else { return };
+        if state.limit.is_due(now) {
+            drop(guard);
             return self.report(Err(Errno::TIMEDOUT));
         }
-        let mut state = self.state.lock();
-        if !state.over {
-            self.ask(&mut state);
+        state.patience = state.patience.take().filter(|patience| !patience.is_due(now));
+        if state.next.is_due(now) {
+            state.pause = INQUIRE_EVERY_MAX.min(state.pause * 2);
+            if let Some(owner) = self.this.upgrade() {
+                state.next = Timer::after(state.pause, owner);
+            }
+            self.ask();
         }
     }
 }

@@ -2,16 +2,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 
 use super::limits::{ANSWERS_MAX, INQUIRIES_MAX};
 use super::sidr::{Reply, Request};
 use crate::Result;
-use crate::reactor::{Reactor, Source, Token};
+use crate::reactor::Source;
+use crate::timer::Timer;
+use crate::watched::Watched;
 
 /// Who listens.
 pub(super) trait Host: Send + Sync {
@@ -23,14 +24,17 @@ pub(super) trait Host: Send + Sync {
 pub(super) struct Service {
     this: Weak<Self>,
     host: Weak<dyn Host>,
-    socket: UdpSocket,
+    socket: Arc<UdpSocket>,
     port: u16,
     state: Lock<State>,
 }
 
 #[derive(Default)]
 struct State {
-    token: Option<Token>,
+    /// Until it is closed.
+    watched: Option<Watched<Arc<UdpSocket>>>,
+    /// There are more messages, and the edge will not come again.
+    more: Option<Timer>,
     /// Requests that were taken, by client and nonce, with the answer once there is one: clients
     /// ask until they hear it.
     inquiries: HashMap<(SocketAddr, u64), Option<Reply>>,
@@ -58,21 +62,20 @@ impl Service {
         let service = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             host,
-            socket,
+            socket: Arc::new(socket),
             port,
             state: Lock::new(State::default()),
         });
-        let token = Reactor::get().watch(service.socket.as_fd(), service.owner())?;
-        service.state.lock().token = Some(token);
+        let watched = Watched::new(Arc::clone(&service.socket), service.owner())?;
+        service.state.lock().watched = Some(watched);
         Ok(service)
     }
 
     /// Stops listening. What the program has been told of can still be answered.
     pub(super) fn close(&self) {
-        let token = self.state.lock().token.take();
-        if let Some(token) = token {
-            Reactor::get().unwatch(self.socket.as_fd(), token);
-        }
+        let mut state = self.state.lock();
+        state.watched = None;
+        state.more = None;
     }
 
     fn owner(&self) -> Arc<Self> {
@@ -98,7 +101,7 @@ impl Service {
                     return inquiry.send(&message);
                 }
                 Some(None) => return,
-                None if request.port != self.port || state.token.is_none() => return,
+                None if request.port != self.port || state.watched.is_none() => return,
                 None => state.remember(key),
             }
         }
@@ -162,11 +165,10 @@ impl Source for Service {
                 Err(_) => {}
             }
         }
-        // There are more, and the edge will not come again.
-        Reactor::get().start_timer(Instant::now(), self.owner());
+        self.state.lock().more = Some(Timer::after(Duration::ZERO, self.owner()));
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.ready();
     }
 }

@@ -12,7 +12,9 @@ use weft_sys::Lock;
 use super::connect::ConnectParam;
 use super::endpoint::Endpoint;
 use super::event::{Channel, Event, EventKind, reject};
-use super::id::{End, Id, PortSpace};
+use super::handshake;
+use super::id::{End, Id, Phase, PortSpace};
+use super::incoming;
 use super::limits::UNREAD_WAIT;
 use super::option::IdOption;
 use crate::hello::Identity;
@@ -628,4 +630,27 @@ fn private_data_fills_the_frame() {
     client.connect(&super::Via::External(5), &param(&data)).expect("nobody knows yet");
     let status = expect(&active, EventKind::ConnectError).status;
     assert_eq!(status, -Errno::INVAL.raw_os_error());
+}
+
+#[test]
+fn a_request_is_kept_when_the_answer_does_not_fit() {
+    let channel = channel();
+    let (listener, at) = listener_at(&channel, "127.0.0.1:0");
+    let client = resolved(&channel, at);
+    let (ours, theirs) = (Fake::new(0x0012_3401), Fake::new(0x0056_7801));
+    client.connect_end(|_| ours.end(), &param(&[])).expect("resolved");
+    let request = expect(&channel, EventKind::ConnectRequest).id;
+    let incoming = match &request.lock().phase {
+        Phase::Requested { incoming, .. } => Arc::clone(incoming),
+        _ => panic!("a request"),
+    };
+    let params = handshake::params(at.ip(), at.ip(), 1, 1, handshake::RTR_OFFERED);
+    let too_long = incoming::accept(&incoming, params, &[0; PRIVATE_DATA_MAX + 1]);
+    assert_eq!(too_long.err(), Some(Errno::INVAL));
+    request.accept_end(|_| theirs.end(), &param(b"again")).expect("the request still waits");
+    expect(&channel, EventKind::Established);
+    assert_eq!(expect(&channel, EventKind::Established).param.private_data, b"again");
+    client.destroy();
+    request.destroy();
+    listener.destroy();
 }

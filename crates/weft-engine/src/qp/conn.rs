@@ -568,7 +568,7 @@ impl Source for Lingering {
         }
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.let_go();
     }
 }

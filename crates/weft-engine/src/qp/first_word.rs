@@ -38,7 +38,7 @@ pub(super) fn wait_for(qp: &Qp) -> Instant {
 impl Source for FirstWord {
     fn ready(&self) {}
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         if let Some(qp) = self.qp.upgrade() {
             qp.conn.lock().speak_first(self.due, &qp);
             qp.drive(KICK_SEND);

@@ -854,7 +854,7 @@ impl Source for Qp {
         self.drive(KICK_RECEIVE | KICK_DRAIN);
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         *self.retry_timer.lock() = None;
         self.conn.lock().link.give_up_waiting(self);
         self.drive(KICK_SEND | KICK_RECEIVE | KICK_DRAIN);

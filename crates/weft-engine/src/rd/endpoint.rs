@@ -366,7 +366,7 @@ impl Source for Inner {
         self.drive();
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: Instant) {
         self.with(|state| {
             state.timer = None;
             self.kick.store(true, Ordering::SeqCst);

@@ -4,22 +4,17 @@
 //! different namespaces or containers that see the same directory.
 
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
 
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use weft_sys::Forkable;
 
 use super::policy::{Choice, choice};
 use super::session::Session;
 use crate::hello::ProcessId;
 use crate::log::{self, Level};
-use crate::reactor::{Reactor, Source};
-use crate::strangers::{Gate, SESSIONS};
+use crate::strangers::Listener;
 use crate::{Errno, Result, random};
 
 const BACKLOG: i32 = 1_024;
@@ -110,36 +105,5 @@ fn name_of(id: &ProcessId) -> String {
 }
 
 fn serve(address: SocketAddrUnix) -> Result<()> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
-    let gate = Gate::new(&SESSIONS);
-    let listener = Arc::new_cyclic(|this| Listener { this: Weak::clone(this), socket, gate });
-    Reactor::get().watch(listener.socket.as_fd(), listener.clone())?;
-    Ok(())
-}
-
-#[derive(Debug)]
-struct Listener {
-    this: Weak<Self>,
-    socket: OwnedFd,
-    gate: Gate,
-}
-
-impl Source for Listener {
-    fn ready(&self) {
-        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        self.gate.pass(&me, || accept_with(&self.socket, flags), Session::accept);
-    }
-
-    fn requeued(&self) {
-        self.ready();
-    }
-
-    fn expired(&self) {
-        self.gate.open();
-        self.ready();
-    }
+    Listener::serve_unix(&address, SocketType::SEQPACKET, BACKLOG, Session::accept)
 }

@@ -8,7 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
@@ -28,8 +28,10 @@ use super::policy::admits;
 use super::segment::Rings;
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
-use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::reactor::Source;
 use crate::strangers::{Place, Stranger};
+use crate::timer::Timer;
+use crate::watched::Watched;
 use crate::{Errno, Result, presence};
 
 /// How long a stranger may take to say what it wants.
@@ -76,13 +78,13 @@ impl Offerer {
 enum Stage {
     /// Accepted; the other side has not said what it wants.
     Strange {
-        timer: Option<TimerId>,
+        _timer: Option<Timer>,
         _place: Place,
     },
     /// It has made an offer to a queue pair, which may not have its connection yet.
     Offered {
         qp: Weak<dyn Endpoint>,
-        timer: TimerId,
+        _timer: Timer,
     },
     /// We have made an offer.
     Offering {
@@ -101,12 +103,12 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Session {
     me: Weak<Self>,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     /// The peer's process, if it is one of the same user's. Another user's is not trusted with a
     /// number: it may become a program with more rights than the user has, whose memory we would
     /// read or write in its place.
     own_users_pid: Option<Pid>,
-    token: Lock<Option<Token>>,
+    watched: Lock<Option<Watched<Arc<OwnedFd>>>>,
     stage: Lock<Stage>,
 }
 
@@ -144,20 +146,19 @@ impl Session {
     pub(super) fn accept(socket: OwnedFd, place: Place) {
         let Some(session) = Self::new(socket, Stage::Over) else { return };
         place.give_to(Weak::clone(&session.me) as _);
-        *session.stage.lock() = Stage::Strange { timer: None, _place: place };
+        *session.stage.lock() = Stage::Strange { _timer: None, _place: place };
         if session.watch().is_err() {
             return;
         }
-        if let Stage::Strange { timer, .. } = &mut *session.stage.lock() {
+        if let Stage::Strange { _timer: timer, .. } = &mut *session.stage.lock() {
             *timer = Some(session.start_timer());
         }
         session.ready();
     }
 
     /// Starts to wait for what is next.
-    fn start_timer(self: &Arc<Self>) -> TimerId {
-        let source = Arc::clone(self) as Arc<dyn Source>;
-        Reactor::get().start_timer(Instant::now() + OFFER_PATIENCE, source)
+    fn start_timer(self: &Arc<Self>) -> Timer {
+        Timer::after(OFFER_PATIENCE, Arc::clone(self) as _)
     }
 
     /// Refuses those whom the user does not admit.
@@ -169,16 +170,16 @@ impl Session {
         let own_users_pid = pid.filter(|_| uid == getuid().as_raw());
         Some(Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
-            socket,
+            socket: Arc::new(socket),
             own_users_pid,
-            token: Lock::new(None),
+            watched: Lock::new(None),
             stage: Lock::new(stage),
         }))
     }
 
     fn watch(&self) -> Result<()> {
         let me = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
-        *self.token.lock() = Some(Reactor::get().watch(self.socket.as_fd(), me)?);
+        *self.watched.lock() = Some(Watched::new(Arc::clone(&self.socket), me)?);
         Ok(())
     }
 
@@ -217,8 +218,8 @@ impl Session {
     /// Ends the session.
     pub(crate) fn close(&self) {
         self.set_stage(Stage::Over);
-        if let Some(token) = self.token.lock().take() {
-            Reactor::get().unwatch(self.socket.as_fd(), token);
+        if let Some(watched) = self.watched.lock().take() {
+            drop(watched);
             let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         }
     }
@@ -302,7 +303,7 @@ impl Session {
         let qp = endpoint::find(wanted).ok_or(Errno::NOENT)?;
         let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
         let timer = session.start_timer();
-        self.set_stage(Stage::Offered { qp: Arc::downgrade(&qp), timer });
+        self.set_stage(Stage::Offered { qp: Arc::downgrade(&qp), _timer: timer });
         qp.offered(Offer { from, rings, peer, session });
         Ok(())
     }
@@ -330,14 +331,12 @@ impl Session {
         if !is_right(&stage) {
             return Err(Errno::PROTO);
         }
-        let old = std::mem::replace(&mut *stage, Stage::Over);
-        old.stop_timer();
-        Ok(old)
+        Ok(std::mem::replace(&mut *stage, Stage::Over))
     }
 
     fn set_stage(&self, stage: Stage) {
         let old = std::mem::replace(&mut *self.stage.lock(), stage);
-        old.stop_timer();
+        drop(old);
     }
 
     fn answer(&self, key: u32) -> Result<()> {
@@ -413,7 +412,7 @@ impl Source for Session {
         }
     }
 
-    fn expired(&self) {
+    fn expired(&self, _: std::time::Instant) {
         self.turn_out();
     }
 }
@@ -424,14 +423,6 @@ impl Stranger for Session {
             matches!(&*self.stage.lock(), Stage::Strange { .. } | Stage::Offered { .. });
         if is_strange {
             self.end();
-        }
-    }
-}
-
-impl Stage {
-    fn stop_timer(&self) {
-        if let Self::Strange { timer: Some(timer), .. } | Self::Offered { timer, .. } = self {
-            Reactor::get().stop_timer(*timer);
         }
     }
 }

@@ -15,52 +15,30 @@ mod setup;
 mod work;
 mod world;
 
-use std::env;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use weft_testing::mutations::{self, Outcome};
+use weft_testing::seeds::{self, Extent};
 
 use world::{Mutation, World};
 
-/// Seeds of an ordinary run, or as many as can be done in [`TIME`].
-const SEEDS: u64 = 400;
-const TIME: Duration = Duration::from_secs(10);
+/// Seeds of an ordinary run.
+const EXTENT: Extent = Extent { at_least: 50, at_most: 400, time: Duration::from_secs(10) };
 /// Runs in which a defect must have shown.
 const MUTATED_SEEDS: u64 = 30;
+/// So many of them must have had the defect.
+const MUTATED_MIN: usize = 10;
 
-fn number_of(variable: &str) -> Option<u64> {
-    let value = env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
-}
-
-/// Runs one seed; returns what is wrong, and whether the defect came to pass.
-fn run(seed: u64, mutation: Option<Mutation>) -> (Option<String>, bool) {
+/// Runs one seed with a defect, or without one.
+fn run(seed: u64, mutation: Option<Mutation>) -> Outcome {
     let mut world = World::new(seed, mutation);
-    let result = world.run();
-    let wrong = result.err().map(|wrong| {
-        format!("seed {seed}: {wrong}\n{}replay it by WEFT_SIM_SEED={seed}", world.report())
-    });
-    (wrong, world.mutated())
+    let wrong = world.run().err().map(|wrong| format!("{wrong}\n{}", world.report()));
+    Outcome { wrong, mutated: world.mutated() }
 }
 
 #[test]
 fn seeds() {
-    let (seeds, time) = match (number_of("WEFT_SIM_SEED"), number_of("WEFT_SIM_SEEDS")) {
-        (Some(seed), _) => (seed..seed + 1, None),
-        (None, Some(count)) => {
-            let first = u64::from(fastrand::u32(..));
-            (first..first + count, None)
-        }
-        (None, None) => (0..SEEDS, Some(TIME)),
-    };
-    let start = Instant::now();
-    for seed in seeds {
-        if time.is_some_and(|time| start.elapsed() > time) {
-            eprintln!("the time is up at seed {seed}");
-            break;
-        }
-        if let (Some(wrong), _) = run(seed, None) {
-            panic!("{wrong}");
-        }
-    }
+    seeds::run(EXTENT, |seed| run(seed, None).wrong);
 }
 
 /// The simulation is of use only if it can fail: each defect is found, by the check meant for it.
@@ -74,14 +52,7 @@ fn every_mutation_is_found() {
         (Mutation::LostCompletion, "never completes"),
     ];
     for (mutation, reason) in expected {
-        let runs: Vec<_> = (0..MUTATED_SEEDS).map(|seed| run(seed, Some(mutation))).collect();
-        let mutated = runs.iter().filter(|(_, mutated)| *mutated).count();
-        let found = runs.iter().filter_map(|(wrong, _)| wrong.as_ref());
-        let (found, for_that) = found.fold((0, 0), |(found, for_that), wrong| {
-            (found + 1, for_that + usize::from(wrong.contains(reason)))
-        });
-        eprintln!("{mutation:?}: {mutated} runs, found in {found}, in {for_that} as \"{reason}\"");
-        assert!(mutated >= 10, "{mutation:?} came to pass in {mutated} runs only");
-        assert!(for_that != 0 && found * 2 > mutated, "{mutation:?} was found in {found} runs");
+        let run = |seed| run(seed, Some(mutation));
+        mutations::found_in_most(mutation, reason, MUTATED_SEEDS, MUTATED_MIN, run);
     }
 }

@@ -9,44 +9,9 @@
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use super::calls;
+use super::frame::{Frame, PASSED_LEN, RED_ZONE};
 use super::place::Place;
-use super::{code, threads, trap};
-
-/// A call by hand that a function of ours does. The first words are read and written by the code
-/// below, in this order.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub(super) struct Frame {
-    /// The call's number, and then its result.
-    pub(super) rax: usize,
-    pub(super) rbx: usize,
-    pub(super) rdx: usize,
-    pub(super) rsi: usize,
-    pub(super) rdi: usize,
-    pub(super) rbp: usize,
-    pub(super) r8: usize,
-    pub(super) r9: usize,
-    pub(super) r10: usize,
-    pub(super) r12: usize,
-    pub(super) r13: usize,
-    pub(super) r14: usize,
-    pub(super) r15: usize,
-    pub(super) flags: usize,
-    /// Where the program goes on.
-    pub(super) rip: usize,
-    pub(super) rsp: usize,
-    /// Parts of the thread's own stack that were in use before.
-    pub(super) own_used: usize,
-    /// Whether it is a call of another kind, whose numbers mean something else.
-    pub(super) is_foreign: bool,
-}
-
-const _: () = {
-    use std::mem::offset_of;
-    assert!(offset_of!(Frame, r15) == 96 && offset_of!(Frame, flags) == 104);
-    assert!(offset_of!(Frame, rip) == 112 && offset_of!(Frame, rsp) == 120);
-    assert!(offset_of!(Frame, own_used) == 128);
-};
 
 /// Bytes of the processor's extended state that functions of ours may change.
 static STATE_LEN: AtomicUsize = AtomicUsize::new(0);
@@ -153,16 +118,11 @@ pub(super) extern "C" fn land() {
 }
 
 extern "C" fn run(frame: &mut Frame) {
-    trap::landed(frame);
+    calls::landed(frame);
 }
-
-/// Bytes below the stack pointer that are the program's (System V ABI, "The Stack Frame").
-pub(super) const RED_ZONE: usize = 128;
 
 /// Where a call goes on that the kernel has done at the gate: this code's address, and the
 /// program's, are all that it has had on the stack, below the reserved bytes.
-pub(super) const PASSED_LEN: usize = 16;
-
 #[unsafe(naked)]
 pub(super) extern "C" fn passed() {
     naked_asm!(
@@ -170,53 +130,5 @@ pub(super) extern "C" fn passed() {
         "lea rsp, [rsp + {back}]",
         "jmp rcx",
         back = const PASSED_LEN - 8 + RED_ZONE,
-    )
-}
-
-/// A `clone(2)` whose child goes on with this very stack, or with one of its own, so that nothing
-/// may be left on it: where both go on is in a word of the thread. The thread is not armed; the
-/// parent is again when it goes on.
-#[unsafe(naked)]
-pub(super) extern "C" fn odd_clone() {
-    naked_asm!(
-        "syscall",
-        "mov r11, [rip + weft_place@GOTTPOFF]",
-        "mov rcx, fs:[r11 + {resume}]",
-        "test rax, rax",
-        "jne 2f",
-        "jmp rcx",
-        "2:",
-        "lea rsp, [rsp - {red_zone}]",
-        "push rax",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r10",
-        "push r8",
-        "push rcx",
-        "mov eax, {prctl}",
-        "mov edi, {option}",
-        "mov esi, {on}",
-        "mov rdx, [rip + {start}]",
-        "mov r10, [rip + {len}]",
-        "lea r8, [rip + {selector}]",
-        "syscall",
-        "pop rcx",
-        "pop r8",
-        "pop r10",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "pop rax",
-        "lea rsp, [rsp + {red_zone}]",
-        "jmp rcx",
-        resume = const std::mem::offset_of!(Place, resume),
-        red_zone = const RED_ZONE,
-        prctl = const libc::SYS_prctl,
-        option = const threads::SET_DISPATCH,
-        on = const threads::ON,
-        start = sym code::ALLOWED_START,
-        len = sym code::ALLOWED_LEN,
-        selector = sym threads::SELECTOR,
     )
 }

@@ -5,22 +5,34 @@
 //! `SIGSYS`, whose handler has the call done as `syscall()` of the same number is: by a hook, if it
 //! may reach something of ours, otherwise by the kernel.
 //!
-//! * `threads`: arming the threads that there are and those that come;
+//! * `control`: when it begins and ends; `state`: how far it is;
+//! * `threads`: arming the threads that there are and those that come; `switch`: one thread;
 //! * `trap`: the handler, which only changes where the thread goes on;
-//! * `landing`: where that is; `stacks`: with which stack;
+//! * `landing`: where that is; `stacks`: with which stack; `frame`: with what on it;
+//! * `calls`: doing the call there; `outside`: by whom; `odd_clone`: clones that cannot be done so;
 //! * `code`: whose code makes a call;
 //! * `place`: what each thread has, without a call to find it;
 //! * `signals`: `SIGSYS` is never held off, and the program does not see that;
-//! * `state`: how far it is; `pure`: what can be said without the kernel.
+//! * `pure`: what can be said without the kernel.
 //!
 //! Nothing is armed before the process has its first socket. Where the kernel does not do it all
 //! connections of the process stay on TCP, unless the user says that its programs make no such
 //! calls (`WEFT_SOCKETS_BY_HAND=trust`).
 
 #[cfg(not(test))]
+mod calls;
+#[cfg(not(test))]
 mod code;
 #[cfg(not(test))]
+mod control;
+#[cfg(not(test))]
+mod frame;
+#[cfg(not(test))]
 mod landing;
+#[cfg(not(test))]
+mod odd_clone;
+#[cfg(not(test))]
+mod outside;
 #[cfg(not(test))]
 mod place;
 mod pure;
@@ -31,11 +43,15 @@ mod stacks;
 #[cfg(not(test))]
 mod state;
 #[cfg(not(test))]
+pub(crate) mod switch;
+#[cfg(not(test))]
 pub(crate) mod threads;
 #[cfg(not(test))]
 mod trap;
 
 #[cfg(not(test))]
-use state::{State, is, tell_waiting};
+pub(crate) use control::{begin, in_child, is_ready, read};
 #[cfg(not(test))]
-pub(crate) use state::{begin, give_up, in_child, is_ready, read};
+pub(crate) use outside::Outside;
+#[cfg(not(test))]
+pub(crate) use state::give_up;

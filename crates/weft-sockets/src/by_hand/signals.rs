@@ -14,10 +14,9 @@ use weft_sys::raw_system_call;
 
 use super::place::own;
 use super::pure::{Mask, REPORT, changed, seen};
-use super::{State, is, threads};
-use crate::hooks::is_nowhere;
+use super::state::{State, is};
+use crate::arguments::{Arguments, is_nowhere};
 use crate::next::next;
-use crate::ways::dispatch::Arguments;
 
 /// Bytes of a set.
 const SET_LEN: usize = size_of::<Mask>();
@@ -87,8 +86,11 @@ fn bit(signal: c_int) -> Mask {
     if SIGNALS.contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
+/// A handler that is told of the signal, and of what it interrupts.
+pub(super) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
 /// `SIGSYS` gets our handler, and no handler holds it off.
-pub(super) fn begin() -> Result<(), &'static str> {
+pub(super) fn begin(handler: Handler) -> Result<(), &'static str> {
     for signal in SIGNALS {
         let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
         let place = (&raw mut action) as usize;
@@ -106,7 +108,7 @@ pub(super) fn begin() -> Result<(), &'static str> {
     }
     // SAFETY: a structure of integers and pointers, for which zero is valid.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = threads::handler() as usize;
+    ours.sa_sigaction = handler as usize;
     // The program's stack may be small where it has made one for signals. Calls go on.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     write_mask(&raw mut ours.sa_mask, Mask::MAX);
@@ -316,7 +318,7 @@ pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
     // SAFETY: likewise.
     let mut copy = (new != 0).then(|| unsafe { (new as *const KernelAction).read_unaligned() });
     let place = old as *mut KernelAction;
-    crate::process::handlers_changed();
+    crate::handlers::changed();
     if signal == libc::SIGSYS {
         let before = PROGRAMS.get();
         if let Some(action) = copy {
@@ -367,7 +369,6 @@ pub(super) unsafe fn forward(signal: c_int, info: *mut siginfo_t, context: *mut 
             if action.flags & libc::SA_RESETHAND as usize != 0 {
                 PROGRAMS.handler.store(libc::SIG_DFL, Ordering::Relaxed);
             }
-            type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
             // SAFETY: the program has set it; one that takes the signal alone ignores the rest.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::ucontext_t;
 use weft_sys::raw_system_call;
 
-use super::landing::RED_ZONE;
+use super::frame::RED_ZONE;
 use super::place::own;
 
 /// The part of a stack that leaves a hook room below it. Only half of it is believed: the lower

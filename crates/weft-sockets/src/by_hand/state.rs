@@ -3,9 +3,8 @@
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::{stacks, threads};
-use crate::settings::{self, ByHand};
-use crate::{reason, ways};
+use super::switch;
+use crate::reason;
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,66 +22,27 @@ pub(super) enum State {
 
 static STATE: AtomicU32 = AtomicU32::new(State::Idle as u32);
 
+/// It has come so far.
+pub(super) fn become_state(state: State) {
+    STATE.store(state as u32, Ordering::Release);
+}
+
+/// It has come from one state to the next. Whether it was this thread that has brought it there.
+pub(super) fn advance(before: State, now: State) -> bool {
+    let (before, now) = (before as u32, now as u32);
+    STATE.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// Whether it is there.
 pub(super) fn is(state: State) -> bool {
     STATE.load(Ordering::Acquire) == state as u32
-}
-
-/// The process begins.
-pub(crate) fn read() {
-    stacks::note_main();
-    if !settings::enabled() || settings::by_hand() == ByHand::Trust {
-        STATE.store(State::Off as u32, Ordering::Release);
-    }
-}
-
-/// The process is about to have a socket of ours.
-#[inline]
-pub(crate) fn begin() {
-    if is(State::Idle) {
-        begin_once();
-    }
-}
-
-#[cold]
-fn begin_once() {
-    let (before, now) = (State::Idle as u32, State::Beginning as u32);
-    if STATE.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return; // Another thread's socket; a connection waits until all threads are armed.
-    }
-    match threads::arm_process() {
-        Ok(()) => {
-            STATE.store(State::Armed as u32, Ordering::Release);
-            threads::arm_others();
-        }
-        Err(why) => {
-            STATE.store(State::Off as u32, Ordering::Release);
-            ways::process::keep_on_tcp(why);
-        }
-    }
-}
-
-/// Whether a connection may leave TCP: no thread makes calls that are not seen.
-#[inline]
-pub(crate) fn is_ready() -> bool {
-    is(State::Off) || threads::are_all_armed()
 }
 
 /// From here on calls by hand are the kernel's: the process is on TCP for good.
 pub(crate) fn give_up() {
     let before = STATE.swap(State::Off as u32, Ordering::AcqRel);
     if before == State::Armed as u32 {
-        threads::let_all_through();
-    }
-}
-
-/// A fork's child is one thread, of which the kernel reports nothing until it is armed again.
-pub(crate) fn in_child() {
-    if is(State::Armed) {
-        threads::forget_others();
-        if let Err(why) = threads::arm() {
-            give_up();
-            ways::process::keep_on_tcp(why);
-        }
+        switch::let_all_through();
     }
 }
 

@@ -5,8 +5,7 @@
 //! it.
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, siginfo_t};
 use rustix::io::Errno;
@@ -15,71 +14,35 @@ use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use weft_sys::{Handled, raw_system_call};
 
+use super::outside::outside;
 use super::place::own;
-use super::{State, code, is, landing, signals, stacks, trap};
-use crate::stream::has_time_limit;
+use super::signals::Handler;
+use super::state::{State, give_up, is, tell_waiting};
+use super::switch::arm;
+use super::{code, landing, signals, stacks, switch};
+use crate::descriptor::has_time_limit;
+use crate::limits::ASKED_THREADS_MAX;
 use crate::{errno, wait};
 
-/// `PR_SET_SYSCALL_USER_DISPATCH`.
-pub(crate) const SET_DISPATCH: c_int = 59;
-pub(super) const ON: usize = 1;
-const OFF: usize = 0;
-
-/// What all armed threads do: reports, or lets all calls through.
-pub(super) static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
-const ALLOW: u8 = 0;
-const BLOCK: u8 = 1;
-
 /// Arms the calling thread, the process's first. Why that cannot be done.
-pub(super) fn arm_process() -> Result<(), &'static str> {
+pub(super) fn arm_process(handler: Handler) -> Result<(), &'static str> {
     if !landing::prepare() {
         return Err("calls by hand cannot be seen: the processor has no XSAVE");
     }
     code::find().ok_or("calls by hand cannot be seen: the C library is not as it is known")?;
     stacks::prepare();
-    signals::begin()?;
+    signals::begin(handler)?;
     BEGAN.store(wait::now(), Ordering::Relaxed);
-    SELECTOR.store(BLOCK, Ordering::SeqCst);
+    switch::report_all();
     WANTED.store(true, Ordering::SeqCst);
     arm()
-}
-
-/// Arms the calling thread.
-pub(super) fn arm() -> Result<(), &'static str> {
-    // In this order: the gate is the C library's from the moment that calls are reported.
-    own!(is_armed = true);
-    let [start, len] =
-        [&code::ALLOWED_START, &code::ALLOWED_LEN].map(|word| word.load(Ordering::Relaxed));
-    if dispatch(ON, start, len) == 0 {
-        return Ok(());
-    }
-    own!(is_armed = false);
-    Err("calls by hand cannot be seen: the kernel does not report them")
-}
-
-/// Has the kernel report nothing of the calling thread for now.
-pub(super) fn disarm() {
-    dispatch(OFF, 0, 0);
-}
-
-fn dispatch(mode: usize, start: usize, len: usize) -> isize {
-    let selector = if mode == OFF { 0 } else { SELECTOR.as_ptr() as usize };
-    let arguments = [SET_DISPATCH as usize, mode, start, len, selector, 0];
-    // SAFETY: a byte that lives for ever.
-    unsafe { raw_system_call(libc::SYS_prctl, arguments) }
-}
-
-/// From here on nothing is reported of any thread.
-pub(super) fn let_all_through() {
-    SELECTOR.store(ALLOW, Ordering::SeqCst);
 }
 
 /// Threads are armed as they begin.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Threads that have been asked to arm themselves, and have not: their numbers.
-static ASKED: [AtomicU32; ASKED_MAX] = [const { AtomicU32::new(0) }; ASKED_MAX];
-const ASKED_MAX: usize = 1024;
+static ASKED: [AtomicU32; ASKED_THREADS_MAX] = [const { AtomicU32::new(0) }; ASKED_THREADS_MAX];
 /// How many of them there are; one more while they are being asked.
 static MISSING: AtomicUsize = AtomicUsize::new(1);
 
@@ -91,8 +54,8 @@ pub(crate) fn begun(stack: usize, stack_len: usize, holds_off: bool) {
         signals::let_through();
         // As for the first one; if not, its calls are not seen, and the process goes to TCP.
         if let Err(why) = arm() {
-            super::give_up();
-            crate::ways::process::keep_on_tcp(why);
+            give_up();
+            (outside().keep_on_tcp)(why);
         }
     }
 }
@@ -190,7 +153,7 @@ const _: () = assert!(size_of::<Question>() == 128);
 
 /// What tells our question from any other signal.
 fn sign() -> usize {
-    SELECTOR.as_ptr() as usize
+    switch::SELECTOR.as_ptr() as usize
 }
 
 /// Asks a thread to arm itself. Whether it is there.
@@ -303,7 +266,7 @@ fn wait_for_others() -> bool {
         }
         let _ = nanosleep(&NAP);
     }
-    super::tell_waiting(MISSING.load(Ordering::Acquire));
+    tell_waiting(MISSING.load(Ordering::Acquire));
     false
 }
 
@@ -311,8 +274,4 @@ fn wait_for_others() -> bool {
 pub(super) fn forget_others() {
     ASKED.iter().for_each(|asked| asked.store(0, Ordering::Relaxed));
     MISSING.store(0, Ordering::SeqCst);
-}
-
-pub(super) fn handler() -> extern "C" fn(c_int, *mut siginfo_t, *mut c_void) {
-    trap::handle
 }

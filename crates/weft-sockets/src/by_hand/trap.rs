@@ -8,24 +8,18 @@
 //! as it would need for a signal.
 #![allow(unsafe_code)]
 
-use libc::{c_int, c_long, c_void, siginfo_t, ucontext_t};
-use weft_sys::raw_system_call;
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
-use super::landing::{self, Frame, PASSED_LEN, RED_ZONE};
+use super::frame::{Frame, PASSED_LEN, RED_ZONE};
 use super::place::own;
-use super::{code, signals, stacks, threads};
-use crate::errno;
-use crate::ways::dispatch::{self, Arguments};
-use crate::ways::process as whole;
-use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
+use super::{code, landing, signals, stacks, threads};
+use crate::limits::CALL_NUMBERS_MAX;
+use crate::reach::{REACH, Reach};
 
 /// `SYS_USER_DISPATCH`: why there is a `SIGSYS`.
 const REPORTED: c_int = 2;
 /// `AUDIT_ARCH_X86_64`.
 const X86_64: u32 = 0xc000_003e;
-/// Bytes of the instruction.
-const INSTRUCTION_LEN: usize = 2;
-
 /// What the kernel says of a report, as it has `siginfo_t`.
 #[repr(C)]
 struct Report {
@@ -43,16 +37,16 @@ struct Report {
 enum Way {
     /// The kernel does it, at the gate.
     Pass,
-    /// [`landed`] does it.
+    /// [`calls::landed`](super::calls::landed) does it.
     Land,
     /// `rt_sigreturn(2)`: at the gate, with the stack as it is.
     Return,
 }
 
-static WAYS: [Way; NUMBERS_MAX] = {
-    let mut ways = [Way::Pass; NUMBERS_MAX];
+static WAYS: [Way; CALL_NUMBERS_MAX] = {
+    let mut ways = [Way::Pass; CALL_NUMBERS_MAX];
     let mut number = 0;
-    while number < NUMBERS_MAX {
+    while number < CALL_NUMBERS_MAX {
         if !matches!(REACH[number], Reach::Stays) {
             ways[number] = Way::Land;
         }
@@ -148,77 +142,4 @@ unsafe fn to_land(context: &mut ucontext_t, is_foreign: bool) {
     unsafe { (place as *mut Frame).write(frame) };
     set_register(context, libc::REG_RSP, place);
     set_register(context, libc::REG_RIP, landing::land as *const () as usize);
-}
-
-/// Does a call by hand. Not in a handler: it may sleep, be interrupted, and be left for good.
-pub(super) fn landed(frame: &mut Frame) {
-    let before = errno::get();
-    let number = frame.rax as c_long;
-    let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10, frame.r8, frame.r9];
-    if frame.is_foreign {
-        // Of 32 bits, or x32. The program's instruction is let through.
-        super::give_up();
-        whole::keep_on_tcp("system calls of another processor are made");
-        frame.rip -= INSTRUCTION_LEN;
-        return errno::set_raw(before);
-    }
-    // SAFETY: the program's own arguments.
-    if let Some(result) = unsafe { do_call(frame, number, arguments) } {
-        frame.rax = result.cast_unsigned();
-    }
-    errno::set_raw(before);
-}
-
-/// The result of a call as the kernel has it. `None`: the frame says where it is made.
-///
-/// # Safety
-/// The arguments are the program's.
-unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Option<isize> {
-    let done = match number {
-        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork => {
-            // SAFETY: the caller's promise.
-            if !unsafe { dispatch::is_fork(number, arguments) } {
-                // SAFETY: likewise.
-                unsafe { clone_oddly(frame, number, arguments) };
-                return None;
-            }
-            // SAFETY: likewise.
-            unsafe { dispatch::call(number, arguments) }
-        }
-        // SAFETY: likewise.
-        libc::SYS_rt_sigprocmask => return Some(unsafe { signals::mask_by_number(arguments) }),
-        // SAFETY: likewise.
-        libc::SYS_rt_sigaction => return Some(unsafe { signals::action_by_number(arguments) }),
-        // SAFETY: likewise.
-        libc::SYS_rt_sigsuspend => return Some(unsafe { signals::suspend_by_number(arguments) }),
-        // SAFETY: likewise.
-        _ => unsafe { dispatch::call(number, arguments) },
-    };
-    Some(match done {
-        Some(-1) => -(errno::get() as isize),
-        Some(result) => result as isize,
-        // SAFETY: likewise.
-        None => unsafe { raw_system_call(number, arguments) },
-    })
-}
-
-/// A child that shares the memory, or begins with another stack: the program's own instruction, or
-/// one that leaves the stack alone, makes it.
-///
-/// # Safety
-/// The arguments are the program's.
-unsafe fn clone_oddly(frame: &mut Frame, number: c_long, arguments: Arguments) {
-    // SAFETY: the caller's promise.
-    let flags = unsafe { whole::flags(number, arguments) };
-    let has = |flag: c_int| flags & flag as usize != 0;
-    let is_thread = has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) || has(libc::CLONE_SETTLS);
-    if is_thread || !own!(is_armed) {
-        // `is_fork` has the process stay on TCP.
-        super::give_up();
-        frame.rip -= INSTRUCTION_LEN;
-        return;
-    }
-    own!(resume = frame.rip);
-    threads::disarm();
-    frame.rip = landing::odd_clone as *const () as usize;
 }

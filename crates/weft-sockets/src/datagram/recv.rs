@@ -12,13 +12,11 @@ use weft_sys::Buffers;
 use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
-use crate::stream::{borrow, is_nonblocking};
-use crate::table::{self, Kind};
+use crate::descriptor::{borrow, is_nonblocking};
+use crate::limits::MEMORY_TURNS_MAX;
 use crate::wait::{self, Wait};
-use crate::{epoll, errno, process};
+use crate::{errno, handlers, sleepers};
 
-/// Datagrams in a row from the inbox after which the kernel has its turn.
-const MEMORY_TURNS_MAX: u32 = 64;
 const SPIN_MAX_NS: u64 = 2_000_000;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
@@ -57,7 +55,7 @@ impl Datagram {
             self.receives.store(1, Ordering::Relaxed);
         }
         if !self.is_kernels_turn(inbox)
-            && let Some(arrival) = self.take(fd, inbox, buffers, keep)
+            && let Some(arrival) = self.take(inbox, buffers, keep)
         {
             return Received::Memory(arrival);
         }
@@ -88,7 +86,7 @@ impl Datagram {
                 self.kernel_is_empty(inbox);
             }
             if !self.is_kernel_first(inbox)
-                && let Some(arrival) = self.take(fd, inbox, buffers, keep)
+                && let Some(arrival) = self.take(inbox, buffers, keep)
             {
                 if waited {
                     self.dozes.learn(wait.end(), By::Memory);
@@ -142,7 +140,7 @@ impl Datagram {
         let time = time.map_or(longest, |limit| limit.min(longest));
         match inbox.doze(&time) {
             // Where there is a limit nothing restarts, whatever the handler says.
-            Err(Errno::INTR) if limit.is_some() || !process::handlers_restart() => Err(Errno::INTR),
+            Err(Errno::INTR) if limit.is_some() || !handlers::restart() => Err(Errno::INTR),
             _ => Ok(()),
         }
     }
@@ -188,7 +186,7 @@ impl Datagram {
         }
         self.tell_received(fd);
         inbox.begin_sleep();
-        if let Some(arrival) = self.take(fd, inbox, buffers, keep) {
+        if let Some(arrival) = self.take(inbox, buffers, keep) {
             inbox.end_sleep();
             self.dozes.learn(wait.end(), By::Memory);
             errno::set_raw(before);
@@ -208,9 +206,7 @@ impl Datagram {
 
     /// Whether the descriptor is still this socket: another thread may have closed it.
     fn is_still_at(&self, fd: RawFd) -> bool {
-        table::find(fd).is_some_and(
-            |held| matches!(&*held, Kind::Datagram(datagram) if std::ptr::eq(datagram, self)),
-        )
+        self.place.get().is_some_and(|place| place.is_at(fd))
     }
 
     /// Looks for as long as that has paid, at the kernel now and then. What the kernel has given.
@@ -257,7 +253,7 @@ impl Datagram {
         }
     }
 
-    fn take(&self, fd: RawFd, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
+    fn take(&self, inbox: &Inbox, buffers: Buffers<'_>, keep: bool) -> Option<Arrival> {
         let arrival = inbox.take(buffers, keep)?;
         self.memory_turns.fetch_add(1, Ordering::Relaxed);
         let next = if keep { peeked::MEMORY } else { peeked::NOTHING };
@@ -265,7 +261,7 @@ impl Datagram {
             self.peeked.store(next, Ordering::Relaxed);
         }
         if self.announced.load(Ordering::Relaxed) > 0 && inbox.is_empty() {
-            epoll::read_out(fd);
+            sleepers::read_out();
         }
         Some(arrival)
     }

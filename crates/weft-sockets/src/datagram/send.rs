@@ -16,12 +16,11 @@ use weft_stream::is_local;
 use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
-use super::{Datagram, Why, own_address};
-use crate::stream::borrow;
+use super::{Datagram, Why};
+use crate::descriptor::{borrow, own_address};
+use crate::limits::DATAGRAM_ROUTES_MAX;
 use crate::{settings, wait};
 
-/// Receivers that a socket's sender remembers.
-const ROUTES_MAX: usize = 1_024;
 /// How long a receiver that has something may take nothing until its sender shuts its inbox: it may
 /// be dead, or read by ways that we do not see.
 const STALL_NS: u64 = 5_000_000;
@@ -123,7 +122,7 @@ impl Datagram {
         };
         match to {
             Some(to) => {
-                if routes.others.len() >= ROUTES_MAX {
+                if routes.others.len() >= DATAGRAM_ROUTES_MAX {
                     routes.others.clear();
                 }
                 routes.others.insert(to, route);

@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Datagram, own_address};
-use crate::reason::{wanted, write_line};
+use super::Datagram;
+use crate::descriptor::own_address;
+use crate::reason::write_line;
+use crate::settings::wants_log;
 
 /// Why datagrams are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,21 +104,21 @@ impl Told {
 impl Datagram {
     /// It has found an inbox to send to. No lock is held.
     pub(super) fn tell_sent(&self, from: SocketAddr, to: SocketAddr) {
-        if wanted() {
+        if wants_log() {
             self.told_sent.tell([("from", Some(from)), ("to", Some(to))], None);
         }
     }
 
     /// It is about to wait. No lock is held but an epoll instance's.
     pub(crate) fn tell_received(&self, fd: RawFd) {
-        if wanted() && self.has_received() {
+        if wants_log() && self.has_received() {
             self.told_received.tell([("at", own_address(fd)), ("", None)], None);
         }
     }
 
     /// It is about to be closed.
     pub(crate) fn tell_at_last(&self, fd: RawFd) {
-        if !wanted() {
+        if !wants_log() {
             return;
         }
         self.tell_received(fd);

@@ -13,17 +13,14 @@ use rustix::io::ioctl_fionread;
 use weft_stream::Carrier;
 use weft_sys::calls::{events_now, is_ready, take_events, tcp_received};
 
+use super::carrier::kernel_control;
 use super::foreign::{self, Entry};
-use super::{
-    EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches, kernel_control,
-};
+use super::{EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
+use crate::descriptor::borrow;
+use crate::limits::EPOLL_ENTRIES_MAX;
 use crate::link::Link;
-use crate::stream::borrow;
-use crate::table::Kind;
-use crate::{errno, process};
-
-/// An instance with more in it is not looked through.
-const ENTRIES_MAX: usize = 4_096;
+use crate::sockets::Kind;
+use crate::{errno, identity};
 
 /// What has come to a socket: if it is the same later nothing has come between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +68,13 @@ impl Watches {
         let may_know = |it: &&Watch| !it.is_detached && (it.seen.is_some() || it.is_disabled);
         let places: Vec<usize> =
             self.places.iter().flatten().filter(may_know).map(|watch| watch.place).collect();
-        if places.is_empty() || process::is_borrowed() {
+        if places.is_empty() || identity::is_borrowed() {
             return None;
         }
         let entries = foreign::entries(epoll);
-        if entries.len() > ENTRIES_MAX || !entries.iter().all(|entry| can_put_back(epoll, entry)) {
+        if entries.len() > EPOLL_ENTRIES_MAX
+            || !entries.iter().all(|entry| can_put_back(epoll, entry))
+        {
             return None;
         }
         let states: Vec<Option<State>> = places

@@ -18,16 +18,12 @@ use libc::epoll_event;
 use weft_stream::OwnAlarm;
 use weft_sys::Tag;
 
-use super::{IN, Reach, Watch, Watches, kernel_control, wakeup};
+use super::carrier::kernel_control;
+use super::{IN, Reach, Watch, Watches};
+use crate::limits::{IDLE_SLEEPS_MAX, PIPE_TRIES_MAX};
 use crate::link::Link;
-use crate::table::Kind;
-use crate::{errno, process, settings};
-
-/// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not
-/// looked at after each of the others.
-const IDLE_SLEEPS_MAX: u32 = 3;
-/// A pipe that is not to be had is not asked for at each sleep.
-const PIPE_TRIES_MAX: u32 = 4;
+use crate::sockets::Kind;
+use crate::{errno, identity, shared_files, sleepers};
 
 /// How an instance's waits sleep.
 #[derive(Debug, Default)]
@@ -82,7 +78,7 @@ impl Watches {
     /// notify.
     pub(super) fn begin_sleep(&mut self, epoll: RawFd) -> Begun {
         self.sleep.asleep += 1;
-        wakeup::settle_down();
+        sleepers::settle_down();
         let tag = self.next_tag(epoll);
         let Self { polled, places, names, .. } = self;
         for &place in polled.iter() {
@@ -101,7 +97,7 @@ impl Watches {
     /// It sleeps no more, or does not after all.
     pub(super) fn end_sleep(&mut self, begun: Begun) {
         self.sleep.asleep = self.sleep.asleep.saturating_sub(1);
-        wakeup::rise();
+        sleepers::rise();
         if let (Some(alarm), Some(tag)) = (&self.sleep.alarm, begun.0) {
             alarm.end(tag);
         }
@@ -140,8 +136,8 @@ impl Watches {
             return None;
         }
         if self.sleep.alarm.is_none() && !self.sleep.has_none {
-            let take = |registry| OwnAlarm::take(registry, process::number());
-            self.sleep.alarm = settings::registry().and_then(take);
+            let take = |registry| OwnAlarm::take(registry, identity::number());
+            self.sleep.alarm = shared_files::registry().and_then(take);
             self.sleep.has_none = self.sleep.alarm.is_none();
         }
         if self.reach == Reach::Own && !self.is_exposed {

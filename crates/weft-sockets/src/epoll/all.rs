@@ -5,26 +5,72 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
-use weft_sys::{SectionGuard, SectionLock};
+use weft_sys::SectionLock;
 
-use super::{Epoll, Reach, Registered, leave, sharing, wakeup};
-use crate::table::{self, Held, Kind};
-use crate::{errno, process, settings};
+use super::carrier::leave;
+use super::{Epoll, Reach, Registered, sharing};
+use crate::sockets::{self, Kind};
+use crate::table::{self, Listed, Table};
+use crate::{errno, identity, settings, sleepers};
 
-/// Every instance that is known.
+static INSTANCES: Table<Epoll> = Table::new();
+/// Every instance that is known, also those that threads still wait in after the last close.
 static ALL: SectionLock<Vec<Held>> = SectionLock::new(Vec::new());
+
+impl Listed for Epoll {
+    fn table() -> &'static Table<Self> {
+        &INSTANCES
+    }
+}
+
+type Held = table::Held<Epoll>;
+
+/// The instance `fd`, if it is known.
+#[inline]
+pub(super) fn find(fd: RawFd) -> Option<Held> {
+    INSTANCES.find(fd)
+}
+
+/// Whether `fd` is an instance that is known.
+#[inline]
+pub(crate) fn knows(fd: RawFd) -> bool {
+    INSTANCES.knows(fd)
+}
+
+/// Every descriptor in a range that is an instance.
+pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
+    INSTANCES.within(first, last)
+}
+
+/// `copy` has been made from `fd`.
+pub(crate) fn copied(fd: RawFd, copy: RawFd) {
+    if let Some(held) = INSTANCES.find(fd) {
+        INSTANCES.share(&held, copy);
+    }
+}
+
+/// `fd` stands for something else by now.
+pub(crate) fn forget_number(fd: RawFd) {
+    if INSTANCES.knows(fd) {
+        drop(INSTANCES.remove(fd));
+    }
+}
 
 /// The program has made an instance, if the call has succeeded. An instance is known from here on,
 /// before anybody can copy it.
 pub(crate) fn created(fd: RawFd) {
-    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return;
     }
     let before = errno::get();
-    table::install(fd, Kind::Epoll(Epoll::new(fd)));
-    if let Some(held) = table::find(fd) {
+    sleepers::follow_by(follow_note);
+    if sockets::knows(fd) {
+        drop(sockets::remove(fd)); // Closed behind our back.
+    }
+    INSTANCES.install(fd, Epoll::new(fd));
+    if let Some(held) = INSTANCES.find(fd) {
         let mut all = ALL.lock();
         // Some may have been closed behind our back.
         let gone: Vec<Held> = all.extract_if(.., |held| held.descriptors() == 0).collect();
@@ -32,22 +78,18 @@ pub(crate) fn created(fd: RawFd) {
         drop(all);
         drop(gone);
     }
-    wakeup::follow_note();
+    follow_note();
     errno::set_raw(before);
 }
 
 /// An instance that others have made is known from here on, and stays the kernel's.
 pub(super) fn adopt(fd: RawFd) -> Option<Held> {
     created(fd);
-    table::find(fd)
-}
-
-pub(super) fn try_lock() -> Option<SectionGuard<'static, Vec<Held>>> {
-    ALL.try_lock()
+    INSTANCES.find(fd)
 }
 
 /// The last descriptor of a socket that is watched is about to be closed.
-pub(crate) fn forget(socket: &Held) {
+pub(crate) fn forget(socket: &sockets::Held) {
     for_each(|instance| {
         let mut watches = instance.lock();
         while let Some(place) = watches.place_of(socket) {
@@ -62,7 +104,7 @@ pub(crate) fn forget(socket: &Held) {
 
 /// A descriptor of a socket that is watched is about to be closed; another one stays open, and so
 /// the kernel goes on to watch it, but will change nothing any more.
-pub(crate) fn go_by(socket: &Held, closed: RawFd, other: RawFd) {
+pub(crate) fn go_by(socket: &sockets::Held, closed: RawFd, other: RawFd) {
     for_each(|instance| {
         let mut watches = instance.lock();
         let Some(place) = watches.find(socket, closed) else { return };
@@ -88,11 +130,12 @@ pub(crate) fn go_by(socket: &Held, closed: RawFd, other: RawFd) {
 }
 
 /// A descriptor of an instance is about to be closed.
-pub(crate) fn closing(held: &Held, instance: &Epoll, fd: RawFd) {
-    if held.descriptors() > 0 {
+pub(crate) fn closing(fd: RawFd) {
+    let Some(instance) = INSTANCES.remove(fd) else { return };
+    if instance.descriptors() > 0 {
         if instance.fd() == fd {
-            let is_copy = |other: &RawFd| table::find(*other).is_some_and(|it| it.is(held));
-            let other = table::within(0, u32::MAX).find(is_copy);
+            let is_copy = |&other: &RawFd| find(other).is_some_and(|it| it.is(&instance));
+            let other = within(0, u32::MAX).find(is_copy);
             instance.fd.store(other.unwrap_or(-1), Ordering::Relaxed);
         }
         return;
@@ -111,26 +154,23 @@ pub(crate) fn closing(held: &Held, instance: &Epoll, fd: RawFd) {
         instance.fd.store(-1, Ordering::Relaxed);
     }
     let mut all = ALL.lock();
-    let gone: Vec<Held> = all.extract_if(.., |other| other.is(held)).collect();
+    let gone: Vec<Held> = all.extract_if(.., |other| other.is(&instance)).collect();
     drop(all);
     drop(gone);
-    wakeup::follow_note();
+    follow_note();
 }
 
 /// The process is confined: all that is watched is the kernel's to tell.
 pub(crate) fn surrender() {
     for_each(|instance| instance.lock().surrender(instance.fd()));
-    let is_over = |fd: &RawFd| match table::find(*fd).as_deref() {
-        Some(Kind::Epoll(instance)) => instance.lock().is_empty(),
-        _ => false,
-    };
-    table::within(0, u32::MAX).filter(is_over).for_each(|fd| drop(table::remove(fd)));
+    let is_over = |&fd: &RawFd| find(fd).is_some_and(|instance| instance.lock().is_empty());
+    within(0, u32::MAX).filter(is_over).for_each(|fd| drop(INSTANCES.remove(fd)));
 }
 
 /// This is a child just born: what the parent has armed is the parent's.
 pub(crate) fn forked() {
     sharing::forked();
-    wakeup::forked();
+    sleepers::forked();
     for_each(|instance| {
         instance.sharing.inherit();
         let mut watches = instance.lock();
@@ -145,15 +185,22 @@ pub(crate) fn forked() {
     });
 }
 
+/// To be called by whoever has had the lock of all instances.
+fn follow_note() {
+    while sleepers::is_noted() {
+        let Some(all) = ALL.try_lock() else { return };
+        sleepers::take_note();
+        all.iter().for_each(|instance| instance.leave_note());
+        drop(all);
+        fence(Ordering::SeqCst);
+    }
+}
+
 pub(super) fn for_each(mut act: impl FnMut(&Epoll)) {
     let all = ALL.lock();
-    for held in all.iter() {
-        if let Kind::Epoll(instance) = &**held {
-            act(instance);
-        }
-    }
+    all.iter().for_each(|instance| act(instance));
     drop(all);
-    wakeup::follow_note();
+    follow_note();
 }
 
 /// Before a fork: no other thread is in the middle of a change. A child may use what there is.
@@ -170,7 +217,8 @@ pub(crate) fn freeze() {
     sharing::freeze();
     ALL.freeze();
     // SAFETY: frozen just now, and not thawed.
-    for_each_of(unsafe { ALL.peek() }, |instance| instance.watches.freeze());
+    unsafe { ALL.peek() }.iter().for_each(|instance| instance.watches.freeze());
+    INSTANCES.freeze();
 }
 
 /// After it, in the parent and in the child.
@@ -178,20 +226,14 @@ pub(crate) fn freeze() {
 /// # Safety
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
+    // SAFETY: the caller's promise.
+    unsafe { INSTANCES.thaw() };
     // SAFETY: still frozen.
     let all = unsafe { ALL.peek() };
     // SAFETY: the caller's promise; instances are added and removed under the frozen lock only.
-    for_each_of(all, |instance| unsafe { instance.watches.thaw() });
+    all.iter().for_each(|instance| unsafe { instance.watches.thaw() });
     // SAFETY: likewise.
     unsafe { ALL.thaw() };
     // SAFETY: likewise.
     unsafe { sharing::thaw() };
-}
-
-fn for_each_of(all: &[Held], act: impl Fn(&Epoll)) {
-    for held in all {
-        if let Kind::Epoll(instance) = &**held {
-            act(instance);
-        }
-    }
 }

@@ -6,12 +6,10 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use rustix::io::Errno;
 
-use super::{
-    EXCLUSIVE, Reach, Registered, Watch, Watches, kernel_control, leave, may_hold_something,
-    watch_count,
-};
+use super::carrier::{kernel_control, leave, may_hold_something};
+use super::{EXCLUSIVE, Reach, Registered, Watch, Watches};
 use crate::errno;
-use crate::table::Held;
+use crate::sockets::Held;
 
 impl Watches {
     /// `epoll_ctl(2)`, here and in the kernel. `socket` is what the descriptor is, if it is ours.
@@ -118,9 +116,7 @@ impl Watches {
             && may_hold_something(socket)
         {
             let place = self.place();
-            if let Some(count) = watch_count(socket) {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
+            socket.watches().fetch_add(1, Ordering::Relaxed);
             let mut watch = Watch::new(socket.again(), fd, place);
             watch.is_exposed = self.is_exposed;
             watch.wait_for(event);

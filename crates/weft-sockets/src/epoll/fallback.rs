@@ -13,27 +13,32 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::all::adopt;
-use super::{
-    Epoll, IN, Reach, Registered, Watches, kernel_control, leave, leave_unread, may_hold_something,
-};
+use super::carrier::{kernel_control, leave, leave_unread, may_hold_something};
+use super::{Epoll, IN, Reach, Registered, Watches, all};
+use crate::descriptor::stays_open;
 use crate::errno;
-use crate::handover::stays_open;
-use crate::table::{self, Held, Kind};
+use crate::sockets::{Held, Kind};
 
 /// An instance is about to be given to another process (`SCM_RIGHTS`), which may wait in it: all
 /// that it watches is on TCP before.
 pub(crate) fn hand_on(fd: RawFd) {
-    if let Some(Kind::Epoll(instance)) = table::find(fd).as_deref() {
+    if let Some(instance) = all::find(fd) {
         instance.become_kernels(Reach::Shared);
+    }
+}
+
+/// An instance is watched itself from here on, by another one or by poll.
+pub(crate) fn nest(fd: RawFd) {
+    if let Some(instance) = all::find(fd) {
+        instance.become_kernels(Reach::Nested);
     }
 }
 
 /// The same for all that a program gets which this process becomes, or starts: those that stay
 /// open, or, if it may get copies of others, any.
 pub(crate) fn hand_on_all(may_copy: bool) {
-    for fd in table::within(0, u32::MAX) {
-        if let Some(Kind::Epoll(instance)) = table::find(fd).as_deref()
+    for fd in all::within(0, u32::MAX) {
+        if let Some(instance) = all::find(fd)
             && (may_copy || stays_open(fd))
         {
             // A child that inherited it does so on behalf of its parent, too.
@@ -61,14 +66,12 @@ pub(super) fn control_unknown(
     let has_rest = match &**socket {
         Kind::Stream(stream) => stream.link().is_some() && may_hold_something(socket),
         Kind::Datagram(_) => may_hold_something(socket),
-        Kind::Epoll(_) => false,
     };
     if !has_rest || !is_instance(epoll) {
         return None;
     }
     // What is left in memory is told to those who wait by this descriptor.
-    let held = adopt(epoll)?;
-    let Kind::Epoll(instance) = &*held else { return None };
+    let instance = all::adopt(epoll)?;
     instance.become_kernels(Reach::Shared);
     Some(instance.lock().control(epoll, operation, Some(socket), fd, event))
 }
@@ -84,11 +87,6 @@ fn is_instance(epoll: RawFd) -> bool {
 }
 
 impl Epoll {
-    /// It is watched itself from here on.
-    pub(crate) fn nest(&self) {
-        self.become_kernels(Reach::Nested);
-    }
-
     pub(super) fn is_kernels(&self) -> bool {
         self.kernels.load(Ordering::Acquire)
     }

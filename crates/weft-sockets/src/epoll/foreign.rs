@@ -8,13 +8,11 @@ use std::os::fd::RawFd;
 
 use libc::epoll_event;
 
-use super::{
-    EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches, holds_something,
-    kernel_control, leave, may_hold_something,
-};
+use super::carrier::{holds_something, kernel_control, leave, may_hold_something};
+use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches};
+use crate::descriptor::borrow;
 use crate::errno;
-use crate::stream::borrow;
-use crate::table::{self, Held};
+use crate::sockets::{self, Held};
 
 /// Room by another name, for which programs do not ask: it is there whenever room is.
 pub(super) const WRITE_NORMAL: u32 = libc::EPOLLWRNORM.cast_unsigned();
@@ -62,7 +60,7 @@ impl Entry {
 
     /// The socket, if this process has it by the same descriptor.
     fn socket(&self) -> Option<Held> {
-        let held = table::find(self.fd)?;
+        let held = sockets::find(self.fd)?;
         let status = rustix::fs::fstat(borrow(self.fd)).ok()?;
         (status.st_ino == self.inode).then_some(held)
     }

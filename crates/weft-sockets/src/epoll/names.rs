@@ -6,15 +6,13 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{BorrowedFd, RawFd};
 
-use super::{Watches, leave};
-use crate::stream::borrow;
+use super::Watches;
+use super::carrier::leave;
+use crate::descriptor::borrow;
+use crate::limits::RETIRED_NAMES_MAX;
 
 /// Where our own data begin; the program may have the same, and then ours is another.
 const FIRST_OWN: u64 = 0xA5C3_0000_0000_0000;
-
-/// Data of sockets of ours that are remembered when they are gone. An event may be on its way to a
-/// thread that waits, for what the program has deleted, and the kernel has not.
-const RETIRED_MAX: usize = 1_024;
 
 /// What the kernel has in an instance, by descriptor and by data.
 #[derive(Debug, Default)]
@@ -89,7 +87,7 @@ impl Names {
             return;
         }
         self.retirements.push_back(data);
-        if self.retirements.len() > RETIRED_MAX
+        if self.retirements.len() > RETIRED_NAMES_MAX
             && let Some(oldest) = self.retirements.pop_front()
         {
             self.retired.remove(&oldest);

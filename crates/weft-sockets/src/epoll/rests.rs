@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use libc::{c_int, epoll_event};
 
 use super::{EDGE, IN, ONESHOT, Registered, Watch, Watches};
+use crate::sockets::{Held, Kind};
 use crate::stream::Stream;
-use crate::table::{Held, Kind};
 
 impl Watch {
     fn has_rest(&self) -> bool {

@@ -6,83 +6,8 @@
 //! [`Watches::translate`] and [`Watches::collect`] what there really is.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::{Registered, Watch, Watches};
-use crate::table::Kind;
-
-/// How often a reader has taken a wakeup that an instance may wait for.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// Threads that sleep in instances of this process.
-static ASLEEP: AtomicU32 = AtomicU32::new(0);
-/// All instances are to be rechecked.
-static NOTED: AtomicBool = AtomicBool::new(false);
-
-/// [`TAKEN`], of which a wait that has seen it looks at everything.
-pub(super) fn taken() -> u64 {
-    TAKEN.load(Ordering::SeqCst)
-}
-
-/// A thread is about to sleep, and looks once more before it does.
-pub(super) fn settle_down() {
-    ASLEEP.fetch_add(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-}
-
-pub(super) fn rise() {
-    ASLEEP.fetch_sub(1, Ordering::Release);
-}
-
-/// This is a child just born: those who sleep are the parent's.
-pub(super) fn forked() {
-    ASLEEP.store(0, Ordering::Relaxed);
-}
-
-/// A wakeup has been taken from a socket by a thread that reads from it: no event will tell of what
-/// the wakeup was for.
-pub(crate) fn wakeup_taken() {
-    TAKEN.fetch_add(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if ASLEEP.load(Ordering::SeqCst) != 0 {
-        recheck_all();
-    }
-}
-
-/// Room has come to a socket for which a thread may sleep, before the peer knew that it was wanted.
-#[cold]
-pub(crate) fn room_came() {
-    wakeup_taken();
-}
-
-/// The last of what waited in memory, and was announced, has been read.
-#[cold]
-pub(crate) fn read_out(_fd: RawFd) {
-    recheck_all();
-}
-
-/// A handler of a signal may have interrupted its own thread while that had a lock: whoever has it
-/// does this afterwards.
-#[cold]
-fn recheck_all() {
-    NOTED.store(true, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    follow_note();
-}
-
-/// To be called by whoever has had the lock of all instances.
-pub(super) fn follow_note() {
-    while NOTED.load(Ordering::SeqCst) {
-        let Some(all) = super::all::try_lock() else { return };
-        NOTED.store(false, Ordering::SeqCst);
-        for held in all.iter() {
-            if let Kind::Epoll(instance) = &**held {
-                instance.leave_note();
-            }
-        }
-        drop(all);
-        fence(Ordering::SeqCst);
-    }
-}
 
 impl Watches {
     /// A socket has been added or changed while others may sleep.

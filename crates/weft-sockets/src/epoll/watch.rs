@@ -1,7 +1,7 @@
 //! One socket in an instance.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
@@ -11,13 +11,16 @@ use weft_stream::{Carrier, Pulse};
 use weft_sys::calls::{events_now, is_ready};
 use weft_sys::time_stamp;
 
+use super::carrier;
+use super::carrier::kernel_control;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
-use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch, kernel_control};
+use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
+use crate::descriptor::borrow;
 use crate::errno;
 use crate::link::Link;
-use crate::stream::{Stream, borrow};
-use crate::table::{Held, Kind};
+use crate::sockets::{Held, Kind};
+use crate::stream::Stream;
 
 /// What there is to report of a socket.
 #[derive(Clone, Copy, Debug)]
@@ -167,12 +170,11 @@ impl Watch {
     /// The kernel has been asked for it.
     pub(super) fn set_registered(&mut self, registered: Registered) {
         let announced = |it| u32::from(it == Registered::Announced);
-        if let Some(count) = announcements(&self.socket) {
-            match announced(registered).cmp(&announced(self.registered)) {
-                std::cmp::Ordering::Less => drop(count.fetch_sub(1, Ordering::Relaxed)),
-                std::cmp::Ordering::Equal => {}
-                std::cmp::Ordering::Greater => drop(count.fetch_add(1, Ordering::Relaxed)),
-            }
+        let count = self.socket.announced();
+        match announced(registered).cmp(&announced(self.registered)) {
+            std::cmp::Ordering::Less => drop(count.fetch_sub(1, Ordering::Relaxed)),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => drop(count.fetch_add(1, Ordering::Relaxed)),
         }
         self.registered = registered;
     }
@@ -192,6 +194,18 @@ impl Watch {
         }
         let asked = PollFlags::from_bits_truncate(self.events as u16);
         u32::from(events_now(fd, asked).bits())
+    }
+
+    /// Whether what the kernel tells of a change is news to the program: bytes that have come are
+    /// no edge for one that waits for room alone.
+    pub(super) fn is_news(&self, events: u32) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return true };
+        let ends = events & (RDHUP | ERR_HUP) & !self.ends_seen(stream);
+        self.events & EDGE == 0
+            || self.seen.is_none()
+            || stream.is_full()
+            || events & self.events & !MODES != 0
+            || ends != 0
     }
 
     /// Whether there is a byte to be read, wherever it is.
@@ -307,6 +321,9 @@ impl Watch {
                 let all = if goes_out { Registered::WithoutRoom } else { Registered::Whole };
                 self.is_woken = false;
                 self.register_if_known(epoll, all);
+                if self.events & (EDGE | ONESHOT) == 0 {
+                    self.pending |= self.has_now(); // The kernel has been asked in this wait.
+                }
             }
             Registered::WithoutRoom if !goes_out => {
                 // Room is the kernel's again, which has been asked already in this wait.
@@ -422,7 +439,7 @@ impl Watch {
         if self.events & EDGE != 0 {
             self.seen = Some(match &*self.socket {
                 Kind::Stream(stream) => (0, self.ends_seen(stream)),
-                Kind::Datagram(_) | Kind::Epoll(_) => (0, 0),
+                Kind::Datagram(_) => (0, 0),
             });
         }
     }
@@ -517,7 +534,7 @@ impl Watch {
 
     /// What waits in memory now.
     pub(super) fn holds_something(&self) -> bool {
-        super::holds_something(&self.socket)
+        carrier::holds_something(&self.socket)
     }
 
     /// The kernel tells from here on when a peer on another host notifies.
@@ -547,14 +564,5 @@ impl Watch {
             kernel_control(epoll, libc::EPOLL_CTL_DEL, bell.as_fd().as_raw_fd(), None);
             errno::set_raw(before);
         }
-    }
-}
-
-/// How many instances announce a socket.
-fn announcements(socket: &Held) -> Option<&AtomicU32> {
-    match &**socket {
-        Kind::Stream(stream) => Some(stream.announced()),
-        Kind::Datagram(datagram) => Some(datagram.announced()),
-        Kind::Epoll(_) => None,
     }
 }

@@ -10,16 +10,15 @@ use weft_stream::Carrier;
 use weft_sys::calls::is_ready;
 use weft_sys::time_stamp;
 
+use super::carrier::may_hold_something;
 use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
-use super::wakeup::taken;
 use super::watch::News;
-use super::{
-    EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
-    may_hold_something, watch_count,
-};
-use crate::stream::borrow;
-use crate::table::{Held, Kind};
+use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
+use crate::descriptor::borrow;
+use crate::limits::IDLE_LOOKS_MAX;
+use crate::sleepers::taken;
+use crate::sockets::{Held, Kind};
 
 /// Watches up to which all are looked at for what came before that which is reported.
 const FEW: usize = 64;
@@ -73,9 +72,7 @@ impl Watches {
         if let Some(data) = watch.doorbell {
             self.names.remove_doorbell(data);
         }
-        if let Some(count) = watch_count(&watch.socket) {
-            count.fetch_sub(1, Ordering::Relaxed);
-        }
+        watch.socket.watches().fetch_sub(1, Ordering::Relaxed);
         if self.by_fd.get(&watch.fd) == Some(&place) {
             self.by_fd.remove(&watch.fd);
         }
@@ -170,6 +167,7 @@ impl Watches {
         if watch.is_echo() && !watch.is_detached && !watch.is_woken {
             return None;
         }
+        let is_news = watch.is_news(event.events);
         watch.note_ends();
         let Kind::Stream(stream) = &*watch.socket else {
             return self.translate_of_datagrams(epoll, place, event, round);
@@ -195,7 +193,7 @@ impl Watches {
                 // In this wait, too, whatever else it tells.
                 let now = watch.has_now();
                 watch.register_known(epoll, Registered::Whole);
-                watch.keep_pending(now, round);
+                watch.keep_pending(if is_news { now } else { 0 }, round);
             } else {
                 watch.register(epoll, Registered::Whole);
                 self.is_told_again = true;
@@ -250,6 +248,11 @@ impl Watches {
     ) -> Option<epoll_event> {
         let is_shared = self.is_shared();
         let watch = self.places[place].as_mut()?;
+        let is_announcement = event.events & WRITE_NORMAL & !watch.events != 0;
+        if is_shared && is_announcement && watch.registered != Registered::Announced {
+            watch.echo = None;
+            return self.translate_foreign(epoll, event); // By another process.
+        }
         if let Kind::Stream(stream) = &*watch.socket
             && let Some(end) = stream.link()
         {
@@ -267,7 +270,6 @@ impl Watches {
             self.start_polling(place);
             return None;
         }
-        let is_announcement = event.events & WRITE_NORMAL & !watch.events != 0;
         if watch.registered == Registered::Announced || watch.is_woken || is_announcement {
             // Another process has read it. The rest is told again.
             watch.is_woken = false;
@@ -295,7 +297,6 @@ impl Watches {
             let has_link = match &*it.socket {
                 Kind::Stream(stream) => stream.link().is_some(),
                 Kind::Datagram(_) => true,
-                Kind::Epoll(_) => false,
             };
             it.is_kernels && !(has_link && may_hold_something(&it.socket))
         };

@@ -29,7 +29,7 @@ struct Segment {
 static OWN: SignalLock<Vec<Segment>> = SignalLock::new(Vec::new());
 
 /// Makes a segment of whole pages, and returns its address.
-pub(super) fn allocate(len: usize) -> Result<usize, Errno> {
+pub(crate) fn allocate(len: usize) -> Result<usize, Errno> {
     let len = len.checked_next_multiple_of(PAGE).filter(|&len| len > 0).ok_or(Errno::INVAL)?;
     let (memory, fd) = SharedMemory::create(len)?;
     // Touching a page that is not to be had would be fatal.
@@ -41,7 +41,7 @@ pub(super) fn allocate(len: usize) -> Result<usize, Errno> {
 }
 
 /// Gives back the segment at an address.
-pub(super) fn release(addr: usize) -> Result<(), Errno> {
+pub(crate) fn release(addr: usize) -> Result<(), Errno> {
     let mut own = OWN.lock();
     let at = own.iter().position(|segment| segment.memory.addr() == addr).ok_or(Errno::INVAL)?;
     let segment = own.swap_remove(at);
@@ -51,7 +51,7 @@ pub(super) fn release(addr: usize) -> Result<(), Errno> {
 }
 
 /// Describes a part of a segment to a peer.
-pub(super) fn describe(addr: usize, len: usize, rights: u32) -> Result<Grant, Errno> {
+pub(crate) fn describe(addr: usize, len: usize, rights: u32) -> Result<Grant, Errno> {
     let own = OWN.lock();
     let found = own.iter().find_map(|segment| {
         let offset = addr.checked_sub(segment.memory.addr())?;
@@ -70,7 +70,7 @@ pub(super) fn describe(addr: usize, len: usize, rights: u32) -> Result<Grant, Er
 }
 
 /// Maps the segment of a peer, which may have described anything.
-pub(super) fn map(grant: &Grant, writable: bool) -> Result<SharedMemory, Errno> {
+pub(crate) fn map(grant: &Grant, writable: bool) -> Result<SharedMemory, Errno> {
     let path = format!("/proc/{}/fd/{}", grant.pid, grant.fd);
     let denied = |errno| if errno == Errno::ACCESS { Errno::PERM } else { Errno::STALE };
     // Looked at before it is opened: opening a device may do something.

@@ -11,7 +11,7 @@ use weft_stream::{End, GrantId, InUse};
 use weft_sys::{Region, SectionLock, SharedMemory};
 
 use super::memory;
-use crate::stream::is_hung_up;
+use crate::descriptor::is_hung_up;
 use crate::wait;
 
 const WORD: usize = size_of::<u64>();
@@ -20,7 +20,7 @@ const BELIEVED_NS: u64 = 1_000_000;
 
 /// What this process has mapped of the peer's memory.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     parts: SectionLock<[Option<Part>; GRANTS_MAX]>,
     /// When the kernel was last asked whether it still lives.
     asked_at: AtomicU64,
@@ -45,22 +45,22 @@ struct Place {
 
 /// An operation's target.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'a> {
-    pub(super) fd: RawFd,
-    pub(super) end: &'a End,
-    pub(super) key: Key,
+pub(crate) struct Target<'a> {
+    pub(crate) fd: RawFd,
+    pub(crate) end: &'a End,
+    pub(crate) key: Key,
     /// Bytes from the beginning of what the key names.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
 }
 
 impl Peer {
     /// Nothing is mapped yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { parts: SectionLock::new([const { None }; GRANTS_MAX]), asked_at: AtomicU64::new(0) }
     }
 
     /// Copies buffers there, one behind the other.
-    pub(super) fn put(
+    pub(crate) fn put(
         &self,
         target: Target<'_>,
         from: impl Iterator<Item = Region> + Clone,
@@ -83,7 +83,7 @@ impl Peer {
     }
 
     /// Fills buffers from there, one behind the other.
-    pub(super) fn get(
+    pub(crate) fn get(
         &self,
         target: Target<'_>,
         to: impl Iterator<Item = Region> + Clone,
@@ -105,13 +105,13 @@ impl Peer {
     }
 
     /// Adds to a word, and returns what it was.
-    pub(super) fn fetch_add(&self, target: Target<'_>, add: u64) -> Result<u64, Errno> {
+    pub(crate) fn fetch_add(&self, target: Target<'_>, add: u64) -> Result<u64, Errno> {
         let place = self.word(target)?;
         Ok(place.segment.word64(place.at).fetch_add(add, Ordering::SeqCst))
     }
 
     /// Replaces a word if it is as expected, and returns what it was.
-    pub(super) fn compare_swap(
+    pub(crate) fn compare_swap(
         &self,
         target: Target<'_>,
         expected: u64,
@@ -181,7 +181,7 @@ impl Peer {
 }
 
 /// Whether the peer has gone: the kernel says that it sends no more, and it has not said so itself.
-pub(super) fn is_gone(fd: RawFd, end: &End) -> bool {
+pub(crate) fn is_gone(fd: RawFd, end: &End) -> bool {
     if is_hung_up(fd) {
         end.hang_up();
     }

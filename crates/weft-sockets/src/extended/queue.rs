@@ -6,18 +6,15 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 
 use libc::iovec;
 use rustix::io::Errno;
 use weft_extended::abi::{Completion, Operation, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
 use weft_sys::Buffers;
 
-use crate::stream::{Stream, borrow};
-
 /// What is posted on a socket and not taken.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(crate) struct Work {
     /// The process that has posted it: a child has a copy that means nothing.
     owner: u32,
     sends: VecDeque<Transfer>,
@@ -27,7 +24,7 @@ pub(super) struct Work {
 
 /// A list of buffers on its way into the stream, or out of it.
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     pieces: [iovec; WEFT_PIECES_MAX],
     count: usize,
     moved: usize,
@@ -42,7 +39,7 @@ impl Transfer {
     ///
     /// # Safety
     /// The list is readable, and its buffers are the program's until the completion is taken.
-    pub(super) unsafe fn new(list: *const iovec, count: libc::c_int, id: u64) -> Option<Self> {
+    pub(crate) unsafe fn new(list: *const iovec, count: libc::c_int, id: u64) -> Option<Self> {
         let count = usize::try_from(count).ok().filter(|count| *count <= WEFT_PIECES_MAX)?;
         let nothing = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut pieces = [nothing; WEFT_PIECES_MAX];
@@ -57,7 +54,7 @@ impl Transfer {
     }
 
     /// All of its buffers.
-    pub(super) fn buffers(&self) -> Option<Buffers<'_>> {
+    pub(crate) fn buffers(&self) -> Option<Buffers<'_>> {
         // SAFETY: the list is our own, and the buffers are the program's by `new`'s contract.
         unsafe { Buffers::new(self.pieces.as_ptr(), self.count) }
     }
@@ -65,7 +62,7 @@ impl Transfer {
 
 impl Work {
     /// This process's work: what its parent had posted is the parent's.
-    pub(super) fn own(&mut self) -> &mut Self {
+    pub(crate) fn own(&mut self) -> &mut Self {
         let me = std::process::id();
         if self.owner != me {
             *self = Self { owner: me, ..Self::default() };
@@ -74,27 +71,27 @@ impl Work {
     }
 
     /// Whether one more can be posted.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.sends.len() + self.receives.len() + self.done.len() < WEFT_POSTED_MAX
     }
 
     /// Whether something is posted that has not completed: sends, receives.
-    pub(super) fn is_pending(&self) -> (bool, bool) {
+    pub(crate) fn is_pending(&self) -> (bool, bool) {
         (!self.sends.is_empty(), !self.receives.is_empty())
     }
 
     /// Behind those posted before it.
-    pub(super) fn send(&mut self, transfer: Transfer) {
+    pub(crate) fn send(&mut self, transfer: Transfer) {
         self.sends.push_back(transfer);
     }
 
     /// Behind those posted before it.
-    pub(super) fn receive(&mut self, transfer: Transfer) {
+    pub(crate) fn receive(&mut self, transfer: Transfer) {
         self.receives.push_back(transfer);
     }
 
     /// An operation has come to its end: with so many bytes and a value, or an error.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &mut self,
         operation: Operation,
         id: u64,
@@ -109,30 +106,24 @@ impl Work {
     }
 
     /// The oldest completion.
-    pub(super) fn take(&mut self) -> Option<Completion> {
+    pub(crate) fn take(&mut self) -> Option<Completion> {
         self.done.pop_front()
     }
 
-    /// Moves what can be moved now.
-    pub(super) fn progress(&mut self, stream: &Stream, fd: RawFd) {
+    /// Moves what can be moved now, by sending and receiving without waiting.
+    pub(crate) fn progress(
+        &mut self,
+        mut send: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,
+        mut recv: impl FnMut(Buffers<'_>) -> Result<usize, Errno>,
+    ) {
         while let Some(transfer) = self.sends.front_mut() {
-            let Some(ended) = transfer.advance(|rest| {
-                const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-                stream.send(fd, rest, FLAGS).unwrap_or_else(|| rest.send(borrow(fd), FLAGS))
-            }) else {
-                break;
-            };
+            let Some(ended) = transfer.advance(&mut send) else { break };
             let id = transfer.id;
             self.sends.pop_front();
             self.complete(Operation::Send, id, ended.map(|bytes| (bytes, 0)));
         }
         while let Some(transfer) = self.receives.front_mut() {
-            let Some(ended) = transfer.advance(|rest| {
-                const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
-                stream.recv(fd, rest, FLAGS).unwrap_or_else(|| rest.recv(borrow(fd), FLAGS))
-            }) else {
-                break;
-            };
+            let Some(ended) = transfer.advance(&mut recv) else { break };
             let id = transfer.id;
             self.receives.pop_front();
             self.complete(Operation::Recv, id, ended.map(|bytes| (bytes, 0)));

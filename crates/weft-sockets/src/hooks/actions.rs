@@ -13,7 +13,8 @@ use weft_sys::SectionOnce;
 use libc::{c_int, c_void};
 use smallvec::SmallVec;
 
-use crate::table;
+use crate::limits::ACTIONS_MAX;
+use crate::sockets;
 
 /// Descriptors that are copied.
 pub(super) type Copied = SmallVec<[RawFd; 8]>;
@@ -37,8 +38,6 @@ struct Action {
 }
 
 const DUP2: c_int = 1;
-/// More actions than this are not believed.
-const ACTIONS_MAX: c_int = 1 << 16;
 
 unsafe extern "C" {
     fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int;
@@ -56,7 +55,7 @@ impl Actions {
             return Copied::new();
         }
         if !is_layout_known() {
-            return table::within(0, u32::MAX).collect();
+            return sockets::all().collect();
         }
         // SAFETY: the caller's promise, and the layout is the one that is known.
         unsafe { read(actions.cast()) }

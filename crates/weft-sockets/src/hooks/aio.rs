@@ -11,11 +11,13 @@
 use libc::{aiocb, c_int, c_void, iovec, sigevent};
 use smallvec::SmallVec;
 
-use super::data::{is_nowhere, receive};
+use super::data::receive;
+use crate::arguments::is_nowhere;
+use crate::limits::AIO_LIST_MAX;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::ways::leave;
-use crate::{errno, table};
+use crate::{errno, sockets};
 
 /// What is behind the fields that every program may use.
 #[repr(C)]
@@ -149,23 +151,20 @@ macro_rules! write {
 write!(aio_write);
 write!(aio_write64);
 
-/// Lists that the C library takes are as long as its programs please; longer ones are refused.
-const LIST_MAX: usize = 1 << 16;
-
 /// What is left of a list for the C library to do: NULL stands for what has been done. `None`:
 /// everything.
 ///
 /// # Safety
 /// The list is the program's.
 unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[*mut Block; 16]>> {
-    if is_nowhere(list) || count > LIST_MAX {
+    if is_nowhere(list) || count > AIO_LIST_MAX {
         return None;
     }
     // SAFETY: the caller's promise.
     let given = unsafe { std::slice::from_raw_parts(list, count) };
     let is_ours = |block: &*mut Block| {
         // SAFETY: the program's own control block.
-        !is_nowhere(*block) && table::knows(unsafe { (**block).fd })
+        !is_nowhere(*block) && sockets::knows(unsafe { (**block).fd })
     };
     if !given.iter().any(is_ours) {
         return None;

@@ -80,7 +80,9 @@ extern "C" fn begin_child(child: *mut c_void) -> c_int {
     // SAFETY: a copy of the parent's variable, in the child's own memory.
     let Child { main, argument } = unsafe { child.cast::<Child>().read() };
     process::in_child();
-    main(argument)
+    let status = main(argument);
+    process::end_at_once(); // The C library does it by hand.
+    status
 }
 
 type Clone =

@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_long;
 
+use crate::limits::CALL_NUMBERS_MAX;
 use crate::next::next;
+use crate::reach::{REACH, Reach};
 use crate::ways::dispatch;
-use crate::ways::table::{NUMBERS_MAX, REACH, Reach};
 
 /// The next ones, once they are known.
 static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -27,10 +28,10 @@ const PASS: u8 = 0;
 const DISPATCH: u8 = 1;
 const ASK: u8 = 2;
 
-static WHAT: [u8; NUMBERS_MAX] = {
-    let mut what = [PASS; NUMBERS_MAX];
+static WHAT: [u8; CALL_NUMBERS_MAX] = {
+    let mut what = [PASS; CALL_NUMBERS_MAX];
     let mut number = 0;
-    while number < NUMBERS_MAX {
+    while number < CALL_NUMBERS_MAX {
         if !matches!(REACH[number], Reach::Stays) {
             what[number] = DISPATCH;
         }
@@ -110,7 +111,7 @@ unsafe extern "C" fn syscall() {
         "jne {by_number}",
         "mov rax, [rip + {next}]",
         "jmp rax",
-        numbers = const NUMBERS_MAX,
+        numbers = const CALL_NUMBERS_MAX,
         what = sym WHAT,
         dispatch = const DISPATCH,
         ask = const ASK,

@@ -12,27 +12,18 @@ use rustix::io::Errno;
 use weft_stream::datagram::Arrival;
 use weft_sys::Buffers;
 
+use crate::arguments::is_nowhere;
 use crate::datagram::Received;
+use crate::limits::MESSAGE_PARTS_MAX;
 use crate::next::next;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::{address as names, errno};
-
-/// Parts of one message (`UIO_MAXIOV`).
-const PARTS_MAX: usize = 1024;
 
 /// One buffer as a list.
 fn one(place: *const c_void, len: size_t) -> [iovec; 1] {
     // Longer calls are cut short by the kernel as well (read(2), "Notes").
     const LONGEST: size_t = 0x7fff_f000;
     [iovec { iov_base: place.cast_mut(), iov_len: len.min(LONGEST) }]
-}
-
-/// Whether nobody can have memory there: beyond the processor's addresses, or among the first
-/// (`vm.mmap_min_addr`). Other addresses are believed: who gives a wrong one meets a SIGSEGV.
-pub(crate) fn is_nowhere<T>(place: *const T) -> bool {
-    const LOWEST: usize = 1 << 16;
-    const HIGHEST: usize = 1 << 56;
-    !(LOWEST..HIGHEST).contains(&(place as usize))
 }
 
 fn is_no_list(list: *const iovec, count: usize) -> bool {
@@ -81,9 +72,9 @@ pub(super) unsafe fn receive(
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
-    if count > PARTS_MAX {
+    if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
     // SAFETY: the caller's promise.
@@ -118,9 +109,9 @@ pub(super) unsafe fn deliver(
     count: usize,
     flags: c_int,
 ) -> Option<ssize_t> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
-    if count > PARTS_MAX {
+    if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
     // SAFETY: the caller's promise.
@@ -171,10 +162,10 @@ pub(super) unsafe fn take_datagram(
     flags: c_int,
     kernel: &mut dyn FnMut(c_int) -> ssize_t,
 ) -> Option<Taken> {
-    if !table::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
+    if !sockets::knows(fd) || count > MESSAGE_PARTS_MAX || is_no_list(list, count) {
         return None;
     }
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Datagram(datagram) = &*held else { return None };
     // SAFETY: the caller's promise.
     let buffers = unsafe { Buffers::new(list, count) }?;
@@ -198,10 +189,10 @@ pub(super) unsafe fn deliver_datagram(
     flags: c_int,
     (address, len): (*const sockaddr, socklen_t),
 ) -> Option<ssize_t> {
-    if !table::knows(fd) || count > PARTS_MAX || is_no_list(list, count) {
+    if !sockets::knows(fd) || count > MESSAGE_PARTS_MAX || is_no_list(list, count) {
         return None;
     }
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Datagram(datagram) = &*held else { return None };
     let to = if address.is_null() {
         None
@@ -260,7 +251,7 @@ pub(super) unsafe extern "C-unwind" fn write(
 /// # Safety
 /// As for [`receive`].
 unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
-    if !table::knows(fd) || is_no_list(list, count) {
+    if !sockets::knows(fd) || is_no_list(list, count) {
         return false;
     }
     // SAFETY: the caller's promise.
@@ -272,7 +263,7 @@ unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
 /// # Safety
 /// As for [`receive`].
 unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<ssize_t> {
-    if !table::knows(fd) || is_no_list(list, count) {
+    if !sockets::knows(fd) || is_no_list(list, count) {
         return None;
     }
     // SAFETY: a structure of integers and pointers, for which zero is valid.
@@ -290,7 +281,7 @@ unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<s
 unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
+        Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
             // SAFETY: the program's own list.
             unsafe { receive(fd, list, len, 0) }
                 // SAFETY: likewise.
@@ -305,7 +296,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
 unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
     let ours = match usize::try_from(count) {
         // SAFETY: the program's own list.
-        Ok(len) if len <= PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
+        Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
             // SAFETY: the program's own list.
             unsafe { deliver(fd, list, len, 0) }
                 // SAFETY: likewise.
@@ -451,7 +442,7 @@ unsafe extern "C-unwind" fn __read_chk(
     len: size_t,
     room: size_t,
 ) -> ssize_t {
-    if table::knows(fd) && len <= room {
+    if sockets::knows(fd) && len <= room {
         // SAFETY: the program's own arguments.
         return unsafe { read(fd, to, len) };
     }
@@ -466,7 +457,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    if table::knows(fd) && len <= room {
+    if sockets::knows(fd) && len <= room {
         // SAFETY: the program's own arguments.
         return unsafe { recv(fd, to, len, flags) };
     }
@@ -485,7 +476,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    if table::knows(fd) && len <= room {
+    if sockets::knows(fd) && len <= room {
         // SAFETY: the program's own arguments.
         return unsafe { recvfrom(fd, to, len, flags, address, address_len) };
     }

@@ -6,75 +6,36 @@
 //! and always handed on, present or not, in the register where it would be.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::io::Errno;
 use weft_stream::Carrier;
 use weft_sys::{apart_within, is_apart};
 
-use super::data::is_nowhere;
+use super::closing::closing;
+use super::files::check_stream;
+use crate::arguments::is_nowhere;
 use crate::datagram::Why;
+use crate::descriptor::borrow;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::stream::borrow;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::ways::{self, stdio};
-use crate::{epoll, errno, process, settings};
+use crate::{epoll, errno, identity, open};
 
 /// Whether the next byte is the urgent one (linux/sockios.h).
 const SIOCATMARK: c_ulong = 0x8905;
 /// Switches signals for input and output (asm-generic/ioctls.h).
 const FIOASYNC: c_ulong = 0x5452;
 
-/// A descriptor is about to be closed.
-pub(super) fn closing(fd: c_int) {
-    if !table::knows(fd) || process::is_borrowed() {
-        return;
-    }
-    let before = errno::get();
-    let Some(held) = table::remove(fd) else { return };
-    let last = held.descriptors() == 0;
-    match &*held {
-        Kind::Stream(stream) => {
-            closing_watched(&held, fd, stream.watches());
-            if last && !settings::is_confined() {
-                stream.closing(fd);
-            }
-        }
-        Kind::Datagram(datagram) => {
-            closing_watched(&held, fd, datagram.watches());
-            if last {
-                datagram.closing(fd);
-            }
-        }
-        Kind::Epoll(instance) => epoll::closing(&held, instance, fd),
-    }
-    errno::set_raw(before);
-}
-
-/// Tells the epoll instances that watch it.
-fn closing_watched(held: &table::Held, fd: c_int, watches: &AtomicU32) {
-    if watches.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    if held.descriptors() == 0 {
-        epoll::forget(held);
-    } else if let Some(other) = another(held) {
-        epoll::go_by(held, fd, other);
-    }
-}
-
 /// Signals for input and output (`O_ASYNC`) are the kernel's, and so is a socket that has them.
 fn becomes_signal_driven(fd: c_int) {
-    let Some(held) = table::find(fd) else { return };
+    let Some(held) = sockets::find(fd) else { return };
     match &*held {
         Kind::Stream(stream) => {
             stream.leave(fd, Reason::Signals);
             stream.tell(fd);
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Option),
-        Kind::Epoll(_) => {}
     }
 }
 
@@ -85,29 +46,26 @@ fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
     }
 }
 
-/// Another descriptor of the same open file.
-fn another(held: &table::Held) -> Option<c_int> {
-    table::within(0, c_uint::MAX).find(|&fd| table::find(fd).is_some_and(|other| other.is(held)))
-}
-
 /// `copy` has been made from `fd`.
 fn copied(fd: c_int, copy: c_int) {
-    if copy < 0 || copy == fd || process::is_borrowed() {
+    if copy < 0 || copy == fd || identity::is_borrowed() {
         return;
     }
-    match table::find(fd) {
+    if open::knows(copy) {
+        open::forget(copy); // Closed behind our back.
+    }
+    match sockets::find(fd) {
         Some(held) => {
-            table::share(&held, copy);
-            stdio::check(copy);
+            sockets::share(&held, copy);
+            check_stream(copy);
         }
-        None if table::knows(copy) => drop(table::remove(copy)),
-        None => {}
+        None => epoll::copied(fd, copy),
     }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if is_apart(fd) && !process::is_borrowed() {
+    if is_apart(fd) && !identity::is_borrowed() {
         return errno::fail(Errno::BADF); // The program has not opened it.
     }
     closing(fd);
@@ -122,10 +80,10 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         ways::process::unsharing(libc::CLONE_FILES); // Other threads keep theirs.
     }
     if first <= last && flags & CLOEXEC == 0 {
-        table::within(first, last).for_each(closing);
+        open::within(first, last).for_each(closing);
     }
     let mut first = first;
-    if flags == 0 && !process::is_borrowed() {
+    if flags == 0 && !identity::is_borrowed() {
         for own in apart_within(first, last) {
             if own > first {
                 let last = own - 1;
@@ -157,7 +115,7 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// was. What the kernel would refuse changes nothing (do_dup2, ksys_dup3). It refuses a number that
 /// another thread is just opening, too, which none is that the table has.
 fn replacing(fd: c_int, copy: c_int, flags: c_int) {
-    if fd < 0 || fd == copy || !table::knows(copy) || flags & !libc::O_CLOEXEC != 0 {
+    if fd < 0 || fd == copy || !open::knows(copy) || flags & !libc::O_CLOEXEC != 0 {
         return;
     }
     let before = errno::get();
@@ -176,7 +134,7 @@ fn is_open(fd: c_int) -> bool {
 /// Whether a copy of `fd` cannot have the number `copy`, which is Weft's: as beside an `open` that
 /// is about to get it.
 fn is_taken(fd: c_int, copy: c_int) -> bool {
-    is_apart(copy) && fd >= 0 && is_open(fd) && !process::is_borrowed()
+    is_apart(copy) && fd >= 0 && is_open(fd) && !identity::is_borrowed()
 }
 
 #[unsafe(no_mangle)]
@@ -228,7 +186,7 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
     if ![libc::FIONREAD, libc::TIOCOUTQ, SIOCATMARK].contains(&request) {
         return None;
     }
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let stream = match &*held {
         Kind::Stream(stream) => stream,
         Kind::Datagram(datagram) if request == libc::FIONREAD => return datagram.next_len(),
@@ -256,7 +214,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
         return 0;
     }
     if request == FIOASYNC
-        && table::knows(fd)
+        && sockets::knows(fd)
         && !is_nowhere(argument)
         // SAFETY: the program's place for the switch.
         && unsafe { argument.cast::<c_int>().read_unaligned() } != 0

@@ -17,11 +17,12 @@ use smallvec::SmallVec;
 
 use super::actions::Actions;
 use crate::by_hand::signals;
-use crate::handover::{self, Heir, stays_open};
+use crate::descriptor::stays_open;
+use crate::handover::{self, Heir};
 use crate::next::next;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::zcopy::promised::reclaim_all;
-use crate::{epoll, errno, process, settings};
+use crate::{epoll, errno, identity, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libweft-sockets.so";
@@ -35,8 +36,8 @@ struct Environment {
 
 /// From here on the kernel takes all datagrams: the new program may not look anywhere else.
 fn shut_inboxes() {
-    for fd in table::within(0, u32::MAX) {
-        if let Some(Kind::Datagram(datagram)) = table::find(fd).as_deref()
+    for fd in sockets::all() {
+        if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref()
             && let Some(inbox) = datagram.known_inbox()
         {
             inbox.shut();
@@ -47,7 +48,7 @@ fn shut_inboxes() {
 /// Whether a program gets sockets with datagrams that wait in memory: those that stay open, or, if
 /// it may get copies of others, any.
 fn hands_on_datagrams(may_copy: bool) -> bool {
-    table::within(0, u32::MAX).any(|fd| match table::find(fd).as_deref() {
+    sockets::all().any(|fd| match sockets::find(fd).as_deref() {
         Some(Kind::Datagram(datagram)) => {
             datagram.known_inbox().is_some_and(|it| !it.is_empty()) && (may_copy || stays_open(fd))
         }
@@ -130,7 +131,7 @@ pub(crate) type List = *const *const c_char;
 /// # Safety
 /// The list is NULL, or pointers to C strings, of which the last is NULL.
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
-    let heir = if process::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
+    let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // SAFETY: the caller's promise.
     let complete = unsafe { completed(list, heir) };
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());

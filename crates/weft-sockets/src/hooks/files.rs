@@ -13,12 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 
+use super::closing::closing;
 use super::data::{read, write};
-use super::descriptors::{close, closing};
 use crate::datagram::Why;
+use crate::descriptor::borrow;
+use crate::errno;
 use crate::next::next;
-use crate::stream::{Stream, borrow};
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
+use crate::stream::Stream;
 use crate::ways::stdio;
 
 /// Where a stream keeps its descriptor, for fileno(3): the C library's headers show programs its
@@ -95,13 +97,23 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     let fd = descriptor(cookie);
     with_stream(fd, |stream| stream.files().fetch_sub(1, Ordering::Relaxed));
     // SAFETY: the stream's own descriptor.
-    unsafe { close(fd) }
+    unsafe { libc::close(fd) }
 }
 
 fn with_stream<T>(fd: c_int, act: impl FnOnce(&Stream) -> T) -> Option<T> {
-    match &*table::find(fd)? {
+    match &*sockets::find(fd)? {
         Kind::Stream(stream) => Some(act(stream)),
-        Kind::Datagram(_) | Kind::Epoll(_) => None,
+        Kind::Datagram(_) => None,
+    }
+}
+
+/// `fd` has just become a socket of ours, and may have the number of a stream of the C library's.
+pub(super) fn check_stream(fd: c_int) {
+    if stdio::check(fd) {
+        // What is unread in memory, and wakeups that are under way, are for the hooks.
+        let before = errno::get();
+        replace_input();
+        errno::set_raw(before);
     }
 }
 
@@ -180,7 +192,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
         }
         return file;
     }
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         datagram.leave(Why::Stdio);
@@ -291,7 +303,7 @@ unsafe fn reopen_by_us(
     let opened = unsafe { libc::open(path, flags | cloexec | exclusive, 0o666) };
     if opened < 0 {
         // SAFETY: the stream's own descriptor, which is closed in any case.
-        unsafe { close(fd) };
+        unsafe { libc::close(fd) };
         return std::ptr::null_mut();
     }
     if opened != fd {
@@ -299,7 +311,7 @@ unsafe fn reopen_by_us(
         // SAFETY: a descriptor just opened, and the stream's own.
         unsafe { libc::dup3(opened, fd, cloexec) };
         // SAFETY: a descriptor just opened.
-        unsafe { close(opened) };
+        unsafe { libc::close(opened) };
     }
     // SAFETY: a stream begins with its flags.
     let place = unsafe { &mut *file.cast::<u32>() };

@@ -7,10 +7,9 @@
 
 use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
 use crate::next::next;
-use crate::ways::process;
-use crate::{by_hand, confine, settings};
+use crate::{by_hand, confine, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
@@ -25,9 +24,9 @@ unsafe extern "C-unwind" fn prctl(
     if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
         confine::confine();
     }
-    if option == by_hand::threads::SET_DISPATCH {
+    if option == by_hand::switch::SET_DISPATCH {
         by_hand::give_up(); // The program has them reported to itself.
-        process::keep_on_tcp("the program has its system calls reported");
+        confine::keep_on_tcp("the program has its system calls reported");
     }
     next!(prctl(
         option: c_int, first: c_ulong, second: c_ulong, third: c_ulong, fourth: c_ulong
@@ -45,7 +44,7 @@ unsafe fn limiting(resource: __rlimit_resource_t, limit: *const rlimit) {
     // SAFETY: the caller's promise.
     let limit = unsafe { limit.read() };
     if limit.rlim_cur != libc::RLIM_INFINITY && settings::enabled() {
-        settings::shrink();
+        shared_files::shrink();
     }
 }
 

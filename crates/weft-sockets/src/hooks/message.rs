@@ -6,12 +6,13 @@
 
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};
 
-use super::data::{Taken, deliver, deliver_datagram, is_nowhere, length, receive, take_datagram};
+use super::data::{Taken, deliver, deliver_datagram, length, receive, take_datagram};
 use super::rights;
+use crate::arguments::is_nowhere;
 use crate::datagram::Received;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
 use crate::ways::leave;
 use crate::{address, errno};
 
@@ -27,7 +28,7 @@ unsafe fn is_carried(fd: c_int, message: *const msghdr) -> bool {
     if header.msg_controllen == 0 {
         return true;
     }
-    let Some(held) = table::find(fd) else { return false };
+    let Some(held) = sockets::find(fd) else { return false };
     let Kind::Stream(stream) = &*held else { return false };
     // SAFETY: the caller's promise.
     let is_ignored = !is_nowhere(header.msg_control) && unsafe { rights::all(message, is_ignored) };
@@ -57,7 +58,7 @@ unsafe fn has_bad_name(message: *const msghdr) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if !is_nowhere(message)
-        && table::knows(fd)
+        && sockets::knows(fd)
         // SAFETY: the program's own header.
         && !unsafe { has_bad_name(message) }
     {
@@ -86,7 +87,7 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if !is_nowhere(message)
-        && table::knows(fd)
+        && sockets::knows(fd)
         // SAFETY: the program's own header.
         && !unsafe { has_bad_name(message) }
     {
@@ -141,7 +142,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    if !table::knows(fd) || is_nowhere(messages) {
+    if !sockets::knows(fd) || is_nowhere(messages) {
         for at in (0..count as usize).take_while(|_| !is_nowhere(messages)) {
             // SAFETY: the program's own list of `count`.
             let message = unsafe { messages.add(at) };
@@ -178,7 +179,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     let is_wrong = !timeout.is_null()
         // SAFETY: the program's own.
         && (is_nowhere(timeout) || !super::ready::is_time(unsafe { &*timeout }));
-    if !table::knows(fd) || is_nowhere(messages) || is_wrong {
+    if !sockets::knows(fd) || is_nowhere(messages) || is_wrong {
         let received = next!(recvmmsg(
             fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec
         ) -> c_int);
@@ -198,7 +199,7 @@ unsafe extern "C-unwind" fn recvmmsg(
         Some(crate::wait::now().saturating_add(super::ready::nanoseconds(timeout)))
     };
     let mut is_stream = false;
-    if let Some(Kind::Stream(stream)) = table::find(fd).as_deref() {
+    if let Some(Kind::Stream(stream)) = sockets::find(fd).as_deref() {
         is_stream = true;
         // The kernel tells an error before it receives anything (do_recvmmsg).
         if flags & libc::MSG_ERRQUEUE == 0

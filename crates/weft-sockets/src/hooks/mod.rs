@@ -6,11 +6,14 @@ mod aio;
 pub(crate) mod born;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
+mod closing;
 mod data;
 mod descriptors;
 pub(crate) mod exec;
 #[cfg(target_arch = "x86_64")]
 mod exec_list;
+mod extended;
+mod extended_switch;
 pub(crate) mod files;
 mod leaving;
 mod limits;
@@ -34,5 +37,3 @@ pub(crate) mod users;
 #[cfg(target_arch = "x86_64")]
 mod variadic;
 mod ways;
-
-pub(crate) use data::is_nowhere;

@@ -10,14 +10,14 @@ use weft_stream::Delays;
 
 use weft_extended::abi::SOL_WEFT;
 
-use super::data::is_nowhere;
+use super::extended::{get_option, set_option};
+use crate::arguments::is_nowhere;
 use crate::errno;
-use crate::extended;
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
+use crate::sockets::{self, Kind};
 use crate::stream::options;
-use crate::table::{self, Kind};
 
 /// Options that keep bytes back.
 fn delay(level: c_int, name: c_int) -> Option<u32> {
@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn getsockopt(
 ) -> c_int {
     if level == SOL_WEFT
         // SAFETY: the program's own places.
-        && let Some(result) = unsafe { extended::get_option(fd, name, value, len) }
+        && let Some(result) = unsafe { get_option(fd, name, value, len) }
     {
         return result;
     }
@@ -58,7 +58,7 @@ unsafe extern "C-unwind" fn getsockopt(
     if result != 0 {
         return result;
     }
-    let Some(held) = table::find(fd) else { return result };
+    let Some(held) = sockets::find(fd) else { return result };
     let Kind::Stream(stream) = &*held else { return result };
     let ours = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
@@ -101,7 +101,7 @@ unsafe extern "C-unwind" fn setsockopt(
 ) -> c_int {
     if level == SOL_WEFT
         // SAFETY: the program's own value.
-        && let Some(result) = unsafe { extended::set_option(fd, name, value, len) }
+        && let Some(result) = unsafe { set_option(fd, name, value, len) }
     {
         return result;
     }
@@ -109,7 +109,7 @@ unsafe extern "C-unwind" fn setsockopt(
     let given = unsafe { integer(value, len) };
     if let Some(option) = delay(level, name)
         && let Some(given) = given
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
         && let Some(delays) = stream.link().and_then(Link::delays)
     {
@@ -117,14 +117,14 @@ unsafe extern "C-unwind" fn setsockopt(
         return 0; // The kernel's socket carries bells, which never wait.
     }
     if options::is_refused(level, name)
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
         && !stream.is_tcp()
     {
         return errno::fail(Errno::NOPROTOOPT);
     }
     if options::is_the_kernels(level, name, given)
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         stream.leave(fd, Reason::Option);
@@ -135,7 +135,7 @@ unsafe extern "C-unwind" fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t
     ) -> c_int);
     if result == 0
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         // What is no integer is something.

@@ -13,7 +13,7 @@ use libc::{c_char, c_int, c_void};
 use super::data::deliver;
 use super::variadic::variadic;
 use crate::next::next;
-use crate::table;
+use crate::sockets;
 
 unsafe extern "C" {
     fn vasprintf(to: *mut *mut c_char, format: *const c_char, list: *mut c_void) -> c_int;
@@ -49,7 +49,7 @@ unsafe fn print(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    if table::knows(fd) {
+    if sockets::knows(fd) {
         // SAFETY: the program's own arguments.
         return unsafe { print(fd, format, list) };
     }
@@ -63,7 +63,7 @@ unsafe extern "C" fn __vdprintf_chk(
     format: *const c_char,
     list: *mut c_void,
 ) -> c_int {
-    if table::knows(fd) {
+    if sockets::knows(fd) {
         // SAFETY: the program's own arguments.
         return unsafe { print(fd, format, list) };
     }

@@ -6,11 +6,12 @@
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
+use crate::limits::FDS_MAX;
 use crate::next::next;
-use crate::{epoll, poll, table, wait};
+use crate::{epoll, open, poll, wait};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -42,7 +43,7 @@ pub(super) fn to_timespec(timeout: u64) -> timespec {
 /// # Safety
 /// The set is the program's list of `count`.
 unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    let count = usize::try_from(count).ok().filter(|&count| count <= table::FDS_MAX)?;
+    let count = usize::try_from(count).ok().filter(|&count| count <= FDS_MAX)?;
     // SAFETY: the caller's promise.
     (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }
@@ -263,7 +264,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
 ) -> c_int {
     // In a child that shares the parent's memory (vfork(2)) the instance is the parent's, too.
     let is_sound = event.is_null() || !is_nowhere(event) || operation == libc::EPOLL_CTL_DEL;
-    if is_sound && (table::knows(fd) || table::knows(epoll)) {
+    if is_sound && (open::knows(fd) || epoll::knows(epoll)) {
         let event = if is_nowhere(event) { std::ptr::null_mut() } else { event };
         // SAFETY: NULL or the program's own.
         let given = unsafe { event.as_ref() }.copied();
@@ -283,7 +284,7 @@ unsafe fn wait_for_events(
     timeout: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if !table::knows(epoll) || is_nowhere(events) {
+    if !epoll::knows(epoll) || is_nowhere(events) {
         return None;
     }
     let count = usize::try_from(count).ok()?;

@@ -8,11 +8,12 @@
 use libc::{c_int, cmsghdr, msghdr};
 use weft_stream::inheritance;
 
+use super::files::check_stream;
 use crate::datagram::Why;
-use crate::handover::Own;
+use crate::handover::{self, Own};
 use crate::link::Link;
-use crate::table::{self, Kind};
-use crate::{epoll, process, settings, ways};
+use crate::sockets::{self, Kind};
+use crate::{epoll, identity, open, settings, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -24,7 +25,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         return;
     }
     let leave = |fd| {
-        let Some(held) = table::find(fd) else { return };
+        let Some(held) = sockets::find(fd) else { return epoll::hand_on(fd) };
         match &*held {
             Kind::Stream(stream) => {
                 inheritance::pass_on(&Own, stream, fd);
@@ -33,7 +34,6 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
                 }
             }
             Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
-            Kind::Epoll(_) => epoll::hand_on(fd),
         }
     };
     // SAFETY: the caller's promise.
@@ -50,13 +50,13 @@ pub(super) unsafe fn take(message: *const msghdr) {
         return;
     }
     let take = |fd| {
-        if process::is_borrowed() {
+        if identity::is_borrowed() {
             return;
         }
-        drop(table::remove(fd));
-        ways::process::check_ring(fd);
-        process::adopt(fd);
-        ways::stdio::check(fd);
+        open::forget(fd);
+        ways::rings::check_ring(fd);
+        handover::adopt(fd);
+        check_stream(fd);
     };
     // SAFETY: the caller's promise.
     unsafe { for_each(message, take) };

@@ -12,14 +12,14 @@ use libc::{c_int, c_uint, c_void, size_t};
 use rustix::io::Errno;
 
 use crate::next::Next;
-use crate::ways::process;
+use crate::ways::rings;
 
 /// Makes a ring by the next library's function of a name, unless there are to be none.
 macro_rules! ring {
     ($name:ident, $c_name:literal, ($($argument:ident: $type:ty),*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            if process::refuses_rings() {
+            if rings::refuses_rings() {
                 return -Errno::PERM.raw_os_error();
             }
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;

@@ -7,14 +7,17 @@
 
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
+use weft_stream::End;
 
+use super::files::check_stream;
+use crate::arguments::is_nowhere;
 use crate::datagram::{Datagram, Why};
-use crate::errno;
 use crate::next::next;
+use crate::reason::Reason;
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
-use crate::ways::stdio;
-use crate::{by_hand, process, settings};
+use crate::ways::leave;
+use crate::{by_hand, errno, identity, open, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -35,24 +38,43 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
     if fd >= 0
         && let Some(ours) = ours
         && settings::enabled()
-        && !process::is_borrowed()
+        && !identity::is_borrowed()
     {
-        table::install(fd, ours);
-        stdio::check(fd);
-    } else if fd >= 0 && table::knows(fd) && !process::is_borrowed() {
-        drop(table::remove(fd)); // Closed behind our back.
+        open::install(fd, ours);
+        check_stream(fd);
+    } else if fd >= 0 && open::knows(fd) && !identity::is_borrowed() {
+        open::forget(fd); // Closed behind our back.
     }
     fd
 }
 
+/// Whether an address is of no family: `connect(2)` dissolves a connection then.
+///
+/// # Safety
+/// The address is the program's.
+unsafe fn is_no_address(address: *const sockaddr, len: socklen_t) -> bool {
+    len as usize >= size_of::<libc::sa_family_t>()
+        && !is_nowhere(address)
+        // SAFETY: an address begins with its family.
+        && i32::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
+            == libc::AF_UNSPEC
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-    if table::knows(fd) {
+    if sockets::knows(fd) {
         // The peer looks for the offer as soon as the connection stands.
-        process::prepare_to_offer();
+        let before = errno::get();
+        let _ = (shared_files::registry(), identity::program()); // Takes long the first time.
+        errno::set_raw(before);
+        // SAFETY: the program's own address.
+        if unsafe { is_no_address(address, len) } {
+            // The kernel drops what has not been read. Other processes may have the socket, too.
+            leave::one(fd, Reason::Ended);
+        }
     }
     let result = next!(connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         let before = errno::get();
@@ -66,15 +88,18 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             Errno::INPROGRESS | Errno::ISCONN | Errno::ALREADY | Errno::INTR
         );
     if goes_on
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         let before = errno::get();
-        // SAFETY: the kernel has read the program's address, which begins with its family.
-        if result == 0 && i32::from(unsafe { (*address).sa_family }) == libc::AF_UNSPEC {
+        // SAFETY: the program's own address.
+        if result == 0 && unsafe { is_no_address(address, len) } {
+            let is_alone = stream.end().is_none_or(End::is_sole_holder);
             stream.dissolved();
-            table::install(fd, Kind::Stream(Stream::fresh()));
-            stdio::check(fd);
+            // Another process would not be known to hold the next connection.
+            let next = if is_alone { Stream::fresh() } else { Stream::kernels() };
+            sockets::replace(&held, Kind::Stream(next));
+            check_stream(fd);
         } else {
             stream.connected(fd);
         }
@@ -87,7 +112,7 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
 unsafe extern "C-unwind" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     let result = next!(bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int);
     if result == 0
-        && let Some(held) = table::find(fd)
+        && let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         datagram.bound();
@@ -120,7 +145,7 @@ unsafe extern "C-unwind" fn accept4(
 
 /// Calls by hand are seen from here on: by any socket a connection may come.
 fn watch_calls() {
-    if !process::is_borrowed() {
+    if !identity::is_borrowed() {
         let before = errno::get();
         by_hand::begin();
         errno::set_raw(before);
@@ -145,17 +170,21 @@ unsafe extern "C-unwind" fn socketpair(
 
 /// What `accept` of a listening socket has returned.
 fn take(listener: c_int, fd: c_int) -> c_int {
-    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return fd;
     }
     let before = errno::get();
     watch_calls();
-    match Stream::accepted(listener, fd) {
+    let has_option = match sockets::find(listener).as_deref() {
+        Some(Kind::Stream(stream)) => Some(stream.bequeaths_option()),
+        _ => None,
+    };
+    match Stream::accepted(fd, has_option) {
         Some(stream) => {
-            table::install(fd, Kind::Stream(stream));
-            stdio::check(fd);
+            open::install(fd, Kind::Stream(stream));
+            check_stream(fd);
         }
-        None => drop(table::remove(fd)), // Closed behind our back, if it was ours.
+        None => open::forget(fd), // Closed behind our back, if it was ours.
     }
     errno::set_raw(before);
     fd
@@ -163,11 +192,11 @@ fn take(listener: c_int, fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         stream.shutting(fd, how);
-    } else if let Some(held) = table::find(fd)
+    } else if let Some(held) = sockets::find(fd)
         && let Kind::Datagram(datagram) = &*held
     {
         datagram.leave(Why::Shutdown); // What that means is the kernel's to say.

@@ -19,13 +19,12 @@ use libc::{c_int, c_void, sighandler_t, siginfo_t, sigset_t};
 use rustix::io::Errno;
 use weft_sys::{FAULTS, SignalLock};
 
-use crate::by_hand::signals::{self, Without};
+use crate::by_hand::signals;
+use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
+use crate::limits::SIGNALS_MAX;
 use crate::next::{Next, next};
-use crate::{errno, process};
-
-/// No signal has this number, or a larger one.
-const SIGNALS_MAX: usize = 65;
+use crate::{errno, handlers, identity};
 
 /// The program's handlers, with the flags below. One that the program has taken back stays: another
 /// thread may be about to call it.
@@ -59,7 +58,7 @@ unsafe extern "C-unwind" fn handle(signal: c_int, info: *mut siginfo_t, context:
     if kept & IS_ONCE != 0 {
         let before = errno::get();
         SIGNAL.set(signal, libc::SIG_DFL);
-        process::handlers_changed();
+        handlers::changed();
         errno::set_raw(before);
     }
     // SAFETY: NULL is `None`; the convention for calls lets a function be given more than it takes.
@@ -93,7 +92,7 @@ fn place(signal: c_int, handler: sighandler_t) -> Option<&'static AtomicU64> {
         || handler == ours()
         || handler as u64 & FLAGS != 0
         || FAULTS.contains(&signal)
-        || process::is_borrowed();
+        || identity::is_borrowed();
     usize::try_from(signal).ok().filter(|_| !stays).and_then(|index| HANDLERS.get(index))
 }
 
@@ -115,7 +114,7 @@ fn replace<R>(
     if let Some(place) = place.filter(|_| has_failed) {
         place.store(before, Ordering::Release);
     }
-    process::handlers_changed();
+    handlers::changed();
     let after = errno::get();
     drop(alone);
     errno::set_raw(after);
@@ -179,7 +178,7 @@ unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_
             kept.map(|kept| kept.fetch_and(!RESTARTS, Ordering::AcqRel));
         }
     }
-    process::handlers_changed();
+    handlers::changed();
     let after = errno::get();
     drop(alone);
     errno::set_raw(after);

@@ -15,12 +15,13 @@ use weft_stream::Carrier;
 use weft_sys::Buffers;
 use weft_sys::calls::{file_flags, poll};
 
-use super::data::is_nowhere;
+use crate::arguments::is_nowhere;
+use crate::descriptor::{borrow, is_nonblocking};
 use crate::errno;
 use crate::next::next;
 use crate::reason::Reason;
-use crate::stream::{By, Stream, borrow, is_nonblocking};
-use crate::table::{self, Kind};
+use crate::sockets::{self, Kind};
+use crate::stream::{By, Stream};
 use crate::ways::leave;
 
 /// Bytes that are copied at once.
@@ -102,7 +103,7 @@ fn can_be_copied(file: c_int) -> bool {
 /// # Safety
 /// `offset` is NULL or the program's place.
 unsafe fn sendfile_to(out: c_int, file: c_int, offset: *mut off_t, len: size_t) -> Option<ssize_t> {
-    let held = table::find(out)?;
+    let held = sockets::find(out)?;
     let Kind::Stream(stream) = &*held else { return None };
     if !is_ours_out(stream, out) {
         return None;
@@ -153,7 +154,7 @@ unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    let ours = if len == 0 || !(table::knows(from) || table::knows(to)) {
+    let ours = if len == 0 || !(sockets::knows(from) || sockets::knows(to)) {
         None // Nothing is moved, whatever they are.
     } else if from_offset.is_null() && to_offset.is_null() {
         splice_copy(from, to, len, flags)
@@ -177,7 +178,7 @@ unsafe extern "C-unwind" fn splice(
 /// (tcp_splice_read, splice_to_socket).
 fn splice_copy(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<Result<usize, Errno>> {
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
-    if let Some(held) = table::find(from)
+    if let Some(held) = sockets::find(from)
         && let Kind::Stream(stream) = &*held
     {
         let ours = matches!(stream.by(from), By::End(end) if end.carrier_in() == Carrier::Memory);
@@ -187,7 +188,7 @@ fn splice_copy(from: c_int, to: c_int, len: size_t, flags: c_uint) -> Option<Res
         }
         return Some(splice_out(stream, from, to, len, nonblocking));
     }
-    let held = table::find(to)?;
+    let held = sockets::find(to)?;
     let Kind::Stream(stream) = &*held else { return None };
     is_ours_out(stream, to).then(|| splice_in(stream, from, to, len, nonblocking))
 }

@@ -14,7 +14,7 @@ use rustix::process::getuid;
 
 use crate::next::next;
 use crate::reason::Reason;
-use crate::{confine, errno, process, settings};
+use crate::{confine, errno, identity, settings};
 
 /// No change, to the functions that take several users.
 const UNCHANGED: uid_t = uid_t::MAX;
@@ -24,7 +24,7 @@ pub(crate) fn becoming(user: uid_t) {
     if user == UNCHANGED || user == getuid().as_raw() || !settings::enabled() {
         return;
     }
-    if process::is_borrowed() || settings::is_confined() {
+    if identity::is_borrowed() || settings::is_confined() {
         return;
     }
     let before = errno::get();

@@ -10,7 +10,7 @@ use libc::{c_int, c_uint, iovec, off_t, ssize_t};
 
 use crate::next::next;
 use crate::reason::Reason;
-use crate::table;
+use crate::sockets;
 use crate::ways::{leave, process};
 
 #[unsafe(no_mangle)]
@@ -23,6 +23,12 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
 unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
     process::entering(kind);
     next!(setns(fd: c_int, kind: c_int) -> c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_open(process: libc::pid_t, flags: c_uint) -> c_int {
+    leave::looking_at_a_process();
+    next!(pidfd_open(process: libc::pid_t, flags: c_uint) -> c_int)
 }
 
 #[unsafe(no_mangle)]
@@ -44,7 +50,7 @@ macro_rules! at_offset {
             offset: off_t,
             flags: c_int,
         ) -> ssize_t {
-            if offset == -1 && table::knows(fd) {
+            if offset == -1 && sockets::knows(fd) {
                 match (flags & !RWF_IGNORED, usize::try_from(count)) {
                     // SAFETY: the program's own list.
                     (0, _) => return unsafe { $plain(fd, list, count) },

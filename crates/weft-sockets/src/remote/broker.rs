@@ -22,10 +22,9 @@ use weft_stream::Role;
 use weft_stream::remote::BYTES_MIN;
 use weft_sys::{Forkable, SignalLock, spawn_quiet};
 
-use super::Far;
 use super::hello::Hello;
 use super::lingering::Lingering;
-use super::wire::Made;
+use super::wire::{Far, Made, Maker};
 
 /// How long a connector listens for its acceptor, who dials when the program first uses the socket.
 const LISTEN: Duration = Duration::from_secs(5);
@@ -75,13 +74,6 @@ pub(super) fn want(wanted: Wanted) {
     }
 }
 
-/// An identifier has been destroyed. It is held until nobody knows its address any more.
-pub(super) fn forget(id: &Arc<Id>) {
-    if let Some(broker) = BROKER.get() {
-        broker.tell(Command::Forget(Arc::clone(id)));
-    }
-}
-
 /// Waits until all that was sent has arrived.
 pub(super) fn linger(lingering: Lingering) {
     if let Some(broker) = BROKER.get() {
@@ -89,10 +81,21 @@ pub(super) fn linger(lingering: Lingering) {
     }
 }
 
-/// Does what the peer of a connection wants. It is called where no connection may be dropped.
-pub(super) fn answer(far: &Weak<Far>) {
-    if let Some(broker) = BROKER.get() {
-        broker.tell(Command::Answer(Weak::clone(far)));
+/// The broker of the process, also of a child just born.
+#[derive(Debug)]
+struct Background;
+
+impl Maker for Background {
+    fn answer(&self, far: &Weak<Far>) {
+        if let Some(broker) = BROKER.get() {
+            broker.tell(Command::Answer(Weak::clone(far)));
+        }
+    }
+
+    fn forget(&self, id: &Arc<Id>) {
+        if let Some(broker) = BROKER.get() {
+            broker.tell(Command::Forget(Arc::clone(id)));
+        }
     }
 }
 
@@ -139,7 +142,7 @@ enum State {
     Listens,
     /// Under way, with what the peer has said and proved if it began, or else with what this end
     /// has. The window is there until the queue pair has gone: fields are dropped in this order.
-    Joins(Made, Hello, Arc<Far>),
+    Joins(Box<Made>, Hello, Arc<Far>),
     /// The connection's end has the queue pair.
     Joined,
 }
@@ -272,13 +275,13 @@ impl Worker {
         let resolved =
             id.resolve_address(Some(source), connector).and_then(|()| id.resolve_route());
         resolved.inspect_err(|_| id.destroy())?;
-        let made = Made::new(&id, &domain, &far).inspect_err(|_| id.destroy())?;
+        let made = Made::new(&id, &domain, &far, &Background).inspect_err(|_| id.destroy())?;
         let moved = far.moved(Role::Acceptor).unwrap_or([0, 0]);
         let hello = made.hello(wanted.ends, far.window(), moved);
         let hello = hello.proved(&far, Role::Acceptor, None).ok_or(Errno::ACCESS);
         let hello = hello.inspect_err(|_| id.destroy())?;
         made.connect(&hello)?;
-        Ok((id, State::Joins(made, hello, far)))
+        Ok((id, State::Joins(Box::new(made), hello, far)))
     }
 
     /// The protection domain of the device that has an address of this host.
@@ -328,13 +331,13 @@ impl Worker {
             return None; // Or this end's program has not read as much: the acceptor dials again.
         }
         let domain = self.domain(event.id.local()?.ip()).ok()?;
-        let made = Made::new(&event.id, &domain, &far).ok()?;
+        let made = Made::new(&event.id, &domain, &far, &Background).ok()?;
         let answer = made.hello(wanted.ends, far.window(), hello.moved);
         made.accept(&answer.proved(&far, Role::Connector, Some(&hello))?).ok()?;
         let attempt = Attempt {
             id: Arc::clone(&event.id),
             wanted,
-            state: State::Joins(made, hello, far),
+            state: State::Joins(Box::new(made), hello, far),
             tries: PAUSES.len(),
             due: Some(Instant::now() + DIAL),
         };

@@ -15,9 +15,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use weft_stream::Role;
 use weft_stream::remote::window::RING_LEN;
-use weft_stream::remote::{Moved, PROOF_LEN, Proof};
-
-use super::Far;
+use weft_stream::remote::{Moved, PROOF_LEN, Proof, Remote, Wire};
 
 const MAGIC: [u8; 8] = *b"\xf7WeftSt\x1a";
 const VERSION: u32 = 2;
@@ -47,13 +45,23 @@ pub(super) struct Hello {
 impl Hello {
     /// The same with the proof of `role`, which is this end. `asked`: what it answers. `None` if
     /// this end does not know enough of the stream.
-    pub(super) fn proved(self, far: &Far, role: Role, asked: Option<&Self>) -> Option<Self> {
+    pub(super) fn proved(
+        self,
+        far: &Remote<impl Wire>,
+        role: Role,
+        asked: Option<&Self>,
+    ) -> Option<Self> {
         let proof = far.proof(role, role, self.moved, &self.said(asked))?.bytes();
         Some(Self { proof, ..self })
     }
 
     /// Whether `prover`, the other end, has the stream.
-    pub(super) fn is_proved(&self, far: &Far, prover: Role, asked: Option<&Self>) -> bool {
+    pub(super) fn is_proved(
+        &self,
+        far: &Remote<impl Wire>,
+        prover: Role,
+        asked: Option<&Self>,
+    ) -> bool {
         let own = match prover {
             Role::Connector => Role::Acceptor,
             Role::Acceptor => Role::Connector,

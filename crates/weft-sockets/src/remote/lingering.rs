@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use weft_stream::remote::{Closing, Farewell};
 
-use super::Far;
+use super::wire::Far;
 
 /// How long a peer may take to let everything arrive. (TCP gives up after some minutes.)
 const LONGEST: Duration = Duration::from_secs(60);

@@ -12,31 +12,27 @@ mod wire;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use weft_engine::reactor::Reactor;
-use weft_stream::remote::{Farewell, Remote};
+use weft_stream::remote::Farewell;
 use weft_stream::{Role, Shown, Tuple};
 use weft_sys::network_namespace;
 
 use self::broker::Wanted;
 use self::lingering::Lingering;
 pub(crate) use self::lingering::finish;
-use self::wire::Verbs;
-use crate::stream::borrow;
-use crate::{process, settings};
+pub(crate) use self::wire::Far;
+use crate::descriptor::borrow;
+use crate::{identity, shared_files};
 
 /// Descriptors that programs do not expect are not among the lowest.
 const LOWEST_FD: RawFd = 64;
 
-/// How many connections have a queue pair.
-static WIRED: AtomicUsize = AtomicUsize::new(0);
-
 /// Takes what has come from other hosts, for all connections.
 #[inline]
 pub(crate) fn drive() {
-    if WIRED.load(Ordering::Relaxed) > 0 {
+    if wire::is_any() {
         Reactor::get().poll();
     }
 }
@@ -49,11 +45,8 @@ pub(crate) fn forked() {
 
 /// No connection is driven any more.
 pub(crate) fn stop() {
-    WIRED.store(0, Ordering::Relaxed);
+    wire::forget_all();
 }
-
-/// One end of a connection to another host.
-pub(crate) type Far = Remote<Verbs>;
 
 /// The end of a connection just made, for which the peer is looked for in the background. `None` if
 /// there is no memory.
@@ -61,8 +54,9 @@ pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<F
     let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let far = Arc::new(Far::new().ok()?);
     let tuple = Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(borrow(fd)));
-    let me = process::me(fd);
-    if let Some(shown) = settings::registry().and_then(|all| Shown::new(all, &tuple, role, &me)) {
+    let me = identity::me(fd);
+    if let Some(shown) = shared_files::registry().and_then(|all| Shown::new(all, &tuple, role, &me))
+    {
         far.show(shown);
     }
     broker::want(Wanted { far: Arc::downgrade(&far), role, ends });

@@ -1,11 +1,11 @@
 //! A queue pair and the memory that it works on.
 //!
 //! # Safety
-//! The regions that are registered lie in a window, which its [`Far`](super::Far) owns together
+//! The regions that are registered lie in a window, which its [`Far`] owns together
 //! with the queue pair, and unmaps after it: dropping the queue pair here ends all use of them.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use weft_engine::access::Access;
@@ -19,17 +19,39 @@ use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
 use weft_stream::remote::window::{self, Said, Window};
-use weft_stream::remote::{Doorbell, Moved, PROOF_LEN, Ticket, Wire};
+use weft_stream::remote::{Doorbell, Moved, PROOF_LEN, Remote, Ticket, Wire};
 use weft_sys::Region;
 
 use super::hello::{Hello, Place};
-use super::{Far, WIRED, broker};
 
-/// Operations that report, and may be under way at a time: those of bytes, and all.
-const BYTES_UNDER_WAY_MAX: u64 = 192;
-const UNDER_WAY_MAX: u64 = 256;
-/// Each has up to two more that do not report.
-const SEND_MAX: u32 = 3 * UNDER_WAY_MAX as u32;
+use crate::limits::{BYTES_UNDER_WAY_MAX, SEND_REQUESTS_MAX, UNDER_WAY_MAX};
+
+/// One end of a connection to another host.
+pub(crate) type Far = Remote<Verbs>;
+
+/// How many connections have a queue pair.
+static WIRED: AtomicUsize = AtomicUsize::new(0);
+
+/// What makes and ends queue pairs, as each of them needs it.
+pub(super) trait Maker: Send + Sync + std::fmt::Debug {
+    /// Does what the peer of a connection wants. It is called where no connection may be dropped.
+    fn answer(&self, far: &Weak<Far>);
+
+    /// An identifier has been destroyed. It is held until nobody knows its address any more.
+    fn forget(&self, id: &Arc<Id>);
+}
+
+/// Whether any connection has a queue pair.
+#[inline]
+pub(super) fn is_any() -> bool {
+    WIRED.load(Ordering::Relaxed) > 0
+}
+
+/// No queue pair is used any more.
+pub(super) fn forget_all() {
+    WIRED.store(0, Ordering::Relaxed);
+}
+
 /// Completions that one look takes.
 const AT_ONCE: usize = 16;
 
@@ -38,13 +60,14 @@ const AT_ONCE: usize = 16;
 struct Bell {
     doorbell: Arc<Doorbell>,
     far: Weak<Far>,
+    maker: &'static dyn Maker,
 }
 
 impl Observer for Bell {
     fn written(&self, offset: usize, len: usize) {
         self.doorbell.written(offset, len);
         if window::is_wish(offset, len) {
-            broker::answer(&self.far);
+            self.maker.answer(&self.far);
         }
     }
 }
@@ -58,11 +81,17 @@ pub(super) struct Made {
     heard: Arc<Mr>,
     ring: Arc<Mr>,
     copy: Arc<Mr>,
+    maker: &'static dyn Maker,
 }
 
 impl Made {
     /// For a window that outlives it.
-    pub(super) fn new(id: &Arc<Id>, pd: &Arc<Pd>, far: &Arc<Far>) -> Result<Self> {
+    pub(super) fn new(
+        id: &Arc<Id>,
+        pd: &Arc<Pd>,
+        far: &Arc<Far>,
+        maker: &'static dyn Maker,
+    ) -> Result<Self> {
         let window = far.window();
         let region = |at: usize, len: usize| {
             // SAFETY: inside of the window, which stays mapped until this value has been dropped;
@@ -81,7 +110,7 @@ impl Made {
             srq: None,
             xrcd: None,
             cap: QpCap {
-                max_send_wr: SEND_MAX + 16,
+                max_send_wr: SEND_REQUESTS_MAX + 16,
                 max_recv_wr: 1,
                 max_send_sge: 1,
                 max_recv_sge: 1,
@@ -94,8 +123,11 @@ impl Made {
         qp.modify(&init, mask)?;
         let heard = region(window::HEARD, window::HEARD_LEN)?;
         let iova = (window.addr() + window::HEARD) as u64;
-        let bell: Arc<dyn Observer> =
-            Arc::new(Bell { doorbell: Arc::clone(far.doorbell()), far: Arc::downgrade(far) });
+        let bell: Arc<dyn Observer> = Arc::new(Bell {
+            doorbell: Arc::clone(far.doorbell()),
+            far: Arc::downgrade(far),
+            maker,
+        });
         Ok(Self {
             heard: Mr::register_observed(pd, heard, iova, written, bell)?,
             ring: register(window::RING, window::RING_LEN, written)?,
@@ -103,6 +135,7 @@ impl Made {
             qp,
             cq,
             id: Arc::clone(id),
+            maker,
         })
     }
 
@@ -153,8 +186,8 @@ impl Drop for Made {
             let _ = mr.deregister(); // No window of memory is bound to it.
         }
         self.id.destroy();
-        // The broker knows it by its address, which must not be another one's before.
-        broker::forget(&self.id);
+        // The maker knows it by its address, which must not be another one's before.
+        self.maker.forget(&self.id);
     }
 }
 

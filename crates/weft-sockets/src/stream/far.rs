@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::remote::Closing;
 
-use super::borrow;
+use crate::descriptor::borrow;
 use crate::next::next;
 use crate::remote::{self, Far};
-use crate::{errno, process, wait};
+use crate::{errno, handlers, wait};
 
 /// Sleeps until the peer says something, or the kernel's socket is ready for one of `events`, as a
 /// blocking call does. No lock is held: the program may cancel the thread.
@@ -53,9 +53,7 @@ pub(super) fn sleep(
             }
             Ok(())
         }
-        _ if errno::last() == Errno::INTR && deadline.is_none() && process::handlers_restart() => {
-            Ok(())
-        }
+        _ if errno::last() == Errno::INTR && deadline.is_none() && handlers::restart() => Ok(()),
         _ => Err(errno::last()),
     }
 }

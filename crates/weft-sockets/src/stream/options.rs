@@ -6,8 +6,7 @@ use libc::c_int;
 
 use weft_sys::calls::socket_option;
 
-use super::borrow;
-use crate::table::{self, Kind};
+use crate::descriptor::borrow;
 
 /// A buffer below this size bounds what a program may send unread, as it expects: the rings are
 /// longer. Programs that ask for larger ones want to be fast.
@@ -57,17 +56,8 @@ pub(crate) fn is_the_kernels(level: c_int, name: c_int, given: Option<c_int>) ->
     }
 }
 
-/// Whether an accepted socket has such an option from the one that listens.
-pub(super) fn inherited(listener: RawFd, fd: RawFd) -> bool {
-    match table::find(listener).as_deref() {
-        Some(Kind::Stream(stream)) => stream.bequeaths_option(),
-        // It comes from another process, which may have set what it liked.
-        _ => has(fd),
-    }
-}
-
 /// Whether a socket has one of the options that are worth a question.
-fn has(fd: RawFd) -> bool {
+pub(super) fn has(fd: RawFd) -> bool {
     let locked = value(fd, SO_BUF_LOCK).unwrap_or(0);
     let is_small = |lock, name| {
         locked & lock != 0 && value(fd, name).is_some_and(|size| size < KERNELS_BUFFER_MIN)

@@ -7,10 +7,11 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::Carrier;
 
-use super::{Stream, borrow};
-use crate::epoll;
+use super::Stream;
+use crate::descriptor::borrow;
 use crate::link::Link;
 use crate::remote::Far;
+use crate::sleepers;
 
 /// Unread bytes behind which an end is not told yet. TCP's own bound is the receiver's buffer
 /// (`tcp_rmem`, tcp(7)), but there the end rarely comes before most of it has been read.
@@ -47,6 +48,13 @@ impl Stream {
         }
     }
 
+    /// A call has told the program an error of the socket's, which it has no more.
+    pub(super) fn error_has_come(&self, error: Errno) {
+        if matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT) {
+            self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
+        }
+    }
+
     /// The program has asked the kernel for the error: there is none any more.
     pub(crate) fn error_told(&self, error: libc::c_int) {
         self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
@@ -78,7 +86,7 @@ impl Stream {
         {
             end.want_room();
             if end.is_writable() {
-                epoll::room_came();
+                sleepers::room_came();
             }
         }
     }

@@ -12,11 +12,12 @@ use weft_sys::{Buffers, Handled};
 
 use super::far;
 use super::send::deadline;
-use super::{By, SPIN_MAX_NS, Stream, borrow, has_time_limit, is_nonblocking};
+use super::{By, SPIN_MAX_NS, Stream};
+use crate::descriptor::{borrow, has_time_limit, is_nonblocking};
 use crate::link::Link;
 use crate::next::next;
-use crate::wait::Wait;
-use crate::{doze, epoll, process, settings, wait};
+use crate::wait::{self, Wait};
+use crate::{doze, handlers, settings, sleepers};
 
 /// Nanoseconds between two questions to the kernel whether a peer was killed that has said nothing.
 const ASK_NS: u64 = 1_000_000;
@@ -42,16 +43,20 @@ impl Stream {
             let received = match self.by(fd) {
                 By::Kernel if done > 0 => rest.recv(borrow(fd), flags),
                 By::Kernel => return self.not_counted(fd, flags),
+                // Beside bytes the kernel may tell when they came.
+                By::End(end) if done == 0 && self.bequeaths_option() && end.is_over() => {
+                    return None;
+                }
                 by @ (By::End(_) | By::Far(_)) => {
                     let Some(end) = by.link() else { continue };
                     let watched = self.armed.load(Ordering::Relaxed) > 0;
                     let bells = watched.then(|| end.bells_taken());
                     let received = self.recv_from(end, fd, rest, flags);
                     if bells.is_some_and(|bells| bells != end.bells_taken()) {
-                        epoll::bell_taken();
+                        sleepers::wakeup_taken();
                     }
                     if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
-                        epoll::read_out(fd);
+                        sleepers::read_out();
                     }
                     return Some(self.with_part(done, received));
                 }
@@ -238,13 +243,13 @@ impl Stream {
         since: &mut Since,
     ) -> Result<usize, Errno> {
         let has_part = since.has_part;
-        let is_interrupted = || has_part || !process::handlers_restart();
+        let is_interrupted = || has_part || !handlers::restart();
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
         let deadline = matches!(end, Link::There(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
         let deadline = deadline.flatten();
         // The kernel's own sleep knows which signal it was.
-        let mut dozed = matches!(end, Link::There(_)) || process::do_handlers_differ();
+        let mut dozed = matches!(end, Link::There(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
                 match end.try_recv(borrow(fd), buffers, how) {
@@ -296,7 +301,7 @@ impl Stream {
             // A handler that is not seen is believed to be as all others are.
             let is_unseen = !since.handled.is_more_now();
             if slept == Err(Errno::INTR) && !since.finds(end) {
-                let restarts = !is_unseen || process::handlers_restart();
+                let restarts = !is_unseen || handlers::restart();
                 if since.begins_anew()
                     && restarts
                     && !since.is_interrupted()

@@ -11,13 +11,14 @@ use weft_sys::calls::{Sharing, futex_wait, poll, socket_timeout};
 use weft_sys::{Buffers, time_stamp};
 
 use super::far;
-use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP, borrow, is_hung_up, is_nonblocking};
+use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP};
+use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::handlers;
 use crate::link::Link;
 use crate::reason::Reason;
-use crate::settings::ZeroCopy;
-use crate::wait::Wait;
-use crate::zcopy::promised;
-use crate::{process, settings, wait};
+use crate::settings::{self, ZeroCopy};
+use crate::wait::{self, Wait};
+use crate::zcopy::{Lender, promised};
 
 /// How long a writer sleeps while too much is under way to another host.
 const FAR_NAP_NS: u64 = 100_000;
@@ -35,7 +36,7 @@ impl Stream {
         let lends = settings::zero_copy() == ZeroCopy::Async;
         let sent = self.send_from(fd, buffers, flags, lends);
         if lends && sent != Some(Ok(buffers.len())) {
-            promised::settle(self);
+            promised::settle(&self.zcopy);
         }
         sent
     }
@@ -50,6 +51,17 @@ impl Stream {
         self.send_from(fd, buffers, flags, false)
     }
 
+    fn promise(
+        &self,
+        end: &End,
+        fd: RawFd,
+        buffers: Buffers<'_>,
+        nonblocking: bool,
+    ) -> Option<Result<usize, Errno>> {
+        let lender = Lender { end, place: self.place.get(), fd, spin: &self.spin_out };
+        self.zcopy.promise(&lender, buffers, nonblocking)
+    }
+
     fn send_from(
         &self,
         fd: RawFd,
@@ -61,7 +73,7 @@ impl Stream {
             return None;
         }
         if !lends {
-            promised::reclaim(self);
+            promised::reclaim(&self.zcopy);
         }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
             self.leave(fd, Reason::Urgent);
@@ -87,7 +99,7 @@ impl Stream {
                 By::Kernel => rest.send(borrow(fd), flags),
                 By::End(end) if may_be_promised => {
                     let nonblocking = is_nonblocking(fd, flags);
-                    match self.zcopy.promise(self, end, fd, rest, nonblocking) {
+                    match self.promise(end, fd, rest, nonblocking) {
                         Some(Ok(0)) => continue,
                         Some(promised) => promised,
                         None => {
@@ -137,7 +149,10 @@ impl Stream {
                     }
                     return Some(Ok(done));
                 }
-                Err(errno) => return Some(Err(errno)),
+                Err(errno) => {
+                    self.error_has_come(errno);
+                    return Some(Err(errno));
+                }
             }
         }
     }
@@ -211,7 +226,7 @@ impl Stream {
                 wait.end();
                 return Ok(());
             }
-            if slept == Err(Errno::INTR) && !process::handlers_restart() {
+            if slept == Err(Errno::INTR) && !handlers::restart() {
                 return Err(Errno::INTR);
             }
             self.check_still_at(fd)?;
@@ -237,7 +252,7 @@ fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
     let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
     match poll(&mut set, left.as_ref()) {
         Ok(0) => Err(Errno::AGAIN),
-        Err(Errno::INTR) if process::handlers_restart() => Ok(()),
+        Err(Errno::INTR) if handlers::restart() => Ok(()),
         other => other.map(drop),
     }
 }

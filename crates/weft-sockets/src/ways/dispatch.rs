@@ -11,16 +11,14 @@
 use libc::{c_int, c_long, c_uint, c_void};
 use weft_sys::{is_apart, system_call};
 
-use super::{leave, process as whole};
+use super::{leave, process as whole, rings};
+use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::hooks::exec::execveat;
+use crate::hooks::memory;
 use crate::hooks::users::becoming;
-use crate::hooks::{is_nowhere, memory};
-use crate::{process, settings, table};
+use crate::{open, process, settings};
 
-/// The arguments of a system call.
-pub(crate) type Arguments = [usize; 6];
-
-/// Does a system call of a number that [`super::table::REACH`] names, as the C library has results:
+/// Does a system call of a number that [`crate::reach::REACH`] names, as the C library has results:
 /// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
 ///
 /// # Safety
@@ -36,12 +34,12 @@ pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long
         libc::SYS_sendmsg | libc::SYS_recvmsg | libc::SYS_sendmmsg | libc::SYS_recvmmsg => true,
         libc::SYS_dup2 | libc::SYS_dup3 => {
             let copy = int(arguments[1]);
-            table::knows(fd) || table::knows(copy) || is_apart(copy)
+            open::knows(fd) || open::knows(copy) || is_apart(copy)
         }
-        libc::SYS_close => table::knows(fd) || is_apart(fd),
-        libc::SYS_splice => table::knows(fd) || table::knows(int(arguments[2])),
-        libc::SYS_epoll_ctl => table::knows(fd) || table::knows(int(arguments[2])),
-        _ => table::knows(fd),
+        libc::SYS_close => open::knows(fd) || is_apart(fd),
+        libc::SYS_splice => open::knows(fd) || open::knows(int(arguments[2])),
+        libc::SYS_epoll_ctl => open::knows(fd) || open::knows(int(arguments[2])),
+        _ => open::knows(fd),
     };
     let done = match number {
         _ if !reaches => None,
@@ -281,7 +279,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
             memory::advising(a[0], a[1], int(a[2]));
             None
         }
-        libc::SYS_io_uring_setup => whole::refuse_ring(),
+        libc::SYS_io_uring_setup => rings::refuse_ring(),
         libc::SYS_io_submit => {
             // SAFETY: the program's own list.
             unsafe { leave::submitted(a[1].cast_signed(), place(2).cast()) };
@@ -289,6 +287,10 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         }
         libc::SYS_bpf => {
             leave::all();
+            None
+        }
+        libc::SYS_pidfd_open => {
+            leave::looking_at_a_process();
             None
         }
         libc::SYS_pidfd_getfd => {
@@ -341,7 +343,7 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         libc::SYS_fork => Some(unsafe { whole::fork(number, a, 0) }),
         libc::SYS_clone | libc::SYS_clone3 => {
             // SAFETY: likewise; one that is not a fork does not come here.
-            let flags = unsafe { whole::flags(number, a) };
+            let flags = unsafe { clone_flags(number, a) };
             // SAFETY: likewise.
             Some(unsafe { whole::fork(number, a, flags) })
         }

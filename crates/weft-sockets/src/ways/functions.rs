@@ -3,7 +3,7 @@
 //! A function that is not named here makes its system calls by those that are, or reaches nothing
 //! of a program's but what it has opened itself and closes again.
 
-use super::table::{Functions, Reach};
+use crate::reach::{Functions, Reach};
 
 /// The functions, grouped.
 pub(crate) const FUNCTIONS: &[Functions] = &[
@@ -150,6 +150,12 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
         how: "the socket that it returns goes to TCP",
         hooked: true,
         names: &["pidfd_getfd"],
+    },
+    Functions {
+        reach: Reach::Seen,
+        how: "from here on calls by hand are seen, of which `pidfd_getfd` may be one",
+        hooked: true,
+        names: &["pidfd_open"],
     },
     Functions {
         reach: Reach::Leaves,

@@ -6,12 +6,15 @@
 
 use std::os::fd::RawFd;
 
+use super::rings::check_ring;
+use crate::arguments::is_nowhere;
 use crate::datagram::Why;
-use crate::hooks::is_nowhere;
+use crate::descriptor::borrow;
+use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
-use crate::stream::{Stream, borrow};
-use crate::table::{self, Kind};
-use crate::{errno, process, settings};
+use crate::sockets::{self, Kind};
+use crate::stream::Stream;
+use crate::{by_hand, errno, handover, identity, open, settings};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -26,7 +29,7 @@ pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
 
 /// The same for what a descriptor stands for, if it is ours.
 pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
-    let Some(held) = table::find(fd) else { return false };
+    let Some(held) = sockets::find(fd) else { return false };
     let before = errno::get();
     let is_unread = match &*held {
         Kind::Stream(it) => stream(it, fd, why),
@@ -34,7 +37,6 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
             datagram.leave(Why::Option);
             false
         }
-        Kind::Epoll(_) => false,
     };
     errno::set_raw(before);
     is_unread
@@ -42,31 +44,39 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
 
 /// The same for all that this process has.
 pub(crate) fn all() {
-    if !settings::enabled() || process::is_borrowed() {
+    if !settings::enabled() || identity::is_borrowed() {
         return;
     }
-    for fd in table::within(0, u32::MAX) {
+    for fd in sockets::all() {
         one(fd, Reason::ByHand);
+    }
+}
+
+/// The program looks at another process, whose sockets it may take. Calls by hand are seen from
+/// here on, that one, too.
+pub(crate) fn looking_at_a_process() {
+    if settings::enabled() && !identity::is_borrowed() {
+        let before = errno::get();
+        by_hand::begin();
+        errno::set_raw(before);
     }
 }
 
 /// A socket has come from another process by a way that the other one does not see.
 pub(crate) fn taken(fd: RawFd) {
-    if fd < 0 || !settings::enabled() || process::is_borrowed() {
+    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return;
     }
     let before = errno::get();
-    drop(table::remove(fd)); // Closed behind our back.
-    super::process::check_ring(fd);
-    process::adopt(fd);
+    open::forget(fd); // Closed behind our back.
+    check_ring(fd);
+    handover::adopt(fd);
     one(fd, Reason::PassedOn);
     errno::set_raw(before);
 }
 
 /// Where a control block of `io_submit(2)` has its descriptor (linux/aio_abi.h).
 const FILDES_AT: usize = 20;
-/// Control blocks that are looked at: more than a context takes by default.
-const BLOCKS_MAX: usize = 1 << 16;
 
 /// `io_submit(2)` is about to be made with these control blocks.
 ///
@@ -76,7 +86,7 @@ pub(super) unsafe fn submitted(count: isize, blocks: *const *const u8) {
     if is_nowhere(blocks) {
         return;
     }
-    for at in 0..usize::try_from(count).unwrap_or(0).min(BLOCKS_MAX) {
+    for at in 0..usize::try_from(count).unwrap_or(0).min(AIO_BLOCKS_MAX) {
         // SAFETY: the caller's promise.
         let place = unsafe { blocks.add(at) };
         // SAFETY: likewise.

@@ -5,94 +5,15 @@
 //! Arguments are the program's, as its calls promise. A fork is made while all locks are frozen.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
-use std::io::Write as _;
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use libc::{c_int, c_long, c_uint, c_void};
-use rustix::io::Errno;
 
-use super::dispatch::Arguments;
 use super::leave;
-use crate::hooks::is_nowhere;
-use crate::reason::{self, Reason};
-use crate::settings::Ring;
-use crate::{confine, errno, process, settings};
-
-/// From here on all connections of this process are the kernel's: something is used that can reach
-/// them unseen. With `WEFT_LOG=info` one line says why.
-#[cold]
-pub(crate) fn keep_on_tcp(why: &str) {
-    if !settings::enabled() || process::is_borrowed() {
-        return;
-    }
-    reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
-    confine::confine_for(Reason::ByHand);
-}
-
-/// `io_uring_setup(2)`. `None`: the kernel is to do it.
-pub(super) fn refuse_ring() -> Option<c_long> {
-    refuses_rings().then(|| {
-        errno::set(Errno::PERM);
-        -1
-    })
-}
-
-/// Whether a ring of io_uring is refused, as where the system's administrator does not want any:
-/// what is done by one is not seen, and programs have another way. If it is not refused, the
-/// process is on TCP from here on.
-pub(crate) fn refuses_rings() -> bool {
-    if !settings::enabled() {
-        return false;
-    }
-    if settings::ring() == Ring::Tcp {
-        keep_on_tcp("io_uring is used");
-        return false;
-    }
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        reason::write_with(|line| {
-            write!(line, "io_uring is refused; WEFT_SOCKETS_IO_URING=tcp lets it through")
-        });
-    }
-    true
-}
-
-/// Keeps the process on TCP if the descriptor, which comes from another process or program, is a
-/// ring of io_uring.
-pub(crate) fn check_ring(fd: RawFd) {
-    let mut path = [0_u8; 32];
-    let _ = write!(&mut path[..31], "/proc/self/fd/{fd}");
-    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return };
-    let mut target = [std::mem::MaybeUninit::uninit(); 32];
-    let known = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target);
-    if known.is_ok_and(|(target, _)| target == b"anon_inode:[io_uring]") {
-        keep_on_tcp("a ring of io_uring was inherited or received");
-    }
-}
+use crate::arguments::{Arguments, clone_flags, is_nowhere};
+use crate::confine::{self, keep_on_tcp};
+use crate::process;
 
 /// Where `struct clone_args` has its stack.
 const STACK_AT: usize = 40;
-
-/// The flags of a `clone(2)` or `clone3(2)`, or those that a `vfork(2)` stands for, whose registers
-/// say nothing.
-///
-/// # Safety
-/// The arguments are the program's.
-pub(crate) unsafe fn flags(number: c_long, a: Arguments) -> usize {
-    match number {
-        libc::SYS_vfork => return (libc::CLONE_VM | libc::CLONE_VFORK) as usize,
-        libc::SYS_fork => return 0,
-        libc::SYS_clone3 => {}
-        _ => return a[0],
-    }
-    if is_nowhere(a[0] as *const c_void) {
-        return 0; // The kernel refuses it.
-    }
-    // SAFETY: the program's own structure, which begins with them.
-    unsafe { (a[0] as *const usize).read_unaligned() }
-}
 
 /// Before a `clone(2)` or `clone3(2)`: whether it is a fork, whose child goes on behind the call
 /// with a copy of the stack. For others everything is done that is to be done before.
@@ -101,7 +22,7 @@ pub(crate) unsafe fn flags(number: c_long, a: Arguments) -> usize {
 /// The arguments are the program's.
 pub(super) unsafe fn is_fork(number: c_long, a: Arguments) -> bool {
     // SAFETY: the caller's promise.
-    let flags = unsafe { flags(number, a) };
+    let flags = unsafe { clone_flags(number, a) };
     let mut stack = a[1];
     if number == libc::SYS_clone3 {
         if is_nowhere(a[0] as *const c_void) {

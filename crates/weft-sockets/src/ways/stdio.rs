@@ -11,10 +11,10 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::hooks::files;
+use crate::limits::FDS_MAX;
 use crate::reason::Reason;
-use crate::table::{self, FDS_MAX, Kind};
-use crate::{errno, process, settings};
+use crate::sockets::{self, Kind};
+use crate::{errno, identity, settings};
 
 use super::leave;
 
@@ -57,28 +57,24 @@ pub(crate) fn has_file(fd: RawFd) -> bool {
 
 /// `fd` is about to be copied to the number `copy`.
 pub(crate) fn copying(fd: RawFd, copy: RawFd) {
-    if fd != copy && table::knows(fd) && has_file(copy) && !process::is_borrowed() {
+    if fd != copy && sockets::knows(fd) && has_file(copy) && !identity::is_borrowed() {
         leave(fd);
     }
 }
 
-/// `fd` has just become a socket of ours.
-pub(crate) fn check(fd: RawFd) {
-    if !has_file(fd) || !table::knows(fd) || process::is_borrowed() || !settings::enabled() {
-        return;
+/// `fd` has just become a socket of ours. Whether standard input is to read it by the hooks from
+/// here on: some of it is in memory.
+pub(crate) fn check(fd: RawFd) -> bool {
+    if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !settings::enabled() {
+        return false;
     }
     leave(fd);
-    if fd == libc::STDIN_FILENO && has_rest(fd) && is_unused() {
-        // What is unread in memory, and wakeups that are under way, are for the hooks.
-        let before = errno::get();
-        files::replace_input();
-        errno::set_raw(before);
-    }
+    fd == libc::STDIN_FILENO && has_rest(fd) && is_unused()
 }
 
 fn leave(fd: RawFd) {
     let before = errno::get();
-    if let Some(held) = table::find(fd)
+    if let Some(held) = sockets::find(fd)
         && let Kind::Stream(stream) = &*held
     {
         leave::stream(stream, fd, Reason::Stdio);
@@ -89,7 +85,7 @@ fn leave(fd: RawFd) {
 }
 
 fn has_rest(fd: RawFd) -> bool {
-    match table::find(fd).as_deref() {
+    match sockets::find(fd).as_deref() {
         Some(Kind::Stream(stream)) => stream.has_rest(),
         _ => false,
     }

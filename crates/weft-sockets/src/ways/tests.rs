@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::functions::FUNCTIONS;
-use super::table::{NUMBERS_MAX, REACH, Reach, SYSTEM_CALLS};
+use crate::limits::CALL_NUMBERS_MAX;
+use crate::reach::{REACH, Reach, SYSTEM_CALLS};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -42,11 +43,11 @@ fn each_system_call_of_the_kernel_has_an_entry() {
 fn numbers_are_found_by_the_fast_table() {
     for group in SYSTEM_CALLS {
         for &(number, name) in group.calls {
-            assert!(usize::from(number) < NUMBERS_MAX, "{name}");
+            assert!(usize::from(number) < CALL_NUMBERS_MAX, "{name}");
             assert_eq!(REACH[usize::from(number)], group.reach, "{name}");
         }
     }
-    assert_eq!(REACH[NUMBERS_MAX - 1], Reach::Stays);
+    assert_eq!(REACH[CALL_NUMBERS_MAX - 1], Reach::Stays);
 }
 
 /// The sources of the hooks.

@@ -18,6 +18,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use rustix::io::Errno;
@@ -27,29 +28,30 @@ use weft_stream::{End, Plan, SourceNumber};
 use weft_sys::{Buffers, Lock};
 
 use super::guard::Guard;
-use crate::process;
-use crate::stream::{Stream, borrow};
-use crate::table::{self, Held, Kind};
+use super::{Lender, Sender};
+use crate::descriptor::borrow;
+use crate::identity;
+use crate::limits::{PROMISE_PIECES_MAX, PROMISES_MAX};
+use crate::table::Kept;
 
-/// Sources of this process at a time.
-const RECORDS_MAX: usize = 32;
 const PAGE: usize = 4_096;
 /// A record's own memory: the edges of its message, and, if it has to be moved, all of it.
 const BLOCK_LEN: usize = 2 * Plan::EDGES_LEN + Plan::PAGES_LEN_MAX;
-const PIECES_MAX: usize = 3;
 /// Looks at a source that is being pulled before it is copied.
 const LOOKS: u32 = 2_000;
 
 /// One message, or a part of one.
 #[derive(Debug)]
 struct Record {
-    held: Held,
+    /// The socket, which the sender is a part of.
+    kept: Kept,
+    sender: *const Sender,
     end: End,
     fd: RawFd,
     number: SourceNumber,
     /// What is protected: nothing, if the call does not return before the source is over.
     pages: Range<usize>,
-    pieces: [libc::iovec; PIECES_MAX],
+    pieces: [libc::iovec; PROMISE_PIECES_MAX],
     count: usize,
     is_awaited: bool,
 }
@@ -63,11 +65,11 @@ struct Records {
     guard: Guard,
     /// Where the blocks lie; 0 before there are any.
     blocks: usize,
-    all: [Option<Record>; RECORDS_MAX],
+    all: [Option<Record>; PROMISES_MAX],
 }
 
 static RECORDS: Lock<Records> =
-    Lock::new(Records { guard: Guard::Unasked, blocks: 0, all: [const { None }; RECORDS_MAX] });
+    Lock::new(Records { guard: Guard::Unasked, blocks: 0, all: [const { None }; PROMISES_MAX] });
 
 /// How many records there are, and the addresses that their pages lie between: for who asks without
 /// the lock.
@@ -82,13 +84,13 @@ thread_local! {
 
 /// What is to be dropped when the lock is free again: that may call the allocator. A record can end
 /// twice in that time at most, its place having been given to another.
-struct Spent([Option<Held>; 2 * RECORDS_MAX]);
+struct Spent([Option<Kept>; 2 * PROMISES_MAX]);
 
 impl Spent {
-    fn add(&mut self, held: Held) {
+    fn add(&mut self, kept: Kept) {
         match self.0.iter_mut().find(|place| place.is_none()) {
-            Some(place) => *place = Some(held),
-            None => std::mem::forget(held), // Kept for ever, which does no harm.
+            Some(place) => *place = Some(kept),
+            None => std::mem::forget(kept), // Kept for ever, which does no harm.
         }
     }
 }
@@ -107,7 +109,7 @@ pub(super) enum Promise {
 }
 
 fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
-    let mut spent = Spent([const { None }; 2 * RECORDS_MAX]);
+    let mut spent = Spent([const { None }; 2 * PROMISES_MAX]);
     let signals = NoSignals::begin();
     INSIDE.set(true);
     let result = {
@@ -132,15 +134,15 @@ pub(crate) fn any() -> bool {
 /// before it has sent all of them, those that must have been pulled by then are not protected: it
 /// calls [`settle`] if that has come otherwise.
 pub(super) fn promise(
-    stream: &Stream,
-    end: &End,
-    fd: RawFd,
+    sender: &Sender,
+    lender: &Lender<'_>,
     buffers: Buffers<'_>,
     most: usize,
     is_to_send_all: bool,
 ) -> Promise {
-    let mut held = table::find(fd).filter(|held| is_of(held, stream));
-    if held.is_none() {
+    let &Lender { end, fd, .. } = lender;
+    let mut kept = lender.place.and_then(|place| place.keep_at(fd));
+    if kept.is_none() {
         return Promise::Impossible;
     }
     locked(|records, spent| {
@@ -167,15 +169,16 @@ pub(super) fn promise(
         let (pieces, count) = iovecs(plan.pieces());
         // SAFETY: the list is a local variable; its buffers are the program's and the block.
         let source = unsafe { Buffers::new(pieces.as_ptr(), count) };
-        let owner = process::owner();
+        let owner = identity::owner();
         let promised = source.and_then(|source| end.promise(borrow(fd), source, &owner));
         let Some(number) = promised else {
             records.release(&pages, None);
             return Promise::Impossible;
         };
         let end = *end;
-        records.all[at] = held.take().map(|held| Record {
-            held,
+        records.all[at] = kept.take().map(|kept| Record {
+            kept,
+            sender,
             end,
             fd,
             number,
@@ -214,7 +217,7 @@ pub(crate) fn forsake(start: usize, len: impl FnOnce() -> usize) {
 fn forsake_range(start: usize, len: usize) {
     let end = start.saturating_add(len);
     let outside = end <= LOWEST.load(Ordering::Relaxed);
-    if outside || INSIDE.get() || process::is_borrowed() {
+    if outside || INSIDE.get() || identity::is_borrowed() {
         return;
     }
     let before = crate::errno::get();
@@ -223,24 +226,24 @@ fn forsake_range(start: usize, len: usize) {
 }
 
 /// Puts what a socket has promised into its ring. `true` if nothing is promised any more.
-pub(crate) fn reclaim(stream: &Stream) -> bool {
-    reclaim_if(stream, |_| true)
+pub(crate) fn reclaim(sender: &Sender) -> bool {
+    reclaim_if(sender, |_| true)
 }
 
 /// A call returns that has sent less than it wanted: what it has promised without protection goes
 /// into the ring.
 #[cold]
-pub(crate) fn settle(stream: &Stream) {
-    reclaim_if(stream, |record| record.is_awaited);
+pub(crate) fn settle(sender: &Sender) {
+    reclaim_if(sender, |record| record.is_awaited);
 }
 
 /// Puts all that a socket has promised into its ring if that is so of any of it.
-fn reclaim_if(stream: &Stream, is_so: impl Fn(&Record) -> bool) -> bool {
-    if !any() || INSIDE.get() || process::is_borrowed() {
+fn reclaim_if(sender: &Sender, is_so: impl Fn(&Record) -> bool) -> bool {
+    if !any() || INSIDE.get() || identity::is_borrowed() {
         return true;
     }
     locked(|records, spent| {
-        let mut its = records.all.iter().flatten().filter(|record| is_of(&record.held, stream));
+        let mut its = records.all.iter().flatten().filter(|record| ptr::eq(record.sender, sender));
         match its.find(|record| is_so(record)).map(|record| record.end) {
             Some(end) => records.reclaim(&end, spent),
             None => true,
@@ -250,7 +253,7 @@ fn reclaim_if(stream: &Stream, is_so: impl Fn(&Record) -> bool) -> bool {
 
 /// The same for all sockets, before the process ends, forks, or becomes another program.
 pub(crate) fn reclaim_all() {
-    if any() && !INSIDE.get() && !process::is_borrowed() {
+    if any() && !INSIDE.get() && !identity::is_borrowed() {
         locked(Records::reclaim_all);
     }
 }
@@ -275,9 +278,9 @@ impl Records {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             );
-            let len = RECORDS_MAX * BLOCK_LEN;
+            let len = PROMISES_MAX * BLOCK_LEN;
             // SAFETY: new memory, at an address that the kernel chooses.
-            let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+            let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
             if mapped == libc::MAP_FAILED {
                 return None;
             }
@@ -342,13 +345,13 @@ impl Records {
             self.release(&record.pages, Some(at));
         }
         if let Some(record) = self.all[at].take() {
-            spent.add(record.held);
+            spent.add(record.kept);
         }
     }
 
     /// Ends the records of sources that are over.
     fn sweep(&mut self, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             if self.all[at].as_ref().is_some_and(Record::is_over) {
                 self.end(at, spent);
             }
@@ -357,7 +360,7 @@ impl Records {
 
     /// Gives pages back to the program.
     fn give_back(&mut self, pages: &Range<usize>, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             let overlaps =
                 |record: &&Record| record.pages.start < pages.end && pages.start < record.pages.end;
             if self.all[at].as_ref().filter(overlaps).is_some() {
@@ -373,9 +376,8 @@ impl Records {
         if record.is_over_soon() {
             return self.end(at, spent);
         }
-        if let Kind::Stream(stream) = &*record.held {
-            stream.zcopy().touched();
-        }
+        // SAFETY: a part of what is kept.
+        unsafe { &*record.sender }.touched();
         let place = block + Plan::EDGES_LEN;
         let mut len = 0;
         for piece in &record.pieces[..record.count] {
@@ -395,7 +397,7 @@ impl Records {
     /// Puts what is promised to a peer into the ring.
     fn reclaim(&mut self, end: &End, spent: &mut Spent) -> bool {
         let mut fd = -1;
-        let mut promises = SmallVec::<[(SourceNumber, Buffers<'_>); RECORDS_MAX]>::new();
+        let mut promises = SmallVec::<[(SourceNumber, Buffers<'_>); PROMISES_MAX]>::new();
         for record in self.all.iter().flatten().filter(|record| record.end.is(end)) {
             // SAFETY: the list is in the record; its buffers are readable, as the record says.
             let buffers = unsafe { Buffers::new(record.pieces.as_ptr(), record.count) };
@@ -407,7 +409,7 @@ impl Records {
             return false;
         }
         drop(promises);
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             if self.all[at].as_ref().is_some_and(|record| record.end.is(end)) {
                 self.end(at, spent);
             }
@@ -416,7 +418,7 @@ impl Records {
     }
 
     fn reclaim_all(&mut self, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             if let Some(end) = self.all[at].as_ref().map(|record| record.end) {
                 self.reclaim(&end, spent);
             }
@@ -425,7 +427,7 @@ impl Records {
 
     /// A peer that cannot read this process's memory gets its bytes through the ring.
     fn rescue(&mut self, spent: &mut Spent) {
-        for at in 0..RECORDS_MAX {
+        for at in 0..PROMISES_MAX {
             let record = self.all[at].as_ref().filter(|record| record.end.is_refused());
             if let Some(end) = record.map(|record| record.end) {
                 self.reclaim(&end, spent);
@@ -455,16 +457,12 @@ impl Record {
     }
 }
 
-fn is_of(held: &Held, stream: &Stream) -> bool {
-    matches!(&**held, Kind::Stream(found) if std::ptr::eq(found, stream))
-}
-
-fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PIECES_MAX], usize) {
-    let mut list = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES_MAX];
+fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PROMISE_PIECES_MAX], usize) {
+    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PROMISE_PIECES_MAX];
     for (place, &(addr, len)) in list.iter_mut().zip(pieces) {
         *place = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
     }
-    (list, pieces.len().min(PIECES_MAX))
+    (list, pieces.len().min(PROMISE_PIECES_MAX))
 }
 
 /// Copies bytes from the program's memory, or from ours, to a block.
@@ -473,7 +471,7 @@ fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PIECES_MAX], usize) {
 /// Both are mapped, and do not overlap; the program's may change meanwhile, if it wants that.
 unsafe fn copy(from: usize, to: usize, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
+    unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 
 /// Signals wait while this lives.
@@ -495,9 +493,7 @@ impl NoSignals {
 impl Drop for NoSignals {
     fn drop(&mut self) {
         // SAFETY: a mask of this thread's.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
-        };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
 
@@ -523,6 +519,6 @@ pub(crate) fn forked() {
     locked(|records, spent| {
         records.guard = Guard::Unasked;
         let all = records.all.iter_mut().filter_map(Option::take);
-        all.for_each(|record| spent.add(record.held));
+        all.for_each(|record| spent.add(record.kept));
     });
 }

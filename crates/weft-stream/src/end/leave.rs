@@ -54,9 +54,14 @@ impl<K: Kernel> End<K> {
     }
 
     /// Whether the kernel answers at once what this end sends: its half is shut, or nobody
-    /// receives any more.
+    /// receives any more. Of a connection that has left memory only the kernel knows: who holds
+    /// the other end need not be counted.
     #[must_use]
     pub fn is_send_answered(&self) -> bool {
+        !self.has_left() && self.is_answered()
+    }
+
+    fn is_answered(&self) -> bool {
         self.is_peer_gone()
             || self.own.shut_write.load(Ordering::Relaxed) != 0
             || self.does_nobody_receive()
@@ -77,6 +82,12 @@ impl<K: Kernel> End<K> {
     /// something, the connection goes back to TCP with it.
     pub fn put_back_own(&self, socket: K::Socket<'_>) {
         K::put_back_own(self, socket);
+    }
+
+    /// Puts back what has been left in memory ([`End::leave_unread`]), because nobody would find it
+    /// there any more.
+    pub fn put_back_rest(&self, socket: K::Socket<'_>) {
+        K::put_back_rest(self, socket);
     }
 
     /// Goes back to TCP, and puts nothing back: what the rings hold is read first.

@@ -15,14 +15,14 @@
 //! locks next resets the connection.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::time::Timespec;
-use weft_sys::{Buffers, Linux};
+use weft_sys::{Buffers, Linux, SharedGuard};
 
 use super::End;
 use super::bells::Heard;
@@ -53,27 +53,51 @@ enum Way {
 impl End<Linux> {
     /// [`End::leave`].
     pub(crate) fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
-        let [first, second] = self.in_order();
-        // Readers take the lock of a direction before that of the other one's writer.
-        let readers =
-            (Self::lock(first.words().reader_lock), Self::lock(second.words().reader_lock));
-        let (Some(_first), Some(_second)) = readers else { return self.leave_unread(socket) };
+        let Some(_readers) = self.lock_readers() else { return self.leave_unread(socket) };
         let Some(held) = self.begin_to_leave(socket) else { return };
         let peer = self.other();
-        if self.has_to_put_back() || peer.has_to_put_back() {
-            let pids = self.peer_holders();
-            let likely = self.peer.pid.load(Ordering::Relaxed);
-            let pids = std::iter::once(likely).chain(pids.processes().filter(|&it| it != likely));
-            let fd = self.peer.fd.load(Ordering::Relaxed);
-            if let Some(fetched) = peer_socket::fetch(socket, pids, fd) {
-                self.put_back(socket, fetched.as_fd());
-                peer.put_back(fetched.as_fd(), socket);
-            }
+        if (self.has_to_put_back() || peer.has_to_put_back())
+            && let Some(fetched) = self.fetch_peer(socket)
+        {
+            self.put_back(socket, fetched.as_fd());
+            peer.put_back(fetched.as_fd(), socket);
         }
         self.finish_leaving(held);
         for end in [self, &peer] {
             end.forget_phases();
         }
+    }
+
+    /// [`End::put_back_rest`]. What the peer has sent since by TCP comes behind it: if there is
+    /// such, nothing is put back.
+    pub(crate) fn put_back_unless_behind(&self, socket: BorrowedFd<'_>) {
+        let Some(_readers) = self.lock_readers() else { return };
+        let [first, second] = self.in_order();
+        let Some(_first) = Self::lock(first.words().lock) else { return };
+        let Some(_second) = Self::lock(second.words().lock) else { return };
+        let is_next = self.has_left() && self.has_switched_in() && self.has_to_put_back();
+        if is_next
+            && self.take_last_bells(socket).is_ok()
+            && ioctl_fionread(socket) == Ok(0)
+            && let Some(fetched) = self.fetch_peer(socket)
+        {
+            self.put_back(socket, fetched.as_fd());
+            self.forget_phases();
+        }
+    }
+
+    /// The readers' locks of both directions, which are taken before those of the writers.
+    fn lock_readers(&self) -> Option<[SharedGuard<'static, Linux>; 2]> {
+        let [first, second] = self.in_order();
+        let first = Self::lock(first.words().reader_lock)?;
+        Some([first, Self::lock(second.words().reader_lock)?])
+    }
+
+    fn fetch_peer(&self, socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+        let likely = self.peer.pid.load(Ordering::Relaxed);
+        let others = self.peer_holders().processes().filter(move |&it| it != likely);
+        let fd = self.peer.fd.load(Ordering::Relaxed);
+        peer_socket::fetch(socket, std::iter::once(likely).chain(others), fd)
     }
 
     /// [`End::put_back_own`].
@@ -129,8 +153,13 @@ impl End<Linux> {
     /// halves would be reset by bytes that come now (tcp_rcv_state_process).
     fn has_to_put_back(&self) -> bool {
         self.rx.words().switch_at.load(Ordering::Relaxed) != NONE
-            && self.own.shut_read.load(Ordering::Relaxed) == 0
+            && !self.is_shut()
             && (self.rx.available().is_ok_and(|bytes| bytes > 0) || self.sources_in.are_open())
+    }
+
+    fn is_shut(&self) -> bool {
+        let halves = [self.own.shut_read, self.own.shut_write];
+        halves.into_iter().all(|half| half.load(Ordering::Relaxed) != 0)
     }
 
     /// Puts back what this end has not read, by the other end's socket. All locks of the connection

@@ -18,12 +18,13 @@ mod process;
 mod program;
 mod world;
 
-use std::env;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Seeds of an ordinary run, or as many as can be done in [`TIME`].
-const SEEDS: u64 = 20_000;
-const TIME: Duration = Duration::from_secs(3);
+use weft_testing::mutations::{self, Outcome};
+use weft_testing::seeds::{self, Extent};
+
+/// Seeds of an ordinary run.
+const EXTENT: Extent = Extent { at_least: 500, at_most: 20_000, time: Duration::from_secs(3) };
 /// Runs in which a defect must have shown.
 const MUTATED_SEEDS: u64 = 20_000;
 
@@ -40,14 +41,9 @@ enum Mutation {
     LeavesLate,
 }
 
-fn number_of(variable: &str) -> Option<u64> {
-    let value = env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
-}
-
 /// Runs one seed; returns what is wrong.
 fn run(seed: u64, mutation: Option<Mutation>) -> Option<String> {
-    world::run(seed, mutation, false).wrong.map(|wrong| format!("seed {seed}: {wrong}"))
+    world::run(seed, mutation, false).wrong
 }
 
 /// What led to it.
@@ -55,31 +51,15 @@ fn report(seed: u64, mutation: Option<Mutation>) -> String {
     let outcome = world::run(seed, mutation, true);
     let notes: Vec<_> = outcome.notes.into_iter().collect();
     let wrong = outcome.wrong.unwrap_or_else(|| "not found again".to_owned());
-    format!("{}\n{wrong}\nreplay it by WEFT_SIM_SEED={seed}", notes.join("\n"))
+    format!("{wrong}\n{}\n{wrong}", notes.join("\n"))
 }
 
 #[test]
 fn seeds() {
-    let (seeds, time) = match (number_of("WEFT_SIM_SEED"), number_of("WEFT_SIM_SEEDS")) {
-        (Some(seed), _) => {
-            eprintln!("{}", report(seed, None));
-            (seed..seed + 1, None)
-        }
-        (None, Some(count)) => {
-            let first = u64::from(fastrand::u32(..));
-            (first..first + count, None)
-        }
-        (None, None) => (0..SEEDS, Some(TIME)),
-    };
-    let (start, first) = (Instant::now(), seeds.start);
-    for seed in seeds.clone() {
-        if time.is_some_and(|time| start.elapsed() > time) {
-            eprintln!("the time is up at seed {seed}");
-            break;
-        }
-        assert!(run(seed, None).is_none(), "{}", report(seed, None));
+    if let Some(seed) = seeds::chosen() {
+        eprintln!("{}", report(seed, None));
     }
-    eprintln!("{} seeds from {first} on, {:?}", seeds.end - first, start.elapsed());
+    seeds::run(EXTENT, |seed| run(seed, None).map(|_| report(seed, None)));
 }
 
 /// The simulation is of use only if it can fail: each defect is found.
@@ -92,9 +72,10 @@ fn every_mutation_is_found() {
         Mutation::LeavesLate,
     ];
     for mutation in all {
-        let found = (0..MUTATED_SEEDS).find_map(|seed| run(seed, Some(mutation)));
-        eprintln!("{mutation:?}: {found:?}");
-        assert!(found.is_some(), "{mutation:?} is not found");
+        mutations::found_in_one(mutation, "", MUTATED_SEEDS, |seed| Outcome {
+            wrong: run(seed, Some(mutation)),
+            mutated: true,
+        });
     }
 }
 

@@ -150,7 +150,7 @@ fn act(own: &Own, is_main: bool) -> Next {
             {
                 note(|| format!("shutdown {fd}"));
                 // Nobody sends meanwhile: what the kernel takes between the mark and its own
-                // shutdown is lost (ARCHITECTURE.md).
+                // shutdown is lost (docs/internals/sockets.md).
                 let socket = stream.socket;
                 let begins = with(|world| {
                     let outgoing = world.outgoing(socket);

@@ -10,15 +10,16 @@ mod net;
 mod relay;
 mod world;
 
-use std::env;
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use weft_testing::mutations::{self, Outcome};
+use weft_testing::seeds::{self, Extent};
 
 use world::World;
 
-/// Seeds of an ordinary run, or as many as can be done in [`TIME`].
-const SEEDS: u64 = 1_000;
-const TIME: Duration = Duration::from_secs(2);
+/// Seeds of an ordinary run.
+const EXTENT: Extent = Extent { at_least: 100, at_most: 1_000, time: Duration::from_secs(2) };
 /// Runs in which a defect must have shown.
 const MUTATED_SEEDS: u64 = 200;
 
@@ -41,45 +42,21 @@ enum Mutation {
     SleepsUnasked,
 }
 
-fn number_of(variable: &str) -> Option<u64> {
-    let value = env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
-}
-
 fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// Runs one seed; returns what is wrong, and whether the defect came to pass.
-fn run(seed: u64, listener: &TcpListener, mutation: Option<Mutation>) -> (Option<String>, bool) {
+/// Runs one seed with a defect, or without one.
+fn run(seed: u64, listener: &TcpListener, mutation: Option<Mutation>) -> Outcome {
     let world = World::new(seed, listener, mutation);
-    let result = world.run();
-    let wrong = result.err().map(|wrong| {
-        format!("seed {seed}: {wrong}\n{}replay it by WEFT_SIM_SEED={seed}", world.report())
-    });
-    (wrong, world.mutated())
+    let wrong = world.run().err().map(|wrong| format!("{wrong}\n{}", world.report()));
+    Outcome { wrong, mutated: world.mutated() }
 }
 
 #[test]
 fn seeds() {
-    let (seeds, time) = match (number_of("WEFT_SIM_SEED"), number_of("WEFT_SIM_SEEDS")) {
-        (Some(seed), _) => (seed..seed + 1, None),
-        (None, Some(count)) => {
-            let first = u64::from(fastrand::u32(..));
-            (first..first + count, None)
-        }
-        (None, None) => (0..SEEDS, Some(TIME)),
-    };
-    let (start, listener) = (Instant::now(), listener());
-    for seed in seeds {
-        if time.is_some_and(|time| start.elapsed() > time) {
-            eprintln!("the time is up at seed {seed}");
-            break;
-        }
-        if let (Some(wrong), _) = run(seed, &listener, None) {
-            panic!("{wrong}");
-        }
-    }
+    let listener = listener();
+    seeds::run(EXTENT, |seed| run(seed, &listener, None).wrong);
 }
 
 /// The simulation is of use only if it can fail: each defect is found, by the check meant for it.
@@ -98,13 +75,7 @@ fn every_mutation_is_found() {
     ];
     let listener = listener();
     for (mutation, reason) in expected {
-        let mut runs = 0;
-        let found = (0..MUTATED_SEEDS).find(|&seed| {
-            let (wrong, mutated) = run(seed, &listener, Some(mutation));
-            runs += u64::from(mutated);
-            wrong.is_some_and(|wrong| wrong.contains(reason))
-        });
-        eprintln!("{mutation:?}: found at seed {found:?}, after {runs} runs with it");
-        assert!(found.is_some(), "{mutation:?} is not found");
+        let run = |seed| run(seed, &listener, Some(mutation));
+        mutations::found_in_one(mutation, reason, MUTATED_SEEDS, run);
     }
 }

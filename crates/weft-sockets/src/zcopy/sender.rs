@@ -1,24 +1,19 @@
-//! Zero copy: long messages that the receiver pulls out of the sender's memory (SDP's Source
-//! Avail). The call returns when that has happened, as `send(2)` must: the buffer is the program's
-//! again. Or it returns at once, and the buffer is write-protected meanwhile (AZ-SDP): that is
-//! [`promised`].
-
-mod guard;
-pub(crate) mod promised;
+//! Sending a long message without copying it twice.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use weft_stream::{End, Judge, Patience, SourceNumber, Way};
+use weft_stream::{End, SourceNumber, Way};
 use weft_sys::calls::{Sharing, futex_wait};
-use weft_sys::{Buffers, SectionLock, Spin};
+use weft_sys::{Buffers, Spin};
 
+use super::{Lender, Sender, promised};
+use crate::descriptor::borrow;
 use crate::settings::{self, ZeroCopy};
-use crate::stream::{Stream, borrow};
 use crate::wait::{self, Wait};
-use crate::{process, reason};
+use crate::{handlers, identity, reason};
 
 /// Shorter messages are cheaper to copy twice.
 const LEN_MIN: usize = 256 << 10;
@@ -31,24 +26,7 @@ const PATIENCE_NS: u64 = 2_000_000;
 const PATIENCE_WITH_ROOM_NS: u64 = 200_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
-/// What a connection knows of zero copy.
-#[derive(Debug)]
-pub(crate) struct Sender {
-    judge: SectionLock<Judge>,
-    patience: SectionLock<Patience>,
-    /// Promises whose bytes the program has written to too early, since the last message.
-    touches: AtomicU32,
-}
-
 impl Sender {
-    pub(crate) fn new() -> Self {
-        Self {
-            judge: SectionLock::new(Judge::default()),
-            patience: SectionLock::new(Patience::default()),
-            touches: AtomicU32::new(0),
-        }
-    }
-
     /// The program has written too early to what was promised.
     pub(crate) fn touched(&self) {
         self.touches.fetch_add(1, Ordering::Relaxed);
@@ -58,12 +36,11 @@ impl Sender {
     /// to go another way, and nothing before them is promised any more.
     pub(crate) fn promise(
         &self,
-        stream: &Stream,
-        end: &End,
-        fd: RawFd,
+        lender: &Lender<'_>,
         buffers: Buffers<'_>,
         nonblocking: bool,
     ) -> Option<Result<usize, Errno>> {
+        let end = lender.end;
         let follows = end.has_promised();
         let len = buffers.len();
         if len < LEN_MIN && !follows {
@@ -74,10 +51,10 @@ impl Sender {
             let most = if !follows || len < PIECE_LEN + LEN_MIN { len } else { PIECE_LEN };
             let wanted = if follows { most } else { 1 };
             let waits = !nonblocking && len >= LEN_MIN;
-            let in_time = !waits || wait_for_room(end, wanted, &stream.spin_out);
+            let in_time = !waits || wait_for_room(end, wanted, lender.spin);
             let promise = match end.room().min(most) {
                 0 => promised::Promise::NoRoom,
-                room => promised::promise(stream, end, fd, buffers, room, !nonblocking),
+                room => promised::promise(self, lender, buffers, room, !nonblocking),
             };
             match promise {
                 promised::Promise::Made(promised) => return Some(Ok(promised)),
@@ -93,7 +70,7 @@ impl Sender {
                 }
             }
         }
-        if follows && !promised::reclaim(stream) {
+        if follows && !promised::reclaim(self) {
             return Some(Err(Errno::AGAIN));
         }
         None
@@ -127,7 +104,7 @@ impl Sender {
         if nonblocking && !end.is_peer_waiting() {
             return Ok((0, false));
         }
-        let Some(number) = end.post_source(borrow(fd), buffers, &process::owner()) else {
+        let Some(number) = end.post_source(borrow(fd), buffers, &identity::owner()) else {
             return Ok((0, false));
         };
         let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;
@@ -193,7 +170,7 @@ fn wait_until_over(
             return Ok(());
         }
         let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
-        if slept == Err(Errno::INTR) && !process::handlers_restart() {
+        if slept == Err(Errno::INTR) && !handlers::restart() {
             return Err(Errno::INTR);
         }
     }

@@ -20,23 +20,21 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{End, Holding, Kernel, Linux, Role, Tuple, inheritance, is_local};
-use weft_sys::calls::{file_flags, socket_timeout};
+use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
 use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
 
+use crate::descriptor::{addresses, borrow, is_nonblocking};
 use crate::extended::Extended;
+use crate::limits::OFFER_TRIES_MAX;
 use crate::link::Link;
 use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
-use crate::table::{self, Kind};
-use crate::wait::{self};
-use crate::{address, by_hand, errno, process, settings, zcopy};
+use crate::table::Place;
+use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
 const TRIES_IN_A_ROW: u32 = 8;
-/// Calls, of which those that are powers of two look, too.
-const TRIES_MAX: u32 = 4_096;
 /// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
 const FORK_WAITS_NS: u64 = 3_000_000;
 /// Of which so long at a time, asleep: the connector may need this core.
@@ -117,6 +115,8 @@ pub(crate) struct Stream {
     asked_out: AtomicU64,
     /// What it has in extended mode.
     extended: SectionOnce<Box<Extended>>,
+    /// Where it stands among the program's sockets.
+    place: SectionOnce<Place>,
 }
 
 /// What an accepted socket has carried before an offer was found.
@@ -153,13 +153,6 @@ impl<'a> By<'a> {
     }
 }
 
-/// The program's descriptor, for one call.
-pub(crate) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the program has it open while it makes the call that we are in; if it closes it
-    // meanwhile, calls fail or reach what it has opened instead, as they would without us.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
 impl Stream {
     fn new(phase: Phase) -> Self {
         Self {
@@ -183,6 +176,7 @@ impl Stream {
             asked: AtomicU64::new(0),
             asked_out: AtomicU64::new(0),
             extended: SectionOnce::new(),
+            place: SectionOnce::new(),
         }
     }
 
@@ -193,7 +187,7 @@ impl Stream {
 
     /// A socket that somebody else had, and its end.
     pub(crate) fn inherited(end: End) -> Self {
-        let holding = Holding::inherited(end, process::number());
+        let holding = Holding::inherited(end, identity::number());
         let mut stream = Self::new(Phase::Connecting);
         stream.holding = holding;
         stream
@@ -204,8 +198,14 @@ impl Stream {
         Self::new(Phase::Tcp)
     }
 
-    /// A socket that `accept` of a listening socket has returned.
-    pub(crate) fn accepted(listener: RawFd, fd: RawFd) -> Option<Self> {
+    /// It stands among the program's sockets from here on.
+    pub(crate) fn placed(&self, place: Place) {
+        let _ = self.place.set(place);
+    }
+
+    /// A socket that `accept` has returned, and what it has from the one that listens
+    /// ([`Stream::bequeaths_option`]), if that is known.
+    pub(crate) fn accepted(fd: RawFd, has_option: Option<bool>) -> Option<Self> {
         let stream = Self::new(Phase::Candidate);
         let (own, peer) = addresses(fd)?;
         let is_local = is_local(own, peer);
@@ -228,7 +228,8 @@ impl Stream {
             reason::tell((own, peer), Reason::ByHand);
             return None;
         }
-        if options::inherited(listener, fd) {
+        // Another process's may have been given any.
+        if has_option.unwrap_or_else(|| options::has(fd)) {
             fall_back(Reason::Option);
             reason::tell((own, peer), Reason::Option);
             return None;
@@ -245,11 +246,6 @@ impl Stream {
     /// Whether what it accepts has an option that only the kernel has.
     pub(crate) fn bequeaths_option(&self) -> bool {
         self.bequeaths.load(Ordering::Relaxed)
-    }
-
-    /// What it knows of zero copy.
-    pub(crate) fn zcopy(&self) -> &zcopy::Sender {
-        &self.zcopy
     }
 
     /// Its end, if it has one.
@@ -297,7 +293,7 @@ impl Stream {
             self.armed_early.store(1, Ordering::Relaxed);
         }
         // By the same thread, or under the lock of `before`: it has none yet.
-        self.holding.begin(end, process::number(), borrow(fd));
+        self.holding.begin(end, identity::number(), borrow(fd));
     }
 
     /// This process does not hold the end any more. Once.
@@ -348,9 +344,9 @@ impl Stream {
             // One socket is both ends.
             self.fall_back(Reason::Itself);
         } else {
-            let registry = settings::registry();
+            let registry = shared_files::registry();
             let why = if registry.is_some() { Reason::Room } else { Reason::Registry };
-            let me = process::me(fd);
+            let me = identity::me(fd);
             let offer =
                 |registry| End::offer(registry, &tuple(fd, own, peer), &me, settings::flow());
             match registry.and_then(offer) {
@@ -382,7 +378,7 @@ impl Stream {
     }
 
     fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
-        zcopy::promised::reclaim(self);
+        zcopy::promised::reclaim(&self.zcopy);
         match self.link() {
             Some(Link::Here(end)) if end.has_left() => {}
             Some(Link::There(far)) => {
@@ -391,7 +387,7 @@ impl Stream {
             }
             Some(Link::Here(end)) => {
                 // A child of `vfork` has descriptors of its own.
-                let held = (!process::is_borrowed()).then(|| LEAVING.lock());
+                let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
                 leave(end, borrow(fd));
                 drop(held);
                 self.told.note(why);
@@ -538,7 +534,7 @@ impl Stream {
         if before.tries <= TRIES_IN_A_ROW || before.tries.is_power_of_two() {
             self.look_once(fd, before);
         }
-        if before.tries >= TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
+        if before.tries >= OFFER_TRIES_MAX && self.end().is_none() && self.is(Phase::Candidate) {
             self.fall_back(Reason::Peer);
         }
     }
@@ -554,9 +550,11 @@ impl Stream {
     }
 
     fn look_at(&self, fd: RawFd, tuple: Tuple, before: &Before) {
-        let Some(registry) = settings::registry() else { return self.fall_back(Reason::Registry) };
+        let Some(registry) = shared_files::registry() else {
+            return self.fall_back(Reason::Registry);
+        };
         let counts = (before.sent, before.read);
-        let me = process::me(fd);
+        let me = identity::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it would take the end of the stream for ours.
             before.shut.into_iter().for_each(|how| shut(Link::Here(&end), fd, how));
@@ -574,14 +572,14 @@ impl Stream {
         }
         self.told.tell(fd, self.end(), true);
         if self.end().is_some() {
-            zcopy::promised::reclaim(self);
+            zcopy::promised::reclaim(&self.zcopy);
         }
         self.holding.closing(borrow(fd));
     }
 
     /// `shutdown(2)`, before the kernel is told.
     pub(crate) fn shutting(&self, fd: RawFd, how: libc::c_int) {
-        zcopy::promised::reclaim(self);
+        zcopy::promised::reclaim(&self.zcopy);
         if let Some(link) = self.link() {
             return shut(link, fd, how);
         }
@@ -596,11 +594,8 @@ impl Stream {
     /// Another thread may have closed the descriptor while this one slept, and its number may be
     /// another socket's by now, from which nothing must be taken.
     fn check_still_at(&self, fd: RawFd) -> Result<(), Errno> {
-        let found = table::find(fd);
-        let same = found.is_some_and(
-            |held| matches!(&*held, Kind::Stream(stream) if std::ptr::eq(stream, self)),
-        );
-        if same { Ok(()) } else { Err(Errno::BADF) }
+        let is_there = self.place.get().is_some_and(|place| place.is_at(fd));
+        if is_there { Ok(()) } else { Err(Errno::BADF) }
     }
 }
 
@@ -684,55 +679,7 @@ fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
 }
 
 fn fall_back(why: Reason) {
-    if let Some(registry) = settings::registry() {
+    if let Some(registry) = shared_files::registry() {
         registry.count_fallback(why);
     }
-}
-
-/// Both ends' addresses, of an IP socket that is connected.
-pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
-    // SAFETY: it writes an address.
-    let own = unsafe { named(fd, libc::getsockname) }?;
-    // SAFETY: likewise.
-    Some((own, unsafe { named(fd, libc::getpeername) }?))
-}
-
-type Name = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
-
-/// An address of a socket, as a function of the C library's tells it.
-///
-/// # Safety
-/// The function writes an address, and how long it is.
-unsafe fn named(fd: RawFd, function: Name) -> Option<SocketAddr> {
-    // SAFETY: a structure of integers, for which zero is valid.
-    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut len = size_of_val(&name) as libc::socklen_t;
-    let place: *mut libc::sockaddr = (&raw mut name).cast();
-    let before = errno::get();
-    // SAFETY: the places are local variables, and `len` says how long the first is.
-    if unsafe { function(fd, place, &raw mut len) } != 0 {
-        errno::set_raw(before);
-        return None;
-    }
-    // SAFETY: so many bytes have been written.
-    unsafe { address::read(place, len) }
-}
-
-/// Whether a call on the socket returns at once.
-///
-/// The kernel is asked each time: the flag is of the open file, which other processes may have by
-/// ways that nobody sees, and change. Only calls that have found nothing ask.
-pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
-    flags & libc::MSG_DONTWAIT != 0
-        || file_flags(borrow(fd)).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
-}
-
-/// Whether calls on a socket have a time limit, with which none is made again (signal(7)).
-pub(crate) fn has_time_limit(fd: RawFd, which: sockopt::Timeout) -> bool {
-    matches!(socket_timeout(borrow(fd), which), Ok(Some(_)))
-}
-
-/// Whether the kernel has seen the peer go for good.
-pub(crate) fn is_hung_up(fd: RawFd) -> bool {
-    Linux::is_hung_up(borrow(fd))
 }

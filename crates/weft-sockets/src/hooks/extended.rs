@@ -17,11 +17,14 @@ use weft_extended::abi::{
 use weft_stream::{End, GrantId};
 use weft_sys::Region;
 
-use super::onesided::{self, Target};
-use super::queue::Transfer;
-use super::{Extended, NAP_MAX, NAP_MIN, memory, switch};
+use super::extended_switch::{NAP_MIN, switch};
+use crate::descriptor::borrow;
+use crate::extended::onesided::Target;
+use crate::extended::queue::{Transfer, Work};
+use crate::extended::{Extended, memory, onesided};
+use crate::limits::SWITCH_NAP_MAX;
+use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::table::{self, Kind};
 use crate::{errno, wait};
 
 /// How long a revocation waits for an operation that is under way.
@@ -63,7 +66,7 @@ pub(crate) unsafe fn set_option(
     value: *const c_void,
     len: socklen_t,
 ) -> Option<c_int> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
     if name != WEFT_MODE {
         return Some(errno::fail(Errno::NOPROTOOPT));
@@ -89,7 +92,7 @@ pub(crate) unsafe fn get_option(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Option<c_int> {
-    let held = table::find(fd)?;
+    let held = sockets::find(fd)?;
     let Kind::Stream(stream) = &*held else { return None };
     if value.is_null() || len.is_null() {
         return Some(errno::fail(Errno::FAULT));
@@ -133,12 +136,12 @@ impl<'a> Socket<'a> {
 
 /// Calls `act` with the socket that `fd` is, and returns what C gets.
 fn with(fd: RawFd, act: impl FnOnce(&Socket<'_>) -> Result<c_int, Errno>) -> c_int {
-    let acted = table::find(fd).map_or(Err(Errno::OPNOTSUPP), |held| match &*held {
+    let acted = sockets::find(fd).map_or(Err(Errno::OPNOTSUPP), |held| match &*held {
         Kind::Stream(stream) => match (stream.end(), stream.extended()) {
             (Some(end), Some(extended)) => act(&Socket { fd, stream, end, extended }),
             _ => Err(Errno::OPNOTSUPP),
         },
-        Kind::Datagram(_) | Kind::Epoll(_) => Err(Errno::OPNOTSUPP),
+        Kind::Datagram(_) => Err(Errno::OPNOTSUPP),
     });
     acted.unwrap_or_else(code)
 }
@@ -223,7 +226,7 @@ unsafe extern "C" fn deregister(fd: c_int, key: *const Key) -> c_int {
                 return Err(Errno::TIMEDOUT);
             }
             std::thread::sleep(nap);
-            nap = (nap * 2).min(NAP_MAX);
+            nap = (nap * 2).min(SWITCH_NAP_MAX);
         }
         Ok(0)
     })
@@ -410,6 +413,16 @@ unsafe extern "C" fn post_compare_swap(
     })
 }
 
+/// Moves what can be moved now of what is posted.
+fn progress(work: &mut Work, stream: &Stream, fd: c_int) {
+    const SEND: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    const RECV: c_int = libc::MSG_DONTWAIT;
+    work.progress(
+        |rest| stream.send(fd, rest, SEND).unwrap_or_else(|| rest.send(borrow(fd), SEND)),
+        |rest| stream.recv(fd, rest, RECV).unwrap_or_else(|| rest.recv(borrow(fd), RECV)),
+    );
+}
+
 unsafe extern "C" fn post_send(fd: c_int, pieces: *const iovec, count: c_int, id: u64) -> c_int {
     with(fd, |socket| {
         // SAFETY: the program's own list, which stays until the completion is taken.
@@ -420,7 +433,7 @@ unsafe extern "C" fn post_send(fd: c_int, pieces: *const iovec, count: c_int, id
             return Err(Errno::AGAIN);
         }
         work.send(transfer);
-        work.progress(socket.stream, fd);
+        progress(work, socket.stream, fd);
         Ok(0)
     })
 }
@@ -435,7 +448,7 @@ unsafe extern "C" fn post_recv(fd: c_int, pieces: *const iovec, count: c_int, id
             return Err(Errno::AGAIN);
         }
         work.receive(transfer);
-        work.progress(socket.stream, fd);
+        progress(work, socket.stream, fd);
         Ok(0)
     })
 }
@@ -447,7 +460,7 @@ unsafe extern "C" fn post_recv(fd: c_int, pieces: *const iovec, count: c_int, id
 unsafe fn take(socket: &Socket<'_>, to: *mut Completion, max: c_int) -> (c_int, (bool, bool)) {
     let mut work = socket.extended.work.lock();
     let work = work.own();
-    work.progress(socket.stream, socket.fd);
+    progress(work, socket.stream, socket.fd);
     let mut count = 0;
     while count < max
         && let Some(completion) = work.take()

@@ -4,6 +4,8 @@
 //! This is data. `dispatch` asks it for the numbers, the tests hold it against the kernel's list,
 //! and WAYS.md at the root is written from it (`cargo xtask ways`).
 
+use crate::limits::CALL_NUMBERS_MAX;
+
 /// What a call can do to a descriptor or a mapping of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -28,12 +30,9 @@ pub(crate) struct Calls {
     pub(crate) calls: &'static [(u16, &'static str)],
 }
 
-/// Numbers from here on are no system calls.
-pub(crate) const NUMBERS_MAX: usize = 512;
-
 /// What each number can do; of numbers without an entry it is [`Reach::Stays`].
-pub(crate) const REACH: [Reach; NUMBERS_MAX] = {
-    let mut reach = [Reach::Stays; NUMBERS_MAX];
+pub(crate) const REACH: [Reach; CALL_NUMBERS_MAX] = {
+    let mut reach = [Reach::Stays; CALL_NUMBERS_MAX];
     let mut group = 0;
     while group < SYSTEM_CALLS.len() {
         let calls = SYSTEM_CALLS[group].calls;
@@ -160,6 +159,11 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
         calls: &[(438, "pidfd_getfd")],
     },
     Calls {
+        reach: Reach::Seen,
+        how: "from here on calls by hand are seen, of which `pidfd_getfd` may be one",
+        calls: &[(434, "pidfd_open")],
+    },
+    Calls {
         reach: Reach::Stays,
         how: "needs a ring, which `io_uring_setup` refuses; one that was inherited or received \
             keeps the process on TCP",
@@ -236,7 +240,6 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
             (430, "fsopen"),
             (432, "fsmount"),
             (433, "fspick"),
-            (434, "pidfd_open"),
             (437, "openat2"),
             (444, "landlock_create_ruleset"),
             (447, "memfd_secret"),

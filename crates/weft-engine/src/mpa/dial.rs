@@ -1,0 +1,281 @@
+//! A [`Dialer`] with its sockets and timers.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use rustix::net::sockopt;
+use weft_sys::Lock;
+use weft_wire::mpa::negotiate::Params;
+
+use super::dialer::{Agreed, Answer, Awaits, Dialer, Effect, Failure, Path, Plan};
+use super::limits::REPLY_READ_LEN;
+use crate::reactor::Source;
+use crate::timer::Timer;
+use crate::watched::Watched;
+use crate::{Errno, Result};
+
+/// A dial's end: the stream and what was agreed on it.
+pub(crate) type Outcome = std::result::Result<(OwnedFd, Agreed), Failure>;
+
+/// Who wants a connection, and to whom. Only [`Caller::dialled`] is called without a lock.
+pub(crate) trait Caller: Send + Sync + Sized + 'static {
+    /// How the peer is asked for its TCP port.
+    type Question: Question;
+
+    /// What is known of the way to a peer that is to be asked; `None` when its TCP port is known.
+    fn path(&self, now: Instant) -> Option<Path>;
+
+    /// Asks the peer for its TCP port, for the first time. `owner` hears of the answer.
+    fn ask(&self, owner: &Arc<dyn Source>) -> Result<Self::Question>;
+
+    /// The peer has answered.
+    fn learn(&self, now: Instant, answer: Answer);
+
+    /// Starts to connect to the peer, at this TCP port if it has named one. `spare` is the socket
+    /// of the last attempt, if that was refused.
+    fn open(&self, port: Option<u16>, spare: Option<OwnedFd>) -> Result<OwnedFd>;
+
+    /// What to say in the request.
+    fn greeting(&self, weft: bool) -> Result<(Params, Vec<u8>)>;
+
+    /// An attempt has failed, and there will be another.
+    fn retries(&self, failure: &Failure);
+
+    /// The end of a dial that was not cancelled; once.
+    fn dialled(dial: &Dial<Self>, outcome: Outcome);
+}
+
+/// A question for a TCP port.
+pub(crate) trait Question: Send {
+    /// Asks once more.
+    fn again(&mut self, owner: &Arc<dyn Source>);
+
+    /// Reads what has come.
+    fn listen(&self) -> Option<Answer>;
+}
+
+impl Question for std::convert::Infallible {
+    fn again(&mut self, _: &Arc<dyn Source>) {
+        match *self {}
+    }
+
+    fn listen(&self) -> Option<Answer> {
+        match *self {}
+    }
+}
+
+/// A connection attempt under way.
+pub(crate) struct Dial<C: Caller> {
+    this: Weak<Self>,
+    pub(crate) caller: C,
+    state: Lock<State<C::Question>>,
+}
+
+struct State<Q> {
+    dialer: Dialer,
+    question: Option<Q>,
+    stream: Option<Watched>,
+    /// The socket of an attempt that was refused.
+    spare: Option<OwnedFd>,
+    timer: Option<Timer>,
+}
+
+impl<C: Caller> Dial<C> {
+    /// An attempt that [`Dial::start`] begins.
+    pub(crate) fn new(plan: Plan, caller: C) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            caller,
+            state: Lock::new(State {
+                dialer: Dialer::new(plan),
+                question: None,
+                stream: None,
+                spare: None,
+                timer: None,
+            }),
+        })
+    }
+
+    /// Starts to dial.
+    ///
+    /// # Errors
+    /// How the dial has ended, if it has. Then [`Caller::dialled`] is not called.
+    pub(crate) fn start(&self) -> std::result::Result<(), Failure> {
+        let Some(owner) = self.owner() else { return Ok(()) };
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.dialer.dial(now, self.caller.path(now));
+        match self.perform(&mut state, now, &owner) {
+            Some(Err(failure)) => Err(failure),
+            // Nothing has been read yet.
+            Some(Ok(_)) | None => Ok(()),
+        }
+    }
+
+    /// Gives up; the caller hears nothing any more.
+    pub(crate) fn cancel(&self) {
+        let mut state = self.state.lock();
+        state.dialer.cancel();
+        state.clear();
+    }
+
+    fn owner(&self) -> Option<Arc<dyn Source>> {
+        self.this.upgrade().map(|this| this as _)
+    }
+
+    /// Does what can be done now. Returns the outcome at the end.
+    fn advance(&self, now: Instant) -> Option<Outcome> {
+        let owner = self.owner()?;
+        let mut state = self.state.lock();
+        while state.listen(&self.caller, now) {
+            if let Some(outcome) = self.perform(&mut state, now, &owner) {
+                return Some(outcome);
+            }
+        }
+        None
+    }
+
+    /// Does what the machine wants.
+    fn perform(
+        &self,
+        state: &mut State<C::Question>,
+        now: Instant,
+        owner: &Arc<dyn Source>,
+    ) -> Option<Outcome> {
+        while let Some(effect) = state.dialer.poll_effect() {
+            let done = match effect {
+                Effect::Dial => {
+                    state.dialer.dial(now, self.caller.path(now));
+                    Ok(())
+                }
+                Effect::Ask { again: true } => {
+                    state.question.iter_mut().for_each(|question| question.again(owner));
+                    Ok(())
+                }
+                Effect::Ask { again: false } => {
+                    self.caller.ask(owner).map(|question| state.question = Some(question))
+                }
+                Effect::Connect { port } => {
+                    state.question = None;
+                    let opened = self.caller.open(port, state.spare.take());
+                    opened
+                        .and_then(|stream| Watched::new(stream, Arc::clone(owner)))
+                        .map(|stream| state.stream = Some(stream))
+                }
+                Effect::Greet { weft } => {
+                    state.question = None;
+                    self.caller.greeting(weft).map(|(params, private_data)| {
+                        state.dialer.greet(now, params, &private_data);
+                    })
+                }
+                Effect::Transmit(bytes) => state.transmit(&bytes),
+                Effect::HangUp(failure) => {
+                    state.question = None;
+                    let stream = state.stream.take().map(Watched::release);
+                    state.spare = stream.filter(|_| failure == Failure::NobodyListens);
+                    self.caller.retries(&failure);
+                    Ok(())
+                }
+                Effect::Finished(outcome) => {
+                    let stream = state.stream.take().map(Watched::release);
+                    state.clear();
+                    return Some(outcome.and_then(|agreed| {
+                        stream.map(|stream| (stream, agreed)).ok_or(Failure::Closed)
+                    }));
+                }
+            };
+            if let Err(error) = done {
+                state.dialer.system_failed(now, error);
+            }
+        }
+        let timeout = state.dialer.timeout();
+        if timeout != state.timer.as_ref().map(Timer::deadline) {
+            state.timer = timeout.map(|deadline| Timer::at(deadline, Arc::clone(owner)));
+        }
+        None
+    }
+}
+
+impl<Q: Question> State<Q> {
+    /// Tells the machine what has happened. Returns whether anything has.
+    fn listen<C: Caller>(&mut self, caller: &C, now: Instant) -> bool {
+        match (self.dialer.awaits(), &self.question, &self.stream) {
+            (Awaits::Answer, Some(question), _) => {
+                let Some(answer) = question.listen() else { return false };
+                caller.learn(now, answer);
+                self.dialer.answered(now, answer);
+            }
+            (Awaits::Connection, _, Some(stream)) => match is_connected(stream) {
+                Ok(false) => return false,
+                Ok(true) => self.dialer.connected(now),
+                Err(error) => self.dialer.failed(now, Failure::of_connect(error)),
+            },
+            (Awaits::Reply, _, Some(stream)) => {
+                let mut bytes = Vec::with_capacity(REPLY_READ_LEN);
+                match weft_sys::recv(stream.as_fd(), &mut bytes) {
+                    Err(Errno::AGAIN | Errno::INTR) => return false,
+                    Ok(0) => self.dialer.failed(now, Failure::Closed),
+                    Ok(_) => self.dialer.received(now, &bytes),
+                    Err(error) => self.dialer.failed(now, Failure::of_receive(error)),
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Sends a frame; a fresh socket has room for some kilobytes.
+    fn transmit(&self, bytes: &[u8]) -> Result<()> {
+        let stream = self.stream.as_ref().ok_or(Errno::NOTCONN)?;
+        match weft_sys::send(stream.as_fd(), bytes) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            Ok(_) | Err(Errno::AGAIN) => Err(Errno::NOBUFS),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.question = None;
+        self.stream = None;
+        self.spare = None;
+        self.timer = None;
+    }
+}
+
+impl<C: Caller> Source for Dial<C> {
+    fn ready(&self) {
+        if let Some(outcome) = self.advance(Instant::now()) {
+            C::dialled(self, outcome);
+        }
+    }
+
+    fn expired(&self, now: Instant) {
+        let Some(owner) = self.owner() else { return };
+        let outcome = {
+            let mut state = self.state.lock();
+            state.dialer.timed_out(now);
+            self.perform(&mut state, now, &owner)
+        };
+        if let Some(outcome) = outcome {
+            C::dialled(self, outcome);
+        }
+    }
+}
+
+impl<C: Caller> fmt::Debug for Dial<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").field("dialer", &self.state.lock().dialer).finish_non_exhaustive()
+    }
+}
+
+/// Whether TCP is connected.
+fn is_connected(stream: &Watched) -> Result<bool> {
+    sockopt::socket_error(stream)??;
+    match rustix::net::getpeername(stream) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOTCONN) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

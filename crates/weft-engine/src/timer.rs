@@ -1,0 +1,39 @@
+//! A timer of the reactor's that ends with its owner.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::reactor::{Reactor, Source, TimerId};
+
+/// Calls [`Source::expired`] of its owner once, unless it is dropped before. The reactor keeps the
+/// owner alive meanwhile.
+#[derive(Debug)]
+pub(crate) struct Timer(TimerId);
+
+impl Timer {
+    /// Expires at `deadline`.
+    pub(crate) fn at(deadline: Instant, owner: Arc<dyn Source>) -> Self {
+        Self(Reactor::get().start_timer(deadline, owner))
+    }
+
+    /// Expires when `time` has passed.
+    pub(crate) fn after(time: Duration, owner: Arc<dyn Source>) -> Self {
+        Self::at(Instant::now() + time, owner)
+    }
+
+    /// When it expires.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.0.deadline()
+    }
+
+    /// Whether it has expired. A call of [`Source::expired`] may be for an earlier timer.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        now >= self.deadline()
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        Reactor::get().stop_timer(self.0);
+    }
+}

@@ -1,0 +1,37 @@
+//! The arguments of system calls, as the program gives them.
+//!
+//! # Safety
+//! They mean what the system call says.
+#![allow(unsafe_code)]
+
+use libc::{c_long, c_void};
+
+/// The arguments of a system call.
+pub(crate) type Arguments = [usize; 6];
+
+/// Whether nobody can have memory there: beyond the processor's addresses, or among the first
+/// (`vm.mmap_min_addr`). Other addresses are believed: who gives a wrong one meets a SIGSEGV.
+pub(crate) fn is_nowhere<T>(place: *const T) -> bool {
+    const LOWEST: usize = 1 << 16;
+    const HIGHEST: usize = 1 << 56;
+    !(LOWEST..HIGHEST).contains(&(place as usize))
+}
+
+/// The flags of a `clone(2)` or `clone3(2)`, or those that a `vfork(2)` stands for, whose registers
+/// say nothing.
+///
+/// # Safety
+/// The arguments are the program's.
+pub(crate) unsafe fn clone_flags(number: c_long, a: Arguments) -> usize {
+    match number {
+        libc::SYS_vfork => return (libc::CLONE_VM | libc::CLONE_VFORK) as usize,
+        libc::SYS_fork => return 0,
+        libc::SYS_clone3 => {}
+        _ => return a[0],
+    }
+    if is_nowhere(a[0] as *const c_void) {
+        return 0; // The kernel refuses it.
+    }
+    // SAFETY: the program's own structure, which begins with them.
+    unsafe { (a[0] as *const usize).read_unaligned() }
+}

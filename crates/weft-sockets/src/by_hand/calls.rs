@@ -1,0 +1,92 @@
+//! Doing a call by hand, on the thread that has made it.
+//!
+//! # Safety
+//! The arguments are the program's, and the frame is that of a call which waits.
+#![allow(unsafe_code)]
+
+use libc::{c_int, c_long};
+use weft_sys::raw_system_call;
+
+use super::frame::Frame;
+use super::outside::outside;
+use super::place::own;
+use super::state::give_up;
+use super::{odd_clone, signals, switch};
+use crate::arguments::{Arguments, clone_flags};
+use crate::errno;
+
+/// Bytes of the instruction.
+const INSTRUCTION_LEN: usize = 2;
+
+/// Does a call by hand. Not in a handler: it may sleep, be interrupted, and be left for good.
+pub(super) fn landed(frame: &mut Frame) {
+    let before = errno::get();
+    let number = frame.rax as c_long;
+    let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10, frame.r8, frame.r9];
+    if frame.is_foreign {
+        // Of 32 bits, or x32. The program's instruction is let through.
+        give_up();
+        (outside().keep_on_tcp)("system calls of another processor are made");
+        frame.rip -= INSTRUCTION_LEN;
+        return errno::set_raw(before);
+    }
+    // SAFETY: the program's own arguments.
+    if let Some(result) = unsafe { do_call(frame, number, arguments) } {
+        frame.rax = result.cast_unsigned();
+    }
+    errno::set_raw(before);
+}
+
+/// The result of a call as the kernel has it. `None`: the frame says where it is made.
+///
+/// # Safety
+/// The arguments are the program's.
+unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Option<isize> {
+    let done = match number {
+        libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork => {
+            // SAFETY: the caller's promise.
+            if !unsafe { (outside().is_fork)(number, arguments) } {
+                // SAFETY: likewise.
+                unsafe { clone_oddly(frame, number, arguments) };
+                return None;
+            }
+            // SAFETY: likewise.
+            unsafe { (outside().call)(number, arguments) }
+        }
+        // SAFETY: likewise.
+        libc::SYS_rt_sigprocmask => return Some(unsafe { signals::mask_by_number(arguments) }),
+        // SAFETY: likewise.
+        libc::SYS_rt_sigaction => return Some(unsafe { signals::action_by_number(arguments) }),
+        // SAFETY: likewise.
+        libc::SYS_rt_sigsuspend => return Some(unsafe { signals::suspend_by_number(arguments) }),
+        // SAFETY: likewise.
+        _ => unsafe { (outside().call)(number, arguments) },
+    };
+    Some(match done {
+        Some(-1) => -(errno::get() as isize),
+        Some(result) => result as isize,
+        // SAFETY: likewise.
+        None => unsafe { raw_system_call(number, arguments) },
+    })
+}
+
+/// A child that shares the memory, or begins with another stack: the program's own instruction, or
+/// one that leaves the stack alone, makes it.
+///
+/// # Safety
+/// The arguments are the program's.
+unsafe fn clone_oddly(frame: &mut Frame, number: c_long, arguments: Arguments) {
+    // SAFETY: the caller's promise.
+    let flags = unsafe { clone_flags(number, arguments) };
+    let has = |flag: c_int| flags & flag as usize != 0;
+    let is_thread = has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) || has(libc::CLONE_SETTLS);
+    if is_thread || !own!(is_armed) {
+        // `is_fork` has the process stay on TCP.
+        give_up();
+        frame.rip -= INSTRUCTION_LEN;
+        return;
+    }
+    own!(resume = frame.rip);
+    switch::disarm();
+    frame.rip = odd_clone::odd_clone as *const () as usize;
+}

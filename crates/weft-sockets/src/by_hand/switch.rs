@@ -1,0 +1,58 @@
+//! The kernel's reports of calls by hand: switching them on and off, for each thread.
+//!
+//! # Safety
+//! The kernel reads a byte that lives for ever.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use libc::c_int;
+use weft_sys::raw_system_call;
+
+use super::code;
+use super::place::own;
+
+/// `PR_SET_SYSCALL_USER_DISPATCH`.
+pub(crate) const SET_DISPATCH: c_int = 59;
+pub(super) const ON: usize = 1;
+const OFF: usize = 0;
+
+/// What all armed threads do: reports, or lets all calls through.
+pub(super) static SELECTOR: AtomicU8 = AtomicU8::new(ALLOW);
+const ALLOW: u8 = 0;
+const BLOCK: u8 = 1;
+
+/// From here on armed threads report.
+pub(super) fn report_all() {
+    SELECTOR.store(BLOCK, Ordering::SeqCst);
+}
+
+/// Arms the calling thread.
+pub(super) fn arm() -> Result<(), &'static str> {
+    // In this order: the gate is the C library's from the moment that calls are reported.
+    own!(is_armed = true);
+    let [start, len] =
+        [&code::ALLOWED_START, &code::ALLOWED_LEN].map(|word| word.load(Ordering::Relaxed));
+    if dispatch(ON, start, len) == 0 {
+        return Ok(());
+    }
+    own!(is_armed = false);
+    Err("calls by hand cannot be seen: the kernel does not report them")
+}
+
+/// Has the kernel report nothing of the calling thread for now.
+pub(super) fn disarm() {
+    dispatch(OFF, 0, 0);
+}
+
+fn dispatch(mode: usize, start: usize, len: usize) -> isize {
+    let selector = if mode == OFF { 0 } else { SELECTOR.as_ptr() as usize };
+    let arguments = [SET_DISPATCH as usize, mode, start, len, selector, 0];
+    // SAFETY: a byte that lives for ever.
+    unsafe { raw_system_call(libc::SYS_prctl, arguments) }
+}
+
+/// From here on nothing is reported of any thread.
+pub(super) fn let_all_through() {
+    SELECTOR.store(ALLOW, Ordering::SeqCst);
+}

@@ -1,0 +1,63 @@
+//! `epoll_ctl(2)` and `epoll_wait(2)` for instances and sockets of ours.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+
+use super::all;
+use super::carrier::leave;
+use super::fallback::{control_unknown, nest};
+use super::waiting::{Sleep, Waiting};
+use crate::{settings, sockets};
+
+/// `epoll_ctl(2)` for an instance, or a socket, of ours. `None`: the kernel is to do it.
+pub(crate) fn control(
+    epoll: RawFd,
+    operation: c_int,
+    fd: RawFd,
+    event: Option<epoll_event>,
+) -> Option<c_int> {
+    let socket = sockets::find(fd);
+    if !settings::is_confined() {
+        nest(fd);
+    }
+    let Some(instance) = all::find(epoll) else {
+        return control_unknown(epoll, operation, fd, &socket?, event);
+    };
+    if settings::is_confined() {
+        instance.lock().change_rest(&socket?, fd, event);
+        return None;
+    }
+    instance.notice_sharing();
+    if operation == libc::EPOLL_CTL_ADD
+        && let Some(socket) = &socket
+    {
+        let elsewhere = socket.watches().load(Ordering::Relaxed) > 0;
+        if instance.is_kernels() || (elsewhere && !instance.lock().has(socket, fd)) {
+            leave(socket, fd);
+        }
+    }
+    let result = instance.lock().control(epoll, operation, socket.as_ref(), fd, event);
+    instance.notice_sharing(); // A child may have begun to use it meanwhile.
+    Some(result)
+}
+
+/// `epoll_wait(2)`. `None`: the instance is not known; the kernel is to do it. `sleep` is the
+/// kernel's wait with a timeout in milliseconds.
+pub(crate) fn wait(
+    epoll: RawFd,
+    events: &mut [epoll_event],
+    timeout_ns: Option<u64>,
+    sleep: &mut Sleep<'_>,
+) -> Option<c_int> {
+    let instance = all::find(epoll)?;
+    if events.is_empty() {
+        return None;
+    }
+    if settings::is_confined() {
+        return instance.lock().tell_rests(events);
+    }
+    instance.notice_sharing();
+    Some(Waiting::new(&instance, sleep).wait(events, timeout_ns))
+}

@@ -1,0 +1,77 @@
+//! What carries a socket that is watched: the kernel's own function, falling back to it, and what
+//! memory still holds.
+//!
+//! # Safety
+//! Only the C library's own function is called.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use libc::{c_int, epoll_event};
+use rustix::net::sockopt;
+
+use crate::datagram::Why;
+use crate::descriptor::borrow;
+use crate::link::Link;
+use crate::next::next;
+use crate::reason::Reason;
+use crate::sockets::{Held, Kind};
+
+/// `epoll_ctl(2)`, by the kernel.
+pub(super) fn kernel_control(
+    epoll: RawFd,
+    operation: c_int,
+    fd: RawFd,
+    event: Option<epoll_event>,
+) -> c_int {
+    let mut event = event;
+    let place: *mut epoll_event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    next!(epoll_ctl(
+        epoll: c_int, operation: c_int, fd: c_int, place: *mut epoll_event
+    ) -> c_int)
+}
+
+/// Has a socket fall back to TCP: the kernel alone can wake all who watch it.
+pub(super) fn leave(socket: &Held, fd: RawFd) {
+    match &**socket {
+        Kind::Stream(stream) => {
+            if stream.link().is_none() && sockopt::socket_acceptconn(borrow(fd)) == Ok(true) {
+                return; // It listens, and carries nothing.
+            }
+            stream.leave(fd, Reason::Watched);
+            if let Some(end) = stream.link() {
+                end.hush(borrow(fd)); // No wakeup is to be taken for data.
+            }
+        }
+        Kind::Datagram(datagram) => datagram.leave(Why::Watched),
+    }
+}
+
+/// The same, but what is unread in memory stays there: back in the kernel it would be an edge.
+pub(super) fn leave_unread(socket: &Held, fd: RawFd) {
+    if let Kind::Stream(stream) = &**socket {
+        stream.leave_unread(fd, Reason::Watched);
+    }
+}
+
+/// Whether something waits in memory now.
+pub(super) fn holds_something(socket: &Held) -> bool {
+    match &**socket {
+        Kind::Stream(stream) => stream.link().is_some_and(|end| end.seen() > 0),
+        Kind::Datagram(datagram) => datagram.known_inbox().is_some_and(|it| !it.is_empty()),
+    }
+}
+
+/// Whether there is, or may come, something in memory that the kernel does not tell of.
+pub(super) fn may_hold_something(socket: &Held) -> bool {
+    match &**socket {
+        Kind::Stream(stream) => match stream.link() {
+            Some(Link::Here(end)) => !end.is_over(),
+            Some(Link::There(_)) => true,
+            None => !stream.is_tcp(),
+        },
+        Kind::Datagram(datagram) => {
+            !datagram.is_off() || datagram.known_inbox().is_some_and(|inbox| !inbox.is_empty())
+        }
+    }
+}

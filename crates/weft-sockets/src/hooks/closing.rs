@@ -1,0 +1,56 @@
+//! What a close means for sockets and for the epoll instances that watch them.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use crate::sockets::{self, Held, Kind};
+use crate::{epoll, errno, identity, open, settings};
+
+/// A descriptor is about to be closed.
+pub(super) fn closing(fd: c_int) {
+    if !open::knows(fd) || identity::is_borrowed() {
+        return;
+    }
+    let before = errno::get();
+    match sockets::remove(fd) {
+        Some(held) => closing_socket(&held, fd),
+        None => epoll::closing(fd),
+    }
+    errno::set_raw(before);
+}
+
+fn closing_socket(held: &Held, fd: c_int) {
+    let last = held.descriptors() == 0;
+    match &**held {
+        Kind::Stream(stream) => {
+            closing_watched(held, fd);
+            if last && !settings::is_confined() {
+                stream.closing(fd);
+            }
+        }
+        Kind::Datagram(datagram) => {
+            closing_watched(held, fd);
+            if last {
+                datagram.closing(fd);
+            }
+        }
+    }
+}
+
+/// Tells the epoll instances that watch it.
+fn closing_watched(held: &Held, fd: c_int) {
+    if held.watches().load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if held.descriptors() == 0 {
+        epoll::forget(held);
+    } else if let Some(other) = another(held) {
+        epoll::go_by(held, fd, other);
+    }
+}
+
+/// Another descriptor of the same open file.
+fn another(held: &Held) -> Option<c_int> {
+    sockets::all().find(|&fd| sockets::find(fd).is_some_and(|other| other.is(held)))
+}

@@ -1,0 +1,55 @@
+//! Switching a connected socket to extended mode.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use weft_sys::calls::socket_timeout;
+
+use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::limits::SWITCH_NAP_MAX;
+use crate::stream::Stream;
+use crate::wait;
+
+/// How long a switch to extended mode waits for the peer, if the program has set no time limit.
+const SWITCH_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const NAP_MIN: Duration = Duration::from_micros(20);
+
+/// Switches a connected socket to extended mode, as soon as its peer does the same.
+///
+/// # Errors
+/// As `weft_socket.h` says.
+pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
+    let limit = socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let deadline = wait::now() + nanoseconds(limit.unwrap_or(SWITCH_LIMIT));
+    let mut nap = NAP_MIN;
+    loop {
+        if let Some(end) = stream.seek(fd)? {
+            end.extend();
+            end.advance(borrow(fd));
+            if end.is_extended() {
+                stream.extend();
+                return Ok(());
+            }
+            if end.has_left() {
+                return Err(Errno::OPNOTSUPP);
+            }
+        }
+        if is_nonblocking(fd, 0) {
+            return Err(Errno::AGAIN);
+        }
+        if is_hung_up(fd) {
+            return Err(Errno::CONNRESET);
+        }
+        if wait::now() >= deadline {
+            return Err(Errno::TIMEDOUT);
+        }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(SWITCH_NAP_MAX);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 2)
+}

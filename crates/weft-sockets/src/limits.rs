@@ -1,0 +1,64 @@
+//! How much there is of everything.
+
+use std::ffi::c_int;
+use std::time::Duration;
+
+/// Descriptors from here on are in no table.
+pub(crate) const FDS_MAX: usize = 1 << 20;
+/// Numbers from here on are no system calls.
+pub(crate) const CALL_NUMBERS_MAX: usize = 512;
+/// Of how many users a process has files at most: what more of them do stays with the kernel. The
+/// files of one take 17 GB of address space.
+pub(crate) const USERS_MAX: usize = 8;
+/// Bytes of a line; what is longer is cut.
+pub(crate) const LOG_LINE_MAX: usize = 256;
+/// Calls on an accepted socket that look for the connector's offer. After the first ones only
+/// those whose number is a power of two do.
+pub(crate) const OFFER_TRIES_MAX: u32 = 4_096;
+
+/// Ends that one thread dozes for.
+pub(crate) const DOZED_ENDS_MAX: usize = 8;
+/// Polls that are answered by the rings, after which the kernel is asked all the same.
+pub(crate) const RING_POLLS_MAX: u32 = 8;
+/// An instance with more in it is not looked through.
+pub(crate) const EPOLL_ENTRIES_MAX: usize = 4_096;
+/// Looks at a polled socket that found nothing, after which it is armed while others are busy.
+pub(crate) const IDLE_LOOKS_MAX: u32 = 512;
+/// Sleeps in which nothing came for a socket, after which its peer notifies for it alone: it is not
+/// looked at after each of the others.
+pub(crate) const IDLE_SLEEPS_MAX: u32 = 3;
+/// A pipe that is not to be had is not asked for at each sleep.
+pub(crate) const PIPE_TRIES_MAX: u32 = 4;
+/// Data of sockets of ours that are remembered when they are gone. An event may be on its way to a
+/// thread that waits, for what the program has deleted, and the kernel has not.
+pub(crate) const RETIRED_NAMES_MAX: usize = 1_024;
+
+/// Parts of one message (`UIO_MAXIOV`).
+pub(crate) const MESSAGE_PARTS_MAX: usize = 1024;
+/// Lists that the C library takes are as long as its programs please; longer ones are refused.
+pub(crate) const AIO_LIST_MAX: usize = 1 << 16;
+/// Control blocks that are looked at: more than a context takes by default.
+pub(crate) const AIO_BLOCKS_MAX: usize = 1 << 16;
+/// Receivers that a socket's sender remembers.
+pub(crate) const DATAGRAM_ROUTES_MAX: usize = 1_024;
+/// Datagrams in a row from the inbox after which the kernel has its turn.
+pub(crate) const MEMORY_TURNS_MAX: u32 = 64;
+/// Sources of this process at a time.
+pub(crate) const PROMISES_MAX: usize = 32;
+/// Pieces of a promised message: an edge, whole pages, an edge.
+pub(crate) const PROMISE_PIECES_MAX: usize = 3;
+/// Operations that report, and move bytes, under way to another host at a time.
+pub(crate) const BYTES_UNDER_WAY_MAX: u64 = 192;
+/// All operations that report, under way to another host at a time.
+pub(crate) const UNDER_WAY_MAX: u64 = 256;
+/// Requests under way to another host: each that reports has up to two more that do not.
+pub(crate) const SEND_REQUESTS_MAX: u32 = 3 * UNDER_WAY_MAX as u32;
+/// The longest sleep between two looks for a peer that switches to extended mode, too.
+pub(crate) const SWITCH_NAP_MAX: Duration = Duration::from_millis(1);
+
+/// Threads that are asked at a time to have their calls by hand seen.
+pub(crate) const ASKED_THREADS_MAX: usize = 1024;
+/// More actions than this are not believed.
+pub(crate) const ACTIONS_MAX: c_int = 1 << 16;
+/// No signal has this number, or a larger one.
+pub(crate) const SIGNALS_MAX: usize = 65;

@@ -1,0 +1,90 @@
+//! The library's start and end in a process.
+//!
+//! # Safety
+//! Functions registered with the C library live for ever, and call nothing that it forbids them.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use rustix::net::{SocketType, sockopt};
+
+use crate::by_hand::{self, Outside};
+use crate::datagram::Datagram;
+use crate::descriptor::{borrow, is_internet};
+use crate::handover::adopt;
+use crate::hooks::{self, files};
+use crate::sockets::{self, Kind};
+use crate::ways::dispatch;
+use crate::ways::rings::check_ring;
+use crate::zcopy::promised;
+use crate::{confine, identity, open, process, remote, settings, shared_files, unseen_fork};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
+extern "C" fn begin() {
+    identity::begin();
+    hooks::memory::prepare();
+    settings::read();
+    by_hand::read(Outside {
+        call: dispatch::call,
+        is_fork: dispatch::is_fork,
+        keep_on_tcp: confine::keep_on_tcp,
+    });
+    if !settings::enabled() {
+        return;
+    }
+    // SAFETY: the handlers live for ever; `before_fork` brings all locks into a known state.
+    let _ = unsafe {
+        libc::pthread_atfork(
+            Some(process::before_fork),
+            Some(process::in_parent),
+            Some(process::in_child),
+        )
+    };
+    unseen_fork::prepare(identity::number(), process::begin_as_child);
+    inherit();
+}
+
+extern "C" fn finish() {
+    files::flush();
+    if settings::is_confined() {
+        return;
+    }
+    promised::reclaim_all();
+    for fd in sockets::all() {
+        let Some(held) = sockets::remove(fd).filter(|held| held.descriptors() == 0) else {
+            continue;
+        };
+        match &*held {
+            Kind::Stream(stream) => stream.closing(fd),
+            Kind::Datagram(datagram) => datagram.closing(fd),
+        }
+    }
+    remote::finish();
+    shared_files::leave();
+}
+
+/// Finds the connections, and the inboxes, of the sockets that the program was started with.
+fn inherit() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
+    for fd in fds {
+        check_ring(fd);
+        let Ok(kind) = sockopt::socket_type(borrow(fd)) else { continue };
+        by_hand::begin();
+        adopt(fd);
+        if kind == SocketType::DGRAM
+            && is_internet(fd)
+            && let Some(datagram) = Datagram::inherited(fd)
+        {
+            open::install(fd, Kind::Datagram(datagram));
+        }
+    }
+    files::replace_standard();
+}

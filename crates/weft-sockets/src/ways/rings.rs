@@ -1,0 +1,54 @@
+//! Rings of io_uring, which reach descriptors by ways that are not seen.
+
+use std::ffi::CStr;
+use std::io::Write as _;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::c_long;
+use rustix::io::Errno;
+
+use crate::confine::keep_on_tcp;
+use crate::settings::{self, Ring};
+use crate::{errno, reason};
+
+/// `io_uring_setup(2)`. `None`: the kernel is to do it.
+pub(super) fn refuse_ring() -> Option<c_long> {
+    refuses_rings().then(|| {
+        errno::set(Errno::PERM);
+        -1
+    })
+}
+
+/// Whether a ring of io_uring is refused, as where the system's administrator does not want any:
+/// what is done by one is not seen, and programs have another way. If it is not refused, the
+/// process is on TCP from here on.
+pub(crate) fn refuses_rings() -> bool {
+    if !settings::enabled() {
+        return false;
+    }
+    if settings::ring() == Ring::Tcp {
+        keep_on_tcp("io_uring is used");
+        return false;
+    }
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        reason::write_with(|line| {
+            write!(line, "io_uring is refused; WEFT_SOCKETS_IO_URING=tcp lets it through")
+        });
+    }
+    true
+}
+
+/// Keeps the process on TCP if the descriptor, which comes from another process or program, is a
+/// ring of io_uring.
+pub(crate) fn check_ring(fd: RawFd) {
+    let mut path = [0_u8; 32];
+    let _ = write!(&mut path[..31], "/proc/self/fd/{fd}");
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return };
+    let mut target = [std::mem::MaybeUninit::uninit(); 32];
+    let known = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut target);
+    if known.is_ok_and(|(target, _)| target == b"anon_inode:[io_uring]") {
+        keep_on_tcp("a ring of io_uring was inherited or received");
+    }
+}

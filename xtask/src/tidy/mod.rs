@@ -1,0 +1,36 @@
+//! House rules that no compiler checks. Each finding names the place and the rule.
+
+mod allowances;
+mod crates;
+mod documents;
+mod files;
+mod limits;
+mod modules;
+mod promises;
+
+use crate::dist::workspace;
+
+/// Checks everything. With `--layers` it prints each crate's layers, too.
+///
+/// # Errors
+/// The findings, one a line.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let shows_layers = match args {
+        [] => false,
+        [option] if option == "--layers" => true,
+        _ => return Err("takes --layers or nothing".into()),
+    };
+    let root = workspace();
+    let mut findings = Vec::new();
+    crates::check(&root, &mut findings)?;
+    for report in modules::check(&root, &mut findings)? {
+        report.print(shows_layers);
+    }
+    let mut sources = files::rust_files(&root.join("crates"))?;
+    sources.extend(files::rust_files(&root.join("xtask"))?);
+    files::check(&sources, &mut findings)?;
+    limits::check(&root, &mut findings)?;
+    promises::check(&root, &mut findings)?;
+    documents::check(&root, &sources, &mut findings)?;
+    if findings.is_empty() { Ok(()) } else { Err(format!("\n{}", findings.join("\n"))) }
+}
