@@ -10,11 +10,9 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! debug
-//! rd ud
-//! udp
-//! rendezvous
-//! acceptor cm
+//! open
+//! debug rendezvous
+//! acceptor cm rd ud
 //! qp
 //! link
 //! xrc
@@ -24,14 +22,15 @@
 //! registered
 //! ah mw
 //! mr
-//! cq pd shm
+//! pd shm
+//! cq
 //! channel
-//! context keys numbers strangers
-//! limits mpa
-//! hello tcp
+//! context keys mpa
+//! hello numbers strangers tcp
+//! limits udp
 //! timer watched
 //! reactor
-//! access attr clock device event log presence random wc
+//! access attr clock device event log pool presence random wc
 //! ```
 
 mod acceptor;
@@ -55,7 +54,9 @@ pub mod mpa;
 pub mod mr;
 pub mod mw;
 mod numbers;
+mod open;
 pub mod pd;
+mod pool;
 mod presence;
 pub mod qp;
 mod queue;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::tx::MessageHeader;
+use super::header::MessageHeader;
 use crate::registered::MrCache;
 use crate::wr::Sge;
 

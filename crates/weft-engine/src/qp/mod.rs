@@ -8,6 +8,7 @@ pub mod conn;
 mod first_word;
 mod host;
 mod init;
+pub(crate) mod peers;
 pub mod pending;
 mod service;
 mod sharing;
@@ -39,11 +40,13 @@ use crate::srq::{AwaitsReceive, Srq, SrqUser};
 use crate::ud::{self, Datagram};
 use crate::wr::{RecvRequest, SendRequest};
 use crate::xrc::Xrcd;
-use crate::{Errno, Result, numbers, registered, rendezvous, shm};
+use crate::{Errno, Result, registered, shm};
 
 use conn::Conn;
 pub use conn::Connection;
 pub use init::QpInit;
+use peers::numbers;
+pub use peers::{all, find};
 
 /// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
 /// share a system call well, not so many that the peer has nothing to do meanwhile.
@@ -144,15 +147,15 @@ impl Qp {
         };
         let (number, datagram) = match init.qp_type {
             QpType::Ud => {
-                let (number, port) = numbers::allocate_for_datagrams()?;
+                let (number, port) = numbers().allocate_for_datagrams(ud::Port::open)?;
                 (number, Some(Datagram::new(port)))
             }
-            _ => (numbers::allocate()?, None),
+            _ => (numbers().allocate()?, None),
         };
         let ack_stag = match registered::reserve() {
             Ok(key) => key,
             Err(error) => {
-                numbers::release(number);
+                numbers().release(number);
                 return Err(error);
             }
         };
@@ -188,8 +191,8 @@ impl Qp {
             users: AtomicUsize::new(1),
             init,
         });
-        shm::find_by(|number| Some(numbers::find(number)? as _));
-        numbers::bind(&qp);
+        shm::find_by(|number| Some(find(number)? as _));
+        numbers().bind(number, &qp);
         Ok(qp)
     }
 
@@ -218,7 +221,7 @@ impl Qp {
     /// to. It is destroyed by the last [`Qp::destroy`].
     #[must_use]
     pub fn open_target(xrcd: &Arc<Xrcd>, number: u32) -> Option<Arc<Self>> {
-        let qp = numbers::find(number)?;
+        let qp = find(number)?;
         let is_of_domain = qp.xrcd().is_some_and(|own| Arc::ptr_eq(own, xrcd));
         let share = |users: usize| (users != 0).then_some(users + 1);
         let is_shared = is_of_domain
@@ -374,10 +377,10 @@ impl Qp {
         if self.datagram.is_some() {
             ud::multicast::forget(self);
         }
-        rendezvous::forget(self);
+        peers::forget(self);
         self.publish_state(QpState::Reset);
         self.drop_connection();
-        numbers::release(self.number);
+        numbers().release(self.number);
         registered::release(self.ack_stag);
         self.stop_retry_timer();
         *self.monitor.lock() = None;
@@ -642,7 +645,7 @@ impl Qp {
         };
         // The connection manager brings its queue pairs a connection before it moves them.
         if from == QpState::Init && to == QpState::Rtr && !is_connected {
-            rendezvous::connect(self);
+            peers::connect(self);
         }
         self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
     }
@@ -652,14 +655,14 @@ impl Qp {
             self.publish_state(QpState::Err);
             return datagram.fail(self);
         }
-        rendezvous::forget(self);
+        peers::forget(self);
         self.publish_state(QpState::Err);
         self.conn.lock().link.fail(self, None, 0);
         self.drive(KICK_SEND);
     }
 
     fn reset(&self) {
-        rendezvous::forget(self);
+        peers::forget(self);
         self.publish_state(QpState::Reset);
         self.drop_connection();
         self.stop_retry_timer();
@@ -962,16 +965,4 @@ pub(crate) struct Snapshot {
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) datagrams: Option<ud::Counted>,
-}
-
-/// Finds a queue pair of this process by its number.
-#[must_use]
-pub fn find(number: u32) -> Option<Arc<Qp>> {
-    numbers::find(number)
-}
-
-/// Every queue pair of this process, for the debug dump.
-#[must_use]
-pub fn all() -> Vec<Arc<Qp>> {
-    numbers::all()
 }

@@ -8,11 +8,23 @@ use crate::access::Access;
 use crate::attr::QpState;
 use crate::hello::Identity;
 use crate::registered::{self, Keyed};
-use crate::shm::{Endpoint, Granted, Grants, Offer, Peer, Rings, Session, Terms};
+use crate::shm::{
+    Endpoint, Granted, Grants, Offer, Peer, RingOwner, Rings, Session, Terms, own_id,
+};
+
+impl RingOwner for Qp {
+    fn ring_ready(&self, due: bool) {
+        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
+    }
+}
 
 impl Endpoint for Qp {
     fn identity(&self) -> Identity {
         Self::identity(self)
+    }
+
+    fn probe(&self) -> u64 {
+        own_id().as_ptr() as u64
     }
 
     fn offered(&self, offer: Offer) {
@@ -38,10 +50,6 @@ impl Endpoint for Qp {
     fn session_ended(&self) {
         self.conn.lock().session_ended(self);
         self.drive(KICK_SEND);
-    }
-
-    fn ring_ready(&self, due: bool) {
-        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
     }
 
     fn learn_key(&self, key: u32, granted: Option<Granted>) {

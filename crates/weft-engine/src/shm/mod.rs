@@ -8,7 +8,7 @@
 //! connection carries nothing any more; its end tells of the peer's.
 
 mod adoption;
-mod endpoint;
+mod directory;
 mod grants;
 mod keys;
 mod listener;
@@ -18,11 +18,10 @@ mod segment;
 mod session;
 
 pub(crate) use adoption::{Adoption, Reach};
-pub(crate) use endpoint::{Endpoint, find_by};
 pub(crate) use grants::{Grants, Terms, revoke};
 pub(crate) use keys::{Found, Granted, PeerKeys, Targets};
 pub(crate) use listener::own_id;
 pub(crate) use peer::Peer;
 pub(crate) use policy::{Choice, choice};
-pub(crate) use segment::{BULK_LEN, Progress, RingPort, Rings, SLOTS};
-pub(crate) use session::{Offer, Session};
+pub(crate) use segment::{BULK_LEN, Progress, RingOwner, RingPort, Rings, SLOTS};
+pub(crate) use session::{Endpoint, Offer, Session, find_by};

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots};
 
-use super::endpoint::Endpoint;
 use crate::Result;
 use crate::reactor::Polled;
 
@@ -124,7 +123,7 @@ impl Rings {
     }
 
     /// What the reactor looks at.
-    pub(crate) fn port(&self, owner: Arc<dyn Endpoint>) -> RingPort {
+    pub(crate) fn port(&self, owner: Arc<dyn RingOwner>) -> RingPort {
         RingPort {
             rx: Arc::clone(&self.rx),
             memory: Arc::clone(&self.memory),
@@ -194,6 +193,13 @@ fn granted(key: u32, serial: u32) -> u64 {
     u64::from(serial) << 32 | u64::from(key)
 }
 
+/// Whose connection goes through a segment.
+pub(crate) trait RingOwner: Send + Sync + fmt::Debug {
+    /// There may be something in shared memory. What the peer is to be told may wait for more,
+    /// unless it is `due`.
+    fn ring_ready(&self, due: bool);
+}
+
 /// What the reactor looks at to find out whether a connection has something to do.
 pub(crate) struct RingPort {
     rx: Arc<Consumer<SharedSlots>>,
@@ -207,7 +213,7 @@ pub(crate) struct RingPort {
     owes: AtomicBool,
     /// The peer's progress as it was last taken in.
     seen: AtomicU64,
-    owner: Arc<dyn Endpoint>,
+    owner: Arc<dyn RingOwner>,
 }
 
 impl RingPort {

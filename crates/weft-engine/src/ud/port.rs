@@ -8,9 +8,9 @@ use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::multicast;
-use crate::qp::Qp;
+use crate::qp::{self, Qp};
 use crate::reactor::{Reactor, Source};
-use crate::{Errno, Result, numbers, udp};
+use crate::{Errno, Result, udp};
 
 /// Batches that one pass takes from a socket before others have their turn.
 const BATCHES_MAX: usize = 8;
@@ -137,7 +137,7 @@ impl Port {
                 continue;
             }
             if last.as_ref().is_none_or(|qp| qp.number() != header.to) {
-                last = numbers::find(header.to);
+                last = qp::find(header.to);
             }
             self.deliver_to(last.as_deref(), &header, &arrival, payload);
         }
