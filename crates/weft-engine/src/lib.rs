@@ -12,8 +12,9 @@
 //! ```text
 //! open
 //! debug rendezvous
-//! acceptor cm rd ud
+//! acceptor cm rd
 //! qp
+//! ud
 //! link
 //! xrc
 //! srq
@@ -26,8 +27,9 @@
 //! cq
 //! channel
 //! context keys mpa
-//! hello numbers strangers tcp
+//! numbers strangers tcp
 //! limits udp
+//! hello
 //! timer watched
 //! reactor
 //! access attr clock device event log pool presence random wc

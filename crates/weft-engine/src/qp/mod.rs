@@ -5,6 +5,7 @@
 //! taken leaves a note in `kick`, at which the holder looks afterwards.
 
 pub mod conn;
+mod datagram;
 mod first_word;
 mod host;
 mod init;
@@ -33,7 +34,7 @@ use crate::limits::{
 use crate::link::host::Work;
 use crate::link::{AwaitedPeer, Config, Link};
 use crate::pd::{Pd, PdUser};
-use crate::queue::recv::{Fit, RecvQueue, RecvWork};
+use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::{SendLimits, SendQueue};
 use crate::reactor::{Reactor, Source, TimerId};
 use crate::srq::{AwaitsReceive, Srq, SrqUser};
@@ -44,6 +45,7 @@ use crate::{Errno, Result, registered, shm};
 
 use conn::Conn;
 pub use conn::Connection;
+use datagram::find_addressee;
 pub use init::QpInit;
 use peers::numbers;
 pub use peers::{all, find};
@@ -147,7 +149,8 @@ impl Qp {
         };
         let (number, datagram) = match init.qp_type {
             QpType::Ud => {
-                let (number, port) = numbers().allocate_for_datagrams(ud::Port::open)?;
+                let (number, port) = numbers()
+                    .allocate_for_datagrams(|port| ud::Port::open(port, find_addressee))?;
                 (number, Some(Datagram::new(port)))
             }
             _ => (numbers().allocate()?, None),
@@ -517,24 +520,6 @@ impl Qp {
         drop(conn);
         self.drive(0); // Likewise.
         snapshot
-    }
-
-    /// Takes the oldest receive if it has room for `length` bytes.
-    pub(crate) fn pop_receive_for(&self, length: u64, work: &mut RecvWork) -> Fit {
-        match &self.init.srq {
-            Some(srq) => srq.pop_for(length, work),
-            None => self.rq.lock().pop_for(length, work),
-        }
-    }
-
-    /// The half that sends and receives datagrams, if this queue pair is of that kind.
-    pub(crate) fn datagram(&self) -> Option<&Datagram> {
-        self.datagram.as_ref()
-    }
-
-    /// The Q_Key.
-    pub(crate) fn qkey(&self) -> u32 {
-        self.attr.lock().qkey
     }
 
     pub(crate) fn unsent(&self) -> u64 {

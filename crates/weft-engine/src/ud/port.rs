@@ -8,7 +8,7 @@ use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::multicast;
-use crate::qp::{self, Qp};
+use super::owner::{Addressee, Find};
 use crate::reactor::{Reactor, Source};
 use crate::{Errno, Result, udp};
 
@@ -30,7 +30,9 @@ pub(crate) struct Port {
     /// Datagrams that have gone out since somebody last looked.
     sent: AtomicU64,
     /// Queue pairs that found the socket full.
-    waiting: Lock<Vec<Weak<Qp>>>,
+    waiting: Lock<Vec<Weak<dyn Addressee>>>,
+    /// To whom a number leads.
+    find: Find,
     unknown: AtomicU64,
     malformed: AtomicU64,
 }
@@ -40,19 +42,19 @@ impl Port {
     ///
     /// # Errors
     /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
-    pub(crate) fn open(number: u16) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, false)?)
+    pub(crate) fn open(number: u16, find: Find) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, false)?, find)
     }
 
     /// The same for a port that other processes have bound as well, for groups.
     ///
     /// # Errors
     /// As [`Port::open`].
-    pub(super) fn open_shared(number: u16) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, true)?)
+    pub(super) fn open_shared(number: u16, find: Find) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, true)?, find)
     }
 
-    fn with(socket: UdpSocket) -> Result<Arc<Self>> {
+    fn with(socket: UdpSocket, find: Find) -> Result<Arc<Self>> {
         let port = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             socket,
@@ -60,6 +62,7 @@ impl Port {
             rx: NoteLock::new(RecvBatch::default()),
             sent: AtomicU64::new(0),
             waiting: Lock::new(Vec::new()),
+            find,
             unknown: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
         });
@@ -79,8 +82,8 @@ impl Port {
     }
 
     /// Lets the queue pair go on once the socket has room again.
-    pub(super) fn await_room(&self, qp: &Qp) {
-        let qp = Arc::downgrade(&qp.me());
+    pub(super) fn await_room(&self, qp: &Arc<dyn Addressee>) {
+        let qp = Arc::downgrade(qp);
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|other| other.ptr_eq(&qp)) {
             waiting.push(qp);
@@ -126,7 +129,7 @@ impl Port {
 
     fn deliver(&self, batch: &RecvBatch) {
         // Most datagrams of a batch are for one queue pair.
-        let mut last: Option<Arc<Qp>> = None;
+        let mut last: Option<Arc<dyn Addressee>> = None;
         for (arrival, datagram) in batch.datagrams() {
             let Ok((header, payload)) = Header::parse(datagram) else {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
@@ -137,7 +140,7 @@ impl Port {
                 continue;
             }
             if last.as_ref().is_none_or(|qp| qp.number() != header.to) {
-                last = qp::find(header.to);
+                last = (self.find)(header.to);
             }
             self.deliver_to(last.as_deref(), &header, &arrival, payload);
         }
@@ -149,12 +152,15 @@ impl Port {
         }
     }
 
-    fn deliver_to(&self, qp: Option<&Qp>, header: &Header, arrival: &Arrival, payload: &[u8]) {
-        match qp.and_then(|qp| Some((qp, qp.datagram()?))) {
-            Some((qp, datagram)) => datagram.receive(qp, header, arrival, payload),
-            None => {
-                self.unknown.fetch_add(1, Ordering::Relaxed);
-            }
+    fn deliver_to(
+        &self,
+        qp: Option<&dyn Addressee>,
+        header: &Header,
+        arrival: &Arrival,
+        payload: &[u8],
+    ) {
+        if !qp.is_some_and(|qp| qp.receive(header, arrival, payload)) {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -164,7 +170,7 @@ impl Source for Port {
         self.drive();
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for qp in waiting.iter().filter_map(Weak::upgrade) {
-            qp.flush();
+            qp.has_room();
         }
     }
 
