@@ -12,7 +12,7 @@ use crate::device::{Gid, address_of};
 use crate::queue::recv::{Fit, RecvWork};
 use crate::reactor::{Reactor, Source};
 use crate::ud::multicast::{self, Group};
-use crate::ud::{Addressee, Owner};
+use crate::ud::{Addressee, Owner, Routes};
 use crate::{Errno, Result};
 
 impl Owner for Qp {
@@ -81,7 +81,7 @@ impl Qp {
     /// when there are too many groups or members; what the system reports, such as `ENOBUFS`.
     pub fn attach_multicast(&self, gid: Gid) -> Result<()> {
         let group = self.group_of(gid)?;
-        multicast::attach(&self.addressee(), group, find_addressee)
+        multicast::attach(&self.addressee(), group, ROUTES)
     }
 
     /// `ibv_detach_mcast`.
@@ -101,7 +101,6 @@ impl Qp {
     }
 }
 
-/// To whom a number leads.
-pub(super) fn find_addressee(number: u32) -> Option<Arc<dyn Addressee>> {
-    Some(super::find(number)? as _)
-}
+/// Where the datagrams of a port lead.
+pub(super) const ROUTES: Routes =
+    Routes { find: |number| Some(super::find(number)? as _), deliver_to_group: multicast::deliver };

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::cq::Batch;
-use crate::event::EventKind;
+use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::link::host::{Completions, Effects, Memory, Work};
 use crate::mr::{AccessContext, MoreDomains};
 use crate::mw::Mw;
@@ -148,5 +148,31 @@ impl Qp {
             }
             _ => false,
         }
+    }
+
+    pub(crate) fn publish_state(&self, state: QpState) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    pub(crate) fn report_drained(&self) {
+        if self.attr.lock().en_sqd_async_notify {
+            self.report(EventKind::SqDrained);
+        }
+    }
+
+    /// No receive of the shared queue will be taken any more (IBTA 10.2.9.3).
+    pub(crate) fn report_last_wqe(&self) {
+        if !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+            self.report(EventKind::QpLastWqeReached);
+        }
+    }
+
+    pub(crate) fn report(&self, kind: EventKind) {
+        let element = Element::Qp(self.me() as Arc<dyn Object>);
+        self.context().post_event(AsyncEvent { kind, element });
+    }
+
+    pub(crate) fn unsent(&self) -> u64 {
+        self.sq.lock().unsent()
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{KICK_DRAIN, KICK_RECEIVE, KICK_RING, KICK_SEND, Qp};
+use super::Qp;
+use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_RING, WORK_SEND};
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::hello::Identity;
@@ -14,7 +15,7 @@ use crate::shm::{
 
 impl RingOwner for Qp {
     fn ring_ready(&self, due: bool) {
-        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
+        self.drive(if due { WORK_RING | WORK_SEND } else { WORK_RING });
     }
 }
 
@@ -29,32 +30,32 @@ impl Endpoint for Qp {
 
     fn offered(&self, offer: Offer) {
         self.conn.lock().offered(self, offer);
-        self.drive(KICK_RING | KICK_SEND);
+        self.drive(WORK_RING | WORK_SEND);
     }
 
     fn offer_accepted(&self, rings: Rings, peer: Peer) {
         self.conn.lock().offer_accepted(self, rings, peer);
-        self.drive(KICK_RING | KICK_SEND);
+        self.drive(WORK_RING | WORK_SEND);
     }
 
     fn offer_refused(&self) {
         self.conn.lock().offer_refused(self);
-        self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
+        self.drive(WORK_RECEIVE | WORK_DRAIN | WORK_SEND);
     }
 
     fn offer_withdrawn(&self, session: &Session) {
         self.conn.lock().offer_withdrawn(session);
-        self.drive(KICK_RING | KICK_SEND);
+        self.drive(WORK_RING | WORK_SEND);
     }
 
     fn session_ended(&self) {
         self.conn.lock().session_ended(self);
-        self.drive(KICK_SEND);
+        self.drive(WORK_SEND);
     }
 
     fn learn_key(&self, key: u32, granted: Option<Granted>) {
         self.conn.lock().link.learn_key(key, granted);
-        self.drive(KICK_SEND);
+        self.drive(WORK_SEND);
     }
 
     fn grant_key(&self, key: u32) -> Option<Granted> {

@@ -37,7 +37,7 @@ use crate::wr::{Destination, Operation, SendFlags, Sge};
 
 pub use crate::ah::AddressHandle;
 use grh::GRH_LEN;
-pub(crate) use owner::{Addressee, Owner};
+pub(crate) use owner::{Addressee, Owner, Routes};
 pub(crate) use port::Port;
 
 /// Outboxes that one pass hands to a socket before others have their turn.
@@ -51,7 +51,7 @@ pub(crate) struct Datagram {
     port: Arc<Port>,
     qkey: AtomicU32,
     /// There may be something to send.
-    kick: AtomicBool,
+    pending_work: AtomicBool,
     tx: NoteLock<Tx>,
     rx: Lock<Rx>,
     counters: Counters,
@@ -112,7 +112,7 @@ impl Datagram {
         Self {
             port,
             qkey: AtomicU32::new(0),
-            kick: AtomicBool::new(false),
+            pending_work: AtomicBool::new(false),
             tx: NoteLock::new(tx),
             rx: Lock::new(Rx::default()),
             counters: Counters::default(),
@@ -167,10 +167,10 @@ impl Datagram {
 
     /// Sends what is posted, or leaves it to the thread that is at it.
     pub(crate) fn drive(&self, qp: &impl Owner) {
-        self.kick.store(true, Ordering::SeqCst);
-        while self.kick.load(Ordering::SeqCst) {
+        self.pending_work.store(true, Ordering::SeqCst);
+        while self.pending_work.load(Ordering::SeqCst) {
             let Some(mut tx) = self.tx.try_lock() else { return };
-            self.kick.store(false, Ordering::SeqCst);
+            self.pending_work.store(false, Ordering::SeqCst);
             let before = tx.outbox.done();
             self.transmit(qp, &mut tx);
             let sent = tx.outbox.done() - before;

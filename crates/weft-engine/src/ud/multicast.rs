@@ -14,7 +14,7 @@ use weft_sys::{Arrival, Forkable, Lock};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::Port;
-use super::owner::{Addressee, Find};
+use super::owner::{Addressee, Routes};
 use crate::limits::{MULTICAST_GROUPS_MAX, MULTICAST_QPS_MAX};
 use crate::{Errno, Result, numbers};
 
@@ -33,14 +33,14 @@ static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::defau
 ///
 /// # Errors
 /// `ENOMEM` when there are too many groups or members; what the system reports, such as `ENOBUFS`.
-pub(crate) fn attach(qp: &Arc<dyn Addressee>, group: Group, find: Find) -> Result<()> {
+pub(crate) fn attach(qp: &Arc<dyn Addressee>, group: Group, routes: Routes) -> Result<()> {
     let mut groups = GROUPS.get().lock();
     let count = groups.members.len();
     let port = match &groups.port {
         Some(port) => Arc::clone(port),
-        None => {
-            Arc::clone(groups.port.insert(Port::open_shared(numbers::port_of(MULTICAST_QP), find)?))
-        }
+        None => Arc::clone(
+            groups.port.insert(Port::open_shared(numbers::port_of(MULTICAST_QP), routes)?),
+        ),
     };
     if let Some(members) = groups.members.get_mut(&group) {
         if members.iter().any(|member| std::ptr::addr_eq(member.as_ptr(), Arc::as_ptr(qp))) {
@@ -78,7 +78,7 @@ pub(crate) fn forget(qp: &impl Addressee) {
 }
 
 /// Gives a datagram to the members of the group that it came for. Returns whether there were any.
-pub(super) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> bool {
+pub(crate) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> bool {
     let members: SmallVec<[Arc<dyn Addressee>; 8]> = {
         let groups = GROUPS.get().lock();
         let members = groups.members.get(&(arrival.to, arrival.interface));

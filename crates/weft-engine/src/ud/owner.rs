@@ -52,5 +52,11 @@ pub(crate) trait Addressee: Send + Sync + std::fmt::Debug {
     fn has_room(&self);
 }
 
-/// Finds an addressee by its number.
-pub(crate) type Find = fn(u32) -> Option<Arc<dyn Addressee>>;
+/// Where the datagrams of a port lead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Routes {
+    /// Finds an addressee by its number.
+    pub(crate) find: fn(u32) -> Option<Arc<dyn Addressee>>,
+    /// Gives a datagram to the members of a group. Returns whether there were any.
+    pub(crate) deliver_to_group: fn(&Header, &Arrival, &[u8]) -> bool,
+}

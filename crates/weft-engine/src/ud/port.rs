@@ -7,8 +7,7 @@ use std::sync::{Arc, Weak};
 use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
-use super::multicast;
-use super::owner::{Addressee, Find};
+use super::owner::{Addressee, Routes};
 use crate::reactor::{Reactor, Source};
 use crate::{Errno, Result, udp};
 
@@ -25,14 +24,13 @@ pub(crate) struct Port {
     me: Weak<Self>,
     socket: UdpSocket,
     /// There may be something to receive.
-    kick: AtomicBool,
+    pending_work: AtomicBool,
     rx: NoteLock<RecvBatch>,
     /// Datagrams that have gone out since somebody last looked.
     sent: AtomicU64,
     /// Queue pairs that found the socket full.
     waiting: Lock<Vec<Weak<dyn Addressee>>>,
-    /// To whom a number leads.
-    find: Find,
+    routes: Routes,
     unknown: AtomicU64,
     malformed: AtomicU64,
 }
@@ -42,27 +40,27 @@ impl Port {
     ///
     /// # Errors
     /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
-    pub(crate) fn open(number: u16, find: Find) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, false)?, find)
+    pub(crate) fn open(number: u16, routes: Routes) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, false)?, routes)
     }
 
     /// The same for a port that other processes have bound as well, for groups.
     ///
     /// # Errors
     /// As [`Port::open`].
-    pub(super) fn open_shared(number: u16, find: Find) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, true)?, find)
+    pub(super) fn open_shared(number: u16, routes: Routes) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, true)?, routes)
     }
 
-    fn with(socket: UdpSocket, find: Find) -> Result<Arc<Self>> {
+    fn with(socket: UdpSocket, routes: Routes) -> Result<Arc<Self>> {
         let port = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             socket,
-            kick: AtomicBool::new(false),
+            pending_work: AtomicBool::new(false),
             rx: NoteLock::new(RecvBatch::default()),
             sent: AtomicU64::new(0),
             waiting: Lock::new(Vec::new()),
-            find,
+            routes,
             unknown: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
         });
@@ -97,10 +95,10 @@ impl Port {
 
     fn drive(&self) {
         self.sent.store(0, Ordering::Relaxed);
-        self.kick.store(true, Ordering::SeqCst);
-        while self.kick.load(Ordering::SeqCst) {
+        self.pending_work.store(true, Ordering::SeqCst);
+        while self.pending_work.load(Ordering::SeqCst) {
             let Some(mut batch) = self.rx.try_lock() else { return };
-            self.kick.store(false, Ordering::SeqCst);
+            self.pending_work.store(false, Ordering::SeqCst);
             if self.receive(&mut batch)
                 && let Some(me) = self.me.upgrade()
             {
@@ -140,14 +138,14 @@ impl Port {
                 continue;
             }
             if last.as_ref().is_none_or(|qp| qp.number() != header.to) {
-                last = (self.find)(header.to);
+                last = (self.routes.find)(header.to);
             }
             self.deliver_to(last.as_deref(), &header, &arrival, payload);
         }
     }
 
     fn deliver_to_group(&self, header: &Header, arrival: &Arrival, payload: &[u8]) {
-        if !multicast::deliver(header, arrival, payload) {
+        if !(self.routes.deliver_to_group)(header, arrival, payload) {
             self.unknown.fetch_add(1, Ordering::Relaxed);
         }
     }
