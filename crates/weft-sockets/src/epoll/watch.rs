@@ -524,7 +524,7 @@ impl Watch {
     }
 
     pub(super) fn disarm(&mut self) {
-        self.tag(None);
+        self.untag();
         if self.is_armed
             && let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()

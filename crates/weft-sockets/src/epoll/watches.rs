@@ -85,7 +85,7 @@ impl Watches {
         let asleep = self.sleep.is_anyone_asleep();
         let Some(watch) = self.places[place].as_mut() else { return };
         if asleep {
-            watch.tag(None);
+            watch.untag();
         } else {
             watch.disarm();
         }
@@ -531,7 +531,7 @@ impl Watches {
                 return true;
             }
             watch.arm(epoll, names);
-            watch.tag(None);
+            watch.untag();
             let stays = watch.waits_unheard()
                 || watch.look(epoll, names, false).events != 0
                 || !watch.is_armed;
