@@ -21,7 +21,7 @@ use weft_sys::Tag;
 
 use super::carrier::kernel_control;
 use super::{IN, Reach, Watch, Watches};
-use crate::limits::{IDLE_SLEEPS_TIMES_POLLED, IDLE_SLEEPS_MIN, PIPE_TRIES_MAX};
+use crate::limits::{IDLE_SLEEPS_MIN, IDLE_SLEEPS_TIMES_POLLED, PIPE_TRIES_MAX};
 use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity, shared_files, sleepers};
