@@ -34,6 +34,7 @@
 //! reactor
 //! access attr clock device event log pool presence random wc
 //! ```
+#![doc = include_str!("quick_start.md")]
 
 mod acceptor;
 pub mod access;

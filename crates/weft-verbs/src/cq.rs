@@ -41,9 +41,9 @@ impl Behind for Channel {
 pub(crate) struct Cq {
     engine: Arc<EngineCq>,
     context: *mut ibv_context,
-    /// The completion that the readers of `ibv_cq_ex` read. Whoever polls that way owns it.
+    /// The completion that the readers of `ibv_cq_ex` read. The thread that polls that way owns it.
     pub(crate) current: UnsafeCell<Completion>,
-    /// When it came, in ticks of the clock. Whoever polls that way owns it.
+    /// When it came, in ticks of the clock. The thread that polls that way owns it.
     pub(crate) current_time: UnsafeCell<u64>,
     /// The program promised to poll by one thread at a time.
     pub(crate) single_threaded: bool,

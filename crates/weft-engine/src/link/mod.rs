@@ -141,6 +141,7 @@ pub(crate) struct Link<H: Host> {
 
 /// What carries the segments.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // One a connection; each segment goes through it.
 enum Transport {
     /// A stream of bytes.
     Stream(Framing),

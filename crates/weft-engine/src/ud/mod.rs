@@ -1,8 +1,8 @@
 //! Unreliable datagrams: what a queue pair of type UD has in the place of a connection.
 //!
 //! One message is one UDP datagram ([`weft_wire::datagram`]). The UDP socket belongs to the port
-//! ([`port`]) that the queue pair's number leads to; address handles ([`AddressHandle`]) say where
-//! messages go, to one queue pair or to a group ([`multicast`]). A send is complete once the kernel
+//! (`port`) that the queue pair's number leads to; address handles (`AddressHandle`) say where
+//! messages go, to one queue pair or to a group (`multicast`). A send is complete once the kernel
 //! has taken the datagram. A message is dropped, and counted, when its Q_Key is wrong, when no
 //! receive is posted, or when that is too small (IBTA 9.8.3, 9.9.3).
 //!
