@@ -13,7 +13,7 @@ use crate::session::{Outcome, Plan};
 
 pub(crate) use definitions::benchmarks;
 
-/// Time of a measurement unless told otherwise: of one benchmark, and of all of them.
+/// Time of a measurement by default: of one benchmark, and of all of them.
 const DURATION: Duration = Duration::from_millis(500);
 const DURATION_OF_MANY: Duration = Duration::from_millis(200);
 
@@ -188,7 +188,7 @@ impl Request {
     }
 }
 
-/// What a benchmark goes through unless told otherwise.
+/// What a benchmark goes through by default.
 #[derive(Clone, Copy, Debug)]
 struct Defaults<'a> {
     over: &'a [Over],

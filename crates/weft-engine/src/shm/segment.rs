@@ -214,7 +214,7 @@ fn granted(key: u32, serial: u32) -> u64 {
 }
 
 /// Whose connection goes through a segment.
-pub(crate) trait RingOwner: Send + Sync {
+pub(crate) trait RingOwner: Send + Sync + fmt::Debug {
     /// There may be something in shared memory. What the peer is to be told may wait for more,
     /// unless it is `due`.
     fn ring_ready(&self, due: bool);

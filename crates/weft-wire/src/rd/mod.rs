@@ -30,7 +30,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! An *epoch* is what an endpoint calls itself towards one address until it restarts; whoever
+//! An *epoch* is what an endpoint calls itself towards one address until it restarts; a peer that
 //! repeats it has received something at that address. A *stream* is a numbering of datagrams: an
 //! endpoint opens a new one, with a higher number, when it starts to count from one again.
 //!
@@ -148,7 +148,7 @@ pub struct Acknowledgement {
 pub struct Header {
     /// What it is for.
     pub kind: Kind,
-    /// The stream starts at sequence 1, and the destination has not yet said that it knows it.
+    /// The stream starts at sequence 1, and the destination has not yet acknowledged it.
     pub syn: bool,
     /// Asks for an Ack.
     pub probe: bool,
