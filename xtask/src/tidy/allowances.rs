@@ -23,9 +23,9 @@ const ALLOWANCES: &[(&str, Allowance)] = &[
     ("weft-stream", Allowance { upward: 6, in_cycles: 19, limits: 14 }),
     ("weft-extended", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
     ("weft-sockets", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
-    ("weft-bench", Allowance { upward: 0, in_cycles: 16, limits: 4 }),
+    ("weft-bench", Allowance { upward: 0, in_cycles: 0, limits: 4 }),
     ("weft-cli", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
-    ("weft-lab", Allowance { upward: 0, in_cycles: 7, limits: 3 }),
+    ("weft-lab", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
 ];
 
 /// The allowance of a crate.
