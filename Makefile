@@ -17,7 +17,7 @@ benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2
 	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
 	openjdk-17-jdk-headless
 
-.PHONY: help build demo test differ bench install clean
+.PHONY: help build check demo test differ bench deb install clean
 
 help: ## Show this text
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,6 +29,9 @@ demo: ## Run RDMA programs between two network namespaces, and redis on one host
 	scripts/setup $(measured)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin demo
+
+check: ## Format, lints, house rules, unit tests and simulations: before each commit
+	scripts/check
 
 test: ## Run every check and every test, real programs included
 	scripts/test
@@ -42,6 +45,10 @@ bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for sh
 	scripts/setup $(measured) $(benched)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)
+
+deb: ## Build Debian packages in dist/deb/
+	$(MAKE) build
+	$(CARGO) xtask deb
 
 install: ## Install dist/ under PREFIX (default /usr/local), staged in DESTDIR
 	@test -x dist/bin/weft || { echo "run 'make build' first" >&2; exit 1; }

@@ -38,7 +38,7 @@ use weft_sys::{
     spawn_quiet, wait_readable,
 };
 
-use crate::{Errno, Result, shm};
+use crate::{Errno, Result, presence};
 
 /// How long a parked service thread stays away from the sockets.
 const PARK: Duration = Duration::from_micros(500);
@@ -415,7 +415,7 @@ impl Reactor {
 
     /// Sleeps until somebody calls, but not for long.
     fn nap(&self) {
-        let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+        let _sleeping = presence::own().map(|presence| presence.settle_down());
         if !self.rings_are_ready() && self.dirty_len.load(Ordering::SeqCst) == 0 {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             // Interrupted: as if there were something. The C library's own call would be a point
@@ -484,7 +484,7 @@ impl Reactor {
                 self.offer_core();
             } else if waited >= look {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
-                let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+                let _sleeping = presence::own().map(|presence| presence.settle_down());
                 if !self.rings_are_ready() {
                     wait_readable([fd, self.epoll.as_fd()], limit)?;
                     self.sockets_due.store(true, Ordering::Relaxed);
@@ -660,7 +660,7 @@ impl Reactor {
             let first = timers.first_key_value();
             first.map(|(id, _)| timespec(id.0.saturating_duration_since(Instant::now())))
         };
-        let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+        let _sleeping = presence::own().map(|presence| presence.settle_down());
         if self.rings_are_ready() {
             return;
         }

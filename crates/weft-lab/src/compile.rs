@@ -176,6 +176,8 @@ pub fn compile_cargo(name: &str) -> Result<PathBuf> {
     let target = kept(name)?;
     let manifest = source(&format!("programs/{name}/Cargo.toml"));
     let mut cargo = Command::new(locate("cargo")?);
+    // `scripts/timed` sets it, and build scripts would take this for a nightly compiler.
+    cargo.env_remove("RUSTC_BOOTSTRAP");
     cargo.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(manifest);
     cargo.arg("--target-dir").arg(&target);
     finish(cargo, name)?;

@@ -50,7 +50,7 @@ fn files_by_netcat() -> Result<()> {
 /// and if that is TCP, why.
 #[test]
 fn what_carries_a_connection_is_logged() -> Result<()> {
-    let has_logged = |end: &Finished, words: &str| {
+    let expect_line = |end: &Finished, words: &str| {
         let lines: Vec<_> = end.stderr.lines().filter(|line| line.contains("connection")).collect();
         let right = match lines[..] {
             [] => words.is_empty(),
@@ -81,8 +81,8 @@ fn what_carries_a_connection_is_logged() -> Result<()> {
             std::fs::write(sockets.path("rules"), rules)?;
             client = client.env("WEFT_SOCKETS_RULES", sockets.path("rules"));
         }
-        has_logged(&client.run(TIMEOUT)?.success()?, client_says).context("the client")?;
-        has_logged(&server.wait(TIMEOUT)?.success()?, server_says).context("the server")?;
+        expect_line(&client.run(TIMEOUT)?.success()?, client_says).context("the client")?;
+        expect_line(&server.wait(TIMEOUT)?.success()?, server_says).context("the server")?;
     }
     Ok(())
 }

@@ -1,0 +1,75 @@
+# What `check` and `test` have in common: steps that are counted, whatever became of the others, and
+# a summary. The last line is "N passed, N failed, N skipped" alone.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+target=${CARGO_TARGET_DIR:-target}
+skips=$target/lab/skipped
+log=$(mktemp)
+times=$(mktemp)
+trap 'rm -f "$log" "$times"' EXIT
+passed=0
+failed=0
+failures=()
+
+note_failure() {
+    failed=$((failed + $2))
+    failures+=("$1")
+}
+
+# check NAME COMMAND...: one check, passed if the command succeeds.
+check() {
+    local name=$1 start=$SECONDS
+    shift
+    echo "== $name"
+    if "$@"; then
+        passed=$((passed + 1))
+        echo "== $name: $((SECONDS - start)) s"
+    else
+        note_failure "$name" 1
+        return 1
+    fi
+}
+
+# tests NAME COMMAND...: a run of `cargo test`, whose own results are counted. It prints the seconds
+# of each test program.
+tests() {
+    local name=$1 start=$SECONDS runner=$PWD/scripts/timed
+    shift
+    echo "== $name"
+    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$runner \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner "$@" 2>&1 | tee "$log"
+    local status=${PIPESTATUS[0]}
+    echo "== $name: $((SECONDS - start)) s"
+    passed=$((passed + $(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")))
+    failed=$((failed + $(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")))
+    # "test NAME ... ok <SECONDSs>"
+    sed -n "s/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>\$/\2 \1 ($name)/p" "$log" >>"$times"
+    mapfile -t -O ${#failures[@]} failures < <(
+        sed -n 's/^test \(.*\) \.\.\. FAILED\( <.*>\)\?$/\1/p' "$log"
+    )
+    # Nothing counted as failed, but not well either: it did not compile, or a test aborted.
+    if [ "$status" -ne 0 ] && ! grep -q ' \.\.\. FAILED' "$log"; then
+        note_failure "$name (exit status $status)" 1
+    fi
+}
+
+# summary: the slowest tests, what was skipped, what failed. Fails if anything did.
+summary() {
+    local skipped=0
+    echo
+    echo "The ten slowest tests, in seconds:"
+    sort -rn "$times" | head -n 10 | sed 's/^/  /'
+    # A test that skips itself returns normally, so that cargo counts it as passed.
+    if [ -s "$skips" ]; then
+        skipped=$(wc -l <"$skips")
+        passed=$((passed - skipped))
+        sed 's/^/SKIP: /' "$skips"
+    fi
+    for failure in "${failures[@]}"; do
+        echo "FAIL: $failure"
+    done
+    echo "$SECONDS s"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+}

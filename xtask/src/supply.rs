@@ -1,0 +1,230 @@
+//! What the workspace takes from others: licences, sources, versions, and the compiler it needs.
+//!
+//! Advisories are not checked here: their database comes over the network. `cargo deny check
+//! advisories` does that where there is one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::dist::workspace;
+use crate::tools::output;
+
+/// Licences that a crate may have, or offer among others.
+const LICENCES: [&str; 8] = [
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "MIT",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+/// Crates of which two versions are in use, because other crates do not agree on one.
+const DUPLICATES: [&str; 4] = ["cpufeatures", "syn", "thiserror", "thiserror-impl"];
+const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// Checks all crates that the workspace is built of, on this machine's architecture.
+///
+/// # Errors
+/// What is not as it should be, one finding a line; or what cargo says.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    if let Some(unknown) = args.first() {
+        return Err(format!("takes no argument, but got {unknown}"));
+    }
+    let (packages, compiler) = (Metadata::read()?.packages, compiler()?);
+    let findings = check(&packages, &compiler)?;
+    if findings.is_empty() {
+        println!("{} crates: licences, sources and versions are as listed", packages.len());
+        let built = env!("CARGO_PKG_RUST_VERSION");
+        if release(&compiler) != release(built) {
+            println!("this compiler is {compiler}: rust-version {built} is not built here");
+        }
+        println!("advisories are not checked: they need the network (cargo deny check advisories)");
+        Ok(())
+    } else {
+        Err(format!("\n{}", findings.join("\n")))
+    }
+}
+
+/// What cargo tells of the crates that the workspace is built of, its own included.
+#[derive(Debug)]
+pub(crate) struct Metadata {
+    packages: Vec<Value>,
+    nodes: Vec<Value>,
+}
+
+impl Metadata {
+    /// Asks cargo.
+    ///
+    /// # Errors
+    /// What cargo or the compiler says.
+    pub(crate) fn read() -> Result<Self, String> {
+        let compiler = output(Command::new("rustc").arg("-vV"))?;
+        let host = compiler.lines().find_map(|line| line.strip_prefix("host: "));
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.current_dir(workspace()).args(["metadata", "--format-version", "1", "--locked"]);
+        command.args(["--filter-platform", host.ok_or("rustc names no host")?]);
+        let metadata: Value = serde_json::from_str(&output(&mut command)?)
+            .map_err(|e| format!("cargo metadata: {e}"))?;
+        let nodes = metadata["resolve"]["nodes"].as_array().ok_or("cargo tells no graph")?.clone();
+        let used: BTreeSet<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
+        let packages = metadata["packages"].as_array().ok_or("cargo tells no packages")?;
+        let is_used = |it: &&Value| it["id"].as_str().is_some_and(|id| used.contains(id));
+        let packages = packages.iter().filter(is_used).cloned().collect();
+        Ok(Self { packages, nodes })
+    }
+
+    /// The crates that are linked into those named `roots`, or run while they are built.
+    pub(crate) fn linked_into(&self, roots: &[&str]) -> Vec<&Value> {
+        let is_root = |it: &&Value| it["name"].as_str().is_some_and(|name| roots.contains(&name));
+        let mut open: Vec<&str> =
+            self.packages.iter().filter(is_root).filter_map(|it| it["id"].as_str()).collect();
+        let mut found: BTreeSet<&str> = open.iter().copied().collect();
+        while let Some(at) = open.pop() {
+            let node = self.nodes.iter().find(|node| node["id"].as_str() == Some(at));
+            let uses = node.and_then(|node| node["deps"].as_array()).into_iter().flatten();
+            for used in uses {
+                let kinds = used["dep_kinds"].as_array().into_iter().flatten();
+                let is_for_tests = kinds.clone().all(|kind| kind["kind"].as_str() == Some("dev"));
+                if let Some(id) = used["pkg"].as_str().filter(|_| !is_for_tests)
+                    && found.insert(id)
+                {
+                    open.push(id);
+                }
+            }
+        }
+        let is_found = |it: &&Value| it["id"].as_str().is_some_and(|id| found.contains(id));
+        self.packages.iter().filter(is_found).collect()
+    }
+}
+
+/// A field of a crate that each has.
+///
+/// # Errors
+/// If it is missing.
+pub(crate) fn text_of<'package>(
+    package: &'package Value,
+    field: &str,
+) -> Result<&'package str, String> {
+    package[field].as_str().ok_or_else(|| format!("a crate without {field}"))
+}
+
+/// The version of the compiler in use: `1.95`.
+fn compiler() -> Result<String, String> {
+    let version = output(Command::new("rustc").arg("-V"))?;
+    let number = version.split(' ').nth(1).ok_or("rustc has no version")?;
+    Ok(number.rsplit_once('.').map_or(number, |(version, _)| version).to_owned())
+}
+
+fn check(packages: &[Value], compiler: &str) -> Result<Vec<String>, String> {
+    let mut findings = Vec::new();
+    let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut declared = None;
+    for package in packages {
+        let name = text_of(package, "name")?;
+        *versions.entry(name).or_default() += 1;
+        let needs = package["rust_version"].as_str();
+        match package["source"].as_str() {
+            None => declared = declared.or(needs),
+            Some(SOURCE) => {}
+            Some(source) => findings.push(format!("{name} comes from {source}")),
+        }
+        match package["license"].as_str() {
+            Some(licence) if is_allowed(licence) => {}
+            licence => {
+                findings.push(format!("{name} has the licence {}", licence.unwrap_or("(none)")));
+            }
+        }
+    }
+    for (name, _) in versions.iter().filter(|(_, count)| **count > 1) {
+        if !DUPLICATES.contains(name) {
+            findings.push(format!("{name} is used in several versions"));
+        }
+    }
+    for name in DUPLICATES {
+        if versions.get(name).is_none_or(|count| *count < 2) {
+            findings.push(format!("{name} is used in one version: take it off the list"));
+        }
+    }
+    let declared = declared.ok_or("the workspace declares no rust-version")?;
+    if release(compiler) < release(declared) {
+        findings.push(format!("rust-version is {declared}, this compiler is {compiler}"));
+    }
+    for package in packages {
+        if let (Some(name), Some(needs)) =
+            (package["name"].as_str(), package["rust_version"].as_str())
+            && release(needs) > release(declared)
+        {
+            findings.push(format!("{name} needs Rust {needs}, rust-version is {declared}"));
+        }
+    }
+    Ok(findings)
+}
+
+/// The number behind `1.`; a crate that needs no particular release has none.
+fn release(version: &str) -> Option<u32> {
+    version.split('.').nth(1)?.parse().ok()
+}
+
+/// Whether an SPDX expression can be met with the listed licences.
+fn is_allowed(expression: &str) -> bool {
+    let is_met = |one: &str| {
+        one.replace('/', " OR ")
+            .split(" OR ")
+            .any(|licence| LICENCES.contains(&licence.trim().trim_matches(['(', ')'])))
+    };
+    expression.split(" AND ").all(is_met)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{DUPLICATES, SOURCE, check, is_allowed};
+
+    fn package(name: &str) -> Value {
+        json!({"name": name, "source": SOURCE, "license": "MIT", "rust_version": "1.60.0"})
+    }
+
+    fn findings(extra: Value) -> Vec<String> {
+        let own = json!({"name": "own", "license": "MIT", "rust_version": "1.90"});
+        let twice = DUPLICATES.into_iter().chain(DUPLICATES).map(package);
+        let packages: Vec<Value> = twice.chain([own, extra]).collect();
+        check(&packages, "1.95").expect("a result")
+    }
+
+    #[test]
+    fn what_is_listed_is_fine() {
+        assert!(findings(package("a")).is_empty());
+    }
+
+    #[test]
+    fn a_strange_licence_source_version_or_compiler_is_found() {
+        let change = |key: &str, value: &str| {
+            let mut package = package("a");
+            package[key] = value.into();
+            findings(package)
+        };
+        assert_eq!(change("license", "GPL-3.0"), ["a has the licence GPL-3.0"]);
+        assert_eq!(change("source", "git+x"), ["a comes from git+x"]);
+        assert_eq!(change("rust_version", "1.91"), ["a needs Rust 1.91, rust-version is 1.90"]);
+        assert_eq!(change("name", "own"), ["own is used in several versions"]);
+        let own = json!({"name": "own", "license": "MIT", "rust_version": "1.90"});
+        assert_eq!(
+            check(&[own], "1.89").expect("a result").last().expect("one"),
+            "rust-version is 1.90, this compiler is 1.89"
+        );
+    }
+
+    #[test]
+    fn a_licence_of_several_is_enough_and_all_of_a_sum_are_needed() {
+        assert!(is_allowed("GPL-2.0 OR MIT"));
+        assert!(is_allowed("MIT/Apache-2.0"));
+        assert!(is_allowed("(MIT OR Apache-2.0) AND Unicode-3.0"));
+        assert!(!is_allowed("MIT AND GPL-2.0"));
+    }
+}
