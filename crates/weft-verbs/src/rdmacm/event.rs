@@ -39,7 +39,7 @@ const RETRIES: u8 = 7;
 struct Event {
     /// Where the program finds the private data.
     _private_data: Vec<u8>,
-    /// Of the identifier that waits for the acknowledgement.
+    /// The acknowledgements that the event's identifier waits for.
     acks: Acks,
 }
 
@@ -135,7 +135,7 @@ fn ud_param(param: &EventParam, datagram: &DatagramParam) -> rdma_ud_param {
     let data = &param.private_data;
     let private_data = match (data.is_empty(), datagram.context) {
         (false, _) => data.as_ptr().cast(),
-        // Of a join, what the program gave.
+        // For a join, this is the program's own pointer.
         (true, context) => ptr::with_exposed_provenance(context),
     };
     rdma_ud_param {
