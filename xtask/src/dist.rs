@@ -2,7 +2,7 @@
 //! that it puts in front of the system's.
 //!
 //! rustc cannot give symbols ELF versions (a version script for a `cdylib` is lost in silence), so
-//! the C faces are a static library that `cc` links into the shared ones.
+//! the C ABI is a static library that `cc` links into the shared ones.
 
 use std::ffi::OsString;
 use std::fs;

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn old_forms_are_told_apart() {
+    fn old_forms_are_recognised() {
         let theirs = parse_nm("0 T f@IBVERBS_1.0\n0 T f@@IBVERBS_1.1\n0 T g@@IBVERBS_1.0\n");
         assert!(is_old_form("f@IBVERBS_1.0", &theirs));
         assert!(!is_old_form("g@IBVERBS_1.0", &theirs));

@@ -1,5 +1,5 @@
 //! Writes WAYS.md from the table in `weft-sockets`. A test of that crate does it, as nothing can
-//! link to that crate; without being told to write, the same test compares.
+//! link to that crate; unless it is asked to write, the same test compares.
 
 use std::process::Command;
 

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand, ValueHint};
 use crate::limits::{CONNECTIONS_MAX, DURATION_MAX, MESSAGE_MAX, WINDOW_MAX};
 use crate::plan::{Operation, Over, Wait};
 
-/// Port of `weft bench serve`, unless told otherwise.
+/// Port of `weft bench serve`, by default.
 const PORT: u16 = 18_515;
 
 /// Measure the fabric, beside plain sockets in the same run
@@ -80,7 +80,7 @@ pub enum Bench {
     Sockets(Sized),
     /// A selection of all of these, in a minute or two
     All(Plain),
-    /// Serve measurements that another host starts: whoever connects may have them run here
+    /// Serve measurements that another host starts: anybody who connects can make it measure
     Serve(ServeArgs),
     /// One end of a measurement
     #[command(hide = true)]

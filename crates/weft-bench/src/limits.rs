@@ -27,4 +27,4 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// After which silence a message of a peer that may lose some is taken for lost.
 pub(crate) const LOSS_AFTER: Duration = Duration::from_millis(200);
 /// How long a step of the control connection may take, beyond the measurement itself.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -60,7 +60,7 @@ impl Over {
         matches!(self, Self::TcpSockets | Self::UdpSockets | Self::UnixSockets)
     }
 
-    /// The flow control that sockets on Weft are told to take; `None` for all else.
+    /// The flow control that sockets on Weft use; `None` for all else.
     pub(crate) fn flow(self) -> Option<&'static str> {
         match self {
             Self::WeftPacked | Self::WeftRing | Self::WeftSync | Self::WeftAsync => Some("packed"),
@@ -69,7 +69,7 @@ impl Over {
         }
     }
 
-    /// What sockets on Weft are told to do with long messages, if anything.
+    /// What sockets on Weft do with long messages, if that is set.
     pub(crate) fn zero_copy(self) -> Option<&'static str> {
         match self {
             Self::WeftRing => Some("off"),
@@ -125,7 +125,7 @@ impl Over {
         }
     }
 
-    /// The transport that the engine is told to take.
+    /// The transport that the engine has to use.
     pub(crate) fn forced(self) -> Option<&'static str> {
         match self {
             Self::RcTcp => Some("tcp"),
@@ -203,7 +203,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// The engine's policy, where it is told one.
+    /// The engine's policy, where one is set.
     pub(crate) fn policy(self) -> Option<&'static str> {
         match self {
             Self::Poll | Self::Events => None,
@@ -310,9 +310,9 @@ pub(crate) enum Role {
     Answer,
     /// Sends or receives without pause, by connection.
     Stream { operation: Operation, ways: Vec<Way> },
-    /// Waits until it is told to stop: what peers do to its memory needs no program.
+    /// Waits for the order to stop: what peers do to its memory needs no program.
     Target,
-    /// Keeps its core busy until it is told to stop.
+    /// Keeps its core busy until the order to stop.
     Burn,
     /// Sends without pause but for a computation of `work_ns` after each message, and writes to the
     /// buffer after every `touch_every`, if that is not 0.

@@ -13,7 +13,7 @@ use crate::session::{self, Outcome, Place};
 use crate::stats::median;
 use crate::suite::{Benchmark, Case, Value};
 
-/// Rounds unless told otherwise.
+/// Rounds by default.
 const ROUNDS: u32 = 3;
 
 /// Runs the benchmarks one after the other.

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{self, Answer, Order, Report};
-use crate::limits::{PATIENCE, WORKERS_MAX};
+use crate::limits::{REPLY_TIMEOUT, WORKERS_MAX};
 use crate::plan::{Address, Job};
 
 /// What both ends of a measurement do.
@@ -147,7 +147,7 @@ fn introduce(addresses: &[Vec<Address>], plan: &Plan) -> Result<Vec<Vec<Address>
 /// Waits for those that end by themselves, then stops the others.
 fn finish(all: &[(Worker, Job)]) -> Result<Vec<Report>> {
     let longest = all.iter().map(|(_, job)| job.duration()).max().unwrap_or_default();
-    let deadline = Instant::now() + longest + PATIENCE;
+    let deadline = Instant::now() + longest + REPLY_TIMEOUT;
     let mut reports: Vec<Option<Report>> = vec![None; all.len()];
     let mut is_stopped = false;
     while reports.iter().any(Option::is_none) {
@@ -200,15 +200,15 @@ impl Worker {
     fn start(environment: &[(String, String)]) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let child = spawn(theirs.into(), environment)?;
-        ours.set_read_timeout(Some(PATIENCE))?;
+        ours.set_read_timeout(Some(REPLY_TIMEOUT))?;
         Ok(Self { control: Control::Here(ours), child: Some(child) })
     }
 
     /// Asks a `weft bench serve` for one. Returns the local address that leads there, too.
     fn remote(at: SocketAddr, environment: &[(String, String)]) -> Result<(Self, IpAddr)> {
-        let stream = TcpStream::connect_timeout(&at, PATIENCE)
+        let stream = TcpStream::connect_timeout(&at, REPLY_TIMEOUT)
             .with_context(|| format!("cannot reach `weft bench serve` at {at}"))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
         stream.set_nodelay(true)?;
         let ours = stream.local_addr()?.ip();
         let worker = Self { control: Control::There(stream), child: None };
@@ -246,7 +246,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It has said all, or it is not worth waiting for.
+            // It has sent everything, or it is not worth waiting for.
             let _ = child.kill().and_then(|()| child.wait());
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 
-/// Longest latency that is told apart from longer ones.
+/// Longest latency that is distinguished from longer ones.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 /// Precision: three significant digits.
 const DIGITS: u8 = 3;

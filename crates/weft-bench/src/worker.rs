@@ -21,8 +21,8 @@ use crate::process;
 /// Serves the control connection on standard input.
 ///
 /// # Errors
-/// If standard input is no connection, or it breaks; what goes wrong with the measurement is told
-/// through it.
+/// If standard input is no connection, or it breaks; errors of the measurement are
+/// reported through it.
 pub(crate) fn run() -> Result<()> {
     // Who started this process is the only one who can end it in order.
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -49,7 +49,9 @@ impl Control {
     fn exchange(&self, own: Vec<Address>) -> Result<Vec<Address>> {
         let count = own.len();
         self.answer(&Answer::Prepared(own))?;
-        let Some(Order::Connect(peers)) = self.order()? else { bail!("not told whom to connect") };
+        let Some(Order::Connect(peers)) = self.order()? else {
+            bail!("no order that says whom to connect")
+        };
         ensure!(peers.len() == count, "{} peers for {count} connections", peers.len());
         Ok(peers)
     }
@@ -58,7 +60,7 @@ impl Control {
         self.answer(&Answer::Connected)?;
         match self.order()? {
             Some(Order::Start) => Ok(()),
-            _ => bail!("not told to start"),
+            _ => bail!("no order to start"),
         }
     }
 
@@ -72,13 +74,15 @@ impl Control {
     fn expect_stop(&self) -> Result<()> {
         match self.order()? {
             Some(Order::Stop) | None => Ok(()),
-            Some(_) => bail!("told something else than to stop"),
+            Some(_) => bail!("an order other than to stop"),
         }
     }
 }
 
 fn serve(control: &Control) -> Result<()> {
-    let Some(Order::Prepare(job)) = control.order()? else { bail!("not told what to prepare") };
+    let Some(Order::Prepare(job)) = control.order()? else {
+        bail!("no order that says what to prepare")
+    };
     job.check()?;
     raise_descriptor_limit()?;
     pattern::sleep_precisely();

@@ -175,7 +175,7 @@ pub(crate) struct SocketArgs {
     /// One rule a line, the first that matches decides, and what none matches may leave TCP:
     /// `use shm|verbs|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`. PROGRAM is a file
     /// name, in which `*` and `?` stand for any letters and any one. ADDRESS, the server's own or
-    /// the one connected to, is like 192.0.2.1 or [2001:db8::1], or `*`, and so may PORT be.
+    /// the one connected to, is like `192.0.2.1` or `[2001:db8::1]`, or `*`, and so may PORT be.
     /// What follows `#` is a comment.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) rules: Option<PathBuf>,
@@ -294,8 +294,16 @@ pub(crate) struct TopArgs {
 const CONNECTIONS_SHOWN: &str = "The connections are those of this user, in all registries of \
     WEFT_SHM_DIR (/dev/shm by default).";
 
+const COLUMNS: &str = "\
+States: offered (the client offers to share memory), joined (the server has agreed), shared (shared
+memory or verbs carry the bytes), fell-back (TCP carries them for good).
+STALLS counts how often a sender found no room, WAKEUPS how often it had to wake its peer.";
+
 fn stat_help() -> String {
-    format!("{CONNECTIONS_SHOWN}\n\nWhy TCP carries a connection:\n{}", sockets::reasons())
+    format!(
+        "{CONNECTIONS_SHOWN}\n\n{COLUMNS}\n\nWhy TCP carries a connection:\n{}",
+        sockets::reasons()
+    )
 }
 
 /// A time in seconds that is neither a busy loop nor for ever.

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_sys::{Forkable, Lock};
-use weft_wire::mpa::negotiate;
+use weft_wire::mpa::negotiate::{self, Params, RtrKinds};
 
 use crate::device::address_of;
 use crate::hello::{self, Hello};
 use crate::limits::HELD_PER_QP;
 use crate::mpa::incoming::{Host, Incoming};
 use crate::mpa::responder::Limits;
-use crate::qp::{Connection, Qp};
+use crate::qp::{self, Connection, Qp};
 use crate::reactor::Source;
 use crate::strangers::{HALF_OPEN, HELD, Listener, Place};
-use crate::{Result, numbers, rendezvous, tcp};
+use crate::{Result, tcp};
 
 const LIMITS: Limits = Limits {
     private_data_max: hello::TRAILER_LEN,
@@ -45,6 +45,21 @@ pub(crate) fn connect(qp: &Qp) {
 /// What the reactor reports.
 pub(crate) fn serve(socket: OwnedFd) -> Result<()> {
     Listener::serve(socket, &HALF_OPEN, start)
+}
+
+/// What we want of a connection of this queue pair.
+pub(crate) fn params(qp: &Qp, crc: bool) -> Params {
+    let (ird, ord) = qp.depths();
+    let rtr = RtrKinds { send: false, write: true, read: false };
+    Params {
+        crc,
+        markers_wanted: tcp::markers_wanted(),
+        ird,
+        ord,
+        enhanced: true,
+        peer_to_peer: true,
+        rtr,
+    }
 }
 
 /// A connection that has not found its queue pair.
@@ -79,8 +94,7 @@ impl Host for Reception {
     /// Finds the request's queue pair, or holds it until that wants this peer.
     fn requested(caller: &Arc<Caller>, request: negotiate::Request) {
         let (_, hello) = hello::split(&request.private_data);
-        let Some((hello, qp)) =
-            hello.and_then(|hello| Some((hello, numbers::find(hello.wanted_qp)?)))
+        let Some((hello, qp)) = hello.and_then(|hello| Some((hello, qp::find(hello.wanted_qp)?)))
         else {
             return caller.abandon();
         };
@@ -157,7 +171,7 @@ impl Request {
         let private_data = hello::append(&[], &qp.identity(), self.hello.identity.qp_num);
         let [local, peer] = self.caller.addresses();
         let crc = tcp::crc_wanted(local.ip(), peer.ip());
-        let params = rendezvous::params(qp, crc);
+        let params = params(qp, crc);
         let Ok((socket, negotiated)) = self.caller.accept(params, &private_data) else {
             return self.caller.abandon();
         };

@@ -10,12 +10,12 @@ use weft_sys::{Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 
 use crate::Result;
 use crate::context::Context;
-use crate::cq::Cq;
+use crate::event::Object;
 use crate::reactor::Reactor;
 
 #[derive(Debug, Default)]
 struct Queue {
-    events: VecDeque<Arc<Cq>>,
+    events: VecDeque<Arc<dyn Object>>,
     /// The descriptor is readable.
     raised: bool,
     /// Threads that make progress and then look at the queue: there is no need to wake them.
@@ -69,7 +69,7 @@ impl CompChannel {
     ///
     /// # Errors
     /// `EAGAIN` when the descriptor is non-blocking and nothing is there; `EINTR` after a signal.
-    pub fn next_event(&self) -> Result<Arc<Cq>> {
+    pub fn next_event(&self) -> Result<Arc<dyn Object>> {
         if let Some(cq) = self.take(self.queue.lock()) {
             return Ok(cq);
         }
@@ -79,7 +79,7 @@ impl CompChannel {
     }
 
     /// Makes a pass over the sockets and takes an event, perhaps one that it brought.
-    fn drive(&self, pass: &dyn Fn()) -> Option<Arc<Cq>> {
+    fn drive(&self, pass: &dyn Fn()) -> Option<Arc<dyn Object>> {
         self.queue.lock().driving += 1;
         pass();
         let mut queue = self.queue.lock();
@@ -93,22 +93,23 @@ impl CompChannel {
         self.waits_here.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn post(&self, cq: &Arc<Cq>) {
+    /// Tells the program of a completion queue.
+    pub(crate) fn post(&self, cq: Arc<dyn Object>) {
         let mut queue = self.queue.lock();
-        queue.events.push_back(Arc::clone(cq));
+        queue.events.push_back(cq);
         if queue.driving == 0 {
             self.settle(&mut queue);
         }
     }
 
     /// Forgets the events of a completion queue that goes away.
-    pub(crate) fn purge(&self, cq: &Arc<Cq>) {
+    pub(crate) fn purge<T: Object>(&self, cq: &T) {
         let mut queue = self.queue.lock();
-        queue.events.retain(|other| !Arc::ptr_eq(other, cq));
+        queue.events.retain(|other| !other.is(cq));
         self.settle(&mut queue);
     }
 
-    fn take(&self, mut queue: LockGuard<'_, Queue>) -> Option<Arc<Cq>> {
+    fn take(&self, mut queue: LockGuard<'_, Queue>) -> Option<Arc<dyn Object>> {
         let cq = queue.events.pop_front();
         self.settle(&mut queue);
         cq

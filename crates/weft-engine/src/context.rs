@@ -7,7 +7,6 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Lock, consume, counting_eventfd, notify, wait_readable};
 
-use crate::debug;
 use crate::device::Device;
 use crate::event::AsyncEvent;
 use crate::limits::ASYNC_EVENTS_MAX;
@@ -22,12 +21,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a device.
+    /// An opened device, of a process that says nothing about itself.
     ///
     /// # Errors
     /// `EMFILE` and the like when there is no descriptor left.
-    pub fn open(device: &Device) -> Result<Arc<Self>> {
-        debug::serve();
+    pub(crate) fn new(device: &Device) -> Result<Arc<Self>> {
         let events_fd = counting_eventfd()?;
         let events = Lock::new(VecDeque::new());
         Ok(Arc::new(Self { device: device.clone(), events_fd, events }))

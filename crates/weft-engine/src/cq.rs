@@ -9,7 +9,7 @@ use weft_sys::{Lock, LockGuard};
 use crate::channel::CompChannel;
 use crate::clock;
 use crate::context::Context;
-use crate::event::{AsyncEvent, Element, EventKind};
+use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::limits::CQE_MAX;
 use crate::reactor::Reactor;
 use crate::wc::{Completion, Status};
@@ -32,7 +32,7 @@ struct Ring {
 pub struct Cq {
     context: Arc<Context>,
     channel: Option<Arc<CompChannel>>,
-    /// The face's own name for this object; events carry it to the program.
+    /// The C ABI's own name for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     ring: Lock<Ring>,
     /// Length of the ring, for a look without the lock.
@@ -183,7 +183,7 @@ impl Cq {
             return Err(Errno::BUSY);
         }
         if let Some(channel) = &self.channel {
-            channel.purge(self);
+            channel.purge(&**self);
         }
         Ok(())
     }
@@ -240,9 +240,15 @@ impl Cq {
     #[cold]
     fn report_overrun(self: &Arc<Self>) {
         if !self.overrun.swap(true, Ordering::AcqRel) {
-            let element = Element::Cq(Arc::clone(self));
+            let element = Element::Cq(Arc::clone(self) as Arc<dyn Object>);
             self.context.post_event(AsyncEvent { kind: EventKind::CqErr, element });
         }
+    }
+}
+
+impl Object for Cq {
+    fn cookie(&self) -> &AtomicUsize {
+        &self.cookie
     }
 }
 
@@ -299,7 +305,7 @@ impl Drop for Batch<'_> {
             && armed.swap(DISARMED, Ordering::AcqRel) >= self.level
             && let Some(channel) = &self.cq.channel
         {
-            channel.post(self.cq);
+            channel.post(Arc::clone(self.cq) as Arc<dyn Object>);
         }
     }
 }

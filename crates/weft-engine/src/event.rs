@@ -1,10 +1,21 @@
 //! Asynchronous events of a context.
 
+use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use crate::cq::Cq;
-use crate::qp::Qp;
-use crate::srq::Srq;
+/// An object that events are about.
+pub trait Object: Send + Sync + Debug {
+    /// The C ABI's own name for the object, which events carry to the program; 0 for none.
+    fn cookie(&self) -> &AtomicUsize;
+}
+
+impl dyn Object {
+    /// Whether this is `other`.
+    pub fn is<T: Object>(&self, other: &T) -> bool {
+        std::ptr::addr_eq(self, other)
+    }
+}
 
 /// What happened: `ibv_event_type`, with the same values.
 #[repr(u32)]
@@ -36,11 +47,11 @@ pub enum EventKind {
 #[derive(Clone, Debug)]
 pub enum Element {
     /// A queue pair.
-    Qp(Arc<Qp>),
+    Qp(Arc<dyn Object>),
     /// A completion queue.
-    Cq(Arc<Cq>),
+    Cq(Arc<dyn Object>),
     /// A shared receive queue.
-    Srq(Arc<Srq>),
+    Srq(Arc<dyn Object>),
     /// A port, counted from 1.
     Port(u8),
 }

@@ -6,31 +6,30 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-use weft_sys::Forkable;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::limits::MR_MAX;
-use crate::mr::Mr;
-use crate::mw::Mw;
 use crate::{Errno, Result, random};
 
-/// What a key can name.
-#[derive(Clone, Debug)]
-pub(crate) enum Keyed {
-    Region(Arc<Mr>),
-    Window(Arc<Mw>),
-    /// A key that no access may use: a queue pair took it for its own protocol.
-    Reserved,
-}
-
 #[derive(Debug)]
-struct Slot {
+struct Slot<T> {
     key: u32,
-    keyed: Keyed,
+    keyed: T,
 }
 
-type Table = HashMap<u32, Slot, BuildHasherDefault<Identity>>;
+type Table<T> = HashMap<u32, Slot<T>, BuildHasherDefault<Identity>>;
+
+/// Keys, and what each of them names.
+#[derive(Debug)]
+pub(crate) struct Keys<T> {
+    table: RwLock<Table<T>>,
+}
+
+impl<T> Default for Keys<T> {
+    fn default() -> Self {
+        Self { table: RwLock::default() }
+    }
+}
 
 /// Random keys need no hashing.
 #[derive(Default)]
@@ -51,82 +50,82 @@ impl Hasher for Identity {
     }
 }
 
-static TABLE: Forkable<RwLock<Table>> = Forkable::new(|| RwLock::new(Table::default()));
-
 /// The program's own part of a key.
 const TAG_BITS: u32 = 8;
 
-fn read() -> RwLockReadGuard<'static, Table> {
-    TABLE.get().read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write() -> RwLockWriteGuard<'static, Table> {
-    TABLE.get().write().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Reserves a key and stores what `make` returns for it.
-///
-/// # Errors
-/// `ENOMEM` when [`MR_MAX`] keys are in use.
-pub(crate) fn insert(make: impl FnOnce(u32) -> Keyed) -> Result<u32> {
-    let mut table = write();
-    if table.len() >= MR_MAX as usize {
-        return Err(Errno::NOMEM);
+impl<T: Clone> Keys<T> {
+    fn read(&self) -> RwLockReadGuard<'_, Table<T>> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
-    loop {
-        let key = u32::from_ne_bytes(random::bytes()?);
-        let index = key >> TAG_BITS;
-        // Index 0 would allow the key 0, which programs and protocols use for "no key".
-        if index != 0 && !table.contains_key(&index) {
-            table.insert(index, Slot { key, keyed: make(key) });
-            return Ok(key);
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table<T>> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves a key and stores what `make` returns for it.
+    ///
+    /// # Errors
+    /// `ENOMEM` when [`MR_MAX`] keys are in use.
+    pub(crate) fn insert(&self, make: impl FnOnce(u32) -> T) -> Result<u32> {
+        let mut table = self.write();
+        if table.len() >= MR_MAX as usize {
+            return Err(Errno::NOMEM);
+        }
+        loop {
+            let key = u32::from_ne_bytes(random::bytes()?);
+            let index = key >> TAG_BITS;
+            // Index 0 would allow the key 0, which programs and protocols use for "no key".
+            if index != 0 && !table.contains_key(&index) {
+                table.insert(index, Slot { key, keyed: make(key) });
+                return Ok(key);
+            }
         }
     }
-}
 
-/// What the key names, if anything.
-pub(crate) fn find(key: u32) -> Option<Keyed> {
-    let table = read();
-    let slot = table.get(&(key >> TAG_BITS))?;
-    (slot.key == key).then(|| slot.keyed.clone())
-}
-
-/// Gives the object of `old` the key `new`, which differs in its low eight bits only.
-///
-/// # Errors
-/// `EINVAL` when `old` names nothing or `new` differs in more.
-pub(crate) fn rename(old: u32, new: u32) -> Result<()> {
-    if old >> TAG_BITS != new >> TAG_BITS {
-        return Err(Errno::INVAL);
+    /// What the key names, if anything.
+    pub(crate) fn find(&self, key: u32) -> Option<T> {
+        let table = self.read();
+        let slot = table.get(&(key >> TAG_BITS))?;
+        (slot.key == key).then(|| slot.keyed.clone())
     }
-    match write().get_mut(&(old >> TAG_BITS)) {
-        Some(slot) if slot.key == old => {
-            slot.key = new;
-            Ok(())
+
+    /// Gives the object of `old` the key `new`, which differs in its low eight bits only.
+    ///
+    /// # Errors
+    /// `EINVAL` when `old` names nothing or `new` differs in more.
+    pub(crate) fn rename(&self, old: u32, new: u32) -> Result<()> {
+        if old >> TAG_BITS != new >> TAG_BITS {
+            return Err(Errno::INVAL);
         }
-        _ => Err(Errno::INVAL),
-    }
-}
-
-/// Gives a key to `keyed` instead of what it names.
-///
-/// # Errors
-/// `EINVAL` when it names nothing.
-pub(crate) fn replace(key: u32, keyed: Keyed) -> Result<()> {
-    match write().get_mut(&(key >> TAG_BITS)) {
-        Some(slot) if slot.key == key => {
-            slot.keyed = keyed;
-            Ok(())
+        match self.write().get_mut(&(old >> TAG_BITS)) {
+            Some(slot) if slot.key == old => {
+                slot.key = new;
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
         }
-        _ => Err(Errno::INVAL),
     }
-}
 
-/// Frees a key. Nothing happens when it names nothing.
-pub(crate) fn remove(key: u32) {
-    let mut table = write();
-    if table.get(&(key >> TAG_BITS)).is_some_and(|slot| slot.key == key) {
-        table.remove(&(key >> TAG_BITS));
+    /// Gives a key to `keyed` instead of what it names.
+    ///
+    /// # Errors
+    /// `EINVAL` when it names nothing.
+    pub(crate) fn replace(&self, key: u32, keyed: T) -> Result<()> {
+        match self.write().get_mut(&(key >> TAG_BITS)) {
+            Some(slot) if slot.key == key => {
+                slot.keyed = keyed;
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Frees a key. Nothing happens when it names nothing.
+    pub(crate) fn remove(&self, key: u32) {
+        let mut table = self.write();
+        if table.get(&(key >> TAG_BITS)).is_some_and(|slot| slot.key == key) {
+            table.remove(&(key >> TAG_BITS));
+        }
     }
 }
 
@@ -136,15 +135,16 @@ mod tests {
 
     #[test]
     fn a_key_names_its_slot_until_removed() {
-        let key = insert(|_| Keyed::Reserved).expect("room");
-        assert!(find(key).is_some());
-        assert!(find(key ^ 1).is_none(), "another tag is another key");
+        let keys = Keys::default();
+        let key = keys.insert(|_| ()).expect("room");
+        assert!(keys.find(key).is_some());
+        assert!(keys.find(key ^ 1).is_none(), "another tag is another key");
         let renamed = key & !0xff | (key + 1) & 0xff;
-        assert_eq!(rename(key, renamed), Ok(()));
-        assert!(find(key).is_none());
-        assert!(find(renamed).is_some());
-        assert_eq!(rename(renamed, renamed ^ 0x100), Err(Errno::INVAL));
-        remove(renamed);
-        assert!(find(renamed).is_none());
+        assert_eq!(keys.rename(key, renamed), Ok(()));
+        assert!(keys.find(key).is_none());
+        assert!(keys.find(renamed).is_some());
+        assert_eq!(keys.rename(renamed, renamed ^ 0x100), Err(Errno::INVAL));
+        keys.remove(renamed);
+        assert!(keys.find(renamed).is_none());
     }
 }

@@ -10,25 +10,35 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! debug
-//! rd ud
-//! udp
-//! link rendezvous
-//! acceptor cm mpa queue srq
+//! open
+//! debug rendezvous
+//! acceptor cm rd
 //! qp
+//! ud
+//! link
+//! xrc
+//! srq
+//! queue
 //! wr
-//! mw
+//! registered
+//! ah mw
 //! mr
-//! channel xrc
-//! cq pd shm
-//! context keys numbers strangers
-//! limits
-//! hello tcp timer watched
-//! access attr clock device event log random reactor wc
+//! pd shm
+//! cq
+//! channel
+//! context keys mpa
+//! numbers strangers tcp
+//! limits udp
+//! hello
+//! timer watched
+//! reactor
+//! access attr clock device event log pool presence random wc
 //! ```
+#![doc = include_str!("quick_start.md")]
 
 mod acceptor;
 pub mod access;
+mod ah;
 mod attr;
 pub mod channel;
 pub mod clock;
@@ -47,12 +57,16 @@ pub mod mpa;
 pub mod mr;
 pub mod mw;
 mod numbers;
+mod open;
 pub mod pd;
+mod pool;
+mod presence;
 pub mod qp;
 mod queue;
 mod random;
 pub mod rd;
 pub mod reactor;
+mod registered;
 mod rendezvous;
 mod shm;
 #[cfg(test)]

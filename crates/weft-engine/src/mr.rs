@@ -1,4 +1,4 @@
-//! Memory regions, and the check that every access to registered memory goes through.
+//! Memory regions: a range of the program's memory, and accesses to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -7,11 +7,9 @@ use smallvec::SmallVec;
 use weft_sys::{Lock, Region};
 
 use crate::access::Access;
-use crate::keys::{self, Keyed};
 use crate::limits::MR_SIZE_MAX;
 use crate::pd::{Pd, PdUser};
 use crate::shm::{self, Adoption, Reach};
-use crate::xrc::Xrcd;
 use crate::{Errno, Result};
 
 /// Why an access to registered memory is refused.
@@ -62,38 +60,11 @@ pub trait Observer: Send + Sync + std::fmt::Debug {
 }
 
 impl Mr {
-    /// `ibv_reg_mr_iova2`: registers `region`, whose first byte is called `iova` from now on.
+    /// A region without a key.
     ///
     /// # Errors
-    /// `EINVAL` for a region too long; `ENOMEM` when there are too many.
-    pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
-        Self::new(pd, region, iova, access, None)?.insert()
-    }
-
-    /// Registers `region`, of which `observer` is told what peers write. They write to it through
-    /// this process, never to its memory directly.
-    ///
-    /// # Errors
-    /// Those of [`Mr::register`].
-    pub fn register_observed(
-        pd: &Arc<Pd>,
-        region: Region,
-        iova: u64,
-        access: Access,
-        observer: Arc<dyn Observer>,
-    ) -> Result<Arc<Self>> {
-        Self::new(pd, region, iova, access, Some(observer))?.insert()
-    }
-
-    fn insert(self: Arc<Self>) -> Result<Arc<Self>> {
-        keys::insert(|key| {
-            self.key.store(key, Ordering::Release);
-            Keyed::Region(Arc::clone(&self))
-        })?;
-        Ok(self)
-    }
-
-    fn new(
+    /// `EINVAL` for a region too long.
+    pub(crate) fn new(
         pd: &Arc<Pd>,
         region: Region,
         iova: u64,
@@ -121,65 +92,25 @@ impl Mr {
         }))
     }
 
-    /// `ibv_rereg_mr`: a region with the key of this one, which ends as by [`Mr::deregister`]. On
-    /// failure this one stays as it is.
+    /// Checks that no window is bound to it.
     ///
     /// # Errors
-    /// Those of [`Mr::register`] and [`Mr::deregister`]; `EINVAL` when the key is invalidated.
-    pub fn reregister(
-        &self,
-        pd: &Arc<Pd>,
-        region: Region,
-        iova: u64,
-        access: Access,
-    ) -> Result<Arc<Self>> {
-        self.check_unbound()?;
-        let fresh = Self::new(pd, region, iova, access, None)?;
-        fresh.key.store(self.key(), Ordering::Release);
-        keys::replace(self.key(), Keyed::Region(Arc::clone(&fresh)))?;
-        self.retire();
-        Ok(fresh)
-    }
-
-    /// `ibv_dereg_mr`: the keys stop working, and accesses in progress have ended on return.
-    ///
-    /// # Errors
-    /// `EBUSY` while a memory window is bound to the region.
-    pub fn deregister(&self) -> Result<()> {
-        self.check_unbound()?;
-        keys::remove(self.key());
-        self.retire();
-        Ok(())
-    }
-
-    /// The region that is registered under this key.
-    #[must_use]
-    pub fn find(key: u32) -> Option<Arc<Self>> {
-        match keys::find(key)? {
-            Keyed::Region(mr) => Some(mr),
-            _ => None,
-        }
-    }
-
-    fn check_unbound(&self) -> Result<()> {
+    /// `EBUSY` while one is.
+    pub(crate) fn check_unbound(&self) -> Result<()> {
         if self.windows.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
     }
 
-    /// Makes the keys unusable for a work request or a peer, and waits for accesses in progress.
-    pub(crate) fn invalidate(&self) {
-        keys::remove(self.key());
-        self.end_access();
-    }
-
-    fn retire(&self) {
+    /// Ends all access, and the use of the domain.
+    pub(crate) fn retire(&self) {
         self.end_access();
         *self.hold.lock() = None;
     }
 
+    /// Ends all access: what is in progress is over on return.
     //= rfc5040#section-8.1.1
     //# An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
     //# after the ULP revokes remote access rights for an STag.
-    fn end_access(&self) {
+    pub(crate) fn end_access(&self) {
         self.valid.store(false, Ordering::SeqCst);
         if self.granted.load(Ordering::SeqCst) {
             shm::revoke(self.key());
@@ -193,6 +124,11 @@ impl Mr {
         while self.pins.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
+    }
+
+    /// Gives it its key.
+    pub(crate) fn set_key(&self, key: u32) {
+        self.key.store(key, Ordering::Release);
     }
 
     /// The local and remote key (they are the same).
@@ -318,7 +254,12 @@ pub(crate) struct Held<'a> {
     pin: Pin<'a>,
 }
 
-impl Held<'_> {
+impl<'a> Held<'a> {
+    /// Holds the region with this key still.
+    pub(crate) fn new(key: u32, mr: &'a Mr) -> std::result::Result<Self, AccessError> {
+        Ok(Self { key, pin: mr.pin(mr.iova(), mr.len())? })
+    }
+
     /// Whether it is the region of a key.
     pub(crate) fn is_of(&self, key: u32) -> bool {
         self.key == key
@@ -331,12 +272,18 @@ impl Held<'_> {
     }
 }
 
-/// Who asks for an access.
+/// Protection domains whose memory counts as well.
+pub(crate) trait MoreDomains: std::fmt::Debug {
+    /// Whether memory of a protection domain may be reached.
+    fn serves(&self, pd: &Arc<Pd>) -> bool;
+}
+
+/// On whose behalf memory is accessed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessContext<'a> {
     pub(crate) pd: &'a Arc<Pd>,
     /// Whose protection domains count as well, for the target of an extended connection.
-    pub(crate) xrcd: Option<&'a Xrcd>,
+    pub(crate) xrcd: Option<&'a dyn MoreDomains>,
     /// The queue pair, for windows of type 2, which belong to one.
     pub(crate) qp_num: u32,
 }
@@ -345,81 +292,5 @@ impl AccessContext<'_> {
     /// Whether memory of a protection domain is open to it.
     pub(crate) fn belongs_to(&self, pd: &Arc<Pd>) -> bool {
         Arc::ptr_eq(pd, self.pd) || self.xrcd.is_some_and(|xrcd| xrcd.serves(pd))
-    }
-}
-
-/// Finds the memory that keys name, and remembers the last, so that a stream of messages to one
-/// region does not go through the process's table each time.
-#[derive(Debug, Default)]
-pub(crate) struct MrCache {
-    last: Option<Arc<Mr>>,
-}
-
-impl MrCache {
-    /// Holds a whole region of this side's still, for several copies. The caller checks nothing
-    /// further than what [`Held::part`] does.
-    pub(crate) fn hold(
-        &mut self,
-        context: AccessContext<'_>,
-        key: u32,
-        needs: Access,
-    ) -> std::result::Result<Held<'_>, AccessError> {
-        let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
-        if !remembered {
-            match keys::find(key) {
-                Some(Keyed::Region(mr)) => self.last = Some(mr),
-                _ => return Err(AccessError::Key),
-            }
-        }
-        let mr = self.last.as_ref().ok_or(AccessError::Key)?;
-        if !context.belongs_to(mr.pd()) {
-            return Err(AccessError::Domain);
-        }
-        if !mr.access.contains(needs) {
-            return Err(AccessError::Rights);
-        }
-        Ok(Held { key, pin: mr.pin(mr.iova(), mr.len())? })
-    }
-
-    /// Finds the memory that `key` names and checks domain, rights and bounds, in this order
-    /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
-    pub(crate) fn access(
-        &mut self,
-        context: AccessContext<'_>,
-        key: u32,
-        addr: u64,
-        len: u64,
-        needs: Access,
-    ) -> std::result::Result<Pin<'_>, AccessError> {
-        let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
-        let (mr, addr) = if remembered {
-            (self.last.as_ref().ok_or(AccessError::Key)?, addr)
-        } else {
-            match keys::find(key).ok_or(AccessError::Key)? {
-                Keyed::Region(mr) => (&*self.last.insert(mr), addr),
-                Keyed::Window(window) => {
-                    return window.access(context, addr, len, needs, &mut self.last);
-                }
-                Keyed::Reserved => return Err(AccessError::Key),
-            }
-        };
-        //= rfc5040#section-8.1.1
-        //# An RNIC MUST ensure that a specific Stream in a specific Protection Domain cannot access
-        //# an STag in a different Protection Domain.
-        //= rfc5041#section-8.2
-        //# For an incoming DDP Segment of a Tagged DDP Message on a DDP Stream, if the PD ID of the
-        //# DDP Stream is not the same as the PD ID of the STag targeted by the Tagged DDP Message,
-        //# then the DDP Segment is not Placed, and the DDP layer MUST surface a local error to the
-        //# ULP.
-        if !context.belongs_to(mr.pd()) {
-            return Err(AccessError::Domain);
-        }
-        //= rfc5040#section-8.1.1
-        //# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, write, or
-        //# read and write access to the ULP Buffer referenced by an STag.
-        if !mr.access.contains(needs) {
-            return Err(AccessError::Rights);
-        }
-        mr.pin(addr, len)
     }
 }

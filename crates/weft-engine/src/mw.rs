@@ -6,10 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use weft_sys::Lock;
 
 use crate::access::Access;
-use crate::keys::{self, Keyed};
 use crate::mr::{AccessContext, AccessError, Mr, Pin};
 use crate::pd::{Pd, PdUser};
-use crate::wr::WindowBind;
 use crate::{Errno, Result};
 
 /// `enum ibv_mw_type`.
@@ -19,6 +17,19 @@ pub enum WindowType {
     One,
     /// Bound by a send work request; belongs to the queue pair that bound it.
     Two,
+}
+
+/// The memory behind a window (`struct ibv_mw_bind_info`).
+#[derive(Clone, Debug)]
+pub struct WindowBind {
+    /// The region; `None` only when `length` is 0.
+    pub region: Option<Arc<Mr>>,
+    /// First address in the region's address space.
+    pub addr: u64,
+    /// Length in bytes; 0 unbinds.
+    pub length: u64,
+    /// Rights of the window.
+    pub access: Access,
 }
 
 #[derive(Debug)]
@@ -48,23 +59,18 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// `ibv_alloc_mw`.
-    ///
-    /// # Errors
-    /// `ENOMEM` when there are too many keys.
-    pub fn allocate(pd: &Arc<Pd>, kind: WindowType) -> Result<Arc<Self>> {
-        let window =
-            Arc::new(Self { pd: pd.user(), kind, key: AtomicU32::new(0), bound: Lock::new(None) });
-        keys::insert(|key| {
-            window.key.store(key, Ordering::Release);
-            Keyed::Window(Arc::clone(&window))
-        })?;
-        Ok(window)
+    /// A window without a key.
+    pub(crate) fn new(pd: &Arc<Pd>, kind: WindowType) -> Arc<Self> {
+        Arc::new(Self { pd: pd.user(), kind, key: AtomicU32::new(0), bound: Lock::new(None) })
     }
 
-    /// `ibv_dealloc_mw`: the key stops working.
-    pub fn deallocate(&self) {
-        keys::remove(self.key());
+    /// Gives it its key.
+    pub(crate) fn set_key(&self, key: u32) {
+        self.key.store(key, Ordering::Release);
+    }
+
+    /// Unbinds it.
+    pub(crate) fn unbind(&self) {
         *self.bound.lock() = None;
     }
 
@@ -93,21 +99,28 @@ impl Mw {
         key & !0xff | key.wrapping_add(1) & 0xff
     }
 
-    /// Binds, re-binds or (length 0) unbinds, and gives the window the key `rkey`.
+    /// Binds, re-binds or (length 0) unbinds, and gives the window the key `rkey`, which `rename`
+    /// does for the process.
     ///
     /// # Errors
     /// `EINVAL` for a binding that the verbs manual forbids: another domain, no right to bind,
     /// remote rights without local write, a range outside the region, a type 2 window that is
-    /// bound already, a key of another window.
-    pub(crate) fn bind(&self, qp_num: u32, rkey: u32, bind: &WindowBind) -> Result<()> {
+    /// bound already; those of `rename`.
+    pub(crate) fn bind_as(
+        &self,
+        qp_num: u32,
+        rkey: u32,
+        bind: &WindowBind,
+        rename: impl FnOnce(u32, u32) -> Result<()>,
+    ) -> Result<()> {
         let mut bound = self.bound.lock();
         let fresh = match (&bind.region, bind.length) {
             (_, 0) => None,
             (None, _) => return Err(Errno::INVAL),
             (Some(region), length) => Some(self.check(region, length, bind, &bound, qp_num)?),
         };
-        keys::rename(self.key(), rkey)?;
-        self.key.store(rkey, Ordering::Release);
+        rename(self.key(), rkey)?;
+        self.set_key(rkey);
         *bound = fresh;
         Ok(())
     }

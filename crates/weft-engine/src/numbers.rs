@@ -5,30 +5,28 @@
 
 use std::sync::{Arc, Weak};
 
-use weft_sys::{Forkable, Lock};
+use weft_sys::Lock;
 
 use crate::limits::{OBJECTS_MAX, QPS_PER_PORT};
-use crate::qp::Qp;
-use crate::{Errno, Result, acceptor, random, tcp, ud};
+use crate::{Errno, Result, random};
 
 /// Fresh ports to try until one is free for UDP, too.
 const PORT_ATTEMPTS_MAX: u32 = 8;
 
-#[derive(Debug, Clone, Default)]
-enum Slot {
-    #[default]
+#[derive(Debug)]
+enum Slot<T> {
     Free,
     Reserved,
-    Bound(Weak<Qp>),
+    Bound(Weak<T>),
 }
 
 #[derive(Debug)]
-struct Port {
+struct Port<T, D> {
     number: u16,
-    slots: Vec<Slot>,
+    slots: Vec<Slot<T>>,
     used: u32,
     /// The UDP port, once a queue pair has needed it.
-    datagrams: Option<Arc<ud::Port>>,
+    datagrams: Option<Arc<D>>,
     /// In which order the numbers are given out: in turn, so that a number of the past is not soon
     /// reused.
     order: [u8; QPS_PER_PORT as usize],
@@ -36,23 +34,19 @@ struct Port {
     next: usize,
 }
 
-static PORTS: Forkable<Lock<Vec<Port>>> = Forkable::new(|| Lock::new(Vec::new()));
-
-impl Port {
-    fn open() -> Result<Self> {
-        let (socket, number) = tcp::listen_everywhere(0)?;
-        acceptor::serve(socket)?;
-        let slots = vec![Slot::Free; QPS_PER_PORT as usize];
+impl<T, D> Port<T, D> {
+    fn new(number: u16) -> Result<Self> {
+        let slots = (0..QPS_PER_PORT).map(|_| Slot::Free).collect();
         let order = random::order()?;
         Ok(Self { number, slots, used: 0, datagrams: None, order, next: 0 })
     }
 
-    /// The UDP port of this number.
-    fn datagrams(&mut self) -> Result<Arc<ud::Port>> {
+    /// The UDP port of this number, which `open` opens.
+    fn datagrams(&mut self, open: impl Fn(u16) -> Result<Arc<D>>) -> Result<Arc<D>> {
         if let Some(port) = &self.datagrams {
             return Ok(Arc::clone(port));
         }
-        Ok(Arc::clone(self.datagrams.insert(ud::Port::open(self.number)?)))
+        Ok(Arc::clone(self.datagrams.insert(open(self.number)?)))
     }
 
     /// Reserves one of the port's numbers, of which there is a free one.
@@ -70,91 +64,111 @@ impl Port {
     }
 }
 
-/// Reserves a number, opening another port when those that are open are full.
-///
-/// # Errors
-/// `ENOMEM` when there are too many queue pairs; what `socket(2)` and its kin report.
-pub(crate) fn allocate() -> Result<u32> {
-    reserve(|_| Ok(())).map(|(number, ())| number)
+/// The numbers of this process, and what each of them stands for: a `T`. A UDP port is a `D`.
+#[derive(Debug)]
+pub(crate) struct Numbers<T, D> {
+    ports: Lock<Vec<Port<T, D>>>,
+    /// Listens on a TCP port, and says which.
+    listen: fn() -> Result<u16>,
 }
 
-/// Reserves a number whose UDP port is ours, too.
-///
-/// # Errors
-/// As for [`allocate`].
-pub(crate) fn allocate_for_datagrams() -> Result<(u32, Arc<ud::Port>)> {
-    reserve(Port::datagrams)
+impl<T, D> Numbers<T, D> {
+    pub(crate) fn new(listen: fn() -> Result<u16>) -> Self {
+        Self { ports: Lock::new(Vec::new()), listen }
+    }
+
+    /// Reserves a number, opening another port when those that are open are full.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are too many queue pairs; what `socket(2)` and its kin report.
+    pub(crate) fn allocate(&self) -> Result<u32> {
+        self.reserve(|_| Ok(())).map(|(number, ())| number)
+    }
+
+    /// Reserves a number whose UDP port is ours, too.
+    ///
+    /// # Errors
+    /// As for [`Numbers::allocate`].
+    pub(crate) fn allocate_for_datagrams(
+        &self,
+        open: impl Fn(u16) -> Result<Arc<D>>,
+    ) -> Result<(u32, Arc<D>)> {
+        self.reserve(|port| port.datagrams(&open))
+    }
+
+    /// Reserves a number of a port that gives what is asked of it.
+    fn reserve<R>(&self, mut ask: impl FnMut(&mut Port<T, D>) -> Result<R>) -> Result<(u32, R)> {
+        let mut ports = self.ports.lock();
+        for port in ports.iter_mut().filter(|port| port.used < QPS_PER_PORT) {
+            // Another program may have the UDP port of this number.
+            if let Ok(given) = ask(port) {
+                return Ok((port.reserve()?, given));
+            }
+        }
+        let mut failure = Errno::NOMEM;
+        for _ in 0..PORT_ATTEMPTS_MAX {
+            if ports.len() >= (OBJECTS_MAX / QPS_PER_PORT) as usize {
+                return Err(Errno::NOMEM);
+            }
+            let mut port = Port::new((self.listen)()?)?;
+            let given = ask(&mut port);
+            let reserved = given.and_then(|given| Ok((port.reserve()?, given)));
+            ports.push(port);
+            match reserved {
+                Err(error) => failure = error,
+                Ok(reserved) => return Ok(reserved),
+            }
+        }
+        Err(failure)
+    }
+
+    /// The number now stands for this.
+    pub(crate) fn bind(&self, number: u32, bound: &Arc<T>) {
+        self.with_slot(number, |slot, _| *slot = Slot::Bound(Arc::downgrade(bound)));
+    }
+
+    /// The number is free again.
+    pub(crate) fn release(&self, number: u32) {
+        self.with_slot(number, |slot, used| {
+            if !matches!(slot, Slot::Free) {
+                *slot = Slot::Free;
+                *used -= 1;
+            }
+        });
+    }
+
+    /// What the number stands for.
+    pub(crate) fn find(&self, number: u32) -> Option<Arc<T>> {
+        self.with_slot(number, |slot, _| slot.bound()).flatten()
+    }
+
+    /// Everything that has a number.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        let ports = self.ports.lock();
+        ports.iter().flat_map(|port| &port.slots).filter_map(Slot::bound).collect()
+    }
+
+    fn with_slot<R>(
+        &self,
+        number: u32,
+        action: impl FnOnce(&mut Slot<T>, &mut u32) -> R,
+    ) -> Option<R> {
+        let mut ports = self.ports.lock();
+        let port = ports.iter_mut().find(|port| port.number == port_of(number))?;
+        Some(action(port.slots.get_mut((number & 0xff) as usize)?, &mut port.used))
+    }
 }
 
-/// Reserves a number of a port that gives what is asked of it.
-fn reserve<T>(mut ask: impl FnMut(&mut Port) -> Result<T>) -> Result<(u32, T)> {
-    let mut ports = PORTS.get().lock();
-    for port in ports.iter_mut().filter(|port| port.used < QPS_PER_PORT) {
-        // Another program may have the UDP port of this number.
-        if let Ok(given) = ask(port) {
-            return Ok((port.reserve()?, given));
+impl<T> Slot<T> {
+    fn bound(&self) -> Option<Arc<T>> {
+        match self {
+            Self::Bound(bound) => bound.upgrade(),
+            Self::Free | Self::Reserved => None,
         }
     }
-    let mut failure = Errno::NOMEM;
-    for _ in 0..PORT_ATTEMPTS_MAX {
-        if ports.len() >= (OBJECTS_MAX / QPS_PER_PORT) as usize {
-            return Err(Errno::NOMEM);
-        }
-        let mut port = Port::open()?;
-        let given = ask(&mut port);
-        let reserved = given.and_then(|given| Ok((port.reserve()?, given)));
-        ports.push(port);
-        match reserved {
-            Err(error) => failure = error,
-            Ok(reserved) => return Ok(reserved),
-        }
-    }
-    Err(failure)
-}
-
-/// The number now stands for this queue pair.
-pub(crate) fn bind(qp: &Arc<Qp>) {
-    with_slot(qp.number(), |slot, _| *slot = Slot::Bound(Arc::downgrade(qp)));
-}
-
-/// The number is free again.
-pub(crate) fn release(number: u32) {
-    with_slot(number, |slot, used| {
-        if !matches!(slot, Slot::Free) {
-            *slot = Slot::Free;
-            *used -= 1;
-        }
-    });
-}
-
-/// The queue pair of this process with this number.
-pub(crate) fn find(number: u32) -> Option<Arc<Qp>> {
-    with_slot(number, |slot, _| match slot {
-        Slot::Bound(qp) => qp.upgrade(),
-        _ => None,
-    })
-    .flatten()
-}
-
-/// All queue pairs of this process.
-pub(crate) fn all() -> Vec<Arc<Qp>> {
-    let ports = PORTS.get().lock();
-    let slots = ports.iter().flat_map(|port| &port.slots);
-    slots
-        .filter_map(|slot| match slot {
-            Slot::Bound(qp) => qp.upgrade(),
-            _ => None,
-        })
-        .collect()
 }
 
 /// The port, of TCP or UDP, that a queue pair number leads to.
 pub(crate) fn port_of(number: u32) -> u16 {
     u16::try_from(number >> 8 & 0xffff).unwrap_or(0)
-}
-
-fn with_slot<T>(number: u32, action: impl FnOnce(&mut Slot, &mut u32) -> T) -> Option<T> {
-    let mut ports = PORTS.get().lock();
-    let port = ports.iter_mut().find(|port| port.number == port_of(number))?;
-    Some(action(port.slots.get_mut((number & 0xff) as usize)?, &mut port.used))
 }

@@ -1,22 +1,22 @@
 //! Progress: who looks at the sockets, and when.
 //!
 //! Whoever waits makes the progress. A thread that polls a completion queue ([`Reactor::poll`]) or
-//! waits for an event ([`Reactor::wait_readable`]) reads and writes the sockets itself, so that a
+//! waits for an event (`Reactor::wait`) reads and writes the sockets itself, so that a
 //! message costs no hand-over. One service thread covers the rest: one-sided operations must go on
 //! while the program computes. It keeps out of the way of the others:
 //!
 //! * It sleeps until a socket has something, so that an idle program uses no CPU, and wakes without
 //!   taking the event away.
 //! * If a thread has just polled, or promised to drive, the event is left to that thread, and the
-//!   service thread *parks*: it sleeps with no look at the sockets, first for [`PARK_MIN`], and for
-//!   up to [`PARK`] at a time as long as it finds that the program goes on polling.
+//!   service thread *parks*: it sleeps with no look at the sockets, first for `PARK_MIN`, and for
+//!   up to `PARK` at a time as long as it finds that the program goes on polling.
 //! * Otherwise it does the work.
 //!
 //! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken
 //! costs more than that, and it costs the waker, who is often the peer (`spin.rs`).
 //!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
-//! while the service thread is parked: then at most [`PARK`] passes before somebody looks.
+//! while the service thread is parked: then at most `PARK` passes before somebody looks.
 //!
 //! Sockets are registered edge-triggered for everything at once and never modified, so a source
 //! must work until it would block, or mark itself dirty.
@@ -38,7 +38,7 @@ use weft_sys::{
     spawn_quiet, wait_readable,
 };
 
-use crate::{Errno, Result, shm};
+use crate::{Errno, Result, presence};
 
 /// How long a parked service thread stays away from the sockets.
 const PARK: Duration = Duration::from_micros(500);
@@ -334,7 +334,7 @@ impl Reactor {
         self.rings.lock().iter().any(|ring| ring.is_ready())
     }
 
-    /// Calls [`Source::expired`] at `deadline` (or up to [`PARK`] later).
+    /// Calls [`Source::expired`] at `deadline` (or up to `PARK` later).
     pub fn start_timer(&self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
         let id = TimerId(deadline, self.timer_serial.fetch_add(1, Ordering::Relaxed));
         let soonest = {
@@ -415,7 +415,7 @@ impl Reactor {
 
     /// Sleeps until somebody calls, but not for long.
     fn nap(&self) {
-        let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+        let _sleeping = presence::own().map(|presence| presence.settle_down());
         if !self.rings_are_ready() && self.dirty_len.load(Ordering::SeqCst) == 0 {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             // Interrupted: as if there were something. The C library's own call would be a point
@@ -484,7 +484,7 @@ impl Reactor {
                 self.offer_core();
             } else if waited >= look {
                 let limit = Some(Duration::from_nanos(WAIT_DRIVE_NS - waited));
-                let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+                let _sleeping = presence::own().map(|presence| presence.settle_down());
                 if !self.rings_are_ready() {
                     wait_readable([fd, self.epoll.as_fd()], limit)?;
                     self.sockets_due.store(true, Ordering::Relaxed);
@@ -660,7 +660,7 @@ impl Reactor {
             let first = timers.first_key_value();
             first.map(|(id, _)| timespec(id.0.saturating_duration_since(Instant::now())))
         };
-        let _sleeping = shm::own_presence().map(|presence| presence.settle_down());
+        let _sleeping = presence::own().map(|presence| presence.settle_down());
         if self.rings_are_ready() {
             return;
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weft_sys::{Forkable, Lock};
-use weft_wire::mpa::negotiate::{Negotiated, Params, RtrKinds};
+use weft_wire::mpa::negotiate::{Negotiated, Params};
 
 use crate::device::{self, Gid, address_of};
 use crate::hello;
@@ -21,7 +21,7 @@ use crate::limits::READ_DEPTH_MAX;
 use crate::log::{self, Level};
 use crate::mpa::dial::{Caller, Dial, Outcome};
 use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry, Wanted};
-use crate::qp::{Connection, Qp, pending};
+use crate::qp::{self, Connection, Qp, pending};
 use crate::reactor::Source;
 use crate::{Errno, Result, acceptor, numbers, tcp};
 
@@ -29,13 +29,14 @@ use crate::{Errno, Result, acceptor, numbers, tcp};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between attempts to dial.
 const RETRY: Duration = Duration::from_millis(100);
+
 /// The queue pair has reached RTR: brings its connection about.
 pub(crate) fn connect(qp: &Qp) {
     let Some((gid, number)) = qp.wanted_peer() else { return };
     if pending::is_expected(&(gid, number)) {
         return;
     }
-    if is_local(gid) && numbers::find(number).is_some() {
+    if is_local(gid) && qp::find(number).is_some() {
         connect_inside(qp, number);
         return;
     }
@@ -70,7 +71,7 @@ fn is_local(gid: Gid) -> bool {
 fn connect_inside(qp: &Qp, number: u32) {
     static JOINING: Forkable<Lock<()>> = Forkable::new(|| Lock::new(()));
     let _joining = JOINING.get().lock();
-    let Some(peer) = numbers::find(number) else { return };
+    let Some(peer) = qp::find(number) else { return };
     let wants_us = peer.wanted_peer().is_some_and(|(_, wanted)| wanted == qp.number());
     if !wants_us {
         return;
@@ -116,21 +117,6 @@ fn inside(socket: OwnedFd, read_from: Option<OwnedFd>, peer: &Qp) -> Connection 
 
 // ---- The side that dials ----
 
-/// What we want of a connection of this queue pair.
-pub(crate) fn params(qp: &Qp, crc: bool) -> Params {
-    let (ird, ord) = qp.depths();
-    let rtr = RtrKinds { send: false, write: true, read: false };
-    Params {
-        crc,
-        markers_wanted: tcp::markers_wanted(),
-        ird,
-        ord,
-        enhanced: true,
-        peer_to_peer: true,
-        rtr,
-    }
-}
-
 /// A queue pair that dials its peer.
 struct Dialling {
     qp: Weak<Qp>,
@@ -152,7 +138,7 @@ impl Dialling {
             retry: Retry::Always { pause: RETRY, time: PATIENCE },
             wanted: Some(Wanted { peer: wanted, own: number }),
         };
-        let qp_found = numbers::find(number).map(|qp| Arc::downgrade(&qp)).unwrap_or_default();
+        let qp_found = qp::find(number).map(|qp| Arc::downgrade(&qp)).unwrap_or_default();
         let caller = Self { qp: qp_found, number, wanted, peer, local: qp.own_address() };
         let dial = Dial::new(plan, caller);
         DIALS.get().lock().push(Arc::clone(&dial));
@@ -199,7 +185,7 @@ impl Caller for Dialling {
     fn greeting(&self, _: bool) -> Result<(Params, Vec<u8>)> {
         let qp = self.qp.upgrade().ok_or(Errno::CONNABORTED)?;
         let private_data = hello::append(&[], &qp.identity(), self.wanted);
-        Ok((params(&qp, tcp::crc_wanted(self.local, self.peer.ip())), private_data))
+        Ok((acceptor::params(&qp, tcp::crc_wanted(self.local, self.peer.ip())), private_data))
     }
 
     fn retries(&self, failure: &Failure) {

@@ -8,13 +8,11 @@ use weft_sys::Lock;
 
 use crate::context::Context;
 use crate::cq::{Cq, CqUser};
-use crate::event::{AsyncEvent, Element, EventKind};
+use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::limits::{QP_WR_MAX, SGE_MAX};
 use crate::pd::{Pd, PdUser};
-use crate::qp::Qp;
 use crate::queue::recv::{Fit, RecvQueue, RecvWork};
 use crate::wr::RecvRequest;
-use crate::xrc::Xrcd;
 use crate::{Errno, Result};
 
 /// `struct ibv_srq_attr`.
@@ -28,17 +26,26 @@ pub struct SrqAttr {
     pub srq_limit: u32,
 }
 
+/// Whose messages wait for a receive.
+pub(crate) trait AwaitsReceive: Send + Sync + std::fmt::Debug {
+    /// The shared receive queue will bring no receive until it is asked again.
+    fn left_srq_list(&self);
+
+    /// A receive is there for messages that wait for one.
+    fn receive_posted(&self);
+}
+
 #[derive(Debug)]
-struct Shared {
+struct SharedQueue {
     queue: RecvQueue,
     limit: u32,
     /// Queue pairs whose messages found the queue empty, the first one first.
-    waiting: VecDeque<Weak<Qp>>,
+    waiting: VecDeque<Weak<dyn AwaitsReceive>>,
 }
 
-impl Shared {
+impl SharedQueue {
     /// The queue pair to bring a posted receive to, if one waits.
-    fn next_waiting(&mut self) -> Option<Arc<Qp>> {
+    fn next_waiting(&mut self) -> Option<Arc<dyn AwaitsReceive>> {
         while self.queue.len() != 0 {
             if let Some(qp) = self.waiting.pop_front()?.upgrade() {
                 qp.left_srq_list();
@@ -49,10 +56,16 @@ impl Shared {
     }
 }
 
+/// What gives shared receive queues their numbers.
+pub(crate) trait QueueDomain: Send + Sync + std::fmt::Debug {
+    /// The queue of this number goes away.
+    fn remove(&self, number: u32);
+}
+
 /// What a shared receive queue of an XRC domain has besides.
 #[derive(Debug)]
 struct Xrc {
-    domain: Arc<Xrcd>,
+    domain: Arc<dyn QueueDomain>,
     number: u32,
     cq: Arc<Cq>,
     /// Keeps the completion queue in use until this one is destroyed.
@@ -64,9 +77,9 @@ struct Xrc {
 pub struct Srq {
     context: Arc<Context>,
     pd: PdUser,
-    /// The face's own name for this object; events carry it to the program.
+    /// The C ABI's own name for this object; events carry it to the program.
     pub cookie: AtomicUsize,
-    shared: Lock<Shared>,
+    shared: Lock<SharedQueue>,
     users: AtomicUsize,
     xrc: Option<Xrc>,
 }
@@ -81,22 +94,16 @@ impl Srq {
         Ok(Self::make(pd, attr, None))
     }
 
-    /// `ibv_create_srq_ex` in an XRC domain: receives complete to `cq`.
-    ///
-    /// # Errors
-    /// As [`Srq::new`]; `ENOMEM` when the domain has too many.
-    pub fn new_xrc(
+    /// One that peers name by a number, which `domain` has given it; receives complete to `cq`.
+    pub(crate) fn numbered(
         pd: &Arc<Pd>,
         attr: SrqAttr,
-        domain: &Arc<Xrcd>,
+        domain: Arc<dyn QueueDomain>,
+        number: u32,
         cq: &Arc<Cq>,
-    ) -> Result<Arc<Self>> {
-        check(attr)?;
-        domain.add(|number| {
-            let hold = Lock::new(Some(cq.user()));
-            let (domain, cq) = (Arc::clone(domain), Arc::clone(cq));
-            Self::make(pd, attr, Some(Xrc { domain, number, cq, hold }))
-        })
+    ) -> Arc<Self> {
+        let hold = Lock::new(Some(cq.user()));
+        Self::make(pd, attr, Some(Xrc { domain, number, cq: Arc::clone(cq), hold }))
     }
 
     fn make(pd: &Arc<Pd>, attr: SrqAttr, xrc: Option<Xrc>) -> Arc<Self> {
@@ -104,7 +111,7 @@ impl Srq {
             context: Arc::clone(pd.context()),
             pd: pd.user(),
             cookie: AtomicUsize::new(0),
-            shared: Lock::new(Shared {
+            shared: Lock::new(SharedQueue {
                 queue: RecvQueue::new(attr.max_wr, attr.max_sge),
                 limit: 0,
                 waiting: VecDeque::new(),
@@ -156,25 +163,25 @@ impl Srq {
 
     /// Puts a queue pair on the list of those to bring the next receive to, unless `listed` says
     /// that it is there. Returns whether there is a receive already.
-    pub(crate) fn await_receive(&self, qp: &Weak<Qp>, listed: &AtomicBool) -> bool {
+    pub(crate) fn await_receive(&self, qp: Weak<dyn AwaitsReceive>, listed: &AtomicBool) -> bool {
         let mut shared = self.shared.lock();
         if shared.queue.len() != 0 {
             return true;
         }
         if !listed.swap(true, Ordering::SeqCst) {
-            shared.waiting.push_back(Weak::clone(qp));
+            shared.waiting.push_back(qp);
         }
         false
     }
 
     /// The same for a queue pair that may be on the lists of several.
-    pub(crate) fn await_receive_among_others(&self, qp: &Weak<Qp>) -> bool {
+    pub(crate) fn await_receive_among_others(&self, qp: Weak<dyn AwaitsReceive>) -> bool {
         let mut shared = self.shared.lock();
         if shared.queue.len() != 0 {
             return true;
         }
-        if !shared.waiting.iter().any(|other| other.ptr_eq(qp)) {
-            shared.waiting.push_back(Weak::clone(qp));
+        if !shared.waiting.iter().any(|other| other.ptr_eq(&qp)) {
+            shared.waiting.push_back(qp);
         }
         false
     }
@@ -245,16 +252,26 @@ impl Srq {
     }
 
     /// Raises the limit event once and disarms it (ibv_modify_srq(3)).
-    fn check_limit(self: &Arc<Self>, shared: &mut Shared) {
+    fn check_limit(self: &Arc<Self>, shared: &mut SharedQueue) {
         if (shared.queue.len() as u64) < u64::from(shared.limit) {
             shared.limit = 0;
-            let element = Element::Srq(Arc::clone(self));
+            let element = Element::Srq(Arc::clone(self) as Arc<dyn Object>);
             self.context.post_event(AsyncEvent { kind: EventKind::SrqLimitReached, element });
         }
     }
 }
 
-fn check(attr: SrqAttr) -> Result<()> {
+impl Object for Srq {
+    fn cookie(&self) -> &AtomicUsize {
+        &self.cookie
+    }
+}
+
+/// Checks the sizes of a queue.
+///
+/// # Errors
+/// `EINVAL` for sizes beyond the device's.
+pub(crate) fn check(attr: SrqAttr) -> Result<()> {
     let fits = attr.max_wr != 0 && attr.max_wr <= QP_WR_MAX && attr.max_sge <= SGE_MAX;
     if fits { Ok(()) } else { Err(Errno::INVAL) }
 }

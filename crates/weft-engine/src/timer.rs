@@ -7,6 +7,9 @@ use crate::reactor::{Reactor, Source, TimerId};
 
 /// Calls [`Source::expired`] of its owner once, unless it is dropped before. The reactor keeps the
 /// owner alive meanwhile.
+///
+/// Another thread may call that before the timer has been put where the owner looks for it: start
+/// it under the lock that [`Source::expired`] takes.
 #[derive(Debug)]
 pub(crate) struct Timer(TimerId);
 

@@ -4,8 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use weft_sys::{Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 
-use crate::link::pool;
-use crate::{Errno, Result};
+use crate::{Errno, Result, pool};
 
 /// Bytes that the kernel takes as one run.
 const RUN_BYTES_MAX: usize = 65_000;

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::access::Access;
-use crate::mr::Mr;
+use crate::ah::AddressHandle;
 use crate::mw::Mw;
-use crate::ud::AddressHandle;
+pub use crate::mw::WindowBind;
 
 /// One piece of registered memory; laid out as `struct ibv_sge`.
 #[repr(C)]
@@ -113,19 +112,6 @@ pub struct Destination {
     pub qp_num: u32,
     /// The Q_Key of that queue pair; with the highest bit set, the sender's own is sent instead.
     pub qkey: u32,
-}
-
-/// The memory behind a window (`struct ibv_mw_bind_info`).
-#[derive(Clone, Debug)]
-pub struct WindowBind {
-    /// The region; `None` only when `length` is 0.
-    pub region: Option<Arc<Mr>>,
-    /// First address in the region's address space.
-    pub addr: u64,
-    /// Length in bytes; 0 unbinds.
-    pub length: u64,
-    /// Rights of the window.
-    pub access: Access,
 }
 
 /// Where a send work request finds its bytes.

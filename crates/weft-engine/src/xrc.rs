@@ -14,9 +14,11 @@ use rustix::fs::fstat;
 use weft_sys::{Forkable, Lock};
 
 use crate::context::Context;
+use crate::cq::Cq;
 use crate::limits::OBJECTS_MAX;
+use crate::mr::MoreDomains;
 use crate::pd::Pd;
-use crate::srq::Srq;
+use crate::srq::{self, QueueDomain, Srq, SrqAttr};
 use crate::{Errno, Result};
 
 /// The bits of a shared receive queue's number.
@@ -95,7 +97,7 @@ impl Xrcd {
     }
 
     /// Makes a shared receive queue and gives it a number.
-    pub(crate) fn add(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
+    fn add(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>> {
         /// Numbers are given out in turn, so that one of the past is not soon reused.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let mut queues = self.queues.lock();
@@ -114,20 +116,38 @@ impl Xrcd {
         Ok(queue)
     }
 
-    /// The shared receive queue of this number goes away.
-    pub(crate) fn remove(&self, number: u32) {
-        self.queues.lock().remove(&number);
-    }
-
     /// The shared receive queue with this number.
     pub(crate) fn find(&self, number: u32) -> Option<Arc<Srq>> {
         self.queues.lock().get(&number).and_then(Weak::upgrade)
     }
+}
 
-    /// Whether memory of a protection domain may be reached: one of its shared receive queues is
-    /// here.
-    pub(crate) fn serves(&self, pd: &Arc<Pd>) -> bool {
+impl QueueDomain for Xrcd {
+    fn remove(&self, number: u32) {
+        self.queues.lock().remove(&number);
+    }
+}
+
+/// Memory may be reached if its protection domain is that of a shared receive queue of the domain.
+impl MoreDomains for Xrcd {
+    fn serves(&self, pd: &Arc<Pd>) -> bool {
         let queues = self.queues.lock();
         queues.values().filter_map(Weak::upgrade).any(|queue| Arc::ptr_eq(queue.pd(), pd))
+    }
+}
+
+impl Srq {
+    /// `ibv_create_srq_ex` in an XRC domain: receives complete to `cq`.
+    ///
+    /// # Errors
+    /// As [`Srq::new`]; `ENOMEM` when the domain has too many.
+    pub fn new_xrc(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        domain: &Arc<Xrcd>,
+        cq: &Arc<Cq>,
+    ) -> Result<Arc<Self>> {
+        srq::check(attr)?;
+        domain.add(|number| Self::numbered(pd, attr, Arc::clone(domain) as _, number, cq))
     }
 }

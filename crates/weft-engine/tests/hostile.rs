@@ -115,7 +115,7 @@ impl Victim {
     fn check_event(&self, kind: EventKind) {
         let event = next_event(&self.host.context);
         assert_eq!(event.kind, kind);
-        assert!(matches!(event.element, Element::Qp(qp) if Arc::ptr_eq(&qp, &self.end.qp)));
+        assert!(matches!(event.element, Element::Qp(qp) if qp.is(&*self.end.qp)));
     }
 
     /// Everything after a misbehaviour that the victim answers with a Terminate.

@@ -154,8 +154,7 @@ impl Pair {
     /// Both ends are in error, and both programs know why.
     fn check_refused(&self) {
         let mut kinds = [next_event(&self.host.context), next_event(&self.host.context)];
-        let is_at_a =
-            |element: &Element| matches!(element, Element::Qp(qp) if Arc::ptr_eq(qp, &self.a.qp));
+        let is_at_a = |element: &Element| matches!(element, Element::Qp(qp) if qp.is(&*self.a.qp));
         kinds.sort_by_key(|event| !is_at_a(&event.element));
         assert_eq!(kinds.map(|event| event.kind), [EventKind::QpFatal, EventKind::QpAccessErr]);
         assert_eq!((self.a.qp.state(), self.b.qp.state()), (QpState::Err, QpState::Err));

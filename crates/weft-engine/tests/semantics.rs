@@ -50,7 +50,7 @@ fn a_completion_queue_that_overflows_is_an_error_of_its_own() {
     }
     let event = next_event(&host.context);
     assert_eq!(event.kind, EventKind::CqErr);
-    assert!(matches!(event.element, Element::Cq(cq) if Arc::ptr_eq(&cq, &small)));
+    assert!(matches!(event.element, Element::Cq(cq) if cq.is(&*small)));
     assert!(small.is_overrun());
     assert!(no_event(&host.context), "it is told once");
 }
@@ -116,7 +116,7 @@ fn solicited_only_waits_for_a_solicited_send_or_an_error() {
     exchange(SendFlags::empty());
     assert!(!has_event(&channel), "it is armed for solicited ones");
     exchange(SendFlags::SOLICITED);
-    assert!(Arc::ptr_eq(&channel.next_event().expect("an event"), &cq));
+    assert!(channel.next_event().expect("an event").is(&*cq));
     exchange(SendFlags::SOLICITED);
     assert!(!has_event(&channel), "one event for each arming");
     cq.arm(false);
@@ -161,7 +161,7 @@ fn a_shared_queue_tells_of_its_limit_once_and_of_the_last_receive() {
     take(&c, &d, 1);
     let event = next_event(&host.context);
     assert_eq!(event.kind, EventKind::SrqLimitReached);
-    assert!(matches!(event.element, Element::Srq(found) if Arc::ptr_eq(&found, &srq)));
+    assert!(matches!(event.element, Element::Srq(found) if found.is(&*srq)));
     take(&a, &b, 2);
     assert!(no_event(&host.context), "it is disarmed");
     assert_eq!(srq.query().srq_limit, 0);
@@ -169,7 +169,7 @@ fn a_shared_queue_tells_of_its_limit_once_and_of_the_last_receive() {
     to_state(&b.qp, QpState::Err);
     let event = next_event(&host.context);
     assert_eq!(event.kind, EventKind::QpLastWqeReached);
-    assert!(matches!(event.element, Element::Qp(qp) if Arc::ptr_eq(&qp, &b.qp)));
+    assert!(matches!(event.element, Element::Qp(qp) if qp.is(&*b.qp)));
     assert!(poll_some(&b.recv_cq, 1).is_empty(), "the shared queue is not flushed");
     take(&c, &d, 3);
 }
@@ -242,7 +242,7 @@ fn a_drained_send_queue_says_so_and_holds_what_is_posted() {
     assert_eq!(poll_one(&a.send_cq).wr_id, 1);
     let event = next_event(&host.context);
     assert_eq!(event.kind, EventKind::SqDrained);
-    assert!(matches!(event.element, Element::Qp(qp) if Arc::ptr_eq(&qp, &a.qp)));
+    assert!(matches!(event.element, Element::Qp(qp) if qp.is(&*a.qp)));
     assert_eq!(poll_one(&b.recv_cq).wr_id, 7);
     b.receive(8, &[]);
     a.post(&send(2, EMPTY));

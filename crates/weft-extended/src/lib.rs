@@ -24,7 +24,7 @@
 //! ```
 //!
 //! # Safety
-//! The calls are those of a library that has said, by answering an option that no kernel knows,
+//! The calls are those of a library that has shown, by answering an option that no kernel knows,
 //! that it is there; it stays loaded. They get valid places, for the time of the call alone.
 //!
 //! # Layers

@@ -502,6 +502,29 @@ static void *sleep_early(void *kind)
 	return talk(NULL);
 }
 
+/* Clocks of processor time are read by a system call, which the kernel's vdso makes by hand. */
+static void reads_clocks(void)
+{
+	struct timespec first, second, all;
+	clockid_t own;
+	clock_t ticks;
+
+	REQUIRE(!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &first));
+	REQUIRE(!pthread_getcpuclockid(pthread_self(), &own));
+	REQUIRE(!clock_gettime(own, &second));
+	REQUIRE(!clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &all));
+	ticks = clock();
+	REQUIRE(first.tv_sec * 1000000000 + first.tv_nsec <=
+		second.tv_sec * 1000000000 + second.tv_nsec);
+	REQUIRE(second.tv_sec <= all.tv_sec);
+	REQUIRE(all.tv_sec * CLOCKS_PER_SEC + all.tv_nsec / 1000 <= ticks);
+	REQUIRE(ticks <= (all.tv_sec + 100) * CLOCKS_PER_SEC);
+	errno = 0;
+	REQUIRE(clock_gettime(99, &all) == -1 && errno == EINVAL);
+	REQUIRE(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, (void *)8) == -1 && errno == EFAULT);
+	puts("reads clocks");
+}
+
 static void refuses_rings(void)
 {
 	char parameters[120] = { 0 };
@@ -540,6 +563,7 @@ int main(int count, char **words)
 	masks();
 	actions_by_hand();
 	has_children();
+	reads_clocks();
 	refuses_rings();
 	REQUIRE(write(sleepers[1], "xx", 2) == 2);
 	pthread_mutex_unlock(&connecting);

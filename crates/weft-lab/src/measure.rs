@@ -502,7 +502,7 @@ impl Bench<'_> {
         let program = if weft { Program::weft } else { Program::plain };
         let (port, address) = (ports::next(), self.address());
         let server = program("memcached").line("-U 0 -t 1 -m 256 -l").arg(&address);
-        // It refuses to be root's without being told so.
+        // It refuses to be root's without this option.
         let root = rustix::process::geteuid().is_root();
         let server = if root { server.line("-u root") } else { server };
         let server = self.server(server.arg("-p").arg(port.to_string())).start()?;

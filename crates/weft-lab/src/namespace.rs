@@ -136,8 +136,8 @@ impl NamespacePair {
         let right = add(serial, "right", 2)?;
         let mtu = mtu.to_string();
         let near = ["link", "add", INTERFACE, "mtu", &mtu, "netns", &left.name, "type", "veth"];
-        let far = ["peer", "name", INTERFACE, "mtu", &mtu, "netns", &right.name];
-        ip(&[&near[..], &far].concat())?;
+        let remote = ["peer", "name", INTERFACE, "mtu", &mtu, "netns", &right.name];
+        ip(&[&near[..], &remote].concat())?;
         left.configure()?;
         right.configure()?;
         let congestion_control = set_congestion_control(&[&left, &right])?;

@@ -1,4 +1,4 @@
-//! Servers that the tests and the benchmark start alike: what they are told, and in which files.
+//! Servers that the tests and the benchmark start alike: their settings, and in which files.
 
 use std::fs;
 use std::path::Path;
@@ -73,7 +73,7 @@ pub fn mariadb(
     options: &str,
 ) -> Result<Running> {
     let data = directory.join("data");
-    // It refuses to be root's without being told so.
+    // It refuses to be root's without this option.
     let user = if rustix::process::geteuid().is_root() { "--user=root" } else { "" };
     let data = format!("--datadir={}", data.display());
     let install = tool("mariadb-install-db").line("--no-defaults --skip-test-db").line(user);

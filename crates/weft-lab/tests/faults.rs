@@ -35,9 +35,9 @@ impl Flow {
     }
 }
 
-/// Checks that a survivor was told: an error completion, every other request flushed, the event,
-/// and a queue pair in the error state.
-fn was_told(survivor: Finished) -> Result<()> {
+/// Checks that a survivor got the reports: an error completion, every other
+/// request flushed, the event, and a queue pair in the error state.
+fn got_reports(survivor: Finished) -> Result<()> {
     let survivor = survivor.success()?;
     let flushed = survivor.stdout.lines().find_map(|line| {
         let (outstanding, flushed) =
@@ -54,7 +54,7 @@ fn server_killed_in_the_middle() -> Result<()> {
     for kind in KINDS {
         let flow = Flow::start(&Stage::loopback(), kind)?;
         flow.server.kill()?;
-        was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+        got_reports(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
     }
     Ok(())
 }
@@ -64,7 +64,7 @@ fn client_killed_in_the_middle() -> Result<()> {
     for kind in KINDS {
         let flow = Flow::start(&Stage::loopback(), kind)?;
         flow.client.kill()?;
-        was_told(flow.server.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+        got_reports(flow.server.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ fn peer_killed_across_namespaces() -> Result<()> {
     for kind in ["send", "write", "read"] {
         let flow = Flow::start(&stage, kind)?;
         flow.server.kill()?;
-        was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+        got_reports(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ fn half_open_connection() -> Result<()> {
         // Whatever the dead peer's kernel had to say is lost by now.
         thread::sleep(Duration::from_millis(500));
         pair.link_up()?;
-        was_told(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
+        got_reports(flow.client.wait(TIMEOUT)?).with_context(|| kind.to_owned())?;
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ fn peer_stopped_and_continued() -> Result<()> {
     flow.server.printed("flowing", TIMEOUT)?;
     ensure!(flow.client.is_running()?, flow.client.account());
     flow.server.kill()?;
-    was_told(flow.client.wait(TIMEOUT)?)
+    got_reports(flow.client.wait(TIMEOUT)?)
 }
 
 #[test]

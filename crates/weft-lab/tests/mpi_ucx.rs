@@ -55,7 +55,7 @@ fn launcher(library: Library, way: Way, ranks: u32) -> Result<Program> {
             // Its shared-memory store wants a directory that containers may lack.
             .env("PMIX_MCA_gds", "hash")
             .line("--oversubscribe --allow-run-as-root --mca pml ucx --mca osc ucx")
-            // Unless told so, it leaves UCX alone on devices that it does not know.
+            // Without this it leaves UCX alone on devices that it does not know.
             .line("--mca pml_ucx_tls any --mca pml_ucx_devices any")
             // Nothing else between ranks, for one-sided operations either.
             .line("--mca btl ^vader,tcp,openib"),

@@ -295,8 +295,8 @@ fn siw_understands_our_terminate(guest: &Guest) -> Result<()> {
     ended.map_err(|error| error.context(server.account()))?;
     server.wait(TIMEOUT)?.success()?;
     let log = guest.complaints()?;
-    let is_told = |line: &String| line.contains("got TERMINATE. layer 1, type 1, code 0");
-    ensure!(log.iter().any(is_told), "{log:#?}");
+    let is_reported = |line: &String| line.contains("got TERMINATE. layer 1, type 1, code 0");
+    ensure!(log.iter().any(is_reported), "{log:#?}");
     Ok(())
 }
 

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that the program moves when it is to be looked at.
 const LENGTH: u64 = 5_000_003;
 
-/// A server that echoes, and a client that asks when it is told to, from a port of its own choice.
+/// A server that echoes, and a client that asks on demand, from a port of its own choice.
 const ECHO: &str = "
 import signal, socket, sys
 role, address, port, own, own_port = sys.argv[1:]

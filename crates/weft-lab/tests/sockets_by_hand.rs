@@ -80,7 +80,10 @@ fn without_reports_connections_stay_on_tcp() -> Result<()> {
     };
     let watched = run(false)?;
     ensure!(!watched.stderr.contains("shared memory"), watched.complaint("in memory"));
-    ensure!(watched.stderr.contains("calls by hand cannot be seen"), watched.complaint("not told"));
+    ensure!(
+        watched.stderr.contains("calls by hand cannot be seen"),
+        watched.complaint("not reported")
+    );
     let trusted = run(true)?;
     ensure!(trusted.stderr.contains("shared memory"), trusted.complaint("not in memory"));
     Ok(())

@@ -57,7 +57,7 @@ fn what_is_written_at_once_is_read_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Who is told of changes alone is told of each, at whichever moment of a wait it comes.
+/// An edge-triggered waiter gets each change, at whichever moment of a wait it comes.
 #[test]
 fn no_edge_is_lost() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
@@ -67,8 +67,8 @@ fn no_edge_is_lost() -> Result<()> {
     Ok(())
 }
 
-/// Whoever waits for many connections is woken for each that has something, and so is a second
-/// thread that waits beside it.
+/// A thread that waits for many connections is woken for each that has something, and so
+/// is a second thread that waits beside it.
 #[test]
 fn nobody_sleeps_through_what_one_of_many_brings() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;

@@ -36,7 +36,7 @@ fn known_programs_observe_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Each says why, and whoever mends one reads here that it can move to the others.
+/// Each says why, and the engineer who mends one reads here that it can move to the others.
 #[test]
 fn programs_that_differ_say_why() -> Result<()> {
     let executor = Executor::new(None)?;

@@ -1,5 +1,5 @@
 //! Several threads and processes that wait in one epoll instance, or poll one socket: what they are
-//! told is the same with Weft as without, line by line.
+//! reported is the same with Weft as without, line by line.
 
 use std::time::Duration;
 
@@ -43,19 +43,19 @@ macro_rules! cases {
 cases! {
     copies_of_an_instance_are_one("copies", 1);
     changes_by_another_thread_wake_a_sleeper("changes", 2);
-    as_many_sleepers_are_told_as_the_kernel_tells("sleepers", 6);
-    a_sleeper_is_told_of_what_another_thread_leaves("readers_and_writers", 1);
-    a_sleeper_is_told_though_the_instance_is_closed("closed", 2);
-    sockets_with_the_same_data_are_both_told("same_data", 3);
+    as_many_sleepers_are_woken_as_by_the_kernel("sleepers", 6);
+    a_sleeper_is_woken_for_what_another_thread_leaves("readers_and_writers", 1);
+    a_sleeper_is_woken_though_the_instance_is_closed("closed", 2);
+    sockets_with_the_same_data_are_both_reported("same_data", 3);
     exclusive_and_several_instances_are_the_kernels("exclusive", 1);
-    what_arrives_first_is_told_first("arrival", 24);
-    what_arrives_while_epoll_looks_is_told_in_order("races", 2);
+    what_arrives_first_is_reported_first("arrival", 24);
+    what_arrives_while_epoll_looks_is_reported_in_order("races", 2);
     parent_and_child_wait_in_one_instance("forked", 2);
     an_instance_that_is_passed_on_tells_its_own_data("passed", 1);
     an_instance_that_is_inherited_by_exec_tells_its_own_data("executed", 1);
     calls_that_nobody_sees_get_the_programs_data("by_number", 1);
     the_descriptor_that_was_added_may_be_closed_before_its_copy("copied_socket", 1);
-    what_is_deleted_is_told_no_more("deletions", 2_000);
-    threads_that_poll_one_socket_are_all_told("pollers", 6);
-    a_sleeper_is_told_though_the_program_closes_what_it_has_not_opened("closed_wholesale", 1);
+    what_is_deleted_is_reported_no_more("deletions", 2_000);
+    threads_that_poll_one_socket_are_all_woken("pollers", 6);
+    a_sleeper_is_woken_though_the_program_closes_what_it_has_not_opened("closed_wholesale", 1);
 }

@@ -84,11 +84,11 @@ fn what_was_registered_ends_with_exec_and_the_connection_does_not() -> Result<()
 
 #[test]
 fn operations_are_quicker_than_a_question_and_its_answer() -> Result<()> {
-    let told = run("speed")?;
-    let times = told.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let output = run("speed")?;
+    let times = output.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse().ok());
     let times: Vec<f64> = times.collect();
     let (answered, others) = times.split_first().context("no times")?;
-    ensure!(others.len() == 3 && others.iter().all(|time| time < answered), "{told}");
+    ensure!(others.len() == 3 && others.iter().all(|time| time < answered), "{output}");
     Ok(())
 }
 

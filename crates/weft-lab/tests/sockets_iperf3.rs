@@ -45,10 +45,10 @@ fn transfer(ends: Ends, options: &str) -> Result<()> {
     let client = client.args(["--port", &port.to_string(), "--bytes", &SIZE_BYTES.to_string()]);
     let client = client.line(options).run(TIMEOUT)?.success()?;
     report(&server.wait(TIMEOUT)?.success()?)?;
-    let told = report(&client)?;
-    let mut bytes = received(&client, &told, "")?;
+    let json = report(&client)?;
+    let mut bytes = received(&client, &json, "")?;
     if options.contains("--bidir") {
-        bytes += received(&client, &told, "_bidir_reverse")?;
+        bytes += received(&client, &json, "_bidir_reverse")?;
     }
     sockets.check(bytes / 2)
 }

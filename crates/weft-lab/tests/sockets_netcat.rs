@@ -49,8 +49,8 @@ fn files_by_netcat() -> Result<()> {
 /// With `WEFT_LOG=info` each program on Weft writes one line for the connection: what carries it,
 /// and if that is TCP, why.
 #[test]
-fn what_carries_a_connection_is_told() -> Result<()> {
-    let told = |end: &Finished, words: &str| {
+fn what_carries_a_connection_is_logged() -> Result<()> {
+    let expect_line = |end: &Finished, words: &str| {
         let lines: Vec<_> = end.stderr.lines().filter(|line| line.contains("connection")).collect();
         let right = match lines[..] {
             [] => words.is_empty(),
@@ -81,8 +81,8 @@ fn what_carries_a_connection_is_told() -> Result<()> {
             std::fs::write(sockets.path("rules"), rules)?;
             client = client.env("WEFT_SOCKETS_RULES", sockets.path("rules"));
         }
-        told(&client.run(TIMEOUT)?.success()?, client_says).context("the client")?;
-        told(&server.wait(TIMEOUT)?.success()?, server_says).context("the server")?;
+        expect_line(&client.run(TIMEOUT)?.success()?, client_says).context("the client")?;
+        expect_line(&server.wait(TIMEOUT)?.success()?, server_says).context("the server")?;
     }
     Ok(())
 }

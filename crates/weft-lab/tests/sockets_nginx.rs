@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const LENGTHS: [usize; 3] = [1_000, 1_000_000, 20_000_000];
 const LENGTH_SUM: u64 = (LENGTHS[0] + LENGTHS[1] + LENGTHS[2]) as u64;
 
-/// A server, with `settings` for its only host. All its processes are of one user, whoever runs
+/// A server, with `settings` for its only host. All its processes are of one user, whichever runs
 /// the test: users do not share memory.
 fn server(
     sockets: &Sockets,

@@ -23,7 +23,7 @@ struct Server<'a> {
 }
 
 impl<'a> Server<'a> {
-    /// A server that keeps nothing on disk unless told to.
+    /// A server that keeps nothing on disk by default.
     fn start(sockets: &'a Sockets) -> Result<Self> {
         let (program, port) = (sockets.server("redis-server"), ports::next());
         Ok(Self { sockets, port, is_replica: false, _running: run(program, port)? })

@@ -13,7 +13,7 @@ use weft_lab::{Finished, Program, Running, ports};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMES: usize = 200;
 
-/// git without the settings of whoever runs the test.
+/// git without the settings of the user who runs the test.
 fn git(program: Program, sockets: &Sockets) -> Program {
     let program = program.env("HOME", sockets.path("")).env("GIT_CONFIG_NOSYSTEM", "1");
     program.line("-c user.name=lab -c user.email=lab@localhost -c init.defaultBranch=main")

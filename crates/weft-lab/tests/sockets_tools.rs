@@ -118,7 +118,7 @@ fn stat_says_why_a_connection_is_on_tcp() -> Result<()> {
     let report: Value = serde_json::from_str(&report.stdout)?;
     let connection = &report["connections"][0];
     ensure!(connection["client"]["pid"] == program.pid(), "{report}");
-    ensure!(connection["transport"] == "tcp" && connection["state"] == "returned", "{report}");
+    ensure!(connection["transport"] == "tcp" && connection["state"] == "fell-back", "{report}");
     ensure!(connection["why"] == "urgent", "{report}");
     ensure!(connection["bytes"]["to_server"].as_u64() > Some(0), "{report}");
     ensure!(report["totals"]["fallbacks"]["urgent"] == 1, "{report}");
@@ -243,7 +243,7 @@ fn top_ends_with_its_terminal() -> Result<()> {
     screen.shows("weft top: connections")?;
     let top = screen.top()?;
     drop(screen);
-    // Whoever inherits it may let it lie, dead, with no command line any more.
+    // The process that inherits it may let it lie, dead, with no command line any more.
     let line = format!("/proc/{top}/cmdline");
     until("its end", || Ok(fs::read(&line).unwrap_or_default().is_empty().then_some(())))
 }

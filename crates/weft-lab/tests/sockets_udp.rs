@@ -139,7 +139,7 @@ own.close()
 ";
 
 #[test]
-fn what_carries_datagrams_is_told() -> Result<()> {
+fn what_carries_datagrams_is_logged() -> Result<()> {
     const BY_MEMORY: [&str; 2] = [" from 127.0.0.1:", ": shared memory"];
     const NOT_ON_WEFT: [&str; 2] = [" from ", ": udp, the receiver is not on weft"];
     const OPTION: [&str; 2] = [" of 127.0.0.1:", ": udp, an option that only the kernel has"];

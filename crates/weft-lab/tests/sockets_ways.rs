@@ -16,7 +16,7 @@ fn io_uring_is_refused_unless_the_process_stays_on_tcp() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let refused = sockets.server(&program).env("WEFT_LOG", "info").run(TIMEOUT)?.success()?;
     ensure!(refused.stdout == "ring: EPERM\nline\n", refused.complaint("not refused"));
-    ensure!(refused.stderr.contains("io_uring is refused"), refused.complaint("not told"));
+    ensure!(refused.stderr.contains("io_uring is refused"), refused.complaint("not reported"));
     ensure!(refused.stderr.contains("shared memory"), refused.complaint("not in memory"));
 
     let sockets = Sockets::new(Ends::Both)?;
@@ -24,7 +24,7 @@ fn io_uring_is_refused_unless_the_process_stays_on_tcp() -> Result<()> {
     let through = through.env("WEFT_SOCKETS_IO_URING", "tcp").run(TIMEOUT)?.success()?;
     let plain = sockets.plain(&program).run(TIMEOUT)?.success()?;
     ensure!(through.stdout == plain.stdout, through.complaint("not as on the kernel"));
-    ensure!(through.stderr.contains("io_uring is used"), through.complaint("not told"));
+    ensure!(through.stderr.contains("io_uring is used"), through.complaint("not reported"));
     ensure!(!through.stderr.contains("shared memory"), through.complaint("in memory"));
     Ok(())
 }

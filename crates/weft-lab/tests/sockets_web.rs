@@ -185,7 +185,7 @@ fn stunnel_both_ways() -> Result<()> {
     const BYTES: u64 = 3_000_000;
     for ends in Ends::ALL {
         let sockets = Sockets::new(ends)?;
-        let [echo, far, near] = [(); 3].map(|()| ports::next());
+        let [echo, remote, near] = [(); 3].map(|()| ports::next());
         let certificate = sockets.plain("openssl").line("req -x509 -newkey rsa:2048 -nodes");
         let certificate = certificate.line("-subj /CN=localhost -keyout key -out certificate");
         certificate.run(TIMEOUT)?.success()?;
@@ -193,9 +193,9 @@ fn stunnel_both_ways() -> Result<()> {
         let server = server.args(["serve", &echo.to_string(), "6"]).start()?;
         let server = server.listening(Port::Tcp(echo))?;
         let keys = "cert = certificate\nkey = key";
-        let _far = stunnel(sockets.client("stunnel4"), &sockets, far, echo, keys)?;
+        let _remote = stunnel(sockets.client("stunnel4"), &sockets, remote, echo, keys)?;
         let mut near =
-            (near, stunnel(sockets.server("stunnel4"), &sockets, near, far, "client = yes")?);
+            (near, stunnel(sockets.server("stunnel4"), &sockets, near, remote, "client = yes")?);
         let client = sockets.client("/usr/bin/python3");
         let port = near.0.to_string();
         let lines = client.clone().arg(source("programs/lines.py")).args([&port, "4", "100"]);

@@ -224,10 +224,10 @@ impl Open {
 
     /// Whether the other side closes the connection.
     fn is_turned_away(&self) -> Result<bool> {
-        let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
         loop {
             let mut fds = [PollFd::new(self, PollFlags::IN)];
-            if poll(&mut fds, Some(&patience))? == 0 {
+            if poll(&mut fds, Some(&timeout))? == 0 {
                 return Ok(false);
             }
             match recv(self, &mut [0; 4096][..], RecvFlags::DONTWAIT) {
@@ -360,7 +360,7 @@ fn listeners_survive_the_limit_of_descriptors() -> Result<()> {
         doors.iter().filter_map(|door| Some((door, come(door)?))).collect();
     ensure!(strangers.len() == doors.len(), "{} of {doors:?}", strangers.len());
     let mut client = victim.start_client(5)?;
-    // Long enough for listeners that do not try again to be lost, and for others to try in vain.
+    // Long enough for listeners that do not try again to be lost, and for others to fail.
     thread::sleep(Duration::from_millis(500));
     ensure!(victim.descriptors()? == before, "the limit does not hold");
     ensure!(client.is_running()?, client.account());

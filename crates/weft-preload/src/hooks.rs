@@ -135,7 +135,7 @@ unsafe extern "C" fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -
     // SAFETY: the program's own arguments.
     let code = unsafe { next(fd, address, len) };
     // SAFETY: the kernel has just read the address. Any other failure than that of the port, such
-    // as that of an address that cannot be read, is told apart before it is looked at.
+    // as that of an address that cannot be read, is recognised before it is looked at.
     if code != 0 && unsafe { claim::is_free_now(address, len) } {
         // SAFETY: the program's own arguments.
         return unsafe { next(fd, address, len) };

@@ -29,6 +29,8 @@ static FINISH: extern "C" fn() = finish;
 extern "C" fn begin() {
     identity::begin();
     hooks::memory::prepare();
+    #[cfg(target_arch = "x86_64")]
+    hooks::clocks::prepare();
     settings::read();
     by_hand::read(Outside {
         call: dispatch::call,

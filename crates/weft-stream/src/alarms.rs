@@ -7,7 +7,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use weft_sys::{Alarm, Tag};
 
-use crate::layout::{alarm, alarm_at};
 use crate::limits::ALARMS_MAX;
 use crate::pipes::{self, OwnPipe};
 use crate::registry::Registry;
@@ -27,16 +26,16 @@ impl OwnAlarm {
         let first = pid as usize; // Neighbours do not meet.
         let all = || (0..ALARMS_MAX).map(|step| (first + step) % ALARMS_MAX);
         let take = |index: usize, from: u32| {
-            let owner = registry.word(alarm_at(index) + alarm::OWNER);
+            let owner = &registry.alarm(index).owner;
             owner.compare_exchange(from, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let index = all().find(|&index| take(index, 0)).or_else(|| {
             all().find(|&index| {
-                let owner = registry.word(alarm_at(index) + alarm::OWNER).load(Ordering::Relaxed);
+                let owner = registry.alarm(index).owner.load(Ordering::Relaxed);
                 is_dead(owner) && take(index, owner)
             })
         })?;
-        registry.word64(alarm_at(index) + alarm::PIPE).store(0, Ordering::Release);
+        registry.alarm(index).pipe.store(0, Ordering::Release);
         Some(Self { registry, index, pipe: None })
     }
 
@@ -71,7 +70,7 @@ impl OwnAlarm {
     }
 
     fn pipe_word(&self) -> &AtomicU64 {
-        self.registry.word64(alarm_at(self.index) + alarm::PIPE)
+        &self.registry.alarm(self.index).pipe
     }
 
     /// The tag of the sleep that is to begin next.
@@ -100,7 +99,7 @@ impl OwnAlarm {
 impl Drop for OwnAlarm {
     fn drop(&mut self) {
         self.pipe_word().store(0, Ordering::Release);
-        self.registry.word(alarm_at(self.index) + alarm::OWNER).store(0, Ordering::Release);
+        self.registry.alarm(self.index).owner.store(0, Ordering::Release);
     }
 }
 
@@ -115,7 +114,7 @@ pub(crate) fn ring(registry: &Registry, tag: Tag) -> bool {
 }
 
 fn of(registry: &Registry, index: usize) -> Alarm<'_> {
-    Alarm::on(registry.word64(alarm_at(index) + alarm::WORD))
+    Alarm::on(&registry.alarm(index).word)
 }
 
 fn is_dead(pid: u32) -> bool {
@@ -140,7 +139,7 @@ mod tests {
         assert_eq!(again.index, index);
         std::mem::forget(again);
         assert!(OwnAlarm::take(registry, own).is_none());
-        registry.word(alarm_at(index) + alarm::OWNER).store(i32::MAX as u32, Ordering::Relaxed);
+        registry.alarm(index).owner.store(i32::MAX as u32, Ordering::Relaxed);
         assert_eq!(OwnAlarm::take(registry, own).expect("its owner is dead").index, index);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Credits {
     registry: &'static Registry,
     lengths: usize,
     buffers: usize,
-    words: Direction,
+    words: &'static Direction,
 }
 
 /// Where the reader is: buffers emptied so far, and bytes read of the next one.
@@ -63,8 +63,8 @@ impl Credits {
         }
     }
 
-    pub(crate) fn words(&self) -> &Direction {
-        &self.words
+    pub(crate) fn words(&self) -> &'static Direction {
+        self.words
     }
 
     /// Bytes that the writer may put in one message.

@@ -27,7 +27,7 @@ use crate::flow::{Flow, Queue};
 use crate::grants::Grants;
 use crate::holders::{Holder, Holders};
 use crate::kernel::{Kernel, Linux};
-use crate::layout::{entry, entry_at, side, totals};
+use crate::layout::PROGRAM_LEN;
 use crate::limits::WRITABLE_LEN;
 use crate::registry::Registry;
 use crate::ring::Broken;
@@ -93,8 +93,8 @@ pub struct End<K: Kernel = Linux> {
     slot: usize,
     generation: u32,
     role: Role,
-    own: Side,
-    peer: Side,
+    own: &'static Side,
+    peer: &'static Side,
     tx: Queue,
     rx: Queue,
     sources_out: Sources,
@@ -116,7 +116,7 @@ impl<K: Kernel> End<K> {
         // Credits stand for buffers, which have to be there.
         let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };
-        registry.word(entry_at(slot) + entry::FLOW).store(flow as u32, Ordering::Relaxed);
+        registry.entry(slot).flow.store(flow as u32, Ordering::Relaxed);
         let end = Self::at(registry, slot, generation, Role::Connector);
         for (side, role) in [(end.own, Role::Connector), (end.peer, Role::Acceptor)] {
             if side.extended.load(Ordering::Relaxed) != 0 {
@@ -137,7 +137,7 @@ impl<K: Kernel> End<K> {
             registry.release(slot, generation);
             return None;
         }
-        registry.total(totals::OFFERED).fetch_add(1, Ordering::Relaxed);
+        registry.counters().offered.fetch_add(1, Ordering::Relaxed);
         Some(end)
     }
 
@@ -358,7 +358,7 @@ impl<K: Kernel> End<K> {
         // Where the kernel has told of the peer's end it may still have its own, and look into the
         // slot until it closes that. If it was killed, the slot is found by a sweep.
         let is_held = |side: &Side| side.refs.load(Ordering::Acquire) > 0;
-        let holds = || is_held(&self.own) || (!nobody_came && is_held(&self.peer));
+        let holds = || is_held(self.own) || (!nobody_came && is_held(self.peer));
         if !holds() {
             self.registry.release_unless(self.slot, self.generation, holds);
         }
@@ -382,7 +382,7 @@ impl<K: Kernel> End<K> {
 
     #[cold]
     fn agree(&self, socket: K::Socket<'_>) {
-        if let Some(held) = Self::lock(self.tx.words().lock) {
+        if let Some(held) = Self::lock(&self.tx.words().lock) {
             self.agree_held(socket, &held);
         }
     }
@@ -397,7 +397,7 @@ impl<K: Kernel> End<K> {
             Role::Acceptor => {
                 if self.own.joined.load(Ordering::Relaxed) == joined::NO {
                     self.own.joined.store(joined::JOINED, Ordering::SeqCst);
-                    self.registry.total(totals::JOINED).fetch_add(1, Ordering::Relaxed);
+                    self.registry.counters().joined.fetch_add(1, Ordering::Relaxed);
                 }
                 self.peer.joined.load(Ordering::Acquire) == joined::CONFIRMED
             }
@@ -413,8 +413,8 @@ impl<K: Kernel> End<K> {
         let words = self.tx.words();
         // A bell must not wait for others to go with it.
         let before = [Delays::NODELAY, Delays::CORK].into_iter().zip(K::undelay(socket));
-        before.for_each(|(option, on)| Delays(self.own.delays).set(option, on));
-        Delays(self.own.delays).set(Delays::KEPT, true);
+        before.for_each(|(option, on)| Delays(&self.own.delays).set(option, on));
+        Delays(&self.own.delays).set(Delays::KEPT, true);
         words.switch_at.store(words.tcp_sent.load(Ordering::Relaxed), Ordering::Release);
         if self.role == Role::Connector {
             self.own.joined.store(joined::CONFIRMED, Ordering::SeqCst);
@@ -495,7 +495,7 @@ impl<K: Kernel> End<K> {
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let words = self.rx.words();
-        (come(words.head, words.posted), self.tx.returned())
+        (come(&words.head, &words.posted), self.tx.returned())
     }
 
     /// What shows that nothing has come since, as long as the peer stays in memory; `None` if it
@@ -504,8 +504,9 @@ impl<K: Kernel> End<K> {
     #[must_use]
     pub fn pulse(&self) -> Option<Pulse> {
         let words = self.rx.words();
-        let come = come(words.head, words.posted);
-        let pulse = Pulse { head: words.head, posted: words.posted, back_at: words.back_at, come };
+        let come = come(&words.head, &words.posted);
+        let pulse =
+            Pulse { head: &words.head, posted: &words.posted, back_at: &words.back_at, come };
         pulse.stays().then_some(pulse)
     }
 
@@ -536,7 +537,7 @@ impl<K: Kernel> End<K> {
     /// direction has never been the rings'.
     #[must_use]
     pub fn delays(&self) -> Option<Delays<'_>> {
-        Some(Delays(self.own.delays)).filter(|delays| delays.is_set(Delays::KEPT))
+        Some(Delays(&self.own.delays)).filter(|delays| delays.is_set(Delays::KEPT))
     }
 
     /// This side wants one-sided operations.
@@ -600,7 +601,7 @@ pub struct Process {
     /// The kernel's number for the socket (`SO_COOKIE`).
     pub cookie: u64,
     /// The program's name, padded with zeros.
-    pub program: [u8; side::PROGRAM_LEN],
+    pub program: [u8; PROGRAM_LEN],
 }
 
 /// Options that let the kernel keep bytes back for others to go with them (tcp(7)): in memory they

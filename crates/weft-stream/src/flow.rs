@@ -64,7 +64,7 @@ impl Queue {
     }
 
     #[inline]
-    pub(crate) fn words(&self) -> &Direction {
+    pub(crate) fn words(&self) -> &'static Direction {
         match self {
             Self::Packed(ring) => ring.words(),
             Self::Credit(credits) => credits.words(),
@@ -169,7 +169,7 @@ impl Queue {
     /// Counts what the writer has put or named.
     #[inline]
     pub(crate) fn count_message(&self) {
-        let messages = self.words().messages;
+        let messages = &self.words().messages;
         let sum = messages.load(Ordering::Relaxed).wrapping_add(1);
         messages.store(sum, Ordering::Relaxed);
     }
@@ -186,9 +186,9 @@ impl Queue {
             Self::Packed(ring) => ring.allotted(),
             Self::Credit(_) => Credits::LEN,
         };
-        add(words.stalls, 1);
-        add(words.stalled_used, self.available().unwrap_or(0));
-        add(words.stalled_allotted, allotted);
+        add(&words.stalls, 1);
+        add(&words.stalled_used, self.available().unwrap_or(0));
+        add(&words.stalled_allotted, allotted);
     }
 }
 
@@ -356,13 +356,13 @@ mod tests {
     fn garble(queue: &Queue, which: usize, value: u64) {
         let words = queue.words();
         let shared = [
-            words.head,
-            words.tail,
-            words.grown_at,
-            words.filled,
-            words.emptied,
-            words.acknowledged,
-            words.read_of_buffer,
+            &words.head,
+            &words.tail,
+            &words.grown_at,
+            &words.filled,
+            &words.emptied,
+            &words.acknowledged,
+            &words.read_of_buffer,
         ];
         match (shared.get(which), queue) {
             (Some(word), _) => word.store(value, Ordering::Relaxed),
@@ -400,7 +400,7 @@ mod tests {
             while put(&queue, &[b'x'; 1_000][..len], 0) != Ok(0) {}
             queue.count_stall();
             let words = queue.words();
-            let [used, allotted] = [words.stalled_used, words.stalled_allotted]
+            let [used, allotted] = [&words.stalled_used, &words.stalled_allotted]
                 .map(|word| word.load(Ordering::Relaxed));
             assert_eq!(used, most as u64, "{flow:?}");
             assert_eq!(allotted, if flow == Flow::Packed { used } else { Credits::LEN as u64 });

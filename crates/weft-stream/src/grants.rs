@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::layout::{grant, grants_at};
+use crate::layout::GrantEntry;
 use crate::limits::GRANTS_MAX;
 use crate::registry::Registry;
 use crate::words::Role;
@@ -46,74 +46,68 @@ pub struct GrantId {
 /// One side's table.
 #[derive(Clone, Copy, Debug)]
 pub struct Grants {
-    registry: &'static Registry,
-    at: usize,
+    table: &'static [GrantEntry; GRANTS_MAX],
 }
 
 /// A grant that is in use: who revokes it waits.
 #[derive(Debug)]
 pub struct InUse {
-    grants: Grants,
-    index: usize,
+    entry: &'static GrantEntry,
 }
 
 impl Grants {
     pub(crate) fn of(registry: &'static Registry, slot: usize, role: Role) -> Self {
-        Self { registry, at: grants_at(slot, role as usize) }
+        Self { table: &registry.page(slot).grants[role as usize] }
     }
 
     /// As at the start of a connection.
     pub(crate) fn reset(&self) {
-        for index in 0..GRANTS_MAX {
-            self.word64(index, grant::STATE).store(FREE, Ordering::Relaxed);
-            self.word(index, grant::USERS).store(0, Ordering::Relaxed);
-        }
+        self.table.iter().for_each(GrantEntry::reset);
     }
 
     /// Grants something. `None` if the table is full, or there are no random bits.
     #[must_use]
     pub fn add(&self, what: &Grant) -> Option<GrantId> {
         let secret = secret()?;
-        let index = (0..GRANTS_MAX).find(|&index| {
-            // One that is in use still belongs to who died in the middle of it.
-            self.word(index, grant::USERS).load(Ordering::Acquire) == 0
-                && self
-                    .word64(index, grant::STATE)
-                    .compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-        })?;
-        self.word(index, grant::PID).store(what.pid, Ordering::Relaxed);
-        self.word(index, grant::FD).store(what.fd, Ordering::Relaxed);
-        self.word(index, grant::RIGHTS).store(what.rights, Ordering::Relaxed);
-        self.word64(index, grant::INODE).store(what.inode, Ordering::Relaxed);
-        self.word64(index, grant::OFFSET).store(what.offset, Ordering::Relaxed);
-        self.word64(index, grant::LENGTH).store(what.len, Ordering::Relaxed);
-        self.word64(index, grant::STATE).store(secret, Ordering::Release);
+        let take = |entry: &GrantEntry| {
+            entry.state.compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let mut entries = self.table.iter().enumerate();
+        // One that is in use still belongs to who died in the middle of it.
+        let (index, entry) =
+            entries.find(|(_, entry)| entry.users.load(Ordering::Acquire) == 0 && take(entry))?;
+        entry.pid.store(what.pid, Ordering::Relaxed);
+        entry.fd.store(what.fd, Ordering::Relaxed);
+        entry.rights.store(what.rights, Ordering::Relaxed);
+        entry.inode.store(what.inode, Ordering::Relaxed);
+        entry.offset.store(what.offset, Ordering::Relaxed);
+        entry.len.store(what.len, Ordering::Relaxed);
+        entry.state.store(secret, Ordering::Release);
         Some(GrantId { index: u32::try_from(index).ok()?, secret })
     }
 
     /// From here on nobody begins to use it. `false` if there is no such grant.
     #[must_use]
     pub fn revoke(&self, id: GrantId) -> bool {
-        let Some(index) = index_of(id) else { return false };
-        let state = self.word64(index, grant::STATE);
-        let gone = state.compare_exchange(id.secret, FREE, Ordering::SeqCst, Ordering::Relaxed);
+        let Some(entry) = self.entry(id) else { return false };
+        let gone =
+            entry.state.compare_exchange(id.secret, FREE, Ordering::SeqCst, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         gone.is_ok()
     }
 
     /// Revokes all of them.
     pub fn revoke_all(&self) {
-        for index in 0..GRANTS_MAX {
-            self.word64(index, grant::STATE).store(FREE, Ordering::SeqCst);
+        for entry in self.table {
+            entry.state.store(FREE, Ordering::SeqCst);
         }
     }
 
     /// Revokes those of one process.
     pub fn revoke_of(&self, pid: u32) {
-        for index in 0..GRANTS_MAX {
-            if self.word(index, grant::PID).load(Ordering::Relaxed) == pid {
-                self.word64(index, grant::STATE).store(FREE, Ordering::SeqCst);
+        for entry in self.table {
+            if entry.pid.load(Ordering::Relaxed) == pid {
+                entry.state.store(FREE, Ordering::SeqCst);
             }
         }
     }
@@ -121,26 +115,23 @@ impl Grants {
     /// Whether an operation is under way in the place that a grant has, or had.
     #[must_use]
     pub fn is_in_use(&self, id: GrantId) -> bool {
-        index_of(id).is_some_and(|index| self.word(index, grant::USERS).load(Ordering::SeqCst) != 0)
+        self.entry(id).is_some_and(|entry| entry.users.load(Ordering::SeqCst) != 0)
     }
 
     /// Begins to use a grant. `None` if there is none of this secret.
     #[inline]
     #[must_use]
     pub fn begin(&self, id: GrantId) -> Option<InUse> {
-        let index = index_of(id)?;
-        self.word(index, grant::USERS).fetch_add(1, Ordering::SeqCst);
-        let used = InUse { grants: *self, index };
-        let state = self.word64(index, grant::STATE).load(Ordering::SeqCst);
+        let entry = self.entry(id)?;
+        entry.users.fetch_add(1, Ordering::SeqCst);
+        let used = InUse { entry };
+        let state = entry.state.load(Ordering::SeqCst);
         (state == id.secret).then_some(used)
     }
 
-    fn word(&self, index: usize, offset: usize) -> &'static std::sync::atomic::AtomicU32 {
-        self.registry.word(self.at + index * grant::LEN + offset)
-    }
-
-    fn word64(&self, index: usize, offset: usize) -> &'static std::sync::atomic::AtomicU64 {
-        self.registry.word64(self.at + index * grant::LEN + offset)
+    /// The place that it names, if there can be such a grant.
+    fn entry(&self, id: GrantId) -> Option<&'static GrantEntry> {
+        self.table.get(id.index as usize).filter(|_| id.secret > FILLING)
     }
 }
 
@@ -148,15 +139,14 @@ impl InUse {
     /// What is granted, as the table has it.
     #[must_use]
     pub fn grant(&self) -> Grant {
-        let word = |offset| self.grants.word(self.index, offset).load(Ordering::Relaxed);
-        let word64 = |offset| self.grants.word64(self.index, offset).load(Ordering::Relaxed);
+        let GrantEntry { pid, fd, inode, offset, len, rights, .. } = self.entry;
         Grant {
-            pid: word(grant::PID),
-            fd: word(grant::FD),
-            inode: word64(grant::INODE),
-            offset: word64(grant::OFFSET),
-            len: word64(grant::LENGTH),
-            rights: word(grant::RIGHTS),
+            pid: pid.load(Ordering::Relaxed),
+            fd: fd.load(Ordering::Relaxed),
+            inode: inode.load(Ordering::Relaxed),
+            offset: offset.load(Ordering::Relaxed),
+            len: len.load(Ordering::Relaxed),
+            rights: rights.load(Ordering::Relaxed),
         }
     }
 }
@@ -164,14 +154,8 @@ impl InUse {
 impl Drop for InUse {
     #[inline]
     fn drop(&mut self) {
-        self.grants.word(self.index, grant::USERS).fetch_sub(1, Ordering::AcqRel);
+        self.entry.users.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// The place that it names, if there can be such a grant.
-fn index_of(id: GrantId) -> Option<usize> {
-    let index = id.index as usize;
-    (index < GRANTS_MAX && id.secret > FILLING).then_some(index)
 }
 
 fn secret() -> Option<u64> {

@@ -7,10 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::layout::{side, side_at};
-use crate::limits::HOLDERS_MAX;
 use crate::registry::Registry;
-use crate::words::Role;
+use crate::words::{Role, Side};
 
 /// Beside a process's number: a child of that process, which is about to be born.
 const UNBORN: u32 = 1 << 31;
@@ -46,13 +44,12 @@ impl Holder {
 /// The holders of one side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holders {
-    registry: &'static Registry,
-    at: usize,
+    side: &'static Side,
 }
 
 impl Holders {
     pub(crate) fn of(registry: &'static Registry, slot: usize, role: Role) -> Self {
-        Self { registry, at: side_at(slot, role as usize) }
+        Self { side: Side::of(registry, slot, role) }
     }
 
     /// Adds a holder, or notes that there are uncounted ones if the table is full.
@@ -80,8 +77,7 @@ impl Holders {
 
     /// Others than those of the table may hold the socket from here on, for good.
     pub(crate) fn add_uncounted(&self) {
-        let word = self.registry.word(self.at + side::UNCOUNTED);
-        if word.swap(1, Ordering::AcqRel) == 0 {
+        if self.side.uncounted.swap(1, Ordering::AcqRel) == 0 {
             self.refs().fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -116,23 +112,23 @@ impl Holders {
     /// As at the start of a connection: nobody.
     pub(crate) fn reset(&self) {
         self.words().for_each(|word| word.store(0, Ordering::Relaxed));
-        self.registry.word(self.at + side::UNCOUNTED).store(0, Ordering::Relaxed);
+        self.side.uncounted.store(0, Ordering::Relaxed);
         self.refs().store(0, Ordering::Relaxed);
     }
 
     fn refs(&self) -> &'static AtomicU32 {
-        self.registry.word(self.at + side::REFS)
+        &self.side.refs
     }
 
     fn words(&self) -> impl Iterator<Item = &'static AtomicU32> + Clone + use<> {
-        let (registry, at) = (self.registry, self.at + side::HOLDERS);
-        (0..HOLDERS_MAX).map(move |index| registry.word(at + 4 * index))
+        self.side.holders.iter()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::HOLDERS_MAX;
 
     fn holders() -> Holders {
         let dir = tempfile::tempdir().expect("a directory");

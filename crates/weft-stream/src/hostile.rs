@@ -12,7 +12,7 @@ use weft_sys::Buffers;
 
 use crate::end::{End, Process};
 use crate::flow::Flow;
-use crate::layout::{direction, direction_at, slot_at, source, source_at};
+use crate::layout::slot_at;
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX};
 use crate::places::{call, peers_words};
 use crate::registry::Registry;
@@ -109,9 +109,9 @@ fn a_source_without_bytes_is_refused() {
     let slot = CONNECTIONS_MAX - 2;
     registry().open_slot(slot).expect("accessible");
     let sources = crate::source::Sources::of(registry(), slot, crate::words::Role::Connector);
-    let state = registry().word64(source_at(slot, 0, 0) + source::STATE);
+    let state = &registry().page(slot).sources[0][0].state;
     state.store(1 << 63, Ordering::Relaxed);
-    registry().word64(direction_at(slot, 0) + direction::POSTED).store(1, Ordering::Relaxed);
+    registry().page(slot).directions[0].posted.store(1, Ordering::Relaxed);
     let mut bytes = [0; 8];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     assert_eq!(sources.pull(Buffers::of(slices), false, false, || true, |_| true).bytes, 0);

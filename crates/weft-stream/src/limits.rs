@@ -30,3 +30,9 @@ pub const CREDIT_LEN: usize = 8 << 10;
 pub const WRITABLE_LEN: usize = BIG_RING_LEN / 4;
 /// Registrations of memory of one side of a connection at a time (extended sockets).
 pub const GRANTS_MAX: usize = 8;
+/// Kinds of [`crate::Reason`] that there is room for.
+pub(crate) const FALLBACKS_MAX: usize = 32;
+/// Sources of a direction that may be open at a time ([`crate::source`]).
+pub(crate) const SOURCES_MAX: usize = 8;
+/// Pieces of a source.
+pub(crate) const PIECES_MAX: usize = 4;

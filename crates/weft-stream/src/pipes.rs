@@ -16,7 +16,6 @@ use rustix::process::geteuid;
 use weft_sys::calls::{read, write};
 use weft_sys::{ApartFd, SectionOnce};
 
-use crate::layout::{alarm, alarm_at};
 use crate::limits::ALARMS_MAX;
 use crate::registry::Registry;
 
@@ -40,7 +39,7 @@ impl OwnPipe {
     /// Opens the pipe of the alarm of this index, and makes it if there is none. `None` if that
     /// cannot be.
     pub(crate) fn open(registry: &Registry, index: usize) -> Option<Self> {
-        registry.word64(alarm_at(index) + alarm::MADE).store(1, Ordering::SeqCst);
+        registry.alarm(index).made.store(1, Ordering::SeqCst);
         let path = path(registry, index);
         match mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -93,7 +92,7 @@ impl Theirs {
 /// Rings the alarm of an index by its pipe. `false`: it has none, or none that this process could
 /// open.
 pub(crate) fn ring(registry: &Registry, index: usize) -> bool {
-    let inode = registry.word64(alarm_at(index) + alarm::PIPE).load(Ordering::Acquire);
+    let inode = registry.alarm(index).pipe.load(Ordering::Acquire);
     if inode == 0 {
         return false;
     }
@@ -112,7 +111,7 @@ pub(crate) fn ring(registry: &Registry, index: usize) -> bool {
 /// The last process that uses the registry removes the names.
 pub(crate) fn remove_all(registry: &Registry) {
     for index in 0..ALARMS_MAX {
-        if registry.word64(alarm_at(index) + alarm::MADE).load(Ordering::Relaxed) != 0 {
+        if registry.alarm(index).made.load(Ordering::Relaxed) != 0 {
             let _ = unlink(path(registry, index)); // It may never have come to be.
         }
     }
@@ -147,7 +146,7 @@ mod tests {
     }
 
     fn say(registry: &Registry, index: usize, inode: u64) {
-        registry.word64(alarm_at(index) + alarm::PIPE).store(inode, Ordering::Release);
+        registry.alarm(index).pipe.store(inode, Ordering::Release);
     }
 
     fn is_heard(pipe: &OwnPipe) -> bool {

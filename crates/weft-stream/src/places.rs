@@ -2,6 +2,7 @@
 //! that play both.
 
 use std::io::IoSliceMut;
+use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
 use rustix::time::Timespec;
@@ -9,28 +10,25 @@ use weft_sys::Buffers;
 
 use crate::end::End;
 use crate::how::How;
-use crate::layout::{
-    SOURCES_MAX, direction, direction_at, entry, entry_at, side, side_at, source, source_at,
-};
+use crate::layout::{Direction, Entry, Page, Side, SourceEntry, entry_at, slot_at};
+use crate::limits::SOURCES_MAX;
 use crate::source::Owner;
 
 /// Where in a registry's file the words of a connection are, but for the locks: a peer can hold
 /// those for ever, as it can its own.
 #[must_use]
 pub fn peers_words(slot: usize) -> Vec<usize> {
-    let sides =
-        (0..2).flat_map(|at| (0..side::LEN / 4).map(move |word| side_at(slot, at) + 4 * word));
-    let directions = (0..2).flat_map(|at| {
-        let at = direction_at(slot, at);
-        let words = (0..direction::LEN / 4).map(move |word| 4 * word);
-        let locks = [direction::LOCK, direction::READER_LOCK];
-        words.filter(move |word| !locks.contains(word)).map(move |word| at + word)
+    let page = slot_at(slot);
+    let words = |start: usize, len: usize| (start..start + len).step_by(4);
+    let sides = words(page + offset_of!(Page, sides), size_of::<[Side; 2]>());
+    let directions = (0..2).flat_map(|index| {
+        let at = page + offset_of!(Page, directions) + index * size_of::<Direction>();
+        let locks = [offset_of!(Direction, lock), offset_of!(Direction, reader_lock)];
+        words(at, size_of::<Direction>()).filter(move |word| !locks.contains(&(word - at)))
     });
-    let sources = (0..2 * SOURCES_MAX).flat_map(|at| {
-        let at = source_at(slot, at / SOURCES_MAX, at % SOURCES_MAX);
-        (0..source::LEN / 4).map(move |word| at + 4 * word)
-    });
-    let filled = [entry::FILLED, entry::FILLED + 4].map(|word| entry_at(slot) + word);
+    let sources =
+        words(page + offset_of!(Page, sources), size_of::<[[SourceEntry; SOURCES_MAX]; 2]>());
+    let filled = words(entry_at(slot) + offset_of!(Entry, filled), 8);
     sides.chain(directions).chain(sources).chain(filled).collect()
 }
 

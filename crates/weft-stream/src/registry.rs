@@ -19,8 +19,8 @@ use crate::bitmap::Bitmap;
 use crate::flow::Flow;
 use crate::kernel::Kernel;
 use crate::layout::{
-    BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
-    big_ring_at, entry, entry_at, slot_at, totals,
+    self, BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
+    alarm_at, big_ring_at, entry_at, slot_at,
 };
 use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
 use crate::pipes::{self, Pipes};
@@ -81,7 +81,7 @@ impl Registry {
         let path = directory.join(file_name(NAME, VERSION));
         loop {
             let registry = Self::map(&path, true)?;
-            registry.total(totals::USERS).fetch_add(1, Ordering::SeqCst);
+            registry.counters().users.fetch_add(1, Ordering::SeqCst);
             // The last user before us may have removed it in this moment.
             if registry.file.is_at(&path) {
                 return Ok(registry);
@@ -139,7 +139,7 @@ impl Registry {
 
     /// This process will not use it any more. The last one removes the name.
     pub fn leave(&self) {
-        if self.total(totals::USERS).fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.counters().users.fetch_sub(1, Ordering::SeqCst) == 1 {
             pipes::remove_all(self);
             self.file.unlink(&self.path);
         }
@@ -147,7 +147,7 @@ impl Registry {
 
     /// A relative, born by fork, uses it too.
     pub fn enter(&self) {
-        self.total(totals::USERS).fetch_add(1, Ordering::SeqCst);
+        self.counters().users.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes a slot for a connection and prepares its directory entry. Returns it with its
@@ -162,32 +162,32 @@ impl Registry {
             return None;
         }
         let generation = self.state(slot).prepare();
-        let at = entry_at(slot);
-        let words = halves(tuple.connector).into_iter().chain(halves(tuple.acceptor));
-        for (index, half) in words.enumerate() {
-            self.word64(at + entry::ADDRESSES + 8 * index).store(half, Ordering::Relaxed);
+        let entry = self.entry(slot);
+        let halves = halves(tuple.connector).into_iter().chain(halves(tuple.acceptor));
+        for (word, half) in entry.addresses.iter().zip(halves) {
+            word.store(half, Ordering::Relaxed);
         }
-        self.word(at + entry::PORTS).store(tuple.ports, Ordering::Relaxed);
-        self.word64(at + entry::NAMESPACE).store(tuple.namespace(), Ordering::Relaxed);
-        self.word(at + entry::LEFT).store(0, Ordering::Relaxed);
-        self.word(at + entry::TRANSPORT).store(0, Ordering::Relaxed);
+        entry.ports.store(tuple.ports, Ordering::Relaxed);
+        entry.namespace.store(tuple.namespace(), Ordering::Relaxed);
+        entry.left.store(0, Ordering::Relaxed);
+        entry.transport.store(0, Ordering::Relaxed);
         Some((slot, generation))
     }
 
     fn state(&self, slot: usize) -> SlotState<'_> {
-        SlotState::on(self.word64(entry_at(slot) + entry::STATE))
+        SlotState::on(&self.entry(slot).state)
     }
 
     /// Shows a prepared slot to those who look at connections, but not to those who look for one to
     /// join.
     pub(crate) fn show(&self, slot: usize, generation: u32, transport: u32) {
-        self.word(entry_at(slot) + entry::TRANSPORT).store(transport, Ordering::Relaxed);
+        self.entry(slot).transport.store(transport, Ordering::Relaxed);
         self.state(slot).publish(generation);
     }
 
     /// What carries a slot's connection.
     pub(crate) fn transport(&self, slot: usize) -> u32 {
-        self.word(entry_at(slot) + entry::TRANSPORT).load(Ordering::Relaxed)
+        self.entry(slot).transport.load(Ordering::Relaxed)
     }
 
     /// While all slots are in use by the living, to look for the dead each time would be in vain.
@@ -274,24 +274,24 @@ impl Registry {
 
     /// A slot's flow control.
     pub(crate) fn flow(&self, slot: usize) -> Flow {
-        Flow::of(self.word(entry_at(slot) + entry::FLOW).load(Ordering::Relaxed))
+        Flow::of(self.entry(slot).flow.load(Ordering::Relaxed))
     }
 
     /// Says why a slot's connection has gone back to TCP. `false` if that has been said already.
     pub(crate) fn note_left(&self, slot: usize, why: Reason) -> bool {
-        let word = self.word(entry_at(slot) + entry::LEFT);
+        let word = &self.entry(slot).left;
         word.compare_exchange(0, why as u32 + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Why a slot's connection has gone back to TCP, if it has.
     pub(crate) fn left(&self, slot: usize) -> Option<Reason> {
-        let said = self.word(entry_at(slot) + entry::LEFT).load(Ordering::Relaxed);
+        let said = self.entry(slot).left.load(Ordering::Relaxed);
         Reason::ALL.get(said.checked_sub(1)? as usize).copied()
     }
 
     /// How many bytes of a direction's big ring have memory.
     pub(crate) fn filled(&self, slot: usize, direction: usize) -> &AtomicU32 {
-        self.word(entry_at(slot) + entry::FILLED + 4 * direction)
+        &self.entry(slot).filled[direction]
     }
 
     /// Gives the big ring memory at `offset`, and returns up to where there is some. Less than that
@@ -352,14 +352,13 @@ impl Registry {
     }
 
     pub(crate) fn tuple_of(&self, slot: usize) -> Tuple {
-        let at = entry_at(slot);
-        let half =
-            |index: usize| self.word64(at + entry::ADDRESSES + 8 * index).load(Ordering::Relaxed);
+        let entry = self.entry(slot);
+        let half = |index: usize| entry.addresses[index].load(Ordering::Relaxed);
         Tuple {
             connector: from_halves([half(0), half(1)]),
             acceptor: from_halves([half(2), half(3)]),
-            ports: self.word(at + entry::PORTS).load(Ordering::Relaxed),
-            namespace: self.word64(at + entry::NAMESPACE).load(Ordering::Relaxed),
+            ports: entry.ports.load(Ordering::Relaxed),
+            namespace: entry.namespace.load(Ordering::Relaxed),
         }
     }
 
@@ -375,9 +374,24 @@ impl Registry {
         self.memory().word64(offset)
     }
 
-    /// A counter of the whole registry.
-    pub(crate) fn total(&self, offset: usize) -> &AtomicU64 {
-        self.word64(offset)
+    /// The counters of the whole registry.
+    pub(crate) fn counters(&self) -> &layout::Counters {
+        self.memory().structure(0)
+    }
+
+    /// A slot's line in the directory.
+    pub(crate) fn entry(&self, slot: usize) -> &layout::Entry {
+        self.memory().structure(entry_at(slot))
+    }
+
+    /// A slot's words.
+    pub(crate) fn page(&self, slot: usize) -> &layout::Page {
+        self.memory().structure(slot_at(slot))
+    }
+
+    /// An alarm's words.
+    pub(crate) fn alarm(&self, index: usize) -> &layout::AlarmEntry {
+        self.memory().structure(alarm_at(index))
     }
 
     fn bucket(&self, tuple: &Tuple) -> impl Iterator<Item = &AtomicU32> {

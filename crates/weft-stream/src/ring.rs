@@ -27,7 +27,7 @@ pub(crate) struct Ring {
     filled: &'static AtomicU32,
     small: usize,
     big: usize,
-    words: Direction,
+    words: &'static Direction,
 }
 
 impl Ring {
@@ -44,8 +44,8 @@ impl Ring {
         }
     }
 
-    pub(crate) fn words(&self) -> &Direction {
-        &self.words
+    pub(crate) fn words(&self) -> &'static Direction {
+        self.words
     }
 
     /// Bytes that there is memory for at the moment.

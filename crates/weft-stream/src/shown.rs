@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::end::Process;
 use crate::kernel::Linux;
-use crate::layout::totals;
 use crate::reason::Reason;
 use crate::registry::Registry;
 use crate::tuple::Tuple;
@@ -21,8 +20,8 @@ pub struct Shown {
     slot: usize,
     generation: u32,
     over: AtomicBool,
-    out: Direction,
-    come: Direction,
+    out: &'static Direction,
+    come: &'static Direction,
 }
 
 impl Shown {
@@ -47,7 +46,7 @@ impl Shown {
             word.store(u64::from_ne_bytes(*part), Ordering::Relaxed);
         }
         registry.show(slot, generation, VERBS);
-        registry.total(totals::OFFERED).fetch_add(1, Ordering::Relaxed);
+        registry.counters().offered.fetch_add(1, Ordering::Relaxed);
         Some(Self { registry, slot, generation, over: AtomicBool::new(false), out, come })
     }
 
@@ -55,7 +54,7 @@ impl Shown {
     pub(crate) fn begun(&self) {
         let acceptor = Side::of(self.registry, self.slot, Role::Acceptor);
         acceptor.joined.store(joined::CONFIRMED, Ordering::Relaxed);
-        self.registry.total(totals::JOINED).fetch_add(1, Ordering::Relaxed);
+        self.registry.counters().joined.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The peer has not agreed: TCP carries it, and it is not shown.

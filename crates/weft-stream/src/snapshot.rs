@@ -1,11 +1,11 @@
 //! What can be seen from outside: the connections of a registry, and its totals.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::flow::Flow;
 use crate::kernel::Linux;
-use crate::layout::{direction, direction_at, side, side_at, totals};
+use crate::layout::Counters;
 use crate::reason::Reason;
 use crate::registry::Registry;
 use crate::shown::VERBS;
@@ -98,21 +98,22 @@ pub struct ConnectionSnapshot {
 impl Registry {
     /// Counts a connection that stays on TCP.
     pub fn count_fallback(&self, why: Reason) {
-        self.total(totals::FALLBACKS + 8 * why as usize).fetch_add(1, Ordering::Relaxed);
+        self.counters().fallbacks[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The sums. Those of open connections are included.
     #[must_use]
     pub fn totals(&self) -> Totals {
-        let total = |offset| self.total(offset).load(Ordering::Relaxed);
+        let words = self.counters();
+        let total = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let mut sums = Totals {
-            offered: total(totals::OFFERED),
-            joined: total(totals::JOINED),
-            bytes: total(totals::BYTES),
-            messages: total(totals::MESSAGES),
-            pulled: total(totals::PULLED),
+            offered: total(&words.offered),
+            joined: total(&words.joined),
+            bytes: total(&words.bytes),
+            messages: total(&words.messages),
+            pulled: total(&words.pulled),
             in_use: self.in_use(),
-            fallbacks: Reason::ALL.map(|why| total(totals::FALLBACKS + 8 * why as usize)),
+            fallbacks: Reason::ALL.map(|why| total(&words.fallbacks[why as usize])),
         };
         for (slot, _) in self.live().filter(|&(slot, _)| self.is_accessible(slot)) {
             for way in [0, 1].map(|from| self.direction(slot, from)) {
@@ -127,13 +128,10 @@ impl Registry {
     /// Adds what an ended connection has moved to the sums.
     pub(crate) fn add_to_totals(&self, slot: usize) {
         for way in [0, 1].map(|from| self.direction(slot, from)) {
-            for (counter, sum) in [
-                (totals::BYTES, way.bytes),
-                (totals::MESSAGES, way.messages),
-                (totals::PULLED, way.pulled),
-            ] {
-                self.total(counter).fetch_add(sum, Ordering::Relaxed);
-            }
+            let Counters { bytes, messages, pulled, .. } = self.counters();
+            bytes.fetch_add(way.bytes, Ordering::Relaxed);
+            messages.fetch_add(way.messages, Ordering::Relaxed);
+            pulled.fetch_add(way.pulled, Ordering::Relaxed);
         }
     }
 
@@ -147,7 +145,7 @@ impl Registry {
 
     fn connection(&self, slot: usize) -> ConnectionSnapshot {
         let (client, server) = self.tuple_of(slot).addresses();
-        let joined = self.word(side_at(slot, 1) + side::JOINED).load(Ordering::Relaxed);
+        let joined = self.page(slot).sides[1].joined.load(Ordering::Relaxed);
         ConnectionSnapshot {
             slot,
             generation: self.generation(slot),
@@ -163,34 +161,34 @@ impl Registry {
     }
 
     fn side(&self, slot: usize, end: usize, address: SocketAddr) -> SideSnapshot {
-        let at = side_at(slot, end);
-        let mut name = [0; side::PROGRAM_LEN];
-        self.memory().copy_out(at + side::PROGRAM, &mut name);
+        let side = &self.page(slot).sides[end];
+        let name = side.program.each_ref().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        let name = name.as_flattened();
         let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         SideSnapshot {
-            pid: self.word(at + side::PID).load(Ordering::Relaxed),
+            pid: side.pid.load(Ordering::Relaxed),
             program: String::from_utf8_lossy(&name[..len]).into_owned(),
             address,
-            sleepers: self.word(at + side::SLEEPERS).load(Ordering::Relaxed),
+            sleepers: side.sleepers.load(Ordering::Relaxed),
         }
     }
 
     fn direction(&self, slot: usize, from: usize) -> DirectionSnapshot {
-        let at = direction_at(slot, from);
-        let word = |offset: usize| self.word64(at + offset).load(Ordering::Relaxed);
-        let put = word(direction::HEAD);
-        let pulled = word(direction::PULLED);
+        let words = &self.page(slot).directions[from];
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let put = word(&words.head);
+        let pulled = word(&words.pulled);
         DirectionSnapshot {
-            in_memory: word(direction::SWITCH_AT) != NONE && word(direction::BACK_AT) == NONE,
+            in_memory: word(&words.switch_at) != NONE && word(&words.back_at) == NONE,
             bytes: put.wrapping_add(pulled),
-            tcp_bytes: word(direction::TCP_SENT),
-            messages: word(direction::MESSAGES),
-            stalls: word(direction::STALLS),
-            stalled_used: word(direction::STALLED_USED),
-            stalled_allotted: word(direction::STALLED_ALLOTTED),
-            bells: word(direction::BELLS),
+            tcp_bytes: word(&words.tcp_sent),
+            messages: word(&words.messages),
+            stalls: word(&words.stalls),
+            stalled_used: word(&words.stalled_used),
+            stalled_allotted: word(&words.stalled_allotted),
+            bells: word(&words.bells),
             pulled,
-            unread: put.saturating_sub(word(direction::TAIL)),
+            unread: put.saturating_sub(word(&words.tail)),
         }
     }
 }

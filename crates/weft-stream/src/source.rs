@@ -7,13 +7,14 @@
 //! do not count. While a source is open the sender puts nothing into the ring, so the stream is
 //! what the ring holds, then the sources in their order.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 use weft_sys::{Buffers, Piece, Proof, Region, peek_process, read_proven};
 
-use crate::layout::{SOURCES_MAX, source, source_at};
+use crate::layout::SourceEntry;
+use crate::limits::{PIECES_MAX, SOURCES_MAX};
 use crate::registry::Registry;
 use crate::words::{Direction, Role};
 
@@ -48,10 +49,8 @@ pub struct SourceNumber(u64);
 /// The sources of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources {
-    registry: &'static Registry,
-    slot: usize,
-    from: Role,
-    words: Direction,
+    entries: &'static [SourceEntry; SOURCES_MAX],
+    words: &'static Direction,
 }
 
 /// What has come of pulling.
@@ -69,7 +68,7 @@ pub(crate) struct Pulled {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     owner: Owner,
-    pieces: [Piece; source::PIECES_MAX],
+    pieces: [Piece; PIECES_MAX],
     count: usize,
     copy: u64,
     len: u64,
@@ -78,24 +77,16 @@ struct Place {
 impl Sources {
     /// Of the direction in which `from` sends.
     pub(crate) fn of(registry: &'static Registry, slot: usize, from: Role) -> Self {
-        Self { registry, slot, from, words: Direction::of(registry, slot, from) }
+        let entries = &registry.page(slot).sources[from as usize];
+        Self { entries, words: Direction::of(registry, slot, from) }
     }
 
-    fn word(&self, number: u64, offset: usize) -> &'static AtomicU64 {
-        self.registry.word64(self.at(number) + offset)
-    }
-
-    fn word32(&self, number: u64, offset: usize) -> &'static AtomicU32 {
-        self.registry.word(self.at(number) + offset)
-    }
-
-    fn at(&self, number: u64) -> usize {
-        let index = usize::try_from(number % SOURCES_MAX as u64).unwrap_or(0);
-        source_at(self.slot, self.from as usize, index)
+    fn entry(&self, number: u64) -> &'static SourceEntry {
+        &self.entries[usize::try_from(number % SOURCES_MAX as u64).unwrap_or(0)]
     }
 
     fn state(&self, number: u64) -> &'static AtomicU64 {
-        self.word(number, source::STATE)
+        &self.entry(number).state
     }
 
     /// Whether some may be open. It costs two loads.
@@ -143,7 +134,7 @@ impl Sources {
     /// are not promised, or are another process's.
     pub(crate) fn promised_by(&self, pid: u32) -> Option<usize> {
         self.open().try_fold(0, |sum: usize, (number, state)| {
-            let is_its = self.word32(number, source::PID).load(Ordering::Relaxed) == pid;
+            let is_its = self.entry(number).pid.load(Ordering::Relaxed) == pid;
             (is_its && state & PROMISED != 0).then(|| sum.saturating_add(self.rest(number, state)))
         })
     }
@@ -173,20 +164,17 @@ impl Sources {
         if refused || open >= SOURCES_MAX as u64 || buffers.len() as u64 > LEN_MAX {
             return None;
         }
-        let mut count = 0;
+        let (entry, mut count) = (self.entry(number), 0);
         for region in buffers.regions().filter(|region| !region.is_empty()) {
-            if count == source::PIECES_MAX {
-                return None;
-            }
-            let at = source::PIECE + 16 * count;
-            self.word(number, at).store(region.addr() as u64, Ordering::Relaxed);
-            self.word(number, at + 8).store(region.len() as u64, Ordering::Relaxed);
+            let [addr, len] = entry.pieces.get(count)?;
+            addr.store(region.addr() as u64, Ordering::Relaxed);
+            len.store(region.len() as u64, Ordering::Relaxed);
             count += 1;
         }
-        self.word32(number, source::PID).store(owner.pid, Ordering::Relaxed);
-        self.word32(number, source::PIECES).store(u32::try_from(count).ok()?, Ordering::Relaxed);
-        self.word(number, source::PROOF_AT).store(owner.proof.0, Ordering::Relaxed);
-        self.word(number, source::PROOF).store(owner.proof.1, Ordering::Relaxed);
+        entry.pid.store(owner.pid, Ordering::Relaxed);
+        entry.pieces_count.store(u32::try_from(count).ok()?, Ordering::Relaxed);
+        entry.proof_at.store(owner.proof.0, Ordering::Relaxed);
+        entry.proof.store(owner.proof.1, Ordering::Relaxed);
         let promised = if promised { PROMISED } else { 0 };
         self.state(number).store(OPEN | promised | numbered(number), Ordering::Release);
         self.words.posted.store(number.wrapping_add(1), Ordering::Release);
@@ -232,7 +220,7 @@ impl Sources {
     /// pulled from now on (AZ-SDP's Updated Source Avail). `false` if it is over. Once only, and by
     /// the one who has posted it.
     pub(crate) fn relocate(&self, SourceNumber(number): SourceNumber, copy: u64) -> bool {
-        self.word(number, source::COPY).store(copy, Ordering::Relaxed);
+        self.entry(number).copy.store(copy, Ordering::Relaxed);
         let moved = |state| is_open(state, number).then_some(state | MOVED);
         let state = self.state(number);
         state.fetch_update(Ordering::AcqRel, Ordering::Acquire, moved).is_ok()
@@ -347,27 +335,27 @@ impl Sources {
 
     /// What the sender has written of a source. `None` if it cannot be.
     fn place(&self, number: u64) -> Option<Place> {
-        let word = |at| self.word(number, at).load(Ordering::Relaxed);
-        let count = self.word32(number, source::PIECES).load(Ordering::Relaxed) as usize;
-        if count > source::PIECES_MAX {
+        let entry = self.entry(number);
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let count = entry.pieces_count.load(Ordering::Relaxed) as usize;
+        if count > PIECES_MAX {
             return None;
         }
-        let mut pieces = [(0, 0); source::PIECES_MAX];
+        let mut pieces = [(0, 0); PIECES_MAX];
         let mut len = 0;
-        for (index, piece) in pieces.iter_mut().enumerate().take(count) {
-            let at = source::PIECE + 16 * index;
-            let piece_len = word(at + 8);
+        for (piece, [addr, piece_len]) in pieces.iter_mut().zip(&entry.pieces).take(count) {
+            let piece_len = word(piece_len);
             if piece_len > LEN_MAX {
                 return None;
             }
-            *piece = (word(at), usize::try_from(piece_len).ok()?);
+            *piece = (word(addr), usize::try_from(piece_len).ok()?);
             len += piece_len;
         }
         let owner = Owner {
-            pid: self.word32(number, source::PID).load(Ordering::Relaxed),
-            proof: (word(source::PROOF_AT), word(source::PROOF)),
+            pid: entry.pid.load(Ordering::Relaxed),
+            proof: (word(&entry.proof_at), word(&entry.proof)),
         };
-        Some(Place { owner, pieces, count, copy: word(source::COPY), len })
+        Some(Place { owner, pieces, count, copy: word(&entry.copy), len })
     }
 }
 
@@ -379,7 +367,7 @@ impl Place {
         let region = regions.next().ok_or(Errno::INVAL)?;
         let len = len.min(region.len());
         let target = region.part(0, len).ok_or(Errno::INVAL)?;
-        let mut pieces = [(0, 0); source::PIECES_MAX];
+        let mut pieces = [(0, 0); PIECES_MAX];
         let count = if state & MOVED != 0 {
             pieces[0] = (self.copy.wrapping_add(offset), len);
             1
@@ -405,7 +393,7 @@ impl Place {
     }
 
     /// The pieces of `len` bytes from an offset on.
-    fn cut(&self, offset: u64, len: usize, out: &mut [Piece; source::PIECES_MAX]) -> usize {
+    fn cut(&self, offset: u64, len: usize, out: &mut [Piece; PIECES_MAX]) -> usize {
         let mut skip = usize::try_from(offset).unwrap_or(usize::MAX);
         let mut left = len;
         let mut count = 0;
@@ -532,7 +520,7 @@ mod tests {
         assert!(pair.post(&[b"ab"]).is_some());
         assert_eq!(pair.sources.unread(), 2 * SOURCES_MAX - 1);
         assert_eq!(pair.pull(64, false).0.len(), 2 * SOURCES_MAX - 1);
-        assert!(pair.post(&[&b"a"[..]; source::PIECES_MAX + 1]).is_none(), "too many pieces");
+        assert!(pair.post(&[&b"a"[..]; PIECES_MAX + 1]).is_none(), "too many pieces");
     }
 
     #[test]
@@ -547,10 +535,10 @@ mod tests {
     #[test]
     fn hostile_sources_are_refused() {
         let lies: [fn(&Sources); 4] = [
-            |sources| sources.word32(0, source::PIECES).store(9, Ordering::Relaxed),
-            |sources| sources.word(0, source::PIECE).store(8, Ordering::Relaxed),
-            |sources| sources.word(0, source::PIECE + 8).store(u64::MAX, Ordering::Relaxed),
-            |sources| sources.word32(0, source::PID).store(u32::MAX, Ordering::Relaxed),
+            |sources| sources.entry(0).pieces_count.store(9, Ordering::Relaxed),
+            |sources| sources.entry(0).pieces[0][0].store(8, Ordering::Relaxed),
+            |sources| sources.entry(0).pieces[0][1].store(u64::MAX, Ordering::Relaxed),
+            |sources| sources.entry(0).pid.store(u32::MAX, Ordering::Relaxed),
         ];
         for lie in lies {
             let pair = Pair::new();

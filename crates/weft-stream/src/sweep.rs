@@ -83,7 +83,6 @@ fn address(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{direction, direction_at};
     use std::net::{TcpListener, TcpStream};
     use std::sync::atomic::Ordering;
 
@@ -107,7 +106,7 @@ mod tests {
         let (slot, generation) = registry.take::<Linux>(&tuple(1)).expect("room");
         assert!(registry.publish(slot, generation, &tuple(1)));
         for end in 0..2 {
-            let moved = registry.word64(direction_at(slot, end) + direction::HEAD);
+            let moved = &registry.page(slot).directions[end].head;
             moved.store(7, Ordering::Relaxed);
         }
         assert_eq!(registry.connections().count(), 0);

@@ -12,7 +12,7 @@
 //! adopt lock mapping open_slots waits
 //! doze futex maps named presence process_memory ring
 //! alarm apart buffers calls process_vm shared slot slot_state thread
-//! atomic by_hand forkable interfaces leftover offer region scarcity socket
+//! atomic by_hand forkable interfaces layout leftover offer region scarcity socket
 //! spin time_stamp udp userfault wait
 //! ```
 
@@ -30,6 +30,8 @@ mod futex;
 #[cfg(not(loom))]
 mod heap;
 mod interfaces;
+#[cfg(not(loom))]
+mod layout;
 mod leftover;
 mod lock;
 mod mapping;
@@ -76,6 +78,8 @@ pub use forkable::{Forkable, in_forked_child, neutralise};
 #[cfg(not(loom))]
 pub use heap::Heap;
 pub use interfaces::{InterfaceAddress, interface_addresses};
+#[cfg(not(loom))]
+pub use layout::Shared;
 pub use leftover::remove_at_exit;
 pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;

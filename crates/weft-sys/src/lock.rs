@@ -26,7 +26,7 @@ const NAP: Duration = Duration::from_micros(100);
 /// section. While nobody else wants it, one compare-and-swap to take, and to free one store, which
 /// does not wait for the stores before it as a second atomic operation would: those may be to a
 /// line that another process has. A thread that begins to wait just then may miss that it is woken,
-/// and sleeps for [`NAP`].
+/// and sleeps for `NAP`.
 ///
 /// Of a lock that `KEEPS_NOTES`, a thread that leaves a note (by a sequentially consistent store)
 /// before a [`Lock::try_lock`] that fails can rely on it that the holder finds the note when it

@@ -35,7 +35,7 @@ fn read_process(pid: Pid, pieces: &[Piece], target: &Region) -> Result<(), Errno
 /// Fills `bytes` from an address in another process.
 ///
 /// # Errors
-/// As [`read_process`].
+/// As `read_process`.
 pub fn peek_process(pid: Pid, addr: u64, bytes: &mut [u8]) -> Result<(), Errno> {
     // SAFETY: the region is `bytes`, which is borrowed until it has been used.
     let target = unsafe { Region::new(bytes.as_mut_ptr() as usize, bytes.len()) };
@@ -50,7 +50,7 @@ pub type Proof = (u64, u64);
 /// looks whether it is the process that has the proof.
 ///
 /// # Errors
-/// As [`read_process`]; `ESRCH` also if it is another process.
+/// As `read_process`; `ESRCH` also if it is another process.
 pub fn read_proven(pid: Pid, pieces: &[Piece], target: &Region, proof: Proof) -> Result<(), Errno> {
     let mut done = 0;
     loop {
@@ -115,7 +115,7 @@ fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errn
 /// Copies `bytes` to an address in another process.
 ///
 /// # Errors
-/// As [`read_process`].
+/// As `read_process`.
 pub fn poke_process(pid: Pid, addr: u64, bytes: &[u8]) -> Result<(), Errno> {
     // SAFETY: the region is `bytes`, which is borrowed until it has been used, and only read.
     let source = unsafe { Region::new(bytes.as_ptr() as usize, bytes.len()) };

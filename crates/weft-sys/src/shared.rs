@@ -18,6 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::layout::Shared;
 use crate::region::Region;
 
 /// The file system of ordinary segments (statfs(2)).
@@ -159,6 +160,18 @@ impl SharedMemory {
     pub fn word64(&self, offset: usize) -> &AtomicU64 {
         let at = self.at::<AtomicU64>(offset);
         // SAFETY: as in `word32`.
+        unsafe { &*at }
+    }
+
+    /// The structure at `offset` (see [`shared_layout`](crate::shared_layout)).
+    ///
+    /// # Panics
+    /// As [`SharedMemory::word32`].
+    #[must_use]
+    #[inline]
+    pub fn structure<T: Shared>(&self, offset: usize) -> &T {
+        let at = self.at::<T>(offset);
+        // SAFETY: as in `word32`; a `Shared` structure consists of atomics.
         unsafe { &*at }
     }
 

@@ -381,4 +381,87 @@ mod models {
             }
         });
     }
+
+    /// What the sleeper and one that adds a source share, with a lock.
+    #[derive(Default)]
+    struct Joining {
+        instance: Instance,
+        /// Whether the second source has been added, and the tag of the sleep that goes on.
+        state: Mutex<(bool, Option<Tag>)>,
+    }
+
+    impl Joining {
+        fn add(&self) {
+            let mut state = self.state.lock().expect("a model does not panic here");
+            state.0 = true;
+            let Some(tag) = state.1 else { return };
+            let own = waits(&self.instance.sources[1].1);
+            own.settle_down();
+            own.tag(Some(tag));
+            fence(Ordering::SeqCst);
+            if self.instance.is_brought(1) {
+                self.instance.bells.lock().expect("a model does not panic here")[1] = true;
+                self.instance.arrival.notify_one();
+            }
+        }
+    }
+
+    /// A source that is added during a sleep gets that sleep's tag: the alarm is enough for it,
+    /// too.
+    #[test]
+    fn what_joins_a_sleep_is_found_after_it() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let joining = Arc::new(Joining::default());
+            let start = |run: fn(&Joining)| {
+                let joining = Arc::clone(&joining);
+                thread::spawn(move || run(&joining))
+            };
+            let others = [
+                start(|joining| joining.instance.bring(0)),
+                start(|joining| joining.instance.bring(1)),
+                start(Joining::add),
+            ];
+            let instance = &joining.instance;
+            let alarm = Alarm::on(&instance.alarm);
+            let own = [0, 1].map(|which| waits(&instance.sources[which].1));
+            own[0].settle_down();
+            let (mut is_settled, mut got) = (false, [false; 2]);
+            while got != [true; 2] {
+                let tag = alarm.next(0);
+                let mut state = joining.state.lock().expect("a model does not panic here");
+                if state.0 {
+                    if !is_settled && instance.sources[1].1.0[0].load(Ordering::Relaxed) == 0 {
+                        own[1].settle_down();
+                    }
+                    is_settled = true;
+                    own[1].tag(Some(tag));
+                }
+                own[0].tag(Some(tag));
+                alarm.begin(tag);
+                state.1 = Some(tag);
+                drop(state);
+                let find = |got: [bool; 2], joined: bool| {
+                    let is_new =
+                        |which: usize| instance.is_brought(which) && (which == 0 || joined);
+                    [0, 1].map(|which| got[which] || is_new(which))
+                };
+                let found = find(got, is_settled);
+                if found == got {
+                    let rung = instance.sleep();
+                    (0..2).filter(|&which| rung[which]).for_each(|which| own[which].hear());
+                }
+                let mut state = joining.state.lock().expect("a model does not panic here");
+                alarm.end(tag);
+                state.1 = None;
+                let joined = state.0;
+                drop(state);
+                got = find(found, joined);
+            }
+            for other in others {
+                other.join().expect("no panic");
+            }
+        });
+    }
 }

@@ -32,7 +32,7 @@ impl Acks {
     pub(crate) fn acknowledge(&self, count: u32) {
         let state = Arc::clone(&self.state);
         let before = state.outstanding.fetch_sub(count, Ordering::SeqCst);
-        // Who waits has said so before it looked at the count.
+        // A waiting thread publishes that before it looks at the count.
         if before <= count && state.waiting.load(Ordering::SeqCst) != 0 {
             let _ = futex::wake(&state.outstanding, futex::Flags::PRIVATE, u32::MAX);
         }

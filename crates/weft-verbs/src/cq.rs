@@ -41,9 +41,9 @@ impl Behind for Channel {
 pub(crate) struct Cq {
     engine: Arc<EngineCq>,
     context: *mut ibv_context,
-    /// The completion that the readers of `ibv_cq_ex` read. Whoever polls that way owns it.
+    /// The completion that the readers of `ibv_cq_ex` read. The thread that polls that way owns it.
     pub(crate) current: UnsafeCell<Completion>,
-    /// When it came, in ticks of the clock. Whoever polls that way owns it.
+    /// When it came, in ticks of the clock. The thread that polls that way owns it.
     pub(crate) current_time: UnsafeCell<u64>,
     /// The program promised to poll by one thread at a time.
     pub(crate) single_threaded: bool,
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         context,
         &state.engine.cookie,
         || state.engine.check_unused(),
-        |element| matches!(element, Element::Cq(other) if Arc::ptr_eq(other, &state.engine)),
+        |element| matches!(element, Element::Cq(other) if other.is(&*state.engine)),
         &[&state.completion_acks, &state.async_acks],
     );
     if retired.is_ok() {
@@ -254,7 +254,7 @@ unsafe fn next_event(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq> {
     loop {
         let engine = state.engine.next_event()?;
         let _delivery = context.delivery();
-        let cq = engine.cookie.load(Ordering::Acquire);
+        let cq = engine.cookie().load(Ordering::Acquire);
         if cq != 0 {
             let cq = std::ptr::with_exposed_provenance_mut(cq);
             // SAFETY: not destroyed, or the cookie would be 0; nor is it while `_delivery` lives.

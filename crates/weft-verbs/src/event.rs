@@ -32,9 +32,9 @@ fn deliver(event: &AsyncEvent) -> Option<ibv_async_event> {
     let mut c: ibv_async_event = zeroed();
     c.event_type = event.kind as u32;
     let address = match &event.element {
-        Element::Qp(qp) => qp.cookie.load(Ordering::Acquire),
-        Element::Cq(cq) => cq.cookie.load(Ordering::Acquire),
-        Element::Srq(srq) => srq.cookie.load(Ordering::Acquire),
+        Element::Qp(object) | Element::Cq(object) | Element::Srq(object) => {
+            object.cookie().load(Ordering::Acquire)
+        }
         Element::Port(port) => {
             c.element.port_num = c_int::from(*port);
             return Some(c);

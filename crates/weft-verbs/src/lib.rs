@@ -1,9 +1,9 @@
-//! The C faces of Weft: `libibverbs.so.1` and `librdmacm.so.1`, for programs that were built
+//! The C ABI of Weft: `libibverbs.so.1` and `librdmacm.so.1`, for programs that were built
 //! against rdma-core.
 //!
 //! Each module defines the exported functions of one kind of object, with the names, signatures and
 //! error conventions of the verbs manual pages. A program's pointer to a C structure is a pointer
-//! to an [`object`], which has the engine's object behind it. `cargo xtask dist` links the result
+//! to an `object`, which has the engine's object behind it. `cargo xtask dist` links the result
 //! with the symbol versions of Debian 12's libraries (`abi/*.map`).
 //!
 //! # Layers

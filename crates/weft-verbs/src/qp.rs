@@ -63,7 +63,7 @@ pub(crate) struct Qp {
     context: *mut ibv_context,
     /// What it was made of, with the sizes that it got.
     init: ibv_qp_init_attr,
-    /// What the builders have collected. Whoever holds the structure's mutex owns it.
+    /// What the builders have collected. The thread that holds the structure's mutex owns it.
     pub(crate) stage: UnsafeCell<Stage>,
     /// Whether the program asked for the builders.
     has_builders: bool,

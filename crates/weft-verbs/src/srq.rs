@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         context,
         &state.engine.cookie,
         || state.engine.destroy(),
-        |element| matches!(element, Element::Srq(other) if Arc::ptr_eq(other, &state.engine)),
+        |element| matches!(element, Element::Srq(other) if other.is(&*state.engine)),
         &[&state.async_acks],
     );
     if retired.is_ok() {

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn other_files_are_read() {
         let mut buffer = [1; 64];
-        // SAFETY: C strings, and a buffer of the size that is said.
+        // SAFETY: C strings, and a buffer of the stated size.
         let count = unsafe {
             ibv_read_sysfs_file(
                 c"/proc/sys/kernel".as_ptr(),

@@ -118,7 +118,7 @@ fn frames_that_are_odd_or_wrong() {
     assert_eq!(
         Frame::parse(Kind::Reply, b"MPA ID Rex"),
         Err(FrameError::WrongKey(Kind::Reply)),
-        "as soon as it can be told"
+        "as soon as it can be known"
     );
     assert_eq!(Frame::parse(Kind::Reply, &[]), Ok(Parsed::Incomplete { needed: 20 }));
 }

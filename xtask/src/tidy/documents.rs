@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::files::read;
+
 /// Documents with a bound, in bytes: they are read from the beginning to the end.
 const SIZES: [(&str, usize); 2] = [("README.md", 10_000), ("ARCHITECTURE.md", 30_000)];
 /// The document whose first table lists the crates.
@@ -52,10 +54,6 @@ pub(super) fn documents(root: &Path) -> Result<Vec<PathBuf>, String> {
     }
     found.sort();
     Ok(found)
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// The workspace's crates as CONTRIBUTING.md has to name them.

@@ -16,17 +16,22 @@ const SILENT: &[&str] = &[
     "weft-sockets",
     "weft-extended",
 ];
-/// Crates that may opt in to unsafe code, file by file: the system's edge, the C faces, and who
+/// Crates that may opt in to unsafe code, file by file: the system's edge, the C ABIs, and who
 /// owns the memory that peers write to. Tests may, too.
 const UNSAFE: &[&str] =
     &["weft-sys", "weft-verbs", "weft-preload", "weft-sockets", "weft-extended", "weft-bench"];
 
 pub(super) fn check(files: &[PathBuf], findings: &mut Vec<String>) -> Result<(), String> {
     for file in files {
-        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        check_file(file, &text, findings);
+        check_file(file, &read(file)?, findings);
     }
     Ok(())
+}
+
+/// # Errors
+/// If the file cannot be read; the message names it.
+pub(super) fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {

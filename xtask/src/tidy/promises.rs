@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_told() {
+    fn what_does_not_exist_is_reported() {
         assert_eq!(missing_in("`tests/rping.rs`, `tests/gone.rs`"), ["tests/gone.rs"]);
         assert_eq!(missing_in("`weft-sys`: `lock::gone`"), ["lock::gone"]);
         assert_eq!(missing_in("`weft-sys`: `gone::models`"), ["gone::models"]);

@@ -14,7 +14,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::Lane;
 use super::sockets::Sockets;
-use crate::limits::PATIENCE;
+use crate::limits::REPLY_TIMEOUT;
 use crate::plan::{Address, LaneSpec, Over};
 
 /// How long who connects may take to show its ticket.
@@ -34,7 +34,8 @@ enum Ends {
 pub(super) struct Opening {
     spec: LaneSpec,
     ends: Ends,
-    /// What the dialling side shows, so that strangers are kept out and connections told apart.
+    /// What the dialling side shows, so that strangers are kept out and each
+    /// connection is known.
     tickets: Vec<u64>,
 }
 
@@ -67,7 +68,7 @@ impl Opening {
         accept: impl Fn() -> Result<OwnedFd>,
         on: impl AsFd,
     ) -> Result<Vec<OwnedFd>> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut found: Vec<Option<OwnedFd>> = self.tickets.iter().map(|_| None).collect();
         let mut missing = found.len();
         while missing != 0 {
@@ -75,7 +76,7 @@ impl Opening {
             let mut listener = [PollFd::new(&on, PollFlags::IN)];
             ensure!(poll(&mut listener, Some(&timespec(left)))? != 0, "a peer did not connect");
             let socket = accept()?;
-            // Whoever shows no ticket of ours is let go.
+            // A peer without a ticket of ours is disconnected.
             let Some(ticket) = read_ticket(&socket) else { continue };
             let place = self.tickets.iter().position(|&own| own == ticket);
             if let Some(place) = place.filter(|&place| found[place].is_none()) {
@@ -145,7 +146,7 @@ impl super::Opening for Opening {
 fn dial(peer: &Address) -> Result<OwnedFd> {
     match peer {
         Address::Inet { address, ticket } => {
-            let mut stream = TcpStream::connect_timeout(address, PATIENCE)
+            let mut stream = TcpStream::connect_timeout(address, REPLY_TIMEOUT)
                 .with_context(|| format!("cannot reach {address}"))?;
             stream.set_nodelay(true)?;
             stream.write_all(&ticket.to_be_bytes())?;

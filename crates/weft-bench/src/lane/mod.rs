@@ -20,7 +20,7 @@ pub(crate) use queue_pair::{Host, QueuePair};
 
 /// Whether a call may take its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum Blocking {
     /// It returns at once.
     Now,
     /// It waits as the lane waits, up to [`Lane::silence`].
@@ -40,7 +40,7 @@ pub(crate) struct Arrival {
 /// Connections that are connected.
 pub(crate) trait Lane: Send {
     /// Starts an operation on a message of the lane's size. `last` marks a connection's last
-    /// message. Returns `false` when there is no room at present, with `Patience::Now` only.
+    /// message. Returns `false` when there is no room at present, with `Blocking::Now` only.
     ///
     /// # Errors
     /// If the connection is broken or the operation is not one of its kind.
@@ -49,14 +49,14 @@ pub(crate) trait Lane: Send {
         connection: usize,
         operation: Operation,
         last: bool,
-        patience: Patience,
+        blocking: Blocking,
     ) -> Result<bool>;
 
     /// Takes what comes next, on whichever connection; `None` if there is nothing in time.
     ///
     /// # Errors
     /// If a connection is broken.
-    fn receive(&mut self, patience: Patience) -> Result<Option<Arrival>>;
+    fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>>;
 
     /// Waits until all that has been started has ended: at the peer for queue pairs, in the kernel
     /// for sockets.
@@ -78,7 +78,7 @@ pub(crate) trait Lane: Send {
     fn transport(&self) -> (String, Option<String>);
 
     /// Bytes that have been put into the buffers of this side's direction, and how long those
-    /// buffers are at this side, where that can be said.
+    /// buffers are at this side, where that is known.
     fn buffers(&self) -> Option<[u64; 2]> {
         None
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use weft_engine::rd::{Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status};
 
 use super::queue_pair::Host;
-use super::{Arrival, Deadline, Lane, Patience};
+use super::{Arrival, Blocking, Deadline, Lane};
 use crate::limits::SILENCE_MAX;
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Registration};
@@ -94,7 +94,7 @@ impl Rd {
     fn take(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Received { from, bytes } => {
-                // Whoever else sends is no part of the measurement.
+                // Another sender is no part of the measurement.
                 if let Some(&connection) = self.connections.get(&from) {
                     let last = bytes.is_empty();
                     self.arrivals.push_back(Arrival { connection, messages: 1, last });
@@ -150,11 +150,11 @@ impl Lane for Rd {
         connection: usize,
         operation: Operation,
         last: bool,
-        patience: Patience,
+        blocking: Blocking,
     ) -> Result<bool> {
         let has_room = |lane: &Self| lane.peers[connection].under_way < lane.spec.window;
         if !has_room(self) {
-            if patience == Patience::Now {
+            if blocking == Blocking::Now {
                 self.look()?;
             } else {
                 let in_time = self.wait_until(has_room)?;
@@ -171,9 +171,9 @@ impl Lane for Rd {
         Ok(true)
     }
 
-    fn receive(&mut self, patience: Patience) -> Result<Option<Arrival>> {
+    fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
         if self.arrivals.is_empty() {
-            if patience == Patience::Now {
+            if blocking == Blocking::Now {
                 self.look()?;
             } else {
                 self.wait_until(|lane| !lane.arrivals.is_empty())?;

@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 
 use super::calls::{self, Epoll};
 use super::shared::Shared;
-use super::{Arrival, Deadline, Lane, Patience, Rotation};
+use super::{Arrival, Blocking, Deadline, Lane, Rotation};
 use crate::limits::SILENCE_MAX;
 use crate::plan::{LaneSpec, Operation, Over};
 
@@ -161,8 +161,8 @@ impl Sockets {
     }
 
     /// Which connections have something, without or with waiting.
-    fn look(&mut self, patience: Patience) -> Result<()> {
-        let may_block = patience == Patience::Wait && !self.poll;
+    fn look(&mut self, blocking: Blocking) -> Result<()> {
+        let may_block = blocking == Blocking::Wait && !self.poll;
         let timeout = if may_block { self.silence() } else { Duration::ZERO };
         match self.epoll.wait::<EVENTS_MAX>(timeout) {
             Ok(found) => self.ready.extend(found.filter_map(|index| usize::try_from(index).ok())),
@@ -172,14 +172,14 @@ impl Sockets {
         Ok(())
     }
 
-    fn receive_from_one(&mut self, patience: Patience) -> Result<Option<Arrival>> {
-        let may_block = patience == Patience::Wait && !self.poll;
+    fn receive_from_one(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
+        let may_block = blocking == Blocking::Wait && !self.poll;
         let mut deadline = Deadline::new(self.silence(), self.poll);
         loop {
             match self.pull(0, may_block)? {
                 Ok(arrival) if arrival.messages != 0 => return Ok(Some(arrival)),
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(_) if patience == Patience::Now || may_block => return Ok(None),
+                Err(_) if blocking == Blocking::Now || may_block => return Ok(None),
                 Err(_) if deadline.is_over() => return Ok(None),
                 Err(_) => {}
             }
@@ -204,17 +204,17 @@ impl Lane for Sockets {
         connection: usize,
         operation: Operation,
         last: bool,
-        patience: Patience,
+        blocking: Blocking,
     ) -> Result<bool> {
         ensure!(operation == Operation::Send, "sockets can only send");
-        if patience == Patience::Wait {
+        if blocking == Blocking::Wait {
             self.push_patiently(connection)?;
         } else if !self.push(connection, false)? {
             return Ok(false);
         }
         let slot = self.outgoing.rotation.next();
         self.connections[connection].rest = Some(Rest { slot, sent: 0, last });
-        if patience == Patience::Wait {
+        if blocking == Blocking::Wait {
             self.push_patiently(connection)?;
         } else {
             self.push(connection, false)?;
@@ -222,9 +222,9 @@ impl Lane for Sockets {
         Ok(true)
     }
 
-    fn receive(&mut self, patience: Patience) -> Result<Option<Arrival>> {
+    fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
         if self.connections.len() == 1 {
-            return self.receive_from_one(patience);
+            return self.receive_from_one(blocking);
         }
         let mut deadline = Deadline::new(self.silence(), self.poll);
         loop {
@@ -235,8 +235,8 @@ impl Lane for Sockets {
                     return Ok(Some(arrival));
                 }
             }
-            self.look(patience)?;
-            let gives_up = patience == Patience::Now || !self.poll || deadline.is_over();
+            self.look(blocking)?;
+            let gives_up = blocking == Blocking::Now || !self.poll || deadline.is_over();
             if self.ready.is_empty() && gives_up {
                 return Ok(None);
             }

@@ -17,7 +17,7 @@ use weft_engine::wr::{Data, Destination, Operation as Verb, RecvRequest, SendFla
 use weft_sys::wait_readable;
 
 use super::queue_pair::{Host, INLINE_MAX, QueuePair, Remote};
-use super::{Arrival, Deadline, Lane, Patience, Rotation};
+use super::{Arrival, Blocking, Deadline, Lane, Rotation};
 use crate::limits::{LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};
@@ -256,7 +256,7 @@ impl Lane for Verbs {
         connection: usize,
         operation: Operation,
         last: bool,
-        patience: Patience,
+        blocking: Blocking,
     ) -> Result<bool> {
         let (full, window) = (self.peers[connection].is_full, self.spec.window);
         // A queue that was full is filled up again in one go, as programs do that ask for one
@@ -264,7 +264,7 @@ impl Lane for Verbs {
         let room_below = if full { window - window / REFILL } else { window };
         let has_room = |lane: &Self| lane.peers[connection].under_way < room_below;
         if !has_room(self) {
-            if patience == Patience::Now {
+            if blocking == Blocking::Now {
                 self.reap()?;
             } else {
                 let in_time = self.wait_until(SILENCE_MAX, has_room)?;
@@ -280,9 +280,9 @@ impl Lane for Verbs {
         Ok(can)
     }
 
-    fn receive(&mut self, patience: Patience) -> Result<Option<Arrival>> {
+    fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
         if self.arrivals.is_empty() {
-            if patience == Patience::Now {
+            if blocking == Blocking::Now {
                 self.reap()?;
             } else {
                 self.wait_until(self.silence(), |lane| !lane.arrivals.is_empty())?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::{Span, Tally};
-use crate::lane::{Lane, Patience};
+use crate::lane::{Blocking, Lane};
 use crate::plan::Operation;
 use crate::stats::median;
 
@@ -68,14 +68,14 @@ pub(crate) fn compute(lane: &mut dyn Lane, work: Duration, duration: Duration) -
         if span.is_over(started) && tally.measured > 1 {
             break;
         }
-        lane.send(0, Operation::Send, false, Patience::Now)?;
+        lane.send(0, Operation::Send, false, Blocking::Now)?;
         let mut since = started;
         if computes {
             cpu.run(work.as_secs_f64() * 1e6);
             since = Instant::now();
         }
         lane.flush()?;
-        lane.receive(Patience::Wait)?.context("no answer")?;
+        lane.receive(Blocking::Wait)?.context("no answer")?;
         let took = since.elapsed();
         tally.started += 1;
         tally.ended += 1;
@@ -85,7 +85,7 @@ pub(crate) fn compute(lane: &mut dyn Lane, work: Duration, duration: Duration) -
             tally.measured += 1;
         }
     }
-    lane.send(0, Operation::Send, true, Patience::Wait)?;
+    lane.send(0, Operation::Send, true, Blocking::Wait)?;
     lane.flush()?;
     Ok(tally)
 }
@@ -104,11 +104,11 @@ pub(crate) fn overlap(lane: &mut dyn Lane, receives: bool, duration: Duration) -
         let end = Instant::now() + share;
         while times.len() < REPEATS_MIN || Instant::now() < end {
             let started = Instant::now();
-            lane.send(0, Operation::Send, false, Patience::Now)?;
+            lane.send(0, Operation::Send, false, Blocking::Now)?;
             cpu.run(work);
             lane.flush()?;
             let sent = Instant::now();
-            lane.receive(Patience::Wait)?.context("no answer")?;
+            lane.receive(Blocking::Wait)?.context("no answer")?;
             let ended = if receives { Instant::now() } else { sent };
             times.push((ended - started).as_secs_f64() * 1e6);
         }
@@ -127,7 +127,7 @@ pub(crate) fn overlap(lane: &mut dyn Lane, receives: bool, duration: Duration) -
         found = [alone, work, with];
         work *= GROWTH;
     }
-    lane.send(0, Operation::Send, true, Patience::Wait)?;
+    lane.send(0, Operation::Send, true, Blocking::Wait)?;
     lane.flush()?;
     tally.ended = tally.started;
     tally.measured = tally.started;
@@ -135,7 +135,7 @@ pub(crate) fn overlap(lane: &mut dyn Lane, receives: bool, duration: Duration) -
     Ok(tally)
 }
 
-/// Keeps a core busy until told to stop.
+/// Keeps a core busy until it gets the order to stop.
 pub(crate) fn burn(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         Work::rounds(10_000);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::Tally;
-use crate::lane::{Lane, Patience};
+use crate::lane::{Blocking, Lane};
 use crate::plan::Operation;
 
 /// How long there must be no room: what is under way in the kernel may make some.
@@ -22,7 +22,7 @@ pub(crate) fn fill(lane: &mut dyn Lane, duration: Duration) -> Result<Tally> {
     let end = Instant::now() + duration + FILL_MAX;
     let mut full_since = None;
     while Instant::now() < end {
-        if lane.send(0, Operation::Send, false, Patience::Now)? {
+        if lane.send(0, Operation::Send, false, Blocking::Now)? {
             tally.started += 1;
             full_since = None;
         } else if full_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::{Span, Tally, pause};
-use crate::lane::{Lane, Patience};
+use crate::lane::{Blocking, Lane};
 use crate::limits::SILENCE_MAX;
 use crate::plan::Operation;
 
@@ -28,13 +28,13 @@ pub(crate) fn ask(
     let mut asked = Vec::new();
     for connection in 0..connections {
         asked.push(Some(Instant::now()));
-        lane.send(connection, operation, false, Patience::Wait)?;
+        lane.send(connection, operation, false, Blocking::Wait)?;
         tally.started += 1;
     }
     let span = Span::starting_now(duration);
     let mut open = connections;
     while open != 0 {
-        let arrival = lane.receive(Patience::Wait)?;
+        let arrival = lane.receive(Blocking::Wait)?;
         let now = Instant::now();
         let Some(arrival) = arrival else {
             ensure!(lane.is_lossy(), "no answer for {:?}", lane.silence());
@@ -55,12 +55,12 @@ pub(crate) fn ask(
             tally.measured += 1;
         }
         if span.is_over(now) {
-            lane.send(arrival.connection, operation, true, Patience::Wait)?;
+            lane.send(arrival.connection, operation, true, Blocking::Wait)?;
             open -= 1;
         } else {
             pause(gap);
             asked[arrival.connection] = Some(Instant::now());
-            lane.send(arrival.connection, operation, false, Patience::Wait)?;
+            lane.send(arrival.connection, operation, false, Blocking::Wait)?;
             tally.started += 1;
         }
     }
@@ -71,7 +71,7 @@ pub(crate) fn ask(
 
 /// Sends a message again, or the last one, and returns by how many connections fewer are open.
 fn ask_again(lane: &mut dyn Lane, connection: usize, last: bool) -> Result<usize> {
-    lane.send(connection, Operation::Send, last, Patience::Wait)?;
+    lane.send(connection, Operation::Send, last, Blocking::Wait)?;
     Ok(usize::from(last))
 }
 
@@ -90,7 +90,7 @@ fn operate(
         if span.is_over(since) {
             break;
         }
-        lane.send(connection, operation, false, Patience::Wait)?;
+        lane.send(connection, operation, false, Blocking::Wait)?;
         lane.flush()?;
         let now = Instant::now();
         tally.started += 1;
@@ -114,7 +114,7 @@ pub(crate) fn answer(lane: &mut dyn Lane, connections: usize) -> Result<Tally> {
     let started = Instant::now();
     let mut open = connections;
     while open != 0 {
-        let Some(arrival) = lane.receive(Patience::Wait)? else {
+        let Some(arrival) = lane.receive(Blocking::Wait)? else {
             ensure!(lane.is_lossy(), "no message for {:?}", lane.silence());
             if tally.ended != 0 {
                 break; // The last one was lost.
@@ -126,7 +126,7 @@ pub(crate) fn answer(lane: &mut dyn Lane, connections: usize) -> Result<Tally> {
             open -= 1;
         } else {
             tally.ended += arrival.messages;
-            lane.send(arrival.connection, Operation::Send, false, Patience::Wait)?;
+            lane.send(arrival.connection, Operation::Send, false, Blocking::Wait)?;
             tally.started += 1;
         }
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::Tally;
 use super::compute::Work;
-use crate::lane::{Lane, Patience};
+use crate::lane::{Blocking, Lane};
 use crate::plan::Operation;
 
 /// Sends for `duration`, and computes for `work` after each message. The buffer is written to after
@@ -27,7 +27,7 @@ pub(crate) fn produce(
     let mut untouched = 0;
     let end = Instant::now() + duration;
     while Instant::now() < end {
-        lane.send(0, Operation::Send, false, Patience::Wait)?;
+        lane.send(0, Operation::Send, false, Blocking::Wait)?;
         tally.started += 1;
         untouched += 1;
         if untouched == touch_every {
@@ -38,7 +38,7 @@ pub(crate) fn produce(
             cpu.run(work_us);
         }
     }
-    lane.send(0, Operation::Send, true, Patience::Wait)?;
+    lane.send(0, Operation::Send, true, Blocking::Wait)?;
     lane.flush()?;
     Ok(tally)
 }

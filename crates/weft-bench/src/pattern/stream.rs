@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::{Span, Tally};
-use crate::lane::{Arrival, Lane, Patience};
+use crate::lane::{Arrival, Blocking, Lane};
 use crate::limits::SILENCE_MAX;
 use crate::plan::{Operation, Way};
 
@@ -108,11 +108,11 @@ impl Stream<'_> {
     fn send_some(&mut self) -> Result<bool> {
         // With nothing else to do it may as well wait for room.
         let alone = self.is_one_way && self.out.len() == 1;
-        let patience = if alone { Patience::Wait } else { Patience::Now };
+        let blocking = if alone { Blocking::Wait } else { Blocking::Now };
         let mut any = false;
         for &connection in &self.out {
             for _ in 0..BURST {
-                if !self.lane.send(connection, self.operation, false, patience)? {
+                if !self.lane.send(connection, self.operation, false, blocking)? {
                     break;
                 }
                 self.tally.started += 1;
@@ -126,7 +126,7 @@ impl Stream<'_> {
         let before = self.to_end.len();
         let mut left = Vec::new();
         for connection in self.to_end.drain(..) {
-            if !self.lane.send(connection, self.operation, true, Patience::Now)? {
+            if !self.lane.send(connection, self.operation, true, Blocking::Now)? {
                 left.push(connection);
             }
         }
@@ -139,13 +139,13 @@ impl Stream<'_> {
             return Ok(false);
         }
         if self.out.is_empty() {
-            let arrival = self.lane.receive(Patience::Wait)?;
+            let arrival = self.lane.receive(Blocking::Wait)?;
             arrival.into_iter().for_each(|arrival| self.take(arrival, Instant::now()));
             return Ok(arrival.is_some());
         }
         let mut any = false;
         for _ in 0..BURST {
-            let Some(arrival) = self.lane.receive(Patience::Now)? else { break };
+            let Some(arrival) = self.lane.receive(Blocking::Now)? else { break };
             self.take(arrival, now);
             any = true;
         }

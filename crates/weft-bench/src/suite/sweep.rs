@@ -7,7 +7,7 @@ use crate::limits::MESSAGE_MAX;
 use crate::plan::{Job, LaneSpec, Operation, Over, Registration, Reuse, Role, Wait, Way};
 use crate::session::{Outcome, Plan};
 
-/// Time of a measurement unless told otherwise: of one benchmark, and of all of them.
+/// Time of a measurement by default: of one benchmark, and of all of them.
 pub(super) const DURATION: Duration = Duration::from_millis(500);
 pub(super) const DURATION_OF_MANY: Duration = Duration::from_millis(200);
 
@@ -182,7 +182,7 @@ impl Request {
     }
 }
 
-/// What a benchmark goes through unless told otherwise.
+/// What a benchmark goes through by default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults<'a> {
     pub(super) over: &'a [Over],

@@ -36,7 +36,7 @@ impl Grid {
         if rates_known {
             headings.extend(["TO SERVER/s", "TO CLIENT/s", "MSG/s", "MSG/s BACK"]);
         }
-        headings.extend(["VIA", "STATE", "WHY", "FLOW", "STALLS", "BELLS", "ZERO-COPY"]);
+        headings.extend(["VIA", "STATE", "WHY", "FLOW", "STALLS", "WAKEUPS", "ZERO-COPY"]);
         headings.extend(["TO SERVER", "TO CLIENT", "MSGS", "MSGS BACK", "ADDRESSES"]);
         let rows = sample.connections.iter().map(|connection| {
             let (client, server) = (&connection.client, &connection.server);
@@ -58,7 +58,7 @@ impl Grid {
                 Cell::Text(connection.state.why().unwrap_or("-").to_owned()),
                 Cell::Text(connection.flow.to_owned()),
                 Cell::Count(there.stalls + back.stalls),
-                Cell::Count(there.bells + back.bells),
+                Cell::Count(there.wakeups + back.wakeups),
                 Cell::Bytes(there.zero_copy_bytes + back.zero_copy_bytes),
                 Cell::Bytes(there.bytes),
                 Cell::Bytes(back.bytes),
@@ -101,7 +101,7 @@ impl Grid {
             "RECEIVED",
             "ZERO-COPY",
             "STALLS",
-            "BELLS",
+            "WAKEUPS",
         ];
         let rows = processes.into_iter().map(|(pid, process)| process.row(pid)).collect();
         Self::new(headings, rows, if rates.is_some() { "SENT/s" } else { "SENT" })
@@ -164,7 +164,7 @@ impl Process {
             Cell::Bytes(self.sent.zero_copy_bytes + self.received.zero_copy_bytes),
             // A process's own: it waited for room, it had to wake somebody.
             Cell::Count(self.sent.stalls),
-            Cell::Count(self.sent.bells),
+            Cell::Count(self.sent.wakeups),
         ]
     }
 }

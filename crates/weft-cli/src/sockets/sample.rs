@@ -63,8 +63,8 @@ pub(crate) enum State {
     Joined,
     /// Bytes go through shared memory, or over verbs.
     Shared,
-    /// They did, or were to, and go over TCP for good.
-    Returned(Reason),
+    /// It fell back to TCP, for good.
+    FellBack(Reason),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(crate) struct Direction {
     pub(crate) stalled_used: u64,
     pub(crate) stalled_allotted: u64,
     /// How often the sender woke the receiver by the kernel.
-    pub(crate) bells: u64,
+    pub(crate) wakeups: u64,
 }
 
 /// Counters of all connections that there have been, closed ones included.
@@ -114,7 +114,7 @@ pub(crate) struct Rate {
     pub(crate) bytes: f64,
     pub(crate) messages: f64,
     pub(crate) stalls: f64,
-    pub(crate) bells: f64,
+    pub(crate) wakeups: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,7 +162,7 @@ impl Connection {
     pub(crate) fn transport(&self) -> &'static str {
         match self.state {
             State::Shared => self.via,
-            State::Offered | State::Joined | State::Returned(_) => "tcp",
+            State::Offered | State::Joined | State::FellBack(_) => "tcp",
         }
     }
 
@@ -185,7 +185,7 @@ impl Connection {
             "stalls": both(|direction| direction.stalls),
             "stalled_used": both(|direction| direction.stalled_used),
             "stalled_allotted": both(|direction| direction.stalled_allotted),
-            "bells": both(|direction| direction.bells),
+            "wakeups": both(|direction| direction.wakeups),
         })
     }
 }
@@ -196,7 +196,7 @@ impl State {
             Self::Offered => "offered",
             Self::Joined => "joined",
             Self::Shared => "shared",
-            Self::Returned(_) => "returned",
+            Self::FellBack(_) => "fell-back",
         }
     }
 
@@ -206,7 +206,7 @@ impl State {
             Self::Offered => Some(UNANSWERED),
             Self::Joined => Some(BEGINS),
             Self::Shared => None,
-            Self::Returned(why) => Some(why.name()),
+            Self::FellBack(why) => Some(why.name()),
         }
     }
 }
@@ -226,7 +226,7 @@ impl Direction {
         self.stalls += other.stalls;
         self.stalled_used += other.stalled_used;
         self.stalled_allotted += other.stalled_allotted;
-        self.bells += other.bells;
+        self.wakeups += other.wakeups;
     }
 }
 
@@ -270,7 +270,7 @@ impl Rate {
             bytes: per_second(|direction| direction.bytes),
             messages: per_second(|direction| direction.messages),
             stalls: per_second(|direction| direction.stalls),
-            bells: per_second(|direction| direction.bells),
+            wakeups: per_second(|direction| direction.wakeups),
         }
     }
 
@@ -278,7 +278,7 @@ impl Rate {
         self.bytes += other.bytes;
         self.messages += other.messages;
         self.stalls += other.stalls;
-        self.bells += other.bells;
+        self.wakeups += other.wakeups;
     }
 }
 
@@ -292,7 +292,7 @@ impl Rates {
             "bytes": both(|rate| rate.bytes),
             "messages": both(|rate| rate.messages),
             "stalls": both(|rate| rate.stalls),
-            "bells": both(|rate| rate.bells),
+            "wakeups": both(|rate| rate.wakeups),
         })
     }
 }
@@ -355,7 +355,7 @@ pub(crate) mod tests {
     fn json_has_the_documented_fields() {
         let start = Instant::now();
         let mut back = connection(2, 200);
-        back.state = State::Returned(Reason::Urgent);
+        back.state = State::FellBack(Reason::Urgent);
         let before = sample(start, vec![connection(1, 0)]);
         let after = sample(start + Duration::from_secs(1), vec![connection(1, 300), back]);
         let value = after.to_json(Some(&after.rates(&before)));
@@ -366,7 +366,7 @@ pub(crate) mod tests {
         assert_eq!(first["bytes"], json!({ "to_server": 300, "to_client": 300 }));
         assert_eq!(first["rates"]["bytes"]["to_client"], 300.0);
         assert_eq!(value["connections"][1]["transport"], "tcp");
-        assert_eq!(value["connections"][1]["state"], "returned");
+        assert_eq!(value["connections"][1]["state"], "fell-back");
         assert_eq!(
             (&first["why"], &value["connections"][1]["why"]),
             (&json!(null), &json!("urgent"))

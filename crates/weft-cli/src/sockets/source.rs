@@ -43,7 +43,7 @@ fn totals(registry: &Registry) -> Totals {
 fn connection(registry: u64, seen: ConnectionSnapshot) -> Connection {
     let ways = [&seen.to_server, &seen.to_client];
     let state = if let Some(why) = seen.left {
-        State::Returned(why)
+        State::FellBack(why)
     } else if !seen.joined {
         State::Offered
     } else if ways.iter().any(|way| way.in_memory) {
@@ -76,7 +76,7 @@ fn direction(seen: &DirectionSnapshot) -> Direction {
         stalls: seen.stalls,
         stalled_used: seen.stalled_used,
         stalled_allotted: seen.stalled_allotted,
-        bells: seen.bells,
+        wakeups: seen.bells,
     }
 }
 
@@ -137,10 +137,10 @@ mod tests {
             let via = if state == State::Shared { "verbs" } else { "tcp" };
             assert_eq!(seen.transport(), via);
             assert_eq!(seen.id, Id { registry: 1, slot: 5, generation: 6 });
-            assert_eq!((seen.to_server.tcp_bytes, seen.to_client.bells), (3, 1));
+            assert_eq!((seen.to_server.tcp_bytes, seen.to_client.wakeups), (3, 1));
         }
         let left =
             ConnectionSnapshot { left: Some(Reason::Urgent), ..snapshot(true, way(true, 9)) };
-        assert_eq!(connection(1, left).state, State::Returned(Reason::Urgent));
+        assert_eq!(connection(1, left).state, State::FellBack(Reason::Urgent));
     }
 }

@@ -4,7 +4,7 @@
 //! begins to listen. But the program may want TCP port P, too, and two sockets cannot listen on
 //! one port. Where the program's `bind` and `listen` pass by us ([`announce`]), TCP port P is open
 //! from the start, and given to the program when a call of its own would fail otherwise
-//! ([`release`]). Elsewhere a listener leaves the port alone for a while, see [`super::port`].
+//! ([`release`]). Elsewhere a listener leaves the port alone for a while, see `super::port`.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -495,8 +495,9 @@ impl Id {
 
     /// Reports the end of a connection that the program ends, soon.
     pub(super) fn post_disconnected_soon(&self) {
-        let timer = Timer::after(DISCONNECT_TIME, self.arc());
-        self.lock().disconnecting = Some(timer);
+        // Locked before, for the timer may expire at once.
+        let mut inner = self.lock();
+        inner.disconnecting = Some(Timer::after(DISCONNECT_TIME, self.arc()));
     }
 
     /// Reports the end of the connection, and later that it is forgotten.

@@ -9,13 +9,13 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`id`], [`connect`] | the states of an identifier |
-//! | [`event`] | events and channels |
-//! | [`port`], [`claim`], [`query`] | RDMA ports laid over TCP and UDP ports |
-//! | [`ask`] | who of the peers is a Weft peer |
-//! | [`dial`], [`listen`], [`incoming`], [`handshake`] | the exchange, active and passive |
-//! | [`datagram`], [`sidr`], [`lookup`], [`service`] | the port space of datagrams |
-//! | [`endpoint`], [`held`] | the queue pair that gets the stream, or what stands in for it |
+//! | `id`, `connect` | the states of an identifier |
+//! | `event` | events and channels |
+//! | `port`, [`claim`], `query` | RDMA ports laid over TCP and UDP ports |
+//! | `ask` | who of the peers is a Weft peer |
+//! | `dial`, `listen`, `incoming`, `handshake` | the exchange, active and passive |
+//! | `datagram`, `sidr`, `lookup`, `service` | the port space of datagrams |
+//! | `endpoint`, `held` | the queue pair that gets the stream, or what stands in for it |
 //!
 //! # Locks
 //!

@@ -27,6 +27,9 @@ pub(crate) enum Control {
     },
 }
 
+/// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
+pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
+
 const COUNT_BITS: u32 = 48;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 const PLACED: u8 = 0;

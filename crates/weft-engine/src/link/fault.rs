@@ -7,6 +7,9 @@ use weft_wire::rdmap::{ReadRequest, Terminate};
 use crate::mr::AccessError;
 use crate::wc::Status;
 
+/// How dealing with a message ended.
+pub(super) type Handled = Result<(), Fault>;
+
 /// A reason to terminate the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {

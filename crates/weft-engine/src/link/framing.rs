@@ -6,7 +6,7 @@ use weft_wire::mpa::fpdu;
 use weft_wire::mpa::marker::{Inserter, Remover};
 use weft_wire::mpa::negotiate::Negotiated;
 
-use super::pool;
+use crate::pool;
 
 /// Both directions of a stream.
 #[derive(Debug, Default)]

@@ -52,7 +52,7 @@ pub(crate) trait Work {
 }
 
 /// The memory that a connection may use: keys are looked up, memory is read, written and changed
-/// through a [`MrCache`](crate::mr::MrCache), which checks each access against a context.
+/// through a [`MrCache`](crate::registered::MrCache), which checks each access against a context.
 pub(crate) trait Memory: Work {
     /// The context of the connection itself, for its own lists and for what the peer asks for.
     fn context(&self) -> AccessContext<'_>;

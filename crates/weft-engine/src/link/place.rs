@@ -3,7 +3,8 @@
 use super::payload::{Misplaced, Payload};
 use crate::Errno;
 use crate::access::Access;
-use crate::mr::{AccessContext, AccessError, MrCache, Pin};
+use crate::mr::{AccessContext, AccessError, Pin};
+use crate::registered::MrCache;
 use crate::wr::Sge;
 
 /// Sum of the lengths of a list.

@@ -3,8 +3,8 @@
 use weft_wire::ddp::UntaggedQueue;
 use weft_wire::rdmap;
 
-use crate::mr::MrCache;
 use crate::queue::recv::RecvWork;
+use crate::registered::MrCache;
 
 /// What has come. Receives of an extended connection come from a queue `Q`.
 #[derive(Debug)]

@@ -14,16 +14,16 @@ use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::Opcode;
 
 use super::control::Control;
+use super::header::MessageHeader;
 use super::host::Host;
 use super::payload::Payload;
-use super::small::len_and_kind;
-use super::tx::MessageHeader;
 use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
 use crate::limits::RNR_BYTES_MAX;
-use crate::mr::{AccessContext, MrCache, Pin};
+use crate::mr::{AccessContext, Pin};
 use crate::queue::send;
 use crate::reactor::Reactor;
+use crate::registered::MrCache;
 use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
     Session, Targets,
@@ -456,7 +456,7 @@ impl<H: Host> Link<H> {
             && let Some(view) = &ring.view
             && view.peer.is_asleep()
         {
-            ring.session.ring_bell();
+            ring.session.wake_peer();
         }
     }
 
@@ -582,7 +582,7 @@ impl<H: Host> Link<H> {
         let Some(view) = &ring.view else { return Direct::Ring };
         if length != 0 {
             let Found::Direct(mut targets, _in_use) =
-                ring.keys.find(&ring.session, key, at, length.into(), needs)
+                ring.keys.find(&*ring.session, key, at, length.into(), needs)
             else {
                 let waits = length >= WORTH_WAITING && ring.keys.is_awaited(key);
                 return if waits { Direct::Wait } else { Direct::Ring };
@@ -744,6 +744,12 @@ fn bulk_place(rest: &[u8]) -> Option<(usize, usize)> {
     let (len, _) = rest.split_first_chunk()?;
     let (at, len) = (u32::from_ne_bytes(*at) as usize, u32::from_ne_bytes(*len) as usize);
     (at.checked_add(len)? <= BULK_LEN).then_some((at, len))
+}
+
+/// What is said of a slot beside it: the length of what it holds, and of what kind that is.
+pub(super) fn len_and_kind(info: u32) -> (usize, u32) {
+    let [len, kind, ..] = info.to_le_bytes();
+    (len.into(), kind.into())
 }
 
 fn pull_pieces(rest: &[u8]) -> SmallVec<[Piece; PULL_PIECES_MAX]> {

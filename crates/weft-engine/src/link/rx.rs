@@ -8,7 +8,8 @@ use weft_wire::rdmap::{
     self, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate,
 };
 
-use super::control::Control;
+use super::control::{Control, IMMEDIATE_OF_SEND};
+use super::fault::Handled;
 use super::host::Host;
 use super::payload::{Misplaced, Payload};
 use super::phase::PhaseEvent;
@@ -23,11 +24,6 @@ use crate::log::{self, Level};
 use crate::mr::AccessError;
 use crate::queue::send::Progress;
 use crate::wc::{self, Completion, Status};
-
-/// Marks Immediate Data that belongs to the Send behind it; in the last four of its eight bytes.
-pub(super) const IMMEDIATE_OF_SEND: [u8; 4] = [0, 0, 0, 1];
-
-pub(super) type Handled = Result<(), Fault>;
 
 impl<H: Host> Link<H> {
     /// A buffer with room for bytes from the peer; `None` while the peer must wait.

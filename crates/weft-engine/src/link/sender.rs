@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::tx::MessageHeader;
-use crate::mr::MrCache;
+use super::header::MessageHeader;
+use crate::registered::MrCache;
 use crate::wr::Sge;
 
 /// What has been sent, and how much of it is complete.

@@ -14,10 +14,10 @@ use weft_wire::ddp::{Header, Placement};
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap::{self, Opcode};
 
+use super::fault::Handled;
 use super::host::Host;
 use super::payload::Payload;
 use super::phase::PhaseEvent;
-use super::rx::Handled;
 use super::{Fault, Link, RnrWait, place};
 use crate::attr::{QpState, QpType};
 use crate::log::{self, Level};

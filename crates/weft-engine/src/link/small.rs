@@ -9,13 +9,14 @@ use weft_wire::ddp::Header;
 use weft_wire::rdmap::{self, Opcode};
 
 use super::host::{Completions, Host};
-use super::ring::{INLINE, INLINE_MAX, View};
+use super::ring::{INLINE, INLINE_MAX, View, len_and_kind};
 use super::service::Service;
 use super::{Fault, Link};
 use crate::access::Access;
 use crate::attr::QpState;
-use crate::mr::{AccessContext, Held, MrCache};
+use crate::mr::{AccessContext, Held};
 use crate::queue::send::{self, SendQueue, Source};
+use crate::registered::MrCache;
 use crate::wc::{self, Completion, Status};
 use crate::wr::{Operation, SendFlags, Sge};
 
@@ -95,7 +96,7 @@ impl<H: Host> Link<H> {
         }
         let mut sq = host.sends();
         let Some((key, ..)) = next_small_write(&sq) else { return false };
-        let Some(remote) = ring.keys.hold(&ring.session, key) else { return false };
+        let Some(remote) = ring.keys.hold(&*ring.session, key) else { return false };
         let mut local = Local::by(&mut self.sender.cache);
         let mut written = 0;
         while written < WRITTEN_MAX
@@ -244,10 +245,4 @@ impl<'a> Local<'a> {
         let held = self.held.as_ref().filter(|held| held.is_of(piece.lkey))?;
         held.part(piece.addr, piece.length.into())
     }
-}
-
-/// What is said of a slot beside it: the length of what it holds, and of what kind that is.
-pub(super) fn len_and_kind(info: u32) -> (usize, u32) {
-    let [len, kind, ..] = info.to_le_bytes();
-    (len.into(), kind.into())
 }

@@ -10,14 +10,15 @@ use weft_wire::rdmap::{
     self, AtomicOp, AtomicRequest, AtomicResponse, Immediate, Opcode, ReadRequest, Terminate,
 };
 
-use super::control::Control;
+use super::control::{Control, IMMEDIATE_OF_SEND};
 use super::framing::Framing;
+use super::header::MessageHeader;
 use super::host::Host;
 use super::phase::PhaseEvent;
 use super::responder::Response;
 use super::ring::{CHUNK_MAX, Direct};
 use super::sender::Outstanding;
-use super::{Fault, Link, Transport, fault, place, rx};
+use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::limits::READ_DEPTH_MAX;
@@ -30,34 +31,6 @@ const BATCH_LEN: usize = 128 << 10;
 /// STag of the zero-length Write with which an initiator starts (any would do: RFC 5041 section 5.2
 /// lets no one check it).
 const RTR_STAG: u32 = 1;
-
-/// What the header of every segment of a message has in common.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum MessageHeader {
-    Tagged { opcode: Opcode, stag: u32, to: u64 },
-    Untagged { opcode: Opcode, ulp_word: u32, qn: u32, msn: u32 },
-}
-
-impl MessageHeader {
-    fn len(&self) -> usize {
-        match self {
-            Self::Tagged { .. } => ddp::TAGGED_LEN,
-            Self::Untagged { .. } => ddp::UNTAGGED_LEN,
-        }
-    }
-
-    pub(super) fn segment(&self, offset: u32, last: bool) -> Header {
-        match *self {
-            Self::Tagged { opcode, stag, to } => {
-                let to = to.wrapping_add(u64::from(offset));
-                Header::Tagged { last, ulp: opcode.control(), stag, to }
-            }
-            Self::Untagged { opcode, ulp_word, qn, msn } => {
-                Header::Untagged { last, ulp: opcode.control(), ulp_word, qn, msn, mo: offset }
-            }
-        }
-    }
-}
 
 impl<H: Host> Link<H> {
     /// Fills the buffer with what may go to the peer now. Returns whether there is anything in it.
@@ -440,7 +413,7 @@ impl<H: Host> Link<H> {
         match operation {
             Operation::Send { imm, invalidate } => {
                 if let Some(imm) = imm {
-                    self.immediate_message(Opcode::Immediate, srqn, imm, rx::IMMEDIATE_OF_SEND);
+                    self.immediate_message(Opcode::Immediate, srqn, imm, IMMEDIATE_OF_SEND);
                 }
                 let opcode = match (invalidate.is_some(), solicited) {
                     (false, false) => Opcode::Send,

@@ -6,9 +6,10 @@
 use weft_wire::error::ProtocolError;
 use weft_wire::rdmap;
 
+use super::Link;
+use super::fault::Handled;
 use super::host::Host;
 use super::service::Service;
-use super::{Link, rx::Handled};
 
 impl<H: Host> Link<H> {
     /// Receives come from the shared receive queue that a message names. One that is not there is

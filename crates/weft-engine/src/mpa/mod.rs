@@ -7,10 +7,10 @@
 //! | --- | --- |
 //! | [`dialer`] | the active side: asks for a port, connects, sends the request, reads the reply |
 //! | [`responder`] | the passive side: reads the request, waits for an answer, sends the reply |
-//! | [`dial`], [`incoming`] | the same with sockets, timers and the reactor |
+//! | `dial`, `incoming` | the same with sockets, timers and the reactor |
 //!
 //! Both are shared by the connection manager ([`crate::cm`]) and by queue pairs that are connected
-//! by number and GID ([`crate::rendezvous`], [`crate::acceptor`]).
+//! by number and GID (`crate::rendezvous`, `crate::acceptor`).
 
 pub(crate) mod dial;
 pub mod dialer;

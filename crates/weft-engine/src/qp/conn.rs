@@ -16,7 +16,7 @@ use crate::link::ring::{PASSES_PER_RING, Ring};
 use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
 use crate::reactor::{Reactor, Source, TimerId, Token};
-use crate::shm::{self, Choice, Offer, Peer, Rings, Session};
+use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
 use crate::tcp;
 use crate::{Errno, Result};
 
@@ -164,7 +164,7 @@ impl Conn {
             if let Sharing::Early(offer) = std::mem::replace(&mut self.sharing, Sharing::Settled) {
                 self.offered(qp, *offer);
             }
-        } else if let Some(session) = Session::offer(qp, &identity) {
+        } else if let Some(session) = Session::offer(&endpoint(qp), &identity) {
             self.sharing = Sharing::Offered { session };
         } else {
             self.insist_on_sharing(qp);
@@ -183,7 +183,7 @@ impl Conn {
         let suits = !wire.initiator
             && self.link.may_share()
             && wire.peer_identity.is_some_and(|identity| offer.from.is(&identity));
-        if suits && offer.session.accept_for(qp).is_ok() {
+        if suits && offer.session.accept_for(&endpoint(qp)).is_ok() {
             self.share(qp, Ring::new(qp.me(), offer.rings, offer.peer, offer.session));
         } else {
             offer.session.close();
@@ -443,6 +443,10 @@ impl Conn {
     pub(super) fn peer(&self) -> Option<SocketAddr> {
         self.wire.as_ref().and_then(|wire| wire.peer)
     }
+}
+
+fn endpoint(qp: &Qp) -> Arc<dyn Endpoint> {
+    qp.me()
 }
 
 impl Wire {

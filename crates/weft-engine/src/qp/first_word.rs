@@ -14,7 +14,8 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{KICK_SEND, Qp};
+use super::Qp;
+use super::work::WORK_SEND;
 use crate::reactor::{Reactor, Source};
 
 /// How long after the peer has got our reply. Its connection manager reads it within milliseconds.
@@ -41,7 +42,7 @@ impl Source for FirstWord {
     fn expired(&self, _: Instant) {
         if let Some(qp) = self.qp.upgrade() {
             qp.conn.lock().speak_first(self.due, &qp);
-            qp.drive(KICK_SEND);
+            qp.drive(WORK_SEND);
         }
     }
 }

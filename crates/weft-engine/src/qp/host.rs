@@ -10,13 +10,13 @@ use crate::Result;
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::cq::Batch;
-use crate::event::EventKind;
-use crate::keys::{self, Keyed};
+use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::link::host::{Completions, Effects, Memory, Work};
-use crate::mr::AccessContext;
+use crate::mr::{AccessContext, MoreDomains};
 use crate::mw::Mw;
 use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::SendQueue;
+use crate::registered::{self, Keyed};
 use crate::srq::Srq;
 use crate::wc::Completion;
 use crate::wr::WindowBind;
@@ -66,7 +66,7 @@ impl Work for Qp {
 impl Memory for Qp {
     #[inline]
     fn context(&self) -> AccessContext<'_> {
-        let xrcd = self.init.xrcd.as_deref();
+        let xrcd = self.init.xrcd.as_deref().map(|xrcd| xrcd as &dyn MoreDomains);
         AccessContext { pd: &self.pd, xrcd, qp_num: self.number }
     }
 
@@ -140,7 +140,7 @@ impl Qp {
     /// Invalidates a window that this queue pair has bound, or a region of its domain whose rights
     /// are as they must be.
     fn invalidate_if(&self, key: u32, may: impl FnOnce(Access) -> bool) -> bool {
-        match keys::find(key) {
+        match registered::find(key) {
             Some(Keyed::Window(window)) => window.invalidate(self.number),
             Some(Keyed::Region(mr)) if Arc::ptr_eq(mr.pd(), &self.pd) && may(mr.access()) => {
                 mr.invalidate();
@@ -148,5 +148,31 @@ impl Qp {
             }
             _ => false,
         }
+    }
+
+    pub(crate) fn publish_state(&self, state: QpState) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    pub(crate) fn report_drained(&self) {
+        if self.attr.lock().en_sqd_async_notify {
+            self.report(EventKind::SqDrained);
+        }
+    }
+
+    /// No receive of the shared queue will be taken any more (IBTA 10.2.9.3).
+    pub(crate) fn report_last_wqe(&self) {
+        if !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+            self.report(EventKind::QpLastWqeReached);
+        }
+    }
+
+    pub(crate) fn report(&self, kind: EventKind) {
+        let element = Element::Qp(self.me() as Arc<dyn Object>);
+        self.context().post_event(AsyncEvent { kind, element });
+    }
+
+    pub(crate) fn unsent(&self) -> u64 {
+        self.sq.lock().unsent()
     }
 }

@@ -1,62 +1,91 @@
 //! What becomes of a queue pair's connection when memory is shared.
 
-use super::{KICK_DRAIN, KICK_RECEIVE, KICK_RING, KICK_SEND, Qp, QpState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Qp;
+use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_RING, WORK_SEND};
 use crate::access::Access;
-use crate::shm::{Granted, Offer, Peer, RingOwner, Rings, Session};
+use crate::attr::QpState;
+use crate::hello::Identity;
+use crate::registered::{self, Keyed};
+use crate::shm::{
+    Endpoint, Granted, Grants, Offer, Peer, RingOwner, Rings, Session, Terms, own_id,
+};
 
 impl RingOwner for Qp {
     fn ring_ready(&self, due: bool) {
-        self.drive(if due { KICK_RING | KICK_SEND } else { KICK_RING });
+        self.drive(if due { WORK_RING | WORK_SEND } else { WORK_RING });
+    }
+}
+
+impl Endpoint for Qp {
+    fn identity(&self) -> Identity {
+        Self::identity(self)
+    }
+
+    fn probe(&self) -> u64 {
+        own_id().as_ptr() as u64
+    }
+
+    fn offered(&self, offer: Offer) {
+        self.conn.lock().offered(self, offer);
+        self.drive(WORK_RING | WORK_SEND);
+    }
+
+    fn offer_accepted(&self, rings: Rings, peer: Peer) {
+        self.conn.lock().offer_accepted(self, rings, peer);
+        self.drive(WORK_RING | WORK_SEND);
+    }
+
+    fn offer_refused(&self) {
+        self.conn.lock().offer_refused(self);
+        self.drive(WORK_RECEIVE | WORK_DRAIN | WORK_SEND);
+    }
+
+    fn offer_withdrawn(&self, session: &Session) {
+        self.conn.lock().offer_withdrawn(session);
+        self.drive(WORK_RING | WORK_SEND);
+    }
+
+    fn session_ended(&self) {
+        self.conn.lock().session_ended(self);
+        self.drive(WORK_SEND);
+    }
+
+    fn learn_key(&self, key: u32, granted: Option<Granted>) {
+        self.conn.lock().link.learn_key(key, granted);
+        self.drive(WORK_SEND);
+    }
+
+    fn grant_key(&self, key: u32) -> Option<Granted> {
+        let grants = self.conn.lock().link.grants();
+        // Who came meanwhile has left its work to this thread.
+        self.drive(0);
+        self.grant(&grants?, key)
     }
 }
 
 impl Qp {
-    /// The peer offers to share memory.
-    pub(crate) fn offered(&self, offer: Offer) {
-        self.conn.lock().offered(self, offer);
-        self.drive(KICK_RING | KICK_SEND);
-    }
-
-    /// The peer has accepted our offer.
-    pub(crate) fn offer_accepted(&self, rings: Rings, peer: Peer) {
-        self.conn.lock().offer_accepted(self, rings, peer);
-        self.drive(KICK_RING | KICK_SEND);
-    }
-
-    /// The peer has not accepted our offer.
-    pub(crate) fn offer_refused(&self) {
-        self.conn.lock().offer_refused(self);
-        self.drive(KICK_RECEIVE | KICK_DRAIN | KICK_SEND);
-    }
-
-    /// The peer's offer, for which there has been no connection, is void.
-    pub(crate) fn offer_withdrawn(&self, session: &Session) {
-        self.conn.lock().offer_withdrawn(session);
-        self.drive(KICK_RING | KICK_SEND);
-    }
-
-    /// The socket beside the connection has ended.
-    pub(crate) fn session_ended(&self) {
-        self.conn.lock().session_ended(self);
-        self.drive(KICK_SEND);
-    }
-
-    /// The peer's answer to a question for a key.
-    pub(crate) fn learn_key(&self, key: u32, granted: Option<Granted>) {
-        self.conn.lock().link.learn_key(key, granted);
-        self.drive(KICK_SEND);
-    }
-
-    /// The peer asks for a key.
-    pub(crate) fn grant_key(&self, key: u32) -> Option<Granted> {
-        let grants = self.conn.lock().link.grants();
-        // Who came meanwhile has left its work to this thread.
-        self.drive(0);
-        grants?.grant(self, key)
+    /// Grants a key to the peer, if it names a region that the peer could use at all. Windows,
+    /// which come and go, and regions that are observed are left to the ring.
+    fn grant(&self, grants: &Arc<Grants>, key: u32) -> Option<Granted> {
+        let Some(Keyed::Region(mr)) = registered::find(key) else { return None };
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let current = || mr.access() & self.remote_access() & remote;
+        let rights = current();
+        if !Arc::ptr_eq(mr.pd(), &self.pd) || rights.is_empty() || mr.is_observed() {
+            return None;
+        }
+        mr.granted.store(true, Ordering::SeqCst);
+        let writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let grants_writing = rights.contains(mr.access() & writing);
+        let terms = Terms { rights, grants_writing, iova: mr.iova(), len: mr.len() };
+        grants.grant(key, terms, || (mr.is_valid() && current() == rights).then(|| mr.reach())?)
     }
 
     /// What a peer may do to memory now.
-    pub(crate) fn remote_access(&self) -> Access {
+    fn remote_access(&self) -> Access {
         match self.state() {
             QpState::Rtr | QpState::Rts | QpState::Sqd => self.attr.lock().qp_access_flags,
             _ => Access::empty(),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use weft_wire::rd::Reason;
 
 use crate::access::Access;
-use crate::mr::{AccessContext, AccessError, MrCache, Pin};
+use crate::mr::{AccessContext, AccessError, Pin};
 use crate::pd::Pd;
+use crate::registered::MrCache;
 
 /// On whose behalf memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

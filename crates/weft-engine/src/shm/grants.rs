@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use weft_sys::{Adopted, Forkable, Lock};
 
+use super::adoption::Reach;
 use super::keys::{Granted, Memory, Pages};
 use super::segment::{GRANTS, GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
-use crate::keys::{self, Keyed};
 use crate::log::{self, Level};
-use crate::qp::Qp;
 
 /// How long a peer may be at a key that is being revoked. An honest one is at it for one copy.
 const IN_USE_MAX: Duration = Duration::from_secs(2);
@@ -26,6 +25,17 @@ pub(crate) struct Grants {
     slots: Lock<Granting>,
     /// The peer did not let go of a key, and is not waited for again.
     is_stuck: AtomicBool,
+}
+
+/// What a peer may do with a region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) rights: Access,
+    /// These are all of the region's rights to write: who can map it can do with it what the
+    /// segment lets everybody do.
+    pub(crate) grants_writing: bool,
+    pub(crate) iova: u64,
+    pub(crate) len: u64,
 }
 
 #[derive(Debug)]
@@ -50,45 +60,34 @@ impl Grants {
         })
     }
 
-    /// Grants a key to the peer, if it names a region that the peer of `qp` could use at all.
-    /// Windows, which come and go, and regions that are observed are left to the ring.
-    pub(crate) fn grant(self: &Arc<Self>, qp: &Qp, key: u32) -> Option<Granted> {
-        let Some(Keyed::Region(mr)) = keys::find(key) else { return None };
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let rights = || mr.access() & qp.remote_access() & remote;
-        let granted = rights();
-        if !Arc::ptr_eq(mr.pd(), qp.pd()) || granted.is_empty() || mr.is_observed() {
-            return None;
-        }
-        mr.granted.store(true, Ordering::SeqCst);
+    /// Grants a key to the peer on these terms. `confirm` looks once more, when the peer may use it
+    /// already, whether they still hold, and says how the region is reached; otherwise the key is
+    /// taken back. Deregistration, and a change of the queue pair's rights or state, come before,
+    /// and `confirm` sees them, or behind, and find the grant.
+    pub(crate) fn grant(
+        self: &Arc<Self>,
+        key: u32,
+        terms: Terms,
+        confirm: impl FnOnce() -> Option<Reach>,
+    ) -> Option<Granted> {
         let holders = &mut *GRANTED.get().lock();
         let holders = holders.entry(key).or_default();
         holders.retain(|other| other.strong_count() != 0 && !other.ptr_eq(&Arc::downgrade(self)));
         holders.push(Arc::downgrade(self));
         let (slot, serial) = self.take_slot(key);
-        // Deregistration first makes the region invalid and then looks for grants; so does a change
-        // of the queue pair's rights or state.
-        if !mr.is_valid() || rights() != granted {
-            self.withdraw(key);
-            return None;
-        }
-        let Some(reach) = mr.reach() else {
+        let Some(reach) = confirm() else {
             self.withdraw(key);
             return None;
         };
-        // Who can map it can do with it what the segment lets everybody do.
-        let writing = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let may_map = |adopted: &Arc<Adopted>| {
-            !adopted.is_writable() || granted.contains(mr.access() & writing)
-        };
+        let Terms { rights, grants_writing, iova, len } = terms;
+        let may_map = |adopted: &Arc<Adopted>| !adopted.is_writable() || grants_writing;
         let pages = reach.pages.map(|pages| Pages {
             start: pages.start,
             len: pages.len,
             addr: pages.addr,
             memory: pages.segment.filter(may_map).map(Memory::Own),
         });
-        let (iova, len, addr) = (mr.iova(), mr.len(), reach.addr);
-        Some(Granted { slot, serial, rights: granted, iova, len, addr, pages })
+        Some(Granted { slot, serial, rights, iova, len, addr: reach.addr, pages })
     }
 
     fn take_slot(&self, key: u32) -> (usize, u32) {

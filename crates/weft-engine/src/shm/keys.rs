@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use weft_sys::{Adopted, SharedMemory};
 
 use super::segment::{GrantWords, Rings};
-use super::session::Session;
 use crate::access::Access;
 
 /// Uses of a key after which an answer that has not come is asked for again.
@@ -207,6 +206,12 @@ impl HeldKey<'_> {
     }
 }
 
+/// Who knows about keys.
+pub(crate) trait KeyOwner {
+    /// Asks for a key. Returns whether there will be an answer.
+    fn ask_for_key(&self, key: u32) -> bool;
+}
+
 /// What is known of the peer's keys.
 #[derive(Debug)]
 pub(crate) struct PeerKeys {
@@ -223,21 +228,21 @@ impl PeerKeys {
     /// How to reach `len` bytes that are called `at` by a key; asks the peer if nothing is known.
     pub(crate) fn find(
         &mut self,
-        session: &Session,
+        peer: &impl KeyOwner,
         key: u32,
         at: u64,
         len: u64,
         needs: Access,
     ) -> Found<'_> {
-        let Some(HeldKey { granted, in_use }) = self.hold(session, key) else { return Found::Ring };
+        let Some(HeldKey { granted, in_use }) = self.hold(peer, key) else { return Found::Ring };
         let Some(offset) = granted.offset_of(at, len, needs) else { return Found::Ring };
         Found::Direct(granted.targets(offset, len), in_use)
     }
 
     /// Uses a key; asks the peer if nothing is known of it.
-    pub(crate) fn hold(&mut self, session: &Session, key: u32) -> Option<HeldKey<'_>> {
+    pub(crate) fn hold(&mut self, peer: &impl KeyOwner, key: u32) -> Option<HeldKey<'_>> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
-            self.last = self.look_up(session, key).map(|granted| (key, granted));
+            self.last = self.look_up(peer, key).map(|granted| (key, granted));
         }
         let (_, granted) = self.last.as_ref()?;
         // First say, then look: the target first revokes, then looks.
@@ -265,7 +270,7 @@ impl PeerKeys {
     }
 
     #[cold]
-    fn look_up(&mut self, session: &Session, key: u32) -> Option<Granted> {
+    fn look_up(&mut self, peer: &impl KeyOwner, key: u32) -> Option<Granted> {
         match self.known.get_mut(&key) {
             Some(Known::Granted(granted)) => return Some(granted.clone()),
             Some(Known::Denied) => return None,
@@ -281,7 +286,7 @@ impl PeerKeys {
                 }
             }
         }
-        let is_sent = session.ask_for_key(key);
+        let is_sent = peer.ask_for_key(key);
         self.known.insert(key, Known::Asked { uses: 0, is_sent });
         None
     }

@@ -8,6 +8,7 @@
 //! connection carries nothing any more; its end tells of the peer's.
 
 mod adoption;
+mod directory;
 mod grants;
 mod keys;
 mod listener;
@@ -17,10 +18,10 @@ mod segment;
 mod session;
 
 pub(crate) use adoption::{Adoption, Reach};
-pub(crate) use grants::{Grants, revoke};
+pub(crate) use grants::{Grants, Terms, revoke};
 pub(crate) use keys::{Found, Granted, PeerKeys, Targets};
 pub(crate) use listener::own_id;
 pub(crate) use peer::Peer;
 pub(crate) use policy::{Choice, choice};
 pub(crate) use segment::{BULK_LEN, Progress, RingOwner, RingPort, Rings, SLOTS};
-pub(crate) use session::{Offer, Session, own_presence};
+pub(crate) use session::{Endpoint, Offer, Session, find_by};

@@ -1,20 +1,14 @@
 //! The segment of a connection: for each direction a ring of slots, room for bulk data, and the
-//! words by which the two sides tell each other how far they are.
-//!
-//! ```text
-//! direction | of the consumer: emptied, 4 | placed, 4 | pulls, 4 |  in a line pair of its own
-//!           | of the producer: key in use, 4                     |  in another
-//!           | grants of the consumer: 64 words of 8              |
-//!           | 128 slots of 128                                   |
-//!           | bulk data                                          |
-//! ```
+//! words by which the two sides tell each other how far they are. Each direction has [`Words`],
+//! slots and bulk data, in this order.
 
 use std::fmt;
+use std::mem::offset_of;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots};
+use weft_sys::{Consumer, Producer, SLOT_LEN, SharedMemory, SharedSlots, shared_layout};
 
 use crate::Result;
 use crate::reactor::Polled;
@@ -26,19 +20,34 @@ pub(crate) const BULK_LEN: usize = 256 << 10;
 /// Keys of one side's that the other may use directly at a time.
 pub(super) const GRANTS: usize = 64;
 
-/// `emptied` and, behind it, `placed`, which are read as one.
-const EMPTIED_AT: usize = 0;
-const PLACED_AT: usize = 4;
-const PULLS_AT: usize = 8;
-const KEY_IN_USE_AT: usize = 128;
-const GRANTS_AT: usize = 256;
-/// In the first page: a connection that says little touches no other.
-const SLOTS_AT: usize = 1_024;
-const BULK_AT: usize = SLOTS_AT + SLOTS as usize * SLOT_LEN;
+shared_layout! {
+    /// The words of a direction. The first page has slots, too: a connection that says little
+    /// touches no other.
+    struct Words[1024] {
+        // The consumer's.
+        /// How many slots it has emptied, and how many messages it has placed, modulo 2^32: read
+        /// as one ([`Progress`]).
+        0: emptied: AtomicU32,
+        4: placed: AtomicU32,
+        /// Whether it reads the producer's memory: [`PULLS`].
+        8: pulls: AtomicU32,
+        12: _gap: [AtomicU32; 29],
+        // The producer's, in a line pair of its own.
+        /// The key of the consumer's that it uses now; 0: none.
+        128: key_in_use: AtomicU32,
+        132: _gap_2: [AtomicU32; 31],
+        /// The keys of the consumer's that the producer may use.
+        256: grants: [AtomicU64; GRANTS],
+        768: _rest: [AtomicU32; 64],
+    }
+}
+
+const EMPTIED_AT: usize = offset_of!(Words, emptied);
+const BULK_AT: usize = size_of::<Words>() + SLOTS as usize * SLOT_LEN;
 const DIRECTION_LEN: usize = (BULK_AT + BULK_LEN).next_multiple_of(PAGE);
 const SEGMENT_LEN: usize = 2 * DIRECTION_LEN;
 const PAGE: usize = 4_096;
-const _: () = assert!(GRANTS_AT + GRANTS * 8 <= SLOTS_AT && SLOTS_AT.is_multiple_of(SLOT_LEN));
+const _: () = assert!(size_of::<Words>().is_multiple_of(SLOT_LEN));
 
 /// What a consumer says of itself in `pulls`.
 const PULLS: u32 = 1;
@@ -75,7 +84,12 @@ impl Rings {
     fn new(memory: SharedMemory, tx_base: usize, rx_base: usize) -> Self {
         let memory = Arc::new(memory);
         let slots = |base: usize| {
-            SharedSlots::new(Arc::clone(&memory), base + SLOTS_AT, base + EMPTIED_AT, SLOTS)
+            SharedSlots::new(
+                Arc::clone(&memory),
+                base + size_of::<Words>(),
+                base + EMPTIED_AT,
+                SLOTS,
+            )
         };
         let (tx, rx) = (Producer::new(slots(tx_base)), Arc::new(Consumer::new(slots(rx_base))));
         Self { tx, rx, tx_base, rx_base, memory }
@@ -99,17 +113,17 @@ impl Rings {
     /// Tells the peer how many of its messages have been placed.
     #[inline]
     pub(crate) fn tell_placed(&self, placed: u32) {
-        self.memory.word32(self.rx_base + PLACED_AT).store(placed, Ordering::Release);
+        words(&self.memory, self.rx_base).placed.store(placed, Ordering::Release);
     }
 
     /// Whether the peer can read this process's memory.
     pub(crate) fn peer_pulls(&self) -> bool {
-        self.memory.word32(self.tx_base + PULLS_AT).load(Ordering::Relaxed) == PULLS
+        words(&self.memory, self.tx_base).pulls.load(Ordering::Relaxed) == PULLS
     }
 
     /// Tells the peer that we can read its memory.
     pub(crate) fn tell_pulls(&self) {
-        self.memory.word32(self.rx_base + PULLS_AT).store(PULLS, Ordering::Relaxed);
+        words(&self.memory, self.rx_base).pulls.store(PULLS, Ordering::Relaxed);
     }
 
     /// What the peer finds out about our keys, and we about its use of them.
@@ -135,6 +149,12 @@ impl Rings {
             owner,
         }
     }
+}
+
+/// The words of the direction that begins at `base`.
+#[inline]
+fn words(memory: &SharedMemory, base: usize) -> &Words {
+    memory.structure(base)
 }
 
 /// How far the peer is with what we have sent.
@@ -169,22 +189,22 @@ impl GrantWords {
     /// The peer: it uses a key now.
     #[inline]
     pub(super) fn set_in_use(&self, key: u32) {
-        self.memory.word32(self.base + KEY_IN_USE_AT).store(key, Ordering::SeqCst);
+        words(&self.memory, self.base).key_in_use.store(key, Ordering::SeqCst);
     }
 
     /// The peer: it uses none any more. What it has done to the memory comes before.
     #[inline]
     pub(super) fn end_use(&self) {
-        self.memory.word32(self.base + KEY_IN_USE_AT).store(0, Ordering::Release);
+        words(&self.memory, self.base).key_in_use.store(0, Ordering::Release);
     }
 
     /// The target: the key that the peer uses now.
     pub(super) fn in_use(&self) -> u32 {
-        self.memory.word32(self.base + KEY_IN_USE_AT).load(Ordering::SeqCst)
+        words(&self.memory, self.base).key_in_use.load(Ordering::SeqCst)
     }
 
     fn word(&self, slot: usize) -> &AtomicU64 {
-        self.memory.word64(self.base + GRANTS_AT + (slot % GRANTS) * 8)
+        &words(&self.memory, self.base).grants[slot % GRANTS]
     }
 }
 
@@ -194,7 +214,7 @@ fn granted(key: u32, serial: u32) -> u64 {
 }
 
 /// Whose connection goes through a segment.
-pub(crate) trait RingOwner: Send + Sync {
+pub(crate) trait RingOwner: Send + Sync + fmt::Debug {
     /// There may be something in shared memory. What the peer is to be told may wait for more,
     /// unless it is `due`.
     fn ring_ready(&self, due: bool);

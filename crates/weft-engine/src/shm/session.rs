@@ -7,7 +7,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -17,24 +17,21 @@ use rustix::net::{
 };
 use rustix::process::{Pid, getuid};
 use rustix::time::Timespec;
-use weft_sys::{
-    Forkable, Lock, OwnPresence, PeerPresence, SharedMemory, own_pages, peer_credentials,
-};
+use weft_sys::{Lock, PeerPresence, SharedMemory, own_pages, peer_credentials};
 
 use super::adoption::LEN_MAX as ADOPTED_LEN_MAX;
-use super::keys::{Granted, Memory, Pages};
-use super::listener::{find, own_id, sweep_directory};
+use super::directory::{find, sweep_directory};
+use super::keys::{Granted, KeyOwner, Memory, Pages};
 use super::peer::Peer;
 use super::policy::admits;
 use super::segment::{RingOwner, Rings};
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
-use crate::qp::Qp;
 use crate::reactor::Source;
 use crate::strangers::{Place, Stranger};
 use crate::timer::Timer;
 use crate::watched::Watched;
-use crate::{Errno, Result, numbers};
+use crate::{Errno, Result, presence};
 
 /// How long a stranger may take to say what it wants.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
@@ -45,15 +42,55 @@ const VERSION: u8 = 2;
 
 const OFFER: u8 = 1;
 const ACCEPT: u8 = 2;
-const BELL: u8 = 3;
+const WAKEUP: u8 = 3;
 const ASK: u8 = 4;
 const GRANT: u8 = 5;
 const DENY: u8 = 6;
 
-/// This process's page of sleepers.
-pub(crate) fn own_presence() -> Option<&'static OwnPresence> {
-    static PRESENCE: Forkable<Option<OwnPresence>> = Forkable::new(|| OwnPresence::new().ok());
-    PRESENCE.get().as_ref()
+/// A queue pair whose connection may share memory.
+pub(crate) trait Endpoint: RingOwner {
+    /// What a peer must know to talk to it.
+    fn identity(&self) -> Identity;
+
+    /// Where this process's identity stands in its memory: who can read it there can read all of
+    /// it.
+    fn probe(&self) -> u64;
+
+    /// The peer offers to share memory.
+    fn offered(&self, offer: Offer);
+
+    /// The peer has accepted our offer.
+    fn offer_accepted(&self, rings: Rings, peer: Peer);
+
+    /// The peer has not accepted our offer.
+    fn offer_refused(&self);
+
+    /// The peer's offer, for which there has been no connection, is void.
+    fn offer_withdrawn(&self, session: &Session);
+
+    /// The socket beside the connection has ended.
+    fn session_ended(&self);
+
+    /// The peer's answer to a question for a key.
+    fn learn_key(&self, key: u32, granted: Option<Granted>);
+
+    /// The peer asks for a key.
+    fn grant_key(&self, key: u32) -> Option<Granted>;
+}
+
+/// Finds an endpoint by the number of its queue pair.
+pub(crate) type Find = fn(u32) -> Option<Arc<dyn Endpoint>>;
+
+static FIND: OnceLock<Find> = OnceLock::new();
+
+/// Says how endpoints are found; those that have an identity have said so before.
+pub(crate) fn find_by(find: Find) {
+    FIND.get_or_init(|| find);
+}
+
+/// The endpoint with this number.
+fn find_endpoint(number: u32) -> Option<Arc<dyn Endpoint>> {
+    FIND.get().and_then(|find| find(number))
 }
 
 /// A peer's offer to share memory for one connection.
@@ -91,18 +128,18 @@ enum Stage {
     },
     /// It has made an offer to a queue pair, which may not have its connection yet.
     Offered {
-        qp: Weak<Qp>,
+        qp: Weak<dyn Endpoint>,
         _timer: Timer,
     },
     /// We have made an offer.
     Offering {
         rings: Rings,
         process: ProcessId,
-        qp: Weak<Qp>,
+        qp: Weak<dyn Endpoint>,
     },
     /// Memory is, or is about to be, shared.
     Sharing {
-        qp: Weak<Qp>,
+        qp: Weak<dyn Endpoint>,
     },
     Over,
 }
@@ -129,12 +166,12 @@ struct Packet {
 impl Session {
     /// Offers the process at the other end of a connection to share memory. `None` when it is not
     /// on this host or there is something against it; then nothing has been said.
-    pub(crate) fn offer(qp: &Qp, to: &Identity) -> Option<Arc<Self>> {
+    pub(crate) fn offer(qp: &Arc<dyn Endpoint>, to: &Identity) -> Option<Arc<Self>> {
         let own = qp.identity();
         if to.process == ProcessId::default() || own.process == ProcessId::default() {
             return None;
         }
-        let presence = own_presence()?;
+        let presence = presence::own()?;
         let socket = find(&to.process)?;
         let (rings, fd) = Rings::create().ok()?;
         let mut bytes = vec![OFFER, VERSION];
@@ -142,8 +179,8 @@ impl Session {
             bytes.extend_from_slice(&word.to_ne_bytes());
         }
         bytes.extend_from_slice(&own.process);
-        bytes.extend_from_slice(&probe().to_ne_bytes());
-        let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(&qp.me()) };
+        bytes.extend_from_slice(&qp.probe().to_ne_bytes());
+        let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(qp) };
         let session = Self::new(socket, stage)?;
         session.send(&bytes, &[fd.as_fd(), presence.fd()]).ok()?;
         session.watch().ok()?;
@@ -195,25 +232,19 @@ impl Session {
     ///
     /// # Errors
     /// `EPIPE` and the like when the peer is gone.
-    pub(crate) fn accept_for(&self, qp: &Qp) -> Result<()> {
-        let presence = own_presence().ok_or(Errno::NOMEM)?;
+    pub(crate) fn accept_for(&self, qp: &Arc<dyn Endpoint>) -> Result<()> {
+        let presence = presence::own().ok_or(Errno::NOMEM)?;
         let mut bytes = vec![ACCEPT];
-        bytes.extend_from_slice(&probe().to_ne_bytes());
+        bytes.extend_from_slice(&qp.probe().to_ne_bytes());
         // Before the peer can know: what it says next may be looked at by another thread at once.
-        let sharing = Stage::Sharing { qp: Arc::downgrade(&qp.me()) };
+        let sharing = Stage::Sharing { qp: Arc::downgrade(qp) };
         self.set_stage(sharing);
         self.send(&bytes, &[presence.fd()]).inspect_err(|_| self.set_stage(Stage::Over))
     }
 
     /// Wakes the peer. A socket that is full is readable, too.
-    pub(crate) fn ring_bell(&self) {
-        let _ = self.send(&[BELL], &[]);
-    }
-
-    /// Asks for a key. Returns whether there will be an answer.
-    pub(super) fn ask_for_key(&self, key: u32) -> bool {
-        let [a, b, c, d] = key.to_ne_bytes();
-        self.send(&[ASK, a, b, c, d], &[]).is_ok()
+    pub(crate) fn wake_peer(&self) {
+        let _ = self.send(&[WAKEUP], &[]);
     }
 
     /// Whether the peer's end is open.
@@ -276,7 +307,7 @@ impl Session {
         match *kind {
             OFFER => self.handle_offer(&mut fields, fds),
             ACCEPT => self.handle_accept(&mut fields, fds),
-            BELL => {
+            WAKEUP => {
                 self.qp()?.ring_ready(false);
                 Ok(())
             }
@@ -308,7 +339,7 @@ impl Session {
         let rings = Rings::open(segment.as_fd())?;
         let presence = PeerPresence::open(presence.as_fd())?;
         let peer = Peer::new(presence, self.own_users_pid, from.process, fields.long()?);
-        let qp = numbers::find(wanted).ok_or(Errno::NOENT)?;
+        let qp = find_endpoint(wanted).ok_or(Errno::NOENT)?;
         let session = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
         let timer = session.start_timer();
         self.set_stage(Stage::Offered { qp: Arc::downgrade(&qp), _timer: timer });
@@ -374,7 +405,7 @@ impl Session {
         Ok(())
     }
 
-    fn qp(&self) -> Result<Arc<Qp>> {
+    fn qp(&self) -> Result<Arc<dyn Endpoint>> {
         match &*self.stage.lock() {
             Stage::Sharing { qp } => qp.upgrade().ok_or(Errno::CONNABORTED),
             _ => Err(Errno::PROTO),
@@ -402,6 +433,13 @@ impl Session {
             sweep_directory();
             qp.session_ended();
         }
+    }
+}
+
+impl KeyOwner for Session {
+    fn ask_for_key(&self, key: u32) -> bool {
+        let [a, b, c, d] = key.to_ne_bytes();
+        self.send(&[ASK, a, b, c, d], &[]).is_ok()
     }
 }
 
@@ -433,11 +471,6 @@ impl Stranger for Session {
             self.end();
         }
     }
-}
-
-/// Where this process's identity stands in its memory: who can read it there can read all of it.
-fn probe() -> u64 {
-    own_id().as_ptr() as u64
 }
 
 /// The fields of a packet, from the front.

@@ -610,18 +610,21 @@ impl World {
 
     fn take_events(&mut self) -> Check {
         while let Some(event) = self.context.take_event() {
-            let Element::Qp(qp) = &event.element else {
+            let found = match &event.element {
+                Element::Qp(qp) => self.ends.iter().position(|end| qp.is(&*end.qp)),
+                _ => None,
+            };
+            let Some(index) = found else {
                 return Err(format!("an unexpected event {:?}", event.kind));
             };
-            let index = self.end_of(qp.number())?;
             self.note(|_| format!("{index} event {:?}", event.kind));
             let causes = &self.causes[index / 2];
             match event.kind {
                 EventKind::SqDrained => {
                     let end = &mut self.ends[index];
                     if end.draining {
-                        let (sent, ..) = qp.with_link(|link| link.counters());
-                        if qp.sq.lock().is_awaiting() {
+                        let (sent, ..) = end.qp.with_link(|link| link.counters());
+                        if end.qp.sq.lock().is_awaiting() {
                             return Err(format!("{index} has drained with work under way"));
                         }
                         end.drained_at = Some(sent);

@@ -1,17 +1,17 @@
 //! Unreliable datagrams: what a queue pair of type UD has in the place of a connection.
 //!
 //! One message is one UDP datagram ([`weft_wire::datagram`]). The UDP socket belongs to the port
-//! ([`port`]) that the queue pair's number leads to; address handles ([`ah`]) say where messages
-//! go, to one queue pair or to a group ([`multicast`]). A send is complete once the kernel has
-//! taken the datagram. A message is dropped, and counted, when its Q_Key is wrong, when no receive
-//! is posted, or when that is too small (IBTA 9.8.3, 9.9.3).
+//! (`port`) that the queue pair's number leads to; address handles (`AddressHandle`) say where
+//! messages go, to one queue pair or to a group (`multicast`). A send is complete once the kernel
+//! has taken the datagram. A message is dropped, and counted, when its Q_Key is wrong, when no
+//! receive is posted, or when that is too small (IBTA 9.8.3, 9.9.3).
 //!
 //! Two locks, never held together: `tx` for sending, before the send queue's, and `rx` for
 //! receiving, before the receive queue's.
 
-mod ah;
 mod grh;
 pub(crate) mod multicast;
+mod owner;
 mod port;
 
 use std::net::SocketAddr;
@@ -22,20 +22,22 @@ use weft_sys::{Arrival, Lock, NoteLock};
 use weft_wire::datagram::{self, CRC_LEN, HEADER_LEN, Header};
 use weft_wire::ddp::FIRST_MSN;
 
+use crate::attr::QpState;
 use crate::device::gid_of;
+use crate::link::host::Completions;
 use crate::link::payload::Payload;
 use crate::link::place::{gather, scatter};
-use crate::mr::{AccessContext, AccessError, MrCache};
-use crate::qp::{Qp, QpState};
+use crate::mr::AccessError;
 use crate::queue::recv::{Fit, RecvWork};
 use crate::queue::send::Progress;
-use crate::reactor::Reactor;
+use crate::registered::MrCache;
 use crate::udp::Outbox;
 use crate::wc::{Completion, FLAG_GRH, FLAG_WITH_IMM, HEADER_IPV4, HEADER_IPV6, Opcode, Status};
 use crate::wr::{Destination, Operation, SendFlags, Sge};
 
-pub use ah::AddressHandle;
+pub use crate::ah::AddressHandle;
 use grh::GRH_LEN;
+pub(crate) use owner::{Addressee, Owner, Routes};
 pub(crate) use port::Port;
 
 /// Outboxes that one pass hands to a socket before others have their turn.
@@ -49,7 +51,7 @@ pub(crate) struct Datagram {
     port: Arc<Port>,
     qkey: AtomicU32,
     /// There may be something to send.
-    kick: AtomicBool,
+    pending_work: AtomicBool,
     tx: NoteLock<Tx>,
     rx: Lock<Rx>,
     counters: Counters,
@@ -110,7 +112,7 @@ impl Datagram {
         Self {
             port,
             qkey: AtomicU32::new(0),
-            kick: AtomicBool::new(false),
+            pending_work: AtomicBool::new(false),
             tx: NoteLock::new(tx),
             rx: Lock::new(Rx::default()),
             counters: Counters::default(),
@@ -118,7 +120,7 @@ impl Datagram {
     }
 
     /// A change to INIT, RTR, RTS or SQD, with the Q_Key that holds from now on.
-    pub(crate) fn enter(&self, qp: &Qp, to: QpState, qkey: u32) {
+    pub(crate) fn enter(&self, qp: &impl Owner, to: QpState, qkey: u32) {
         self.qkey.store(qkey, Ordering::Relaxed);
         {
             let mut tx = self.tx.lock();
@@ -127,7 +129,7 @@ impl Datagram {
                 return;
             }
             tx.drained_told = false;
-            qp.publish_state(to);
+            qp.enter_state(to);
         }
         self.drive(qp);
     }
@@ -145,30 +147,30 @@ impl Datagram {
     }
 
     /// Flushes all work: the queue pair is in the error state.
-    pub(crate) fn fail(&self, qp: &Qp) {
+    pub(crate) fn fail(&self, qp: &impl Owner) {
         self.drive(qp);
         self.flush_receives(qp);
     }
 
     /// Flushes the queue pair's own receives; those of a shared queue stay (IBTA 10.2.9.3).
-    pub(crate) fn flush_receives(&self, qp: &Qp) {
+    pub(crate) fn flush_receives(&self, qp: &impl Owner) {
         let mut rx = self.rx.lock();
-        if qp.srq().is_some() {
-            return qp.report_last_wqe();
+        if qp.shares_receives() {
+            return qp.last_receive_taken();
         }
-        while qp.rq.lock().pop(&mut rx.work) {
+        while qp.receives().pop(&mut rx.work) {
             let wr_id = rx.work.wr_id;
             let flushed = Completion::new(wr_id, Status::WrFlushErr, Opcode::Recv, qp.number());
-            qp.recv_cq().push(flushed, false);
+            qp.receive_completions().push(flushed, false);
         }
     }
 
     /// Sends what is posted, or leaves it to the thread that is at it.
-    pub(crate) fn drive(&self, qp: &Qp) {
-        self.kick.store(true, Ordering::SeqCst);
-        while self.kick.load(Ordering::SeqCst) {
+    pub(crate) fn drive(&self, qp: &impl Owner) {
+        self.pending_work.store(true, Ordering::SeqCst);
+        while self.pending_work.load(Ordering::SeqCst) {
             let Some(mut tx) = self.tx.try_lock() else { return };
-            self.kick.store(false, Ordering::SeqCst);
+            self.pending_work.store(false, Ordering::SeqCst);
             let before = tx.outbox.done();
             self.transmit(qp, &mut tx);
             let sent = tx.outbox.done() - before;
@@ -177,7 +179,7 @@ impl Datagram {
         }
     }
 
-    fn transmit(&self, qp: &Qp, tx: &mut Tx) {
+    fn transmit(&self, qp: &impl Owner, tx: &mut Tx) {
         for _ in 0..OUTBOXES_MAX {
             match qp.state() {
                 QpState::Err | QpState::Sqe => return flush_sends(qp, tx, None),
@@ -190,7 +192,7 @@ impl Datagram {
             }
             let mut all = tx.outbox.send(self.port.socket());
             if !all {
-                self.port.await_room(qp);
+                self.port.await_room(&qp.addressee());
                 // Room that came before this was known is told to nobody.
                 all = tx.outbox.send(self.port.socket());
             }
@@ -200,15 +202,21 @@ impl Datagram {
             }
             if let Some(fault) = tx.fault.take() {
                 // Of the two halves only the sending one fails (IBTA 10.3.1.6).
-                qp.publish_state(QpState::Sqe);
+                qp.enter_state(QpState::Sqe);
                 return flush_sends(qp, tx, Some(fault));
             }
         }
-        Reactor::get().requeue(qp.me());
+        qp.requeue();
     }
 
     /// A datagram for this queue pair has come.
-    pub(crate) fn receive(&self, qp: &Qp, header: &Header, arrival: &Arrival, payload: &[u8]) {
+    pub(crate) fn receive(
+        &self,
+        qp: &impl Owner,
+        header: &Header,
+        arrival: &Arrival,
+        payload: &[u8],
+    ) {
         let count = |counter: &AtomicU64| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
@@ -221,12 +229,12 @@ impl Datagram {
             return;
         }
         let length = GRH_LEN + payload.len();
-        match qp.pop_receive_for(length as u64, work) {
+        match qp.take_receive_for(length as u64, work) {
             Fit::Taken => count(&self.counters.received),
             Fit::Empty => return count(&self.counters.no_receive),
             Fit::TooSmall => return count(&self.counters.receive_too_small),
         }
-        let context = AccessContext { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+        let context = qp.context();
         let grh = grh::of(arrival.from.ip(), arrival.to, payload.len());
         let placed = scatter(cache, context, &work.sges, 0, Payload::Bytes(&grh)).and_then(|()| {
             scatter(cache, context, &work.sges, GRH_LEN as u64, Payload::Bytes(payload))
@@ -234,9 +242,9 @@ impl Datagram {
         let wr_id = work.wr_id;
         if placed.is_err() {
             let failed = Completion::new(wr_id, Status::LocProtErr, Opcode::Recv, qp.number());
-            qp.recv_cq().push(failed, false);
+            qp.receive_completions().push(failed, false);
             drop(rx);
-            return qp.enter_error();
+            return qp.fail();
         }
         let completion = Completion {
             // At most what one datagram carries.
@@ -248,7 +256,7 @@ impl Datagram {
             wc_flags: FLAG_GRH | if header.imm.is_some() { FLAG_WITH_IMM } else { 0 },
             ..Completion::new(wr_id, Status::Success, Opcode::Recv, qp.number())
         };
-        qp.recv_cq().push(completion, header.solicited);
+        qp.receive_completions().push(completion, header.solicited);
     }
 
     /// How many datagrams went which way.
@@ -273,10 +281,10 @@ impl Datagram {
 }
 
 /// Puts posted messages into the outbox, as many as there is room for.
-fn fill(qp: &Qp, tx: &mut Tx) {
+fn fill(qp: &impl Owner, tx: &mut Tx) {
     while tx.fault.is_none() && qp.state() == QpState::Rts {
         let (to, imm, solicited) = {
-            let sq = qp.sq.lock();
+            let sq = qp.sends();
             let Some((_, work)) = sq.peek_next() else { return };
             if !tx.outbox.has_room(HEADER_LEN + work.length as usize + CRC_LEN) {
                 return;
@@ -291,19 +299,19 @@ fn fill(qp: &Qp, tx: &mut Tx) {
             return;
         }
         tx.handed += 1;
-        qp.sq.lock().advance(Progress::Sent(tx.handed));
+        qp.sends().advance(Progress::Sent(tx.handed));
     }
 }
 
 /// Puts the message whose gather list and inline data are in `tx` into the outbox.
 fn put(
-    qp: &Qp,
+    qp: &impl Owner,
     tx: &mut Tx,
     to: &Destination,
     imm: Option<u32>,
     solicited: bool,
 ) -> Result<(), Status> {
-    if !Arc::ptr_eq(to.ah.pd(), qp.pd()) {
+    if !Arc::ptr_eq(to.ah.pd(), qp.context().pd) {
         return Err(Status::LocQpOpErr);
     }
     let qkey = if to.qkey & OWN_QKEY == 0 { to.qkey } else { qp.qkey() };
@@ -316,7 +324,7 @@ fn put(
         solicited,
     };
     let has_crc = to.ah.has_crc();
-    let context = AccessContext { pd: qp.pd(), xrcd: None, qp_num: qp.number() };
+    let context = qp.context();
     let Tx { outbox, cache, sges, inline, .. } = tx;
     let written = outbox.push(to.ah.address_of(to.qp_num), to.ah.source(), |bytes| {
         let start = bytes.len();
@@ -335,32 +343,32 @@ fn put(
 }
 
 /// Completes the sends whose datagrams are out.
-fn complete(qp: &Qp, tx: &Tx) {
-    let mut sq = qp.sq.lock();
+fn complete(qp: &impl Owner, tx: &Tx) {
+    let mut sq = qp.sends();
     while let Some(work) = sq.pop_complete(tx.outbox.done()) {
         if work.flags.contains(SendFlags::SIGNALED) {
-            qp.send_cq().push(work.completion(Status::Success, qp.number()), false);
+            qp.send_completions().push(work.completion(Status::Success, qp.number()), false);
         }
     }
 }
 
 /// Ends all sends: the oldest with `first`, everything else as flushed.
-fn flush_sends(qp: &Qp, tx: &mut Tx, first: Option<Status>) {
+fn flush_sends(qp: &impl Owner, tx: &mut Tx, first: Option<Status>) {
     tx.outbox.clear();
     tx.fault = None;
     tx.handed = tx.outbox.done();
     let mut status = first;
-    let mut sq = qp.sq.lock();
+    let mut sq = qp.sends();
     while let Some(work) = sq.pop() {
         let status = status.take().unwrap_or(Status::WrFlushErr);
-        qp.send_cq().push(work.completion(status, qp.number()), false);
+        qp.send_completions().push(work.completion(status, qp.number()), false);
     }
 }
 
 /// The program has stopped the send queue, and everything begun is out.
-fn report_drained(qp: &Qp, tx: &mut Tx) {
+fn report_drained(qp: &impl Owner, tx: &mut Tx) {
     if qp.state() == QpState::Sqd && !std::mem::replace(&mut tx.drained_told, true) {
-        qp.report_drained();
+        qp.send_queue_drained();
     }
 }
 

@@ -14,52 +14,36 @@ use weft_sys::{Arrival, Forkable, Lock};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::Port;
-use crate::device::{Gid, address_of};
+use super::owner::{Addressee, Routes};
 use crate::limits::{MULTICAST_GROUPS_MAX, MULTICAST_QPS_MAX};
-use crate::qp::Qp;
 use crate::{Errno, Result, numbers};
 
 /// A group of an interface.
-type Group = (IpAddr, u32);
+pub(crate) type Group = (IpAddr, u32);
 
 #[derive(Debug, Default)]
 struct Groups {
     port: Option<Arc<Port>>,
-    members: HashMap<Group, Vec<Weak<Qp>>>,
+    members: HashMap<Group, Vec<Weak<dyn Addressee>>>,
 }
 
 static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::default()));
 
-impl Qp {
-    /// `ibv_attach_mcast`: gives this queue pair what is sent to a group. Once more changes
-    /// nothing.
-    ///
-    /// # Errors
-    /// `EINVAL` for a GID that is no group's, or a queue pair that takes no datagrams; `ENOMEM`
-    /// when there are too many groups or members; what the system reports, such as `ENOBUFS`.
-    pub fn attach_multicast(&self, gid: Gid) -> Result<()> {
-        attach(&self.me(), group_of(self, gid)?)
-    }
-
-    /// `ibv_detach_mcast`.
-    ///
-    /// # Errors
-    /// `EINVAL` when it is not attached.
-    pub fn detach_multicast(&self, gid: Gid) -> Result<()> {
-        let group = group_of(self, gid)?;
-        if GROUPS.get().lock().remove(group, self) { Ok(()) } else { Err(Errno::INVAL) }
-    }
-}
-
-fn attach(qp: &Arc<Qp>, group: Group) -> Result<()> {
+/// Gives a queue pair what is sent to a group. Once more changes nothing.
+///
+/// # Errors
+/// `ENOMEM` when there are too many groups or members; what the system reports, such as `ENOBUFS`.
+pub(crate) fn attach(qp: &Arc<dyn Addressee>, group: Group, routes: Routes) -> Result<()> {
     let mut groups = GROUPS.get().lock();
     let count = groups.members.len();
     let port = match &groups.port {
         Some(port) => Arc::clone(port),
-        None => Arc::clone(groups.port.insert(Port::open_shared(numbers::port_of(MULTICAST_QP))?)),
+        None => Arc::clone(
+            groups.port.insert(Port::open_shared(numbers::port_of(MULTICAST_QP), routes)?),
+        ),
     };
     if let Some(members) = groups.members.get_mut(&group) {
-        if members.iter().any(|member| std::ptr::eq(member.as_ptr(), &raw const **qp)) {
+        if members.iter().any(|member| std::ptr::addr_eq(member.as_ptr(), Arc::as_ptr(qp))) {
             return Ok(());
         }
         if members.len() >= MULTICAST_QPS_MAX as usize {
@@ -76,8 +60,16 @@ fn attach(qp: &Arc<Qp>, group: Group) -> Result<()> {
     Ok(())
 }
 
+/// Takes a queue pair out of a group.
+///
+/// # Errors
+/// `EINVAL` when it is not attached.
+pub(crate) fn detach(qp: &impl Addressee, group: Group) -> Result<()> {
+    if GROUPS.get().lock().remove(group, qp) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
 /// Takes a queue pair that goes away out of all groups.
-pub(crate) fn forget(qp: &Qp) {
+pub(crate) fn forget(qp: &impl Addressee) {
     let mut groups = GROUPS.get().lock();
     let all: Vec<Group> = groups.members.keys().copied().collect();
     for group in all {
@@ -86,19 +78,15 @@ pub(crate) fn forget(qp: &Qp) {
 }
 
 /// Gives a datagram to the members of the group that it came for. Returns whether there were any.
-pub(super) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> bool {
-    let members: SmallVec<[Arc<Qp>; 8]> = {
+pub(crate) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> bool {
+    let members: SmallVec<[Arc<dyn Addressee>; 8]> = {
         let groups = GROUPS.get().lock();
         let members = groups.members.get(&(arrival.to, arrival.interface));
         members.into_iter().flatten().filter_map(Weak::upgrade).collect()
     };
     for qp in &members {
-        let device = qp.context().device();
-        let is_sender = qp.number() == header.from && device.owns(arrival.from.ip());
-        if let Some(datagram) = qp.datagram()
-            && !is_sender
-        {
-            datagram.receive(qp, header, arrival, payload);
+        if !qp.is_sender(header.from, arrival.from.ip()) {
+            qp.receive(header, arrival, payload);
         }
     }
     !members.is_empty()
@@ -106,10 +94,10 @@ pub(super) fn deliver(header: &Header, arrival: &Arrival, payload: &[u8]) -> boo
 
 impl Groups {
     /// Removes a member, and leaves the group with the last. Returns whether it was one.
-    fn remove(&mut self, group: Group, qp: &Qp) -> bool {
+    fn remove(&mut self, group: Group, qp: &impl Addressee) -> bool {
         let Some(members) = self.members.get_mut(&group) else { return false };
         let before = members.len();
-        members.retain(|member| !std::ptr::eq(member.as_ptr(), qp));
+        members.retain(|member| !std::ptr::addr_eq(member.as_ptr(), qp));
         let was_member = members.len() < before;
         if members.is_empty() {
             self.members.remove(&group);
@@ -120,12 +108,4 @@ impl Groups {
         }
         was_member
     }
-}
-
-fn group_of(qp: &Qp, gid: Gid) -> Result<Group> {
-    let address = address_of(gid);
-    if qp.datagram().is_none() || !address.is_multicast() {
-        return Err(Errno::INVAL);
-    }
-    Ok((address, qp.context().device().index))
 }

@@ -7,10 +7,9 @@ use std::sync::{Arc, Weak};
 use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
-use super::multicast;
-use crate::qp::Qp;
+use super::owner::{Addressee, Routes};
 use crate::reactor::{Reactor, Source};
-use crate::{Errno, Result, numbers, udp};
+use crate::{Errno, Result, udp};
 
 /// Batches that one pass takes from a socket before others have their turn.
 const BATCHES_MAX: usize = 8;
@@ -25,12 +24,13 @@ pub(crate) struct Port {
     me: Weak<Self>,
     socket: UdpSocket,
     /// There may be something to receive.
-    kick: AtomicBool,
+    pending_work: AtomicBool,
     rx: NoteLock<RecvBatch>,
     /// Datagrams that have gone out since somebody last looked.
     sent: AtomicU64,
     /// Queue pairs that found the socket full.
-    waiting: Lock<Vec<Weak<Qp>>>,
+    waiting: Lock<Vec<Weak<dyn Addressee>>>,
+    routes: Routes,
     unknown: AtomicU64,
     malformed: AtomicU64,
 }
@@ -40,26 +40,27 @@ impl Port {
     ///
     /// # Errors
     /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
-    pub(crate) fn open(number: u16) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, false)?)
+    pub(crate) fn open(number: u16, routes: Routes) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, false)?, routes)
     }
 
     /// The same for a port that other processes have bound as well, for groups.
     ///
     /// # Errors
     /// As [`Port::open`].
-    pub(super) fn open_shared(number: u16) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, true)?)
+    pub(super) fn open_shared(number: u16, routes: Routes) -> Result<Arc<Self>> {
+        Self::with(udp::bind(number, true)?, routes)
     }
 
-    fn with(socket: UdpSocket) -> Result<Arc<Self>> {
+    fn with(socket: UdpSocket, routes: Routes) -> Result<Arc<Self>> {
         let port = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             socket,
-            kick: AtomicBool::new(false),
+            pending_work: AtomicBool::new(false),
             rx: NoteLock::new(RecvBatch::default()),
             sent: AtomicU64::new(0),
             waiting: Lock::new(Vec::new()),
+            routes,
             unknown: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
         });
@@ -79,8 +80,8 @@ impl Port {
     }
 
     /// Lets the queue pair go on once the socket has room again.
-    pub(super) fn await_room(&self, qp: &Qp) {
-        let qp = Arc::downgrade(&qp.me());
+    pub(super) fn await_room(&self, qp: &Arc<dyn Addressee>) {
+        let qp = Arc::downgrade(qp);
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|other| other.ptr_eq(&qp)) {
             waiting.push(qp);
@@ -94,10 +95,10 @@ impl Port {
 
     fn drive(&self) {
         self.sent.store(0, Ordering::Relaxed);
-        self.kick.store(true, Ordering::SeqCst);
-        while self.kick.load(Ordering::SeqCst) {
+        self.pending_work.store(true, Ordering::SeqCst);
+        while self.pending_work.load(Ordering::SeqCst) {
             let Some(mut batch) = self.rx.try_lock() else { return };
-            self.kick.store(false, Ordering::SeqCst);
+            self.pending_work.store(false, Ordering::SeqCst);
             if self.receive(&mut batch)
                 && let Some(me) = self.me.upgrade()
             {
@@ -126,7 +127,7 @@ impl Port {
 
     fn deliver(&self, batch: &RecvBatch) {
         // Most datagrams of a batch are for one queue pair.
-        let mut last: Option<Arc<Qp>> = None;
+        let mut last: Option<Arc<dyn Addressee>> = None;
         for (arrival, datagram) in batch.datagrams() {
             let Ok((header, payload)) = Header::parse(datagram) else {
                 self.malformed.fetch_add(1, Ordering::Relaxed);
@@ -137,24 +138,27 @@ impl Port {
                 continue;
             }
             if last.as_ref().is_none_or(|qp| qp.number() != header.to) {
-                last = numbers::find(header.to);
+                last = (self.routes.find)(header.to);
             }
             self.deliver_to(last.as_deref(), &header, &arrival, payload);
         }
     }
 
     fn deliver_to_group(&self, header: &Header, arrival: &Arrival, payload: &[u8]) {
-        if !multicast::deliver(header, arrival, payload) {
+        if !(self.routes.deliver_to_group)(header, arrival, payload) {
             self.unknown.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn deliver_to(&self, qp: Option<&Qp>, header: &Header, arrival: &Arrival, payload: &[u8]) {
-        match qp.and_then(|qp| Some((qp, qp.datagram()?))) {
-            Some((qp, datagram)) => datagram.receive(qp, header, arrival, payload),
-            None => {
-                self.unknown.fetch_add(1, Ordering::Relaxed);
-            }
+    fn deliver_to(
+        &self,
+        qp: Option<&dyn Addressee>,
+        header: &Header,
+        arrival: &Arrival,
+        payload: &[u8],
+    ) {
+        if !qp.is_some_and(|qp| qp.receive(header, arrival, payload)) {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -164,7 +168,7 @@ impl Source for Port {
         self.drive();
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for qp in waiting.iter().filter_map(Weak::upgrade) {
-            qp.flush();
+            qp.has_room();
         }
     }
 

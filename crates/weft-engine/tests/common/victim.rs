@@ -107,7 +107,7 @@ impl Victim {
         assert_eq!((received.wr_id, received.status), (7, Status::WrFlushErr));
         let event = next_event(&self.host.context);
         assert!(
-            matches!(event.element, Element::Qp(qp) if std::ptr::eq(&*qp, &*self.end.qp)),
+            matches!(event.element, Element::Qp(qp) if qp.is(&*self.end.qp)),
             "an event of the queue pair's"
         );
         assert_eq!(self.end.qp.state(), QpState::Err);

@@ -40,6 +40,31 @@ char pattern(int conn, int way, uint64_t position)
 	return LETTERS[word >> 58];
 }
 
+/* The byte of a connection at this position. */
+char byte_of(int conn, int way, uint64_t position)
+{
+	const struct direction *direction = &world->conns[conn].way[way];
+
+	for (uint32_t fill = direction->fills; fill > 0; fill--)
+		if (position >= direction->filled[fill - 1])
+			return pattern(conn, way,
+				       ((uint64_t)fill << 32) + position -
+					       direction->filled[fill - 1]);
+	return pattern(conn, way, position);
+}
+
+/* What has been sent so far has filled the connection. */
+void note_filled(struct var *var)
+{
+	struct direction *way;
+
+	if (var->out < 0)
+		return;
+	way = &world->conns[var->out].way[var->out_way];
+	if (way->fills < FILLS)
+		way->filled[way->fills++] = way->sent;
+}
+
 void begin_send(struct var *var, char *bytes, size_t length)
 {
 	struct direction *way;
@@ -50,7 +75,7 @@ void begin_send(struct var *var, char *bytes, size_t length)
 	}
 	way = &world->conns[var->out].way[var->out_way];
 	for (size_t i = 0; i < length; i++)
-		bytes[i] = pattern(var->out, var->out_way, way->sent + i);
+		bytes[i] = byte_of(var->out, var->out_way, way->sent + i);
 	way->offered = way->sent + length;
 }
 
@@ -81,7 +106,7 @@ static void tell_origin(const char *bytes, long count)
 			for (uint64_t at = 0; at < world->conns[conn].way[way].offered; at++) {
 				int same = 0;
 
-				while (same < 6 && bytes[same] == pattern(conn, way, at + same))
+				while (same < 6 && bytes[same] == byte_of(conn, way, at + same))
 					same++;
 				if (same == 6) {
 					note("(of connection %d.%d, at %lu)", conn, way, at);
@@ -127,7 +152,7 @@ bool check_received(struct var *var, const char *bytes, long got, bool peeked)
 	if (conn->packets)
 		length = conn->lengths[conn->first % DATAGRAMS];
 	for (long i = 0; good && i < got; i++)
-		if (bytes[i] != pattern(var->in, var->in_way, from + (uint64_t)i)) {
+		if (bytes[i] != byte_of(var->in, var->in_way, from + (uint64_t)i)) {
 			note(" FOREIGN at %ld of connection %d.%d, %lu", i, var->in, var->in_way,
 			     from);
 			tell_origin(bytes + i, got - i);

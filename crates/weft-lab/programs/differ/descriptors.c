@@ -292,7 +292,7 @@ static void do_supply(const struct step *step)
 	}
 	from = world->conns[to->out].way[to->out_way].sent;
 	for (long i = 0; i < length; i++)
-		bytes[i] = pattern(to->out, to->out_way, from + (uint64_t)i);
+		bytes[i] = byte_of(to->out, to->out_way, from + (uint64_t)i);
 	if (var->kind == PLAIN_FILE)
 		result = pwrite(var->fd, bytes, length, 0);
 	else
@@ -315,7 +315,7 @@ static void do_consume(const struct step *step)
 	if (result > 0 && from->in >= 0) {
 		at = world->conns[from->in].way[from->in_way].received - (uint64_t)result;
 		for (long i = 0; i < result; i++)
-			if (bytes[i] != pattern(from->in, from->in_way, at + (uint64_t)i)) {
+			if (bytes[i] != byte_of(from->in, from->in_way, at + (uint64_t)i)) {
 				note(" FOREIGN at %ld of connection %d.%d, %lu", i, from->in,
 				     from->in_way, at);
 				break;

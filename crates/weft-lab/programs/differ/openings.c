@@ -344,7 +344,7 @@ static void do_content(const struct step *step)
 		return;
 	}
 	for (; raw(SYS_read, fd, (long)&byte, 1, 0, 0, 0) == 1; length++)
-		if (byte != pattern(var->out, 0, length)) {
+		if (byte != byte_of(var->out, 0, length)) {
 			note(" FOREIGN at %lu of a file", length);
 			break;
 		}

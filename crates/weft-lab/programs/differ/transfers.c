@@ -262,6 +262,7 @@ static void do_fill(const struct step *step)
 		end_send(var, sent);
 		total += sent > 0 ? sent : 0;
 	} while (sent > 0 && total < most);
+	note_filled(var);
 	if (sent > 0)
 		note(" = enough");
 	else

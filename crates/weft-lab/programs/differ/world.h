@@ -32,12 +32,16 @@ enum {
 	PROGRAM = 64 * 1024,
 	DATAGRAMS = 64,
 	BYTES_MAX = 1 << 20,
+	FILLS = 8,
 };
 
 /* One direction of a connection, counted in bytes. A send that is under way has `offered` more
  * than `sent`. */
 struct direction {
 	uint64_t sent, offered, received;
+	/* Where it had been filled up: what comes behind does not depend on how much that was. */
+	uint64_t filled[FILLS];
+	uint32_t fills;
 	/* A receive is under way: with another beside it, which gets what is not determined. */
 	bool receiving;
 };
@@ -146,6 +150,8 @@ int new_conn(bool packets);
 void be_file(struct var *var, int fd, enum kind kind);
 void be_stream(struct var *var, int fd, enum kind kind, int conn, int end);
 char pattern(int conn, int way, uint64_t position);
+char byte_of(int conn, int way, uint64_t position);
+void note_filled(struct var *var);
 void begin_send(struct var *var, char *bytes, size_t length);
 void end_send(struct var *var, long sent);
 bool begin_receive(struct var *var);

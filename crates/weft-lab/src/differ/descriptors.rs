@@ -65,9 +65,14 @@ pub(super) fn of_another_process(scene: &mut Scene) -> Option<()> {
     if !scene.has_room() {
         return None;
     }
+    // A program without Weft, or another user's, finds nothing in memory, and nobody sees that it
+    // takes the socket.
+    let is_apart =
+        |step: &String| ["env=plain", "env=none", " user "].iter().any(|it| step.contains(it));
+    let are_apart = scene.steps.iter().any(is_apart);
     // The child has numbers of its own then, and may take what it has already.
     let taker = match scene.rng.u32(0..3) {
-        0 => scene.any_actor()?,
+        0 if !are_apart => scene.any_actor()?,
         1 => scene.spawn(owner, "posix_spawn", "keep")?,
         _ => scene.fork(owner, "fork")?,
     };

@@ -36,7 +36,7 @@ impl State {
 }
 
 /// What the kernel says of a socket's end, as bits of epoll's.
-fn ends(fd: BorrowedFd<'_>) -> u32 {
+pub(super) fn ends(fd: BorrowedFd<'_>) -> u32 {
     u32::from(events_now(fd, PollFlags::RDHUP).bits()) & (RDHUP | ERR_HUP)
 }
 

@@ -10,6 +10,7 @@
 //!
 //! That says what one sleeper looks at when it wakes. So as soon as a second thread waits in the
 //! instance, or another one looks on the sleeper's behalf, each socket has its own wakeup again.
+//! What another thread adds or changes while one sleeps joins that sleep.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{Ordering, fence};
@@ -20,7 +21,7 @@ use weft_sys::Tag;
 
 use super::carrier::kernel_control;
 use super::{IN, Reach, Watch, Watches};
-use crate::limits::{IDLE_SLEEPS_MAX, PIPE_TRIES_MAX};
+use crate::limits::{IDLE_SLEEPS_MIN, IDLE_SLEEPS_TIMES_POLLED, PIPE_TRIES_MAX};
 use crate::link::Link;
 use crate::sockets::Kind;
 use crate::{errno, identity, shared_files, sleepers};
@@ -39,6 +40,8 @@ pub(super) struct Sleeps {
     pipe_tries: u32,
     /// Places of those that are looked at again when the sleep is over.
     tagged: Vec<usize>,
+    /// The tag of the only sleep, while nobody but the sleeper takes its wakeup.
+    current: Option<Tag>,
 }
 
 impl Sleeps {
@@ -81,16 +84,18 @@ impl Watches {
         sleepers::settle_down();
         let tag = self.next_tag(epoll);
         let Self { polled, places, names, .. } = self;
+        let idle_sleeps_max = idle_sleeps_max(polled.len());
         for &place in polled.iter() {
             if let Some(watch) = places[place].as_mut() {
                 watch.arm(epoll, names);
-                watch.tag(tag);
+                watch.tag(tag, idle_sleeps_max);
             }
         }
         match (&self.sleep.alarm, tag) {
             (Some(alarm), Some(tag)) => alarm.begin(tag),
             _ => fence(Ordering::SeqCst),
         }
+        self.sleep.current = tag;
         Begun(tag)
     }
 
@@ -101,7 +106,20 @@ impl Watches {
         if let (Some(alarm), Some(tag)) = (&self.sleep.alarm, begun.0) {
             alarm.end(tag);
         }
+        self.sleep.current = None;
         self.poll_tagged();
+    }
+
+    /// A polled socket has been added or changed while another thread sleeps: the alarm wakes that
+    /// one, and it looks at the socket afterwards. The caller looks once more.
+    pub(super) fn join_sleep(&mut self, epoll: RawFd, place: usize) {
+        let Self { polled, places, names, sleep, .. } = self;
+        if sleep.current.is_some()
+            && let Some(watch) = places[place].as_mut().filter(|watch| watch.is_polled)
+        {
+            watch.arm(epoll, names);
+            watch.tag(sleep.current, idle_sleeps_max(polled.len()));
+        }
     }
 
     /// Whatever the alarm has been rung for is looked at.
@@ -122,10 +140,11 @@ impl Watches {
     /// Somebody else than the sleeper may take its wakeup: from here on each peer notifies for
     /// itself, and what has come without a wakeup is found by whoever looks now.
     pub(super) fn end_tags(&mut self) {
+        self.sleep.current = None;
         self.poll_tagged();
         for &place in &self.polled {
             if let Some(watch) = self.places[place].as_mut() {
-                watch.tag(None);
+                watch.untag();
             }
         }
     }
@@ -203,15 +222,26 @@ impl Watches {
     }
 }
 
+/// After how many sleeps without anything for a socket its peer notifies for it alone, where so
+/// many are polled.
+fn idle_sleeps_max(polled: usize) -> usize {
+    (IDLE_SLEEPS_TIMES_POLLED / polled.max(1)).max(IDLE_SLEEPS_MIN)
+}
+
 impl Watch {
     /// The alarm is rung for it in the sleep of this tag, if things have come for it lately.
-    pub(super) fn tag(&mut self, tag: Option<Tag>) {
-        let tag = tag.filter(|_| self.is_armed && self.idle_sleeps < IDLE_SLEEPS_MAX);
+    fn tag(&mut self, tag: Option<Tag>, idle_sleeps_max: usize) {
+        let tag = tag.filter(|_| self.is_armed && (self.idle_sleeps as usize) < idle_sleeps_max);
         if (tag.is_some() || self.is_tagged)
             && let Kind::Stream(stream) = &*self.socket
             && let Some(Link::Here(end)) = stream.link()
         {
             self.is_tagged = end.tag_sleep(tag) && tag.is_some();
         }
+    }
+
+    /// The peer notifies for it alone.
+    pub(super) fn untag(&mut self) {
+        self.tag(None, 0);
     }
 }

@@ -12,9 +12,9 @@ use super::{Registered, Watch, Watches};
 impl Watches {
     /// A socket has been added or changed while others may sleep.
     pub(super) fn wake_if_ready(&mut self, epoll: RawFd, place: Option<usize>) {
-        if self.sleep.is_anyone_asleep()
-            && let Some(place) = place
-            && let Some(watch) = self.places[place].as_mut()
+        let Some(place) = place.filter(|_| self.sleep.is_anyone_asleep()) else { return };
+        self.join_sleep(epoll, place);
+        if let Some(watch) = self.places[place].as_mut()
             && watch.look(epoll, &mut self.names, true).events != 0
         {
             watch.wake_sleeper(epoll);

@@ -11,6 +11,7 @@ use weft_stream::{Carrier, Pulse};
 use weft_sys::calls::{events_now, is_ready};
 use weft_sys::time_stamp;
 
+use super::again::ends;
 use super::carrier;
 use super::carrier::kernel_control;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
@@ -194,6 +195,16 @@ impl Watch {
         }
         let asked = PollFlags::from_bits_truncate(self.events as u16);
         u32::from(events_now(fd, asked).bits())
+    }
+
+    /// What the kernel has told, and the end of the stream. While TCP still carries one direction
+    /// the kernel is asked for no more than the program asks for, and may tell of the end as of
+    /// bytes.
+    pub(super) fn with_end(&self, told: u32) -> u32 {
+        if self.registered == Registered::Changes || told & IN == 0 {
+            return told;
+        }
+        told | ends(borrow(self.fd))
     }
 
     /// Whether what the kernel tells of a change is news to the program: bytes that have come are
@@ -513,7 +524,7 @@ impl Watch {
     }
 
     pub(super) fn disarm(&mut self) {
-        self.tag(None);
+        self.untag();
         if self.is_armed
             && let Kind::Datagram(datagram) = &*self.socket
             && let Some(inbox) = datagram.known_inbox()

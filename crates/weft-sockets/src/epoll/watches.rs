@@ -85,7 +85,7 @@ impl Watches {
         let asleep = self.sleep.is_anyone_asleep();
         let Some(watch) = self.places[place].as_mut() else { return };
         if asleep {
-            watch.tag(None);
+            watch.untag();
         } else {
             watch.disarm();
         }
@@ -212,14 +212,15 @@ impl Watches {
             return None;
         }
         let mut ours = 0;
+        let told = watch.with_end(event.events);
         if by_memory {
-            stream.settle(watch.fd, event.events);
+            stream.settle(watch.fd, told);
             ours |= IN | RDHUP;
         }
         if by_memory_out {
             ours |= OUT;
         }
-        watch.hung |= event.events & (RDHUP | ERR_HUP);
+        watch.hung |= told & (RDHUP | ERR_HUP);
         // The rest is told by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
@@ -530,7 +531,7 @@ impl Watches {
                 return true;
             }
             watch.arm(epoll, names);
-            watch.tag(None);
+            watch.untag();
             let stays = watch.waits_unheard()
                 || watch.look(epoll, names, false).events != 0
                 || !watch.is_armed;

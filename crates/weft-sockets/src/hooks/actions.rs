@@ -14,7 +14,7 @@ use libc::{c_int, c_void};
 use smallvec::SmallVec;
 
 use crate::limits::ACTIONS_MAX;
-use crate::sockets;
+use crate::open;
 
 /// Descriptors that are copied.
 pub(super) type Copied = SmallVec<[RawFd; 8]>;
@@ -55,7 +55,7 @@ impl Actions {
             return Copied::new();
         }
         if !is_layout_known() {
-            return sockets::all().collect();
+            return open::within(0, u32::MAX).collect();
         }
         // SAFETY: the caller's promise, and the layout is the one that is known.
         unsafe { read(actions.cast()) }

@@ -6,6 +6,8 @@ mod aio;
 pub(crate) mod born;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod clocks;
 mod closing;
 mod data;
 mod descriptors;

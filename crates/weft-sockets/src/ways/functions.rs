@@ -369,4 +369,10 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
             "sem_clockwait",
         ],
     },
+    Functions {
+        reach: Reach::Stays,
+        how: "asks the kernel where that is not reported as a call by hand",
+        hooked: true,
+        names: &["clock_gettime", "clock"],
+    },
 ];

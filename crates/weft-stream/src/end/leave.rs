@@ -18,7 +18,7 @@ impl<K: Kernel> End<K> {
     /// is told.
     pub fn shut_write(&self) {
         // Behind a send that is under way.
-        let _held = Self::lock(self.tx.words().lock);
+        let _held = Self::lock(&self.tx.words().lock);
         self.own.shut_write.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.wake_dozers();
@@ -37,7 +37,7 @@ impl<K: Kernel> End<K> {
                 || side.shut_read.load(Ordering::Relaxed) != 0
                 || side.gone.load(Ordering::Relaxed) != 0
         };
-        said(&self.own) || said(&self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
+        said(self.own) || said(self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
@@ -112,8 +112,8 @@ impl<K: Kernel> End<K> {
         socket: K::Socket<'_>,
     ) -> Option<[SharedGuard<'static, K>; 2]> {
         let [first, second] = self.in_order();
-        let first = Self::lock(first.words().lock)?;
-        let held = Self::lock(second.words().lock)?;
+        let first = Self::lock(&first.words().lock)?;
+        let held = Self::lock(&second.words().lock)?;
         if self.tx.words().back_at.load(Ordering::Relaxed) != NONE {
             return None;
         }
@@ -121,7 +121,7 @@ impl<K: Kernel> End<K> {
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
         if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
             self.ring_bell(socket, &held);
-            K::wake_all(self.peer.space_wanted);
+            K::wake_all(&self.peer.space_wanted);
         }
         Some([first, held])
     }
@@ -172,7 +172,7 @@ impl<K: Kernel> End<K> {
         if self.carrier_in() == Carrier::Tcp {
             return Ok(false);
         }
-        let held = Self::lock(self.rx.words().reader_lock);
+        let held = Self::lock(&self.rx.words().reader_lock);
         let Some(_held) = held else { return Ok(false) };
         // The end wakes all of them, and keeps them awake.
         let leaves = !may_have_ended && self.do_others_sleep(own);
@@ -215,7 +215,7 @@ impl<K: Kernel> End<K> {
     /// take them for data: the kernel resets a connection that is closed with bytes unread.
     pub fn hush(&self, socket: K::Socket<'_>) {
         if self.has_switched_in()
-            && let Some(_held) = Self::lock(self.rx.words().reader_lock)
+            && let Some(_held) = Self::lock(&self.rx.words().reader_lock)
         {
             // Who has left rings no more, and the kernel's error is the program's to hear.
             let may_be_rung = || self.bells_left() > 0 || !self.has_left();

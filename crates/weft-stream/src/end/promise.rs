@@ -95,7 +95,7 @@ impl<K: Kernel> End<K> {
     /// already; nothing has changed then.
     pub fn reclaim(&self, socket: K::Socket<'_>, promises: &[(SourceNumber, Buffers<'_>)]) -> bool {
         let words = self.tx.words();
-        let Some(held) = Self::lock(words.lock) else { return false };
+        let Some(held) = Self::lock(&words.lock) else { return false };
         if !self.is_current() {
             return true; // Nobody is there to read it.
         }

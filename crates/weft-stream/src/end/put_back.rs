@@ -73,8 +73,8 @@ impl End<Linux> {
     pub(crate) fn put_back_unless_behind(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
-        let Some(_first) = Self::lock(first.words().lock) else { return };
-        let Some(_second) = Self::lock(second.words().lock) else { return };
+        let Some(_first) = Self::lock(&first.words().lock) else { return };
+        let Some(_second) = Self::lock(&second.words().lock) else { return };
         let is_next = self.has_left() && self.has_switched_in() && self.has_to_put_back();
         if is_next
             && self.take_last_bells(socket).is_ok()
@@ -89,8 +89,8 @@ impl End<Linux> {
     /// The readers' locks of both directions, which are taken before those of the writers.
     fn lock_readers(&self) -> Option<[SharedGuard<'static, Linux>; 2]> {
         let [first, second] = self.in_order();
-        let first = Self::lock(first.words().reader_lock)?;
-        Some([first, Self::lock(second.words().reader_lock)?])
+        let first = Self::lock(&first.words().reader_lock)?;
+        Some([first, Self::lock(&second.words().reader_lock)?])
     }
 
     fn fetch_peer(&self, socket: BorrowedFd<'_>) -> Option<OwnedFd> {
@@ -106,7 +106,7 @@ impl End<Linux> {
             return;
         }
         let peer = self.other();
-        let Some(_reader) = Self::lock(self.tx.words().reader_lock) else { return };
+        let Some(_reader) = Self::lock(&self.tx.words().reader_lock) else { return };
         let Some(held) = self.begin_to_leave(socket) else { return };
         if peer.has_to_put_back() && !peer.is_torn() {
             peer.put_behind_notifications(socket);
@@ -158,7 +158,7 @@ impl End<Linux> {
     }
 
     fn is_shut(&self) -> bool {
-        let halves = [self.own.shut_read, self.own.shut_write];
+        let halves = [&self.own.shut_read, &self.own.shut_write];
         halves.into_iter().all(|half| half.load(Ordering::Relaxed) != 0)
     }
 

@@ -28,7 +28,7 @@ impl<K: Kernel> End<K> {
     ) -> Result<usize, Errno> {
         self.advance(socket);
         let words = self.rx.words();
-        let _held = Self::lock(words.reader_lock).ok_or(Errno::DEADLK)?;
+        let _held = Self::lock(&words.reader_lock).ok_or(Errno::DEADLK)?;
         if self.is_torn() {
             self.own.gone.store(1, Ordering::Relaxed);
             return self.reset(socket).map(|()| 0);
@@ -300,7 +300,7 @@ impl<K: Kernel> End<K> {
         let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
         let wanted = self.peer.waits().take_wanted(kept);
         if wanted & WANTED_BY_FUTEX != 0 {
-            K::wake_all(self.peer.space_wanted);
+            K::wake_all(&self.peer.space_wanted);
         }
         wanted
     }
@@ -308,7 +308,7 @@ impl<K: Kernel> End<K> {
     #[cold]
     fn announce_room_to_waiter(&self, socket: K::Socket<'_>) {
         if self.wake_writer() & WANTED_BY_POLL != 0
-            && let Some(held) = Self::lock(self.tx.words().lock)
+            && let Some(held) = Self::lock(&self.tx.words().lock)
             && self.tx.words().back_at.load(Ordering::Relaxed) == NONE
         {
             if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {

@@ -26,7 +26,7 @@ impl<K: Kernel> End<K> {
         flags: i32,
     ) -> Result<usize, Errno> {
         let words = self.tx.words();
-        let held = Self::lock(words.lock).ok_or(Errno::DEADLK)?;
+        let held = Self::lock(&words.lock).ok_or(Errno::DEADLK)?;
         if words.returning.load(Ordering::Relaxed) != 0 {
             self.own.gone.store(1, Ordering::Relaxed); // Torn: see `put_back`.
             self.reset(socket)?;
@@ -111,7 +111,7 @@ impl<K: Kernel> End<K> {
         post: impl FnOnce() -> Option<SourceNumber>,
     ) -> Option<SourceNumber> {
         let words = self.tx.words();
-        let held = Self::lock(words.lock)?;
+        let held = Self::lock(&words.lock)?;
         let in_memory = words.switch_at.load(Ordering::Relaxed) != NONE;
         if !in_memory || self.is_the_kernels_to_send() {
             return None;

@@ -112,6 +112,6 @@ impl<K: Kernel> End<K> {
     /// once more.
     #[must_use]
     pub fn want_room_by_futex(&self) -> (&'static AtomicU32, u32) {
-        (self.own.space_wanted, self.own.waits().want_room(WANTED_BY_FUTEX))
+        (&self.own.space_wanted, self.own.waits().want_room(WANTED_BY_FUTEX))
     }
 }

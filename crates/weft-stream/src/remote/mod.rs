@@ -15,7 +15,7 @@
 //!
 //! *Changing over.* A sender decides after how many bytes it leaves TCP, and writes that number to
 //! the peer before anything else. It sends no byte over TCP behind those before that number and
-//! the one at which it goes back have [arrived](leave). So a reader that finds no number knows
+//! the one at which it goes back have arrived (`leave`). So a reader that finds no number knows
 //! that all that TCP has brought so far is the stream.
 //!
 //! *Sleeping.* Each end's bytes are placed by a thread of its own process, which wakes whoever

@@ -172,7 +172,7 @@ unsafe fn get_request(listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
         // SAFETY: a fresh identifier, and what the program gave to `rdma_create_ep`.
         requested = unsafe { qp::create_plain(id, pd, &mut init) };
     }
-    // The event is acknowledged with the next call for whoever has it.
+    // The event is acknowledged with the next call, by the thread that has it.
     let holder = if requested.is_ok() { id } else { listener };
     // SAFETY: both are live.
     unsafe { (*holder).event = event };

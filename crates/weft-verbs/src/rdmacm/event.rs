@@ -31,7 +31,7 @@ use crate::errno;
 use crate::object::{self, Behind};
 use crate::qp::Qp;
 
-/// Retries that a peer's program is said to have asked for: without end.
+/// Retries that are reported as asked for by a peer's program: without end.
 const RETRIES: u8 = 7;
 
 /// What is behind a `rdma_cm_event`.
@@ -118,7 +118,7 @@ fn conn_param(param: &EventParam) -> rdma_conn_param {
     let pointer = if data.is_empty() { ptr::null() } else { data.as_ptr() };
     rdma_conn_param {
         private_data: pointer.cast(),
-        // A foreign peer may send more than a program can be told of.
+        // A foreign peer may send more than an event can carry.
         private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,

@@ -44,7 +44,7 @@ pub(super) struct Id {
     /// The program gave no channel: calls wait for their outcome, and the channel is ours.
     sync: AtomicBool,
     acks: Acks,
-    /// What `rdma_create_ep` has been told for later.
+    /// What `rdma_create_ep` was given for later.
     pub(super) prepared: Lock<Prepared>,
 }
 

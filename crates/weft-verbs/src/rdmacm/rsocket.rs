@@ -18,7 +18,7 @@ use crate::errno;
 
 /// Options of rsockets (`<rdma/rsocket.h>`).
 const SOL_RDMA: c_int = 0x10000;
-/// What `RDMA_SQSIZE` to `RDMA_IOMAPSIZE` are said to be: librdmacm's defaults, and no mappings.
+/// Reported for `RDMA_SQSIZE` to `RDMA_IOMAPSIZE`: librdmacm's defaults, and no mappings.
 const RDMA_OPTIONS: [c_int; 4] = [384, 384, 64, 0];
 
 #[unsafe(no_mangle)]

@@ -137,7 +137,7 @@ pub enum FrameError {
 impl Frame {
     /// Reads the frame at the start of `bytes`.
     ///
-    /// A wrong key is told from its first wrong byte, not only when 20 bytes have come.
+    /// A wrong key is detected at its first wrong byte, not only when 20 bytes have come.
     ///
     /// # Errors
     /// [`FrameError`]; the connection is to be closed.

@@ -106,7 +106,7 @@ pub struct Acknowledgement {
 pub struct Header {
     /// What it is for.
     pub kind: Kind,
-    /// The stream starts at sequence 1, and the destination has not yet said that it knows it.
+    /// The stream starts at sequence 1, and the destination has not yet acknowledged it.
     pub syn: bool,
     /// Asks for an Ack.
     pub probe: bool,

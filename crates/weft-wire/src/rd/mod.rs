@@ -30,7 +30,7 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! An *epoch* is what an endpoint calls itself towards one address until it restarts; whoever
+//! An *epoch* is what an endpoint calls itself towards one address until it restarts; a peer that
 //! repeats it has received something at that address. A *stream* is a numbering of datagrams: an
 //! endpoint opens a new one, with a higher number, when it starts to count from one again.
 //!

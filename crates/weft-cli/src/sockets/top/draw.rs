@@ -42,12 +42,12 @@ fn headline(app: &App) -> Vec<Line<'static>> {
     };
     let state = if app.is_paused() { ", paused" } else { "" };
     let first = format!(
-        "weft top: {view}, every {} s{state}; {}/s, {} messages/s, {} stalls/s, {} bells/s",
+        "weft top: {view}, every {} s{state}; {}/s, {} messages/s, {} stalls/s, {} wakeups/s",
         app.interval().as_secs_f64(),
         short(all.bytes, "B"),
         short(all.messages, ""),
         short(all.stalls, ""),
-        short(all.bells, ""),
+        short(all.wakeups, ""),
     );
     vec![Line::styled(first, Modifier::BOLD), Line::from(summary(app.sample()))]
 }

@@ -24,7 +24,8 @@ impl Stop {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// Dies of the signal, if there was one, so that whoever waits for the program learns of it.
+    /// Dies of the signal, if there was one, so that the program's parent
+    /// learns of it.
     pub(super) fn follow(&self) -> Result<()> {
         match self.0.load(Ordering::Relaxed) {
             0 => Ok(()),

@@ -65,7 +65,7 @@ impl TestHost {
             loopback: true,
             addresses: vec![Ipv4Addr::LOCALHOST.into()],
         };
-        let pd = Pd::new(&Context::open(&device).expect("a descriptor"));
+        let pd = Pd::new(&Context::new(&device).expect("a descriptor"));
         let mut rng = fastrand::Rng::with_seed(number.into());
         let limits = SendLimits {
             max_wr: 16,

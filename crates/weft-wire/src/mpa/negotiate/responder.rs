@@ -29,9 +29,9 @@ pub struct Request {
     pub crc: bool,
     /// The initiator wants markers from us.
     pub markers: bool,
-    /// Reads that the initiator can serve at once: an upper bound of our ORD. `None`: not said.
+    /// Reads that the initiator can serve at once: an upper bound of our ORD. `None`: not stated.
     pub ird: Option<u16>,
-    /// Reads that the initiator wants to have under way at once. `None`: not said.
+    /// Reads that the initiator wants to have under way at once. `None`: not stated.
     pub ord: Option<u16>,
     /// The kinds of RTR message that it can send; `None`: not a peer-to-peer setup.
     pub rtr: Option<RtrKinds>,

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::attr::AddressVector;
 use crate::device::{Device, address_of};
 use crate::pd::Pd;
-use crate::qp::AddressVector;
 use crate::{Errno, Result, numbers, tcp};
 
 /// Where datagrams go, and from which of this host's addresses.

@@ -1,0 +1,103 @@
+//! The connection of a queue pair, as seen by what brings it about and ends it.
+
+use std::net::IpAddr;
+use std::sync::Weak;
+
+use super::conn::Connection;
+use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_SEND};
+use super::{Monitor, Qp};
+use crate::attr::QpState;
+use crate::device::{Gid, address_of, gid_of};
+use crate::hello::Identity;
+#[cfg(test)]
+use crate::link::Link;
+use crate::{Errno, Result, shm};
+
+impl Qp {
+    /// What a Weft peer must know to talk to this queue pair.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity {
+            qp_num: self.number,
+            ack_stag: self.ack_stag,
+            gid: self.own_gid(),
+            process: *shm::own_id(),
+        }
+    }
+
+    /// Gives the queue pair its connection; data flows as soon as the state allows.
+    ///
+    /// # Errors
+    /// `EISCONN` when it has one; `EINVAL` for a queue pair that has none by its kind; what
+    /// registration of the socket reports.
+    pub fn attach(&self, connection: Connection) -> Result<()> {
+        if self.datagram.is_some() {
+            return Err(Errno::INVAL);
+        }
+        let opened = self.conn.lock().open(self, connection);
+        // Refused or not: who posted meanwhile has left that to this thread, which held the lock.
+        self.drive(WORK_RECEIVE | WORK_DRAIN | WORK_SEND);
+        opened
+    }
+
+    /// Who is to be told of the connection's fate.
+    pub fn set_monitor(&self, monitor: Weak<dyn Monitor>) {
+        *self.monitor.lock() = Some(monitor);
+    }
+
+    /// Ends the connection in order: what has been handed over is sent, then the stream is closed.
+    /// The state does not change.
+    pub fn disconnect(&self) {
+        self.conn.lock().link.close();
+        self.drive(WORK_SEND);
+    }
+
+    /// Whether the program has not taken all of its completions.
+    pub(crate) fn has_unread(&self) -> bool {
+        [self.send_cq(), self.recv_cq()].iter().any(|cq| cq.has_any_of(self.number))
+    }
+
+    /// The GID by which peers know this queue pair.
+    pub(crate) fn own_gid(&self) -> Gid {
+        let index = self.attr.lock().ah_attr.global.map_or(0, |route| route.sgid_index);
+        let gids = self.context().device().gids();
+        gids.get(usize::from(index)).or_else(|| gids.first()).copied().unwrap_or_default()
+    }
+
+    /// The peer that the program named: its GID and queue pair number. `None` before RTR.
+    pub(crate) fn wanted_peer(&self) -> Option<(Gid, u32)> {
+        if !matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return None;
+        }
+        let attr = self.attr.lock();
+        let gid = match attr.ah_attr.global {
+            Some(route) => route.dgid,
+            None => gid_of(self.context().device().address_of_lid(attr.ah_attr.dlid)?),
+        };
+        Some((gid, attr.dest_qp_num))
+    }
+
+    /// The address of [`Qp::own_gid`].
+    pub(crate) fn own_address(&self) -> IpAddr {
+        address_of(self.own_gid())
+    }
+
+    /// Read depths: what we serve, and what we use.
+    pub(crate) fn depths(&self) -> (u16, u16) {
+        let attr = self.attr.lock();
+        (attr.max_dest_rd_atomic.into(), attr.max_rd_atomic.into())
+    }
+
+    /// The peer cannot be reached: requests fail as if a card's retries were exhausted.
+    pub(crate) fn unreachable(&self, error: Errno) {
+        let errno = error.raw_os_error().unsigned_abs();
+        self.conn.lock().fail_unreachable(self, errno);
+        self.drive(WORK_SEND);
+    }
+
+    /// The protocol without a socket, for the simulation.
+    #[cfg(test)]
+    pub(crate) fn with_link<R>(&self, look: impl FnOnce(&mut Link<Self>) -> R) -> R {
+        look(&mut self.conn.lock().link)
+    }
+}

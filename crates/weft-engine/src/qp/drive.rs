@@ -1,0 +1,211 @@
+//! The work of a queue pair: what is done, by which thread, and when.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use weft_sys::LockGuard;
+
+use super::Qp;
+use super::conn::Conn;
+use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_RETRY_RNR, WORK_RING, WORK_SEND};
+use crate::attr::QpType;
+use crate::link::host::Work;
+use crate::link::{AwaitedPeer, Link};
+use crate::reactor::{Reactor, Source};
+use crate::srq::AwaitsReceive;
+
+/// Requests between two polls from which on more of the same are expected.
+const BURST_MIN: u64 = 4;
+/// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
+const DEFER_ACKS_MAX: u64 = 16;
+
+/// How long requests wait for a peer that should connect: a little longer than the side that dials
+/// tries, so that its failure, which says more, comes first.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(32);
+/// How long requests to a peer that is gone wait at most before they fail.
+const RETRY_TIME_MAX: Duration = Duration::from_millis(500);
+
+impl Qp {
+    /// Does what `what` asks for, or leaves it to the thread that is at it.
+    pub(super) fn drive(&self, mut what: u32) {
+        if let Some(datagram) = &self.datagram {
+            return datagram.drive(self);
+        }
+        while what != 0 || self.pending_work.load(Ordering::SeqCst) != 0 {
+            let Some(mut conn) = self.take_conn_or_leave(what) else { return };
+            if self.pending_work.load(Ordering::SeqCst) != 0 {
+                what |= self.pending_work.swap(0, Ordering::SeqCst);
+            }
+            let mut again = false;
+            if what & WORK_RETRY_RNR != 0 {
+                conn.link.retry_waiting(self);
+                again = true;
+            }
+            if what & WORK_RING != 0 || again {
+                conn.receive_shared(self);
+            }
+            if what & WORK_RECEIVE != 0 || again {
+                let drain = again || what & WORK_DRAIN != 0;
+                if conn.receive(self, drain) {
+                    Reactor::get().requeue(self.me());
+                }
+            }
+            if !conn.link.wants_receive() {
+                // With a shared queue it says that this queue pair is on its list.
+                if self.init.srq.is_none() && self.awaiting_receive.load(Ordering::SeqCst) {
+                    self.awaiting_receive.store(false, Ordering::SeqCst);
+                }
+            } else if self.await_receive(&conn.link) {
+                self.pending_work.fetch_or(WORK_RETRY_RNR, Ordering::SeqCst);
+            }
+            let wants_ack_only = what & WORK_SEND == 0 && conn.link.only_acks_due(self);
+            let acks_due = conn.link.acks_due();
+            // On an extended connection the answer goes another way, and must not come first.
+            let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
+            if wants_ack_only && may_wait && Reactor::get().may_defer() {
+                if conn.link.is_shared() {
+                    conn.link.settle_ring(true);
+                } else if acks_due != 0 {
+                    self.defer(Reactor::get());
+                }
+            } else {
+                conn.transmit(self);
+            }
+            let notices = std::mem::take(&mut conn.link.notices);
+            drop(conn);
+            self.give_notice(notices);
+            what = 0;
+        }
+    }
+
+    /// The connection, or, if another thread is at it, `what` is left to that thread.
+    pub(super) fn take_conn_or_leave(&self, what: u32) -> Option<LockGuard<'_, Conn, true>> {
+        self.conn.try_lock().or_else(|| {
+            self.pending_work.fetch_or(what, Ordering::SeqCst);
+            // It may have looked just before, and gone.
+            self.conn.try_lock()
+        })
+    }
+
+    pub(super) fn give_notice(&self, notices: crate::link::Notices) {
+        match notices.rnr {
+            Some(Some(wait)) => self.start_rnr_timer(wait.timer),
+            Some(None) => self.stop_retry_timer(),
+            None => {}
+        }
+        match notices.awaited {
+            Some(AwaitedPeer::Gone) => self.start_retry_timer(self.retry_time()),
+            Some(AwaitedPeer::NotYetThere) => self.start_retry_timer(CONNECT_TIME_MAX),
+            None => {}
+        }
+        if notices.disconnected {
+            let monitor = self.monitor.lock().as_ref().and_then(Weak::upgrade);
+            if let Some(monitor) = monitor {
+                monitor.disconnected();
+            }
+        }
+    }
+
+    pub(super) fn start_rnr_timer(&self, timer: u8) {
+        const FOREVER: u8 = 7;
+        let retries = self.attr.lock().rnr_retry;
+        if retries >= FOREVER {
+            return;
+        }
+        // Each message that waits has its own time.
+        self.start_retry_timer(rnr_delay(timer) * (u32::from(retries) + 1));
+    }
+
+    /// How long a card sends again what no one acknowledges (IBTA 9.7.6.1.3), up to a bound.
+    pub(super) fn retry_time(&self) -> Duration {
+        const FOREVER: u8 = 0;
+        let attr = self.attr.lock();
+        if attr.timeout == FOREVER {
+            return RETRY_TIME_MAX;
+        }
+        let timeout = Duration::from_nanos(4_096 << attr.timeout.min(31));
+        RETRY_TIME_MAX.min(timeout * (u32::from(attr.retry_cnt) + 1))
+    }
+
+    pub(super) fn start_retry_timer(&self, wait: Duration) {
+        let fresh = Reactor::get().start_timer(Instant::now() + wait, self.me());
+        if let Some(old) = self.retry_timer.lock().replace(fresh) {
+            Reactor::get().stop_timer(old);
+        }
+    }
+
+    pub(super) fn stop_retry_timer(&self) {
+        if let Some(timer) = self.retry_timer.lock().take() {
+            Reactor::get().stop_timer(timer);
+        }
+    }
+
+    /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
+    /// whether there is one already.
+    pub(super) fn await_receive(&self, link: &Link<Self>) -> bool {
+        if self.xrcd().is_some() {
+            let awaited = link.awaited_queue().and_then(|number| self.find_queue(number));
+            // A queue that is gone brings nothing: looking again finds that out.
+            return awaited.is_none_or(|srq| srq.await_receive_among_others(self.waiter()));
+        }
+        match &self.init.srq {
+            Some(srq) => srq.await_receive(self.waiter(), &self.awaiting_receive),
+            None => {
+                // Posting puts a receive into the queue before it looks at this.
+                self.awaiting_receive.store(true, Ordering::SeqCst);
+                self.has_receive()
+            }
+        }
+    }
+
+    pub(super) fn waiter(&self) -> Weak<dyn AwaitsReceive> {
+        Weak::clone(&self.me) as _
+    }
+}
+
+impl AwaitsReceive for Qp {
+    fn left_srq_list(&self) {
+        self.awaiting_receive.store(false, Ordering::SeqCst);
+    }
+
+    fn receive_posted(&self) {
+        self.drive(WORK_RETRY_RNR);
+    }
+}
+
+impl Source for Qp {
+    fn ready(&self) {
+        self.drive(WORK_RECEIVE | WORK_DRAIN);
+    }
+
+    fn ready_to(&self, ended: bool) {
+        self.drive(if ended { WORK_RECEIVE | WORK_DRAIN } else { WORK_RECEIVE });
+    }
+
+    fn flush(&self) {
+        self.deferred.store(false, Ordering::Release);
+        self.posts_bursts.store(self.unsent() >= BURST_MIN, Ordering::Relaxed);
+        self.drive(WORK_SEND);
+    }
+
+    fn requeued(&self) {
+        self.drive(WORK_RECEIVE | WORK_DRAIN);
+    }
+
+    fn expired(&self, _: Instant) {
+        *self.retry_timer.lock() = None;
+        self.conn.lock().link.give_up_waiting(self);
+        self.drive(WORK_SEND | WORK_RECEIVE | WORK_DRAIN);
+    }
+}
+
+/// The delay that a value of `min_rnr_timer` stands for (IBTA table 45).
+fn rnr_delay(timer: u8) -> Duration {
+    const HUNDREDTHS_MS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    let hundredths = HUNDREDTHS_MS.get(usize::from(timer)).copied().unwrap_or(65536);
+    Duration::from_micros(u64::from(hundredths) * 10)
+}

@@ -1,0 +1,226 @@
+//! Registered memory: which region or window each key of the process names, and the check that
+//! every access goes through.
+
+use std::sync::Arc;
+
+use weft_sys::{Forkable, Region};
+
+use crate::Result;
+use crate::access::Access;
+use crate::keys::Keys;
+use crate::mr::{AccessContext, AccessError, Held, Mr, Observer, Pin};
+use crate::mw::{Mw, WindowBind, WindowType};
+use crate::pd::Pd;
+
+/// What a key can name.
+#[derive(Clone, Debug)]
+pub(crate) enum Keyed {
+    Region(Arc<Mr>),
+    Window(Arc<Mw>),
+    /// A key that no access may use: a queue pair took it for its own protocol.
+    Reserved,
+}
+
+static TABLE: Forkable<Keys<Keyed>> = Forkable::new(Keys::default);
+
+/// What the key names, if anything.
+pub(crate) fn find(key: u32) -> Option<Keyed> {
+    TABLE.get().find(key)
+}
+
+/// Takes a key that no access may use.
+///
+/// # Errors
+/// `ENOMEM` when there are too many.
+pub(crate) fn reserve() -> Result<u32> {
+    TABLE.get().insert(|_| Keyed::Reserved)
+}
+
+/// Frees a key. Nothing happens when it names nothing.
+pub(crate) fn release(key: u32) {
+    TABLE.get().remove(key);
+}
+
+impl Mr {
+    /// `ibv_reg_mr_iova2`: registers `region`, whose first byte is called `iova` from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` for a region too long; `ENOMEM` when there are too many.
+    pub fn register(pd: &Arc<Pd>, region: Region, iova: u64, access: Access) -> Result<Arc<Self>> {
+        Self::new(pd, region, iova, access, None)?.insert()
+    }
+
+    /// Registers `region`, of which `observer` is told what peers write. They write to it through
+    /// this process, never to its memory directly.
+    ///
+    /// # Errors
+    /// Those of [`Mr::register`].
+    pub fn register_observed(
+        pd: &Arc<Pd>,
+        region: Region,
+        iova: u64,
+        access: Access,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Arc<Self>> {
+        Self::new(pd, region, iova, access, Some(observer))?.insert()
+    }
+
+    fn insert(self: Arc<Self>) -> Result<Arc<Self>> {
+        TABLE.get().insert(|key| {
+            self.set_key(key);
+            Keyed::Region(Arc::clone(&self))
+        })?;
+        Ok(self)
+    }
+
+    /// `ibv_rereg_mr`: a region with the key of this one, which ends as by [`Mr::deregister`]. On
+    /// failure this one stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Mr::register`] and [`Mr::deregister`]; `EINVAL` when the key is invalidated.
+    pub fn reregister(
+        &self,
+        pd: &Arc<Pd>,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<Arc<Self>> {
+        self.check_unbound()?;
+        let fresh = Self::new(pd, region, iova, access, None)?;
+        fresh.set_key(self.key());
+        TABLE.get().replace(self.key(), Keyed::Region(Arc::clone(&fresh)))?;
+        self.retire();
+        Ok(fresh)
+    }
+
+    /// `ibv_dereg_mr`: the keys stop working, and accesses in progress have ended on return.
+    ///
+    /// # Errors
+    /// `EBUSY` while a memory window is bound to the region.
+    pub fn deregister(&self) -> Result<()> {
+        self.check_unbound()?;
+        TABLE.get().remove(self.key());
+        self.retire();
+        Ok(())
+    }
+
+    /// The region that is registered under this key.
+    #[must_use]
+    pub fn find(key: u32) -> Option<Arc<Self>> {
+        match TABLE.get().find(key)? {
+            Keyed::Region(mr) => Some(mr),
+            _ => None,
+        }
+    }
+
+    /// Makes the keys unusable for a work request or a peer, and waits for accesses in progress.
+    pub(crate) fn invalidate(&self) {
+        TABLE.get().remove(self.key());
+        self.end_access();
+    }
+}
+
+impl Mw {
+    /// `ibv_alloc_mw`.
+    ///
+    /// # Errors
+    /// `ENOMEM` when there are too many keys.
+    pub fn allocate(pd: &Arc<Pd>, kind: WindowType) -> Result<Arc<Self>> {
+        let window = Self::new(pd, kind);
+        TABLE.get().insert(|key| {
+            window.set_key(key);
+            Keyed::Window(Arc::clone(&window))
+        })?;
+        Ok(window)
+    }
+
+    /// `ibv_dealloc_mw`: the key stops working.
+    pub fn deallocate(&self) {
+        TABLE.get().remove(self.key());
+        self.unbind();
+    }
+
+    /// Binds, re-binds or (length 0) unbinds, and gives the window the key `rkey`.
+    ///
+    /// # Errors
+    /// Those of [`Mw::bind_as`]; `EINVAL` for a key of another window.
+    pub(crate) fn bind(&self, qp_num: u32, rkey: u32, bind: &WindowBind) -> Result<()> {
+        self.bind_as(qp_num, rkey, bind, |old, new| TABLE.get().rename(old, new))
+    }
+}
+
+/// Finds the memory that keys name, and remembers the last, so that a stream of messages to one
+/// region does not go through the process's table each time.
+#[derive(Debug, Default)]
+pub(crate) struct MrCache {
+    last: Option<Arc<Mr>>,
+}
+
+impl MrCache {
+    /// Holds a whole region of this side's still, for several copies. The caller checks nothing
+    /// further than what [`Held::part`] does.
+    pub(crate) fn hold(
+        &mut self,
+        context: AccessContext<'_>,
+        key: u32,
+        needs: Access,
+    ) -> std::result::Result<Held<'_>, AccessError> {
+        let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
+        if !remembered {
+            match find(key) {
+                Some(Keyed::Region(mr)) => self.last = Some(mr),
+                _ => return Err(AccessError::Key),
+            }
+        }
+        let mr = self.last.as_ref().ok_or(AccessError::Key)?;
+        if !context.belongs_to(mr.pd()) {
+            return Err(AccessError::Domain);
+        }
+        if !mr.access().contains(needs) {
+            return Err(AccessError::Rights);
+        }
+        Held::new(key, mr)
+    }
+
+    /// Finds the memory that `key` names and checks domain, rights and bounds, in this order
+    /// (RFC 5040 section 8.1.1 leaves the order open; it decides which error a peer sees).
+    pub(crate) fn access(
+        &mut self,
+        context: AccessContext<'_>,
+        key: u32,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> std::result::Result<Pin<'_>, AccessError> {
+        let remembered = self.last.as_ref().is_some_and(|mr| mr.key() == key && mr.is_valid());
+        let (mr, addr) = if remembered {
+            (self.last.as_ref().ok_or(AccessError::Key)?, addr)
+        } else {
+            match find(key).ok_or(AccessError::Key)? {
+                Keyed::Region(mr) => (&*self.last.insert(mr), addr),
+                Keyed::Window(window) => {
+                    return window.access(context, addr, len, needs, &mut self.last);
+                }
+                Keyed::Reserved => return Err(AccessError::Key),
+            }
+        };
+        //= rfc5040#section-8.1.1
+        //# An RNIC MUST ensure that a specific Stream in a specific Protection Domain cannot access
+        //# an STag in a different Protection Domain.
+        //= rfc5041#section-8.2
+        //# For an incoming DDP Segment of a Tagged DDP Message on a DDP Stream, if the PD ID of the
+        //# DDP Stream is not the same as the PD ID of the STag targeted by the Tagged DDP Message,
+        //# then the DDP Segment is not Placed, and the DDP layer MUST surface a local error to the
+        //# ULP.
+        if !context.belongs_to(mr.pd()) {
+            return Err(AccessError::Domain);
+        }
+        //= rfc5040#section-8.1.1
+        //# An RNIC MUST provide a mechanism for the ULP to establish and revoke read, write, or
+        //# read and write access to the ULP Buffer referenced by an STag.
+        if !mr.access().contains(needs) {
+            return Err(AccessError::Rights);
+        }
+        mr.pin(addr, len)
+    }
+}

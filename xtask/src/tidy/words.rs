@@ -1,0 +1,218 @@
+//! Words that stand for something that the field has a word for. The table gives the field's word.
+//!
+//! Each crate has a count of how often the words still occur in it. It can only shrink.
+
+use std::path::{Path, PathBuf};
+
+use super::allowances::compare;
+use super::files::read;
+
+/// Where a word counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In code and in comments, whole or as a part of a name.
+    Anywhere,
+    /// The same, but only in the crates of sockets: elsewhere it has its ordinary meaning.
+    Sockets,
+    /// In code only: in prose it has its ordinary meaning.
+    Code,
+}
+
+use Place::{Anywhere, Code, Sockets};
+
+/// Each word, in lower case, with the field's word for it.
+const WORDS: &[(&str, Place, &str)] = &[
+    ("bell", Anywhere, "wakeup"),
+    ("bells", Anywhere, "wakeups"),
+    ("doorbell", Anywhere, "wakeup eventfd"),
+    ("doorbells", Anywhere, "wakeup eventfds"),
+    ("hush", Anywhere, "drain wakeups"),
+    ("doze", Anywhere, "futex wait"),
+    ("dozed", Anywhere, "futex wait"),
+    ("dozes", Anywhere, "futex waits"),
+    ("dozing", Anywhere, "futex wait"),
+    ("nap", Anywhere, "timed sleep"),
+    ("naps", Anywhere, "timed sleeps"),
+    ("hot", Sockets, "polled"),
+    ("cool", Sockets, "armed"),
+    ("cools", Sockets, "armed"),
+    ("heat", Anywhere, "start polling"),
+    ("dormant", Anywhere, "detached"),
+    ("promise", Sockets, "deferred send"),
+    ("promised", Sockets, "deferred"),
+    ("promises", Sockets, "deferred sends"),
+    ("forsake", Anywhere, "revoke"),
+    ("told", Anywhere, "reported, notified, local_state"),
+    ("heard", Anywhere, "seen, peer_state"),
+    ("said", Sockets, "local_state, StateWord"),
+    ("far", Code, "remote"),
+    ("kick", Anywhere, "pending_work"),
+    ("park", Anywhere, "RNR queue, stand by"),
+    ("parked", Anywhere, "RNR queue, stand by"),
+    ("parks", Anywhere, "RNR queue, stand by"),
+    ("asker", Anywhere, "access context"),
+    ("finder", Anywhere, "MR cache"),
+    ("vain", Anywhere, "awaiting peer"),
+    ("judge", Sockets, "path selector"),
+    ("patience", Anywhere, "timeout, fault backoff"),
+    ("scarcity", Anywhere, "CPU contention"),
+    ("confine", Anywhere, "seccomp fallback"),
+    ("confined", Anywhere, "seccomp fallback"),
+    ("confines", Anywhere, "seccomp fallback"),
+    ("surrender", Anywhere, "seccomp fallback"),
+    ("adopt", Anywhere, "remap as shared"),
+    ("adopted", Anywhere, "remapped as shared"),
+    ("adoption", Anywhere, "remapping as shared"),
+    ("adopts", Anywhere, "remaps as shared"),
+    ("relative", Sockets, "process sharing the socket"),
+    ("relatives", Sockets, "processes sharing the socket"),
+    ("face", Anywhere, "C ABI, interface"),
+    ("faces", Anywhere, "C ABI, interface"),
+    ("whoever", Anywhere, "the process, thread or peer that"),
+];
+
+/// How often the words still occur, in each crate and in the documents.
+const ALLOWED: &[(&str, usize)] = &[
+    ("weft-cli", 2),
+    ("weft-engine", 395),
+    ("weft-lab", 25),
+    ("weft-sockets", 1018),
+    ("weft-stream", 815),
+    ("weft-sys", 277),
+];
+
+/// The crates of sockets.
+const SOCKETS: [&str; 2] = ["weft-stream", "weft-sockets"];
+/// The part of the tree that the documents are.
+const DOCUMENTS: &str = "documents";
+
+/// Counts the words in each crate's sources and in the documents. With `shows_all` it also prints
+/// those that are allowed.
+///
+/// # Errors
+/// If a file cannot be read.
+pub(super) fn check(
+    root: &Path,
+    sources: &[PathBuf],
+    documents: &[PathBuf],
+    shows_all: bool,
+    findings: &mut Vec<String>,
+) -> Result<(), String> {
+    let mut parts: Vec<(String, Vec<String>)> = Vec::new();
+    for file in sources.iter().chain(documents) {
+        // Bindings are another project's words, and this file's table is not its language.
+        if file.ends_with("bindings.rs") || file.ends_with("tidy/words.rs") {
+            continue;
+        }
+        let text = read(file)?;
+        let name = file.strip_prefix(root).unwrap_or(file).display().to_string();
+        let part = part_of(&name);
+        let is_document = part == DOCUMENTS;
+        let found = text.lines().enumerate().flat_map(|(index, line)| {
+            let line = if is_document { without_code(line) } else { line.to_owned() };
+            let found = words_in(&line, part, is_document);
+            let line = format!("{name}:{}", index + 1);
+            found.into_iter().map(move |(word, it)| format!("{line}: `{word}`: write {it}"))
+        });
+        let found: Vec<String> = found.collect();
+        match parts.iter_mut().find(|(known, _)| known == part) {
+            Some((_, all)) => all.extend(found),
+            None => parts.push((part.to_owned(), found)),
+        }
+    }
+    for (part, found) in parts {
+        if shows_all {
+            found.iter().for_each(|line| println!("{line}"));
+        }
+        let allowed = ALLOWED.iter().find(|(name, _)| *name == part).map_or(0, |(_, count)| *count);
+        compare(&part, "invented words", allowed, found.len(), found, findings);
+    }
+    Ok(())
+}
+
+/// The crate that a file belongs to.
+fn part_of(name: &str) -> &str {
+    if name.ends_with(".md") {
+        return DOCUMENTS;
+    }
+    let path = name.strip_prefix("crates/").unwrap_or(name);
+    path.split('/').next().unwrap_or_default()
+}
+
+/// The words of the table in a line, each with the field's word.
+fn words_in(line: &str, part: &str, is_document: bool) -> Vec<(&'static str, &'static str)> {
+    // An RFC's words are its own.
+    if line.trim_start().starts_with("//#") {
+        return Vec::new();
+    }
+    let all = segments(line);
+    let code = line.split("//").next().unwrap_or_default();
+    let code = if is_document { Vec::new() } else { segments(code) };
+    let mut found = Vec::new();
+    for (word, place, standard) in WORDS {
+        let among = match place {
+            Code => &code,
+            Sockets if !SOCKETS.contains(&part) => continue,
+            Anywhere | Sockets => &all,
+        };
+        found.extend(among.iter().filter(|it| it == word).map(|_| (*word, *standard)));
+    }
+    found
+}
+
+/// The words of a line in lower case, names in parts: `BellOf` and `bell_of` have `bell` and `of`.
+fn segments(line: &str) -> Vec<String> {
+    let mut segments = vec![String::new()];
+    let mut was_lower = false;
+    for letter in line.chars() {
+        let starts_word = was_lower && letter.is_uppercase();
+        if (starts_word || !letter.is_alphabetic())
+            && segments.last().is_some_and(|it| !it.is_empty())
+        {
+            segments.push(String::new());
+        }
+        if letter.is_alphabetic()
+            && let Some(last) = segments.last_mut()
+        {
+            last.extend(letter.to_lowercase());
+        }
+        was_lower = letter.is_lowercase();
+    }
+    segments
+}
+
+/// A line of a document without what stands in backticks: names of code are the code's.
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(line: &str, part: &str) -> Vec<&'static str> {
+        words_in(line, part, false).into_iter().map(|(word, _)| word).collect()
+    }
+
+    #[test]
+    fn word_is_found_in_names_and_prose() {
+        assert_eq!(
+            found("fn ring_bell(far: &Bell) {} // A bell.", "weft-sys"),
+            ["bell", "bell", "bell", "far"]
+        );
+        assert!(found("label, bellow, parking, so_farther", "weft-sys").is_empty());
+    }
+
+    #[test]
+    fn word_with_an_ordinary_meaning_counts_only_in_its_place() {
+        assert_eq!(found("a promise", "weft-stream"), ["promise"]);
+        assert!(found("a promise", "weft-verbs").is_empty());
+        assert!(found("x(); // as far as that", "weft-sys").is_empty());
+    }
+
+    #[test]
+    fn quotations_and_names_of_code_in_documents_are_left_out() {
+        assert!(found("    //# what it was told", "weft-wire").is_empty());
+        assert_eq!(without_code("a `bell` is a wakeup"), "a   is a wakeup");
+    }
+}
