@@ -113,7 +113,7 @@ fn describe(qp: &Qp) -> String {
         messages_placed_there,
         messages_placed_here,
         messages_dropped,
-        bytes_parked,
+        bytes_waiting,
         bytes_in,
         bytes_out,
         datagrams,
@@ -128,7 +128,7 @@ fn describe(qp: &Qp) -> String {
          \"sends_waiting\":{sends_waiting},\"receives_posted\":{receives_posted},\
          \"messages_sent\":{messages_sent},\"placed_at_peer\":{messages_placed_there},\
          \"placed_here\":{messages_placed_here},\"dropped_here\":{messages_dropped},\
-         \"bytes_parked\":{bytes_parked},\
+         \"bytes_waiting\":{bytes_waiting},\
          \"bytes_in\":{bytes_in},\"bytes_out\":{bytes_out}",
         qp.number(),
         quoted(qp.qp_type().name()),

@@ -233,7 +233,7 @@ impl Pin<'_> {
     }
 
     /// A peer has written to all of it.
-    pub(crate) fn tell_written(&self) {
+    pub(crate) fn notify_observer(&self) {
         if let Some(observer) = &self.mr.observer {
             observer.written(self.offset, self.len);
         }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use common::local::{
-    ASK, BELL, DENY, Dialled, GRANT, INLINE, Local, OFFER, Offer, SEGMENT_LEN, SLOTS, Session,
-    Stranger, answer, listener_above, random_process,
+    ASK, DENY, Dialled, GRANT, INLINE, Local, OFFER, Offer, SEGMENT_LEN, SLOTS, Session, Stranger,
+    WAKEUP, answer, listener_above, random_process,
 };
 use common::peer::{self, Peer};
 use common::victim::{Victim, alone, ignored};
@@ -36,7 +36,7 @@ fn packets_while_sharing() {
         ("of kind 0", &[0]),
         ("of kind 7", &[7]),
         ("of kind 255", &[255; 96]),
-        ("longer than any", &[BELL; 97]),
+        ("longer than any", &[WAKEUP; 97]),
         ("a second offer", &[OFFER; 46]),
         ("a cut offer", &[OFFER]),
         ("an acceptance of nothing", &[2, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -61,10 +61,10 @@ fn packets_while_sharing() {
             peer.session.send(&[&[GRANT], &[0xff; 64][..]].concat(), &[]);
             peer.session.send(&[DENY, 1, 2, 3, 4], &[]);
         }),
-        ("bells without end", |_, peer| (0..10_000).for_each(|_| peer.bell())),
-        ("descriptors with a bell", |_, peer| {
+        ("wakeups without end", |_, peer| (0..10_000).for_each(|_| peer.wake())),
+        ("descriptors with a wakeup", |_, peer| {
             let (_memory, fd) = SharedMemory::create(4096).expect("memory");
-            (0..1_000).for_each(|_| peer.session.send(&[BELL], &[fd.as_fd(), fd.as_fd()]));
+            (0..1_000).for_each(|_| peer.session.send(&[WAKEUP], &[fd.as_fd(), fd.as_fd()]));
         }),
         ("questions that nobody reads the answers of", |victim, peer| {
             let [a, b, c, d] = victim.memory.key().to_ne_bytes();
@@ -74,7 +74,7 @@ fn packets_while_sharing() {
     let victim = Victim::new();
     let peer = Local::dial(&victim.end);
     let (_memory, fd) = SharedMemory::create(4096).expect("memory");
-    peer.session.send(&[BELL], &[fd.as_fd(); 3]);
+    peer.session.send(&[WAKEUP], &[fd.as_fd(); 3]);
     assert!(peer.session.is_closed(), "more descriptors than any packet has");
     victim.check_lost();
 }
@@ -205,7 +205,7 @@ fn offers() {
             victim.check_well_over_tcp(&mut stranger);
         }
     }
-    for first in [BELL, ASK, GRANT, DENY, 2, 77] {
+    for first in [WAKEUP, ASK, GRANT, DENY, 2, 77] {
         let victim = Victim::new();
         let mut stranger = Stranger::dial(&victim.end);
         let session = Session::dial(&stranger.tcp.victim.process);
@@ -296,7 +296,7 @@ fn a_presence_of_garbage() {
     session.send(&stranger.offer().bytes(), &[segment.as_fd(), fd.as_fd()]);
     let accept = session.answer().expect("an answer");
     assert_eq!(accept.bytes[0], 2);
-    // More bells than the socket holds, which nobody takes.
+    // More wakeups than the socket holds, which nobody takes.
     for round in 0..250 {
         victim.end.post(&send(round, Data::Inline(&[])));
         page.copy_in(0, &round.to_ne_bytes());
@@ -382,7 +382,7 @@ fn answers_to_an_offer() {
         ("an offer in return", |dialled, segment, presence| {
             dialled.session.send(&dialled.offer.bytes, &[segment, presence]);
         }),
-        ("a bell", |dialled, _, _| dialled.session.send(&[BELL], &[])),
+        ("a wakeup", |dialled, _, _| dialled.session.send(&[WAKEUP], &[])),
         ("a question", |dialled, _, _| dialled.session.send(&[ASK, 1, 2, 3, 4], &[])),
     ];
     for (what, answer) in answers {

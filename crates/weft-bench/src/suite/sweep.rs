@@ -62,7 +62,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Of a benchmark's arguments.
+    /// Makes the request that a benchmark's arguments ask for.
     pub(crate) fn of(bench: &Bench) -> Option<Self> {
         let mut request = Self::default();
         let sized = match bench {

@@ -20,14 +20,14 @@ pub(super) struct Framing {
     rx: Vec<u8>,
     rx_at: usize,
     /// With markers, what has come goes here first.
-    remover: Option<Remover>,
+    remover: Option<Box<Remover>>,
     raw: Vec<u8>,
 
     /// What is to be sent, and how much of it has been.
     tx: Vec<u8>,
     tx_at: usize,
     /// With markers, FPDUs are made aside first.
-    inserter: Option<Inserter>,
+    inserter: Option<Box<Inserter>>,
     scratch: Vec<u8>,
 }
 
@@ -37,8 +37,8 @@ impl Framing {
         let mut framing = Self {
             crc: negotiated.crc,
             mulpdu,
-            remover: negotiated.rx_markers.then(|| Remover::new(negotiated.crc)),
-            inserter: negotiated.tx_markers.then(|| Inserter::new(negotiated.crc)),
+            remover: negotiated.rx_markers.then(|| Box::new(Remover::new(negotiated.crc))),
+            inserter: negotiated.tx_markers.then(|| Box::new(Inserter::new(negotiated.crc))),
             ..Self::default()
         };
         if !early.is_empty() {

@@ -40,7 +40,7 @@ impl<H: Host> Link<H> {
 
     /// Whether nothing may be sent before the first message of a foreign initiator that has
     /// promised none.
-    pub(crate) fn awaits_first_word(&self) -> bool {
+    pub(crate) fn awaits_first_fpdu(&self) -> bool {
         self.opening.hold
             && self.phase.is_open()
             && !self.is_weft_peer()
@@ -48,7 +48,7 @@ impl<H: Host> Link<H> {
     }
 
     /// That message is not waited for any longer.
-    pub(crate) fn speak_first(&mut self) {
+    pub(crate) fn stop_holding(&mut self) {
         self.opening.hold = false;
     }
 
@@ -275,7 +275,7 @@ impl<H: Host> Link<H> {
     }
 
     /// Whether the peer has said more than that it is there.
-    pub(crate) fn has_heard_messages(&self) -> bool {
+    pub(crate) fn has_received_messages(&self) -> bool {
         self.receiver.placed != 0
             || self.has_waiting()
             || self.receiver.current.active
@@ -288,7 +288,7 @@ impl<H: Host> Link<H> {
     }
 
     /// Counts bytes from the peer.
-    pub(crate) fn heard_bytes(&mut self, count: usize) {
+    pub(crate) fn count_received(&mut self, count: usize) {
         self.receiver.bytes += count as u64;
     }
 

@@ -103,8 +103,8 @@ pub(crate) struct Ring {
     seen: Progress,
     /// Count of messages with the last Write that went through the ring.
     pub(super) last_write: u64,
-    /// Something has been brought since the peer's sleep was last looked at.
-    brought: bool,
+    /// The peer has to be woken for something, if it sleeps.
+    wakeup_due: bool,
 
     // Receiving.
     unreleased: u32,
@@ -144,7 +144,7 @@ impl Ring {
             broken: false,
             seen: Progress::default(),
             last_write: 0,
-            brought: false,
+            wakeup_due: false,
             unreleased: 0,
             bulk_unreleased: 0,
         })
@@ -200,7 +200,7 @@ impl Ring {
     /// Tells the peer how many of its messages have been placed. Every slot does, too.
     pub(super) fn publish_placed(&mut self, placed: u64) {
         self.rings.tell_placed(low(placed));
-        self.brought = true;
+        self.wakeup_due = true;
     }
 
     /// A segment with its payload in the slot.
@@ -248,7 +248,7 @@ impl Ring {
         let slot = self.rings.tx.filled() % SLOTS;
         self.bulk_ends[slot as usize] = self.bulk_used;
         self.rings.tx.push(kind << 8 | low(len as u64), len, &body);
-        self.brought = true;
+        self.wakeup_due = true;
     }
 
     /// Empties go back in groups: the producer, which has plenty, is not disturbed for each.
@@ -259,7 +259,7 @@ impl Ring {
         if self.unreleased >= SLOTS / 4 || self.bulk_unreleased >= BULK_LEN / 4 {
             view.rx.release();
             (self.unreleased, self.bulk_unreleased) = (0, 0);
-            self.brought = true;
+            self.wakeup_due = true;
         }
     }
 
@@ -443,16 +443,16 @@ impl<H: Host> Link<H> {
     }
 
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
-    /// Acknowledgements may wait for the next pass if somebody `looks_soon`.
-    pub(crate) fn settle_ring(&mut self, looks_soon: bool) {
+    /// Acknowledgements may wait for the next pass if somebody `polls_soon`.
+    pub(crate) fn settle_ring(&mut self, polls_soon: bool) {
         // A message that waits for a receive is looked at again when there is one.
         let takes_slots = self.takes_slots() && !self.service.is_starved();
         let is_awaiting = self.sender.messages != self.sender.peer_placed;
-        let owes = looks_soon && self.acks_due() != 0;
+        let owes = polls_soon && self.acks_due() != 0;
         let Some(ring) = self.transport.ring_mut() else { return };
         let awaits = is_awaiting || ring.full;
         ring.port.settle(takes_slots, awaits.then_some(ring.seen), owes);
-        if std::mem::take(&mut ring.brought)
+        if std::mem::take(&mut ring.wakeup_due)
             && let Some(view) = &ring.view
             && view.peer.is_asleep()
         {

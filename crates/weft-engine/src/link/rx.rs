@@ -97,7 +97,7 @@ impl<H: Host> Link<H> {
         };
         let error = fault.error;
         if !self.service.terminates() {
-            return self.leave_stream(Some(error), host);
+            return self.abandon_stream(Some(error), host);
         }
         let number = self.config.number;
         log::write(Level::Warn, format_args!("qp {number:#08x}: terminates: {error}"));
@@ -289,7 +289,7 @@ impl<H: Host> Link<H> {
             .access(context, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
         place::fill(&pin, &payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
-        pin.tell_written();
+        pin.notify_observer();
         Ok(())
     }
 
@@ -393,7 +393,7 @@ impl<H: Host> Link<H> {
         if self.receiver.current.active {
             return Ok(true);
         }
-        self.aim(srqn, host)?;
+        self.select_queue(srqn, host)?;
         Ok(self.rnr.messages.is_empty() && self.take_receive(host))
     }
 
@@ -567,7 +567,7 @@ impl<H: Host> Link<H> {
         while let Some(front) = self.rnr.messages.front()
             && self.receives()
         {
-            if let Err(fault) = self.aim(front.srqn, host) {
+            if let Err(fault) = self.select_queue(front.srqn, host) {
                 return self.refuse(host, &fault);
             }
             if !self.take_receive(host) {
@@ -783,7 +783,7 @@ impl<H: Host> Link<H> {
     fn terminated(&mut self, payload: &[u8], host: &H) -> Handled {
         let terminate = Terminate::parse(payload)?;
         if !self.service.terminates() {
-            self.leave_stream(None, host);
+            self.abandon_stream(None, host);
             return Ok(());
         }
         let (status, code) = fault::status_of(&terminate);

@@ -260,7 +260,7 @@ impl<H: Host> Link<H> {
     }
 
     /// The peer broke a rule of the protocol, so that its stream makes no sense any more.
-    pub(super) fn leave_stream(&mut self, error: Option<ProtocolError>, host: &H) {
+    pub(super) fn abandon_stream(&mut self, error: Option<ProtocolError>, host: &H) {
         let why = error.map_or_else(|| "terminated by the peer".into(), |error| error.to_string());
         log::write(
             Level::Warn,

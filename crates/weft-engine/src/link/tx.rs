@@ -86,7 +86,8 @@ impl<H: Host> Link<H> {
             }
     }
 
-    /// How many messages have been placed or parked that a Weft peer does not know of.
+    /// How many messages have been placed, or wait for a receive, of which a Weft peer does not
+    /// know.
     pub(crate) fn acks_due(&self) -> u64 {
         if !self.is_acknowledged() {
             return 0;
@@ -129,7 +130,7 @@ impl<H: Host> Link<H> {
         if matches!(self.responder.queue.front(), Some(Response::Read { sent: 1.., .. })) {
             return self.read_response_segment(host);
         }
-        if self.tell_placed() {
+        if self.acknowledge() {
             return true;
         }
         // A message of the program's and an answer to the peer take turns.
@@ -144,7 +145,7 @@ impl<H: Host> Link<H> {
         if self.responder.turn && self.respond(host) {
             return true;
         }
-        has_unsent && self.next_request(host) || self.respond(host) || self.say_goodbye()
+        has_unsent && self.next_request(host) || self.respond(host) || self.send_terminate()
     }
 
     fn ready_to_receive_message(&mut self, kind: RtrKind) {
@@ -162,7 +163,7 @@ impl<H: Host> Link<H> {
     }
 
     /// Tells a Weft peer how many of its messages have been placed, if it does not know.
-    fn tell_placed(&mut self) -> bool {
+    fn acknowledge(&mut self) -> bool {
         let Some(stag) = self.peer_ack_stag().filter(|_| self.service.acknowledges()) else {
             return false;
         };
@@ -190,7 +191,7 @@ impl<H: Host> Link<H> {
         true
     }
 
-    fn say_goodbye(&mut self) -> bool {
+    fn send_terminate(&mut self) -> bool {
         let Some(terminate) = self.phase.take_terminate() else { return false };
         let mut payload = [0; Terminate::LEN_MAX];
         let len = terminate.emit(&mut payload);

@@ -14,7 +14,7 @@ use super::service::Service;
 impl<H: Host> Link<H> {
     /// Receives come from the shared receive queue that a message names. One that is not there is
     /// the peer's mistake.
-    pub(super) fn aim(&mut self, srqn: u32, host: &H) -> Handled {
+    pub(super) fn select_queue(&mut self, srqn: u32, host: &H) -> Handled {
         if matches!(self.service, Service::Extended) {
             let missing = ProtocolError::NoBuffer { qn: rdmap::queue::SEND };
             self.receiver.current.queue = Some(host.find_queue(srqn).ok_or(missing)?);

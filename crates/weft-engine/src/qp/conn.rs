@@ -9,7 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Negotiated;
 
-use super::{Qp, first_word};
+use super::{Qp, first_fpdu};
 use crate::hello::Identity;
 use crate::link::host::Work;
 use crate::link::ring::{PASSES_PER_RING, Ring};
@@ -70,7 +70,7 @@ pub(super) struct Conn {
     /// The peer opened the connection, and may not use it without sharing memory.
     must_share: bool,
     /// When the wait for a foreign initiator's first message ends.
-    speak_at: Option<Instant>,
+    hold_until: Option<Instant>,
 }
 
 /// How far the two sides are with sharing memory instead of using the socket.
@@ -87,7 +87,7 @@ enum Sharing {
 impl Conn {
     pub(super) fn new(link: Link<Qp>) -> Self {
         let sharing = Sharing::Settled;
-        Self { link, wire: None, blocked: false, sharing, must_share: false, speak_at: None }
+        Self { link, wire: None, blocked: false, sharing, must_share: false, hold_until: None }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -134,23 +134,23 @@ impl Conn {
             peer_identity,
             fin_sent: false,
         });
-        self.speak_at = self.link.awaits_first_word().then(|| first_word::wait_for(qp));
+        self.hold_until = self.link.awaits_first_fpdu().then(|| first_fpdu::wait_for(qp));
         self.arrange_sharing(qp);
         Ok(())
     }
 
     /// The wait that was to end at `due` has ended. Whoever is to send may do so now, unless the
     /// peer has not even got our reply.
-    pub(super) fn speak_first(&mut self, due: Instant, qp: &Qp) {
-        if self.speak_at != Some(due) || !self.link.awaits_first_word() {
+    pub(super) fn stop_holding(&mut self, due: Instant, qp: &Qp) {
+        if self.hold_until != Some(due) || !self.link.awaits_first_fpdu() {
             return;
         }
         let Some(wire) = &self.wire else { return };
         let unread = weft_sys::tcp_unacknowledged(wire.socket.as_fd());
         // An error shows when the socket is used.
-        self.speak_at = (unread.unwrap_or(0) > 0).then(|| first_word::wait_for(qp));
-        if self.speak_at.is_none() {
-            self.link.speak_first();
+        self.hold_until = (unread.unwrap_or(0) > 0).then(|| first_fpdu::wait_for(qp));
+        if self.hold_until.is_none() {
+            self.link.stop_holding();
         }
     }
 
@@ -301,9 +301,9 @@ impl Conn {
                 }
                 Ok(count) => {
                     received += count;
-                    self.link.heard_bytes(count);
+                    self.link.count_received(count);
                     self.link.input(qp);
-                    if self.must_share && self.link.has_heard_messages() {
+                    if self.must_share && self.link.has_received_messages() {
                         self.insist_on_sharing(qp);
                         return false;
                     }

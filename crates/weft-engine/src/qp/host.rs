@@ -162,7 +162,7 @@ impl Qp {
 
     /// No receive of the shared queue will be taken any more (IBTA 10.2.9.3).
     pub(crate) fn report_last_wqe(&self) {
-        if !self.last_wqe_told.swap(true, Ordering::AcqRel) {
+        if !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             self.report(EventKind::QpLastWqeReached);
         }
     }

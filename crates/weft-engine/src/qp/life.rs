@@ -93,7 +93,7 @@ impl Qp {
             awaiting_receive: AtomicBool::new(false),
             retry_timer: Lock::new(None),
             monitor: Lock::new(None),
-            last_wqe_told: AtomicBool::new(false),
+            last_wqe_reported: AtomicBool::new(false),
             users: AtomicUsize::new(1),
             init,
         });

@@ -8,7 +8,7 @@ pub mod conn;
 mod connect;
 mod datagram;
 mod drive;
-mod first_word;
+mod first_fpdu;
 mod host;
 mod init;
 mod life;
@@ -89,7 +89,7 @@ pub struct Qp {
     awaiting_receive: AtomicBool,
     retry_timer: Lock<Option<TimerId>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
-    last_wqe_told: AtomicBool,
+    last_wqe_reported: AtomicBool,
     /// Who has it open, each of whom destroys it once.
     users: AtomicUsize,
 }

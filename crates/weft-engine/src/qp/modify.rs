@@ -140,7 +140,7 @@ impl Qp {
         while self.rq.lock().pop(&mut work) {}
         self.send_cq().forget(self.number);
         self.recv_cq().forget(self.number);
-        self.last_wqe_told.store(false, Ordering::Release);
+        self.last_wqe_reported.store(false, Ordering::Release);
         *self.attr.lock() = QpAttr::default();
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Snapshot {
     pub(crate) messages_placed_there: u64,
     pub(crate) messages_placed_here: u64,
     pub(crate) messages_dropped: u64,
-    pub(crate) bytes_parked: usize,
+    pub(crate) bytes_waiting: usize,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) datagrams: Option<ud::Counted>,
@@ -44,7 +44,7 @@ impl Qp {
     /// How far it is.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let conn = self.conn.lock();
-        let (messages_sent, messages_placed_there, messages_placed_here, bytes_parked) =
+        let (messages_sent, messages_placed_there, messages_placed_here, bytes_waiting) =
             conn.link.counters();
         let (bytes_in, bytes_out) = conn.link.byte_counters();
         let (sends_posted, sends_waiting) = {
@@ -63,7 +63,7 @@ impl Qp {
             messages_placed_there,
             messages_placed_here,
             messages_dropped: conn.link.messages_dropped(),
-            bytes_parked,
+            bytes_waiting,
             bytes_in,
             bytes_out,
             datagrams: self.datagram.as_ref().map(Datagram::counted),

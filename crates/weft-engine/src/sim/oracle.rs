@@ -243,9 +243,9 @@ impl World {
         self.take_unsignalled(index)?;
         let end = &self.ends[index];
         ensure!(end.messages.is_empty(), "{index}: message {:?} got lost", end.messages.front());
-        let (sent, told, _, parked) = end.qp.with_link(|link| link.counters());
+        let (sent, told, _, waiting) = end.qp.with_link(|link| link.counters());
         let (.., placed, _) = self.ends[end.peer].qp.with_link(|link| link.counters());
-        ensure!(parked == 0 && end.pipe.len() == 0, "{index} is not at rest");
+        ensure!(waiting == 0 && end.pipe.len() == 0, "{index} is not at rest");
         ensure!(
             !self.setup.weft || sent == placed && sent == told,
             "{index} has sent {sent} messages; {placed} are placed, it knows of {told}"

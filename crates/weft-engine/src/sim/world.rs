@@ -743,12 +743,12 @@ impl World {
     }
 
     /// Something that is different whenever anything has happened: by end, the requests left and
-    /// the bytes handed over, on their way, and parked.
+    /// the bytes handed over, on their way, and waiting for receives.
     fn progress(&self) -> Vec<(usize, u64, usize, usize)> {
         let of = |end: &End| {
-            let (taken, parked) =
+            let (taken, waiting) =
                 end.qp.with_link(|link| (link.byte_counters().1, link.counters().3));
-            (end.qp.sq.lock().len(), taken, end.pipe.len(), parked)
+            (end.qp.sq.lock().len(), taken, end.pipe.len(), waiting)
         };
         self.ends.iter().map(of).collect()
     }

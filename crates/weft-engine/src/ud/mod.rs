@@ -67,7 +67,7 @@ struct Tx {
     handed: u64,
     /// What is wrong with the next request, once all before it are out.
     fault: Option<Status>,
-    drained_told: bool,
+    drain_reported: bool,
 }
 
 #[derive(Debug, Default)]
@@ -107,7 +107,7 @@ impl Datagram {
             inline: Vec::new(),
             handed: 0,
             fault: None,
-            drained_told: false,
+            drain_reported: false,
         };
         Self {
             port,
@@ -128,7 +128,7 @@ impl Datagram {
             if qp.state() == QpState::Err {
                 return;
             }
-            tx.drained_told = false;
+            tx.drain_reported = false;
             qp.enter_state(to);
         }
         self.drive(qp);
@@ -367,7 +367,7 @@ fn flush_sends(qp: &impl Owner, tx: &mut Tx, first: Option<Status>) {
 
 /// The program has stopped the send queue, and everything begun is out.
 fn report_drained(qp: &impl Owner, tx: &mut Tx) {
-    if qp.state() == QpState::Sqd && !std::mem::replace(&mut tx.drained_told, true) {
+    if qp.state() == QpState::Sqd && !std::mem::replace(&mut tx.drain_reported, true) {
         qp.send_queue_drained();
     }
 }

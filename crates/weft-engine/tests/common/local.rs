@@ -27,7 +27,7 @@ use super::{Endpoint, Host, init_attr, init_mask, to_rts};
 
 pub const OFFER: u8 = 1;
 pub const ACCEPT: u8 = 2;
-pub const BELL: u8 = 3;
+pub const WAKEUP: u8 = 3;
 pub const ASK: u8 = 4;
 pub const GRANT: u8 = 5;
 pub const DENY: u8 = 6;
@@ -120,11 +120,11 @@ impl Session {
         (message.bytes != 0).then(|| Packet { bytes: bytes[..message.bytes].to_vec(), fds })
     }
 
-    /// The next packet that is no bell.
+    /// The next packet that is no wakeup.
     pub fn answer(&self) -> Option<Packet> {
         loop {
             let packet = self.receive()?;
-            if packet.bytes != [BELL] {
+            if packet.bytes != [WAKEUP] {
                 return Some(packet);
             }
         }
@@ -314,8 +314,8 @@ impl Local {
     }
 
     /// Wakes the victim.
-    pub fn bell(&self) {
-        self.session.send(&[BELL], &[]);
+    pub fn wake(&self) {
+        self.session.send(&[WAKEUP], &[]);
     }
 
     /// Publishes a slot with any info (length and kind, if it is sound) and body.
@@ -324,7 +324,7 @@ impl Local {
         self.memory.copy_in(at + 8, body);
         self.filled = self.filled.wrapping_add(1);
         self.tag(at, u64::from(self.filled) << 32 | u64::from(info));
-        self.bell();
+        self.wake();
     }
 
     fn tag(&self, at: usize, tag: u64) {
@@ -335,7 +335,7 @@ impl Local {
     pub fn wrong_tag(&self, tag: u64) {
         let at = self.tx_base + SLOTS_AT + (self.filled % SLOTS) as usize * SLOT_LEN;
         self.tag(at, tag);
-        self.bell();
+        self.wake();
     }
 
     /// A segment: `rest` is its payload, or says where that is.
@@ -382,13 +382,13 @@ impl Local {
     /// Says how many slots of the victim's have been emptied.
     pub fn tell_emptied(&self, count: u32) {
         self.memory.word32(self.rx_base + EMPTIED_AT).store(count, Ordering::Release);
-        self.bell();
+        self.wake();
     }
 
     /// Says how many messages of the victim's have been placed.
     pub fn tell_placed(&self, count: u32) {
         self.memory.word32(self.rx_base + PLACED_AT).store(count, Ordering::Release);
-        self.bell();
+        self.wake();
     }
 
     /// Says that we can read the victim's memory.

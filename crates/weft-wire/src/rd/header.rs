@@ -112,9 +112,9 @@ pub struct Header {
     pub probe: bool,
     /// What the destination awaits of an older stream will not come: the source gave up sending it.
     pub lost: bool,
-    /// Who sends it.
+    /// The sender.
     pub source: End,
-    /// To whom.
+    /// The receiver.
     pub destination: End,
     /// Sequences from the first missing one on that the source takes now; no meaning in a Reset.
     pub window: u16,

@@ -22,7 +22,7 @@ use crate::reactor::{Reactor, Source};
 const PATIENCE: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
-struct FirstWord {
+struct FirstFpdu {
     qp: Weak<Qp>,
     due: Instant,
 }
@@ -31,17 +31,17 @@ struct FirstWord {
 /// apart.
 pub(super) fn wait_for(qp: &Qp) -> Instant {
     let due = Instant::now() + PATIENCE;
-    let source = Arc::new(FirstWord { qp: Arc::downgrade(&qp.me()), due });
+    let source = Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()), due });
     Reactor::get().start_timer(due, source);
     due
 }
 
-impl Source for FirstWord {
+impl Source for FirstFpdu {
     fn ready(&self) {}
 
     fn expired(&self, _: Instant) {
         if let Some(qp) = self.qp.upgrade() {
-            qp.conn.lock().speak_first(self.due, &qp);
+            qp.conn.lock().stop_holding(self.due, &qp);
             qp.drive(WORK_SEND);
         }
     }
