@@ -22,27 +22,27 @@
 #![allow(unsafe_code)]
 
 mod children;
+mod place;
 mod replica;
 mod watch;
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Once};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::forkable::Forkable;
 use crate::maps::{self, Entry};
 use crate::region::Region;
 use crate::shared::SharedMemory;
 use crate::thread::quiet_threads;
 use children::Table;
+use place::{Name, PAGE, Piece, Place, READ_WRITE, last_error, map, pieces};
 use replica::Replica;
 
-const PAGE: usize = 4_096;
 /// So near to where the stack is now memory is taken for the stack.
 const STACK_NEAR: usize = 1 << 20;
 /// How much longer than its pages a segment is: `mremap` lets the program's memory grow by what
@@ -285,87 +285,6 @@ pub fn own_pages(fd: BorrowedFd<'_>) -> Option<Arc<SharedMemory>> {
 pub fn is_alone() -> Result<bool, Errno> {
     let tasks = fs::read_dir("/proc/self/task").map_err(|_| Errno::ACCESS)?;
     Ok(tasks.count() == 1 + quiet_threads())
-}
-
-// ---- Mappings ----
-
-const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-
-/// Where something is mapped, and with what rights.
-struct Place {
-    /// `None` for a place of the kernel's choice.
-    at: Option<usize>,
-    len: usize,
-    rights: libc::c_int,
-}
-
-/// # Safety
-/// What is mapped at `place.at` is the caller's to replace.
-unsafe fn map(
-    place: &Place,
-    flags: libc::c_int,
-    fd: RawFd,
-    offset: u64,
-) -> Result<*mut libc::c_void, Errno> {
-    let addr = place.at.unwrap_or(0) as *mut libc::c_void;
-    let flags = if place.at.is_some() { flags | libc::MAP_FIXED } else { flags };
-    let offset = libc::off_t::try_from(offset).map_err(|_| Errno::OVERFLOW)?;
-    // SAFETY: the caller's to give.
-    let mapped = unsafe { libc::mmap(addr, place.len, place.rights, flags, fd, offset) };
-    if mapped == libc::MAP_FAILED { Err(last_error()) } else { Ok(mapped) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-/// A mapping of a segment.
-#[derive(Clone, Debug)]
-struct Piece {
-    range: Range<usize>,
-    rights: libc::c_int,
-    inode: u64,
-    offset: u64,
-}
-
-/// All mappings of segments of this process that are `wanted`.
-fn pieces(wanted: impl Fn(&Entry<'_>) -> bool) -> Result<Vec<Piece>, Errno> {
-    let name = Name::own();
-    let mut pieces = Vec::new();
-    maps::visit(&(0..usize::MAX), &mut |entry| {
-        if name.is_of(entry) && wanted(entry) {
-            let Entry { rights, inode, offset, .. } = *entry;
-            pieces.push(Piece { range: entry.range.clone(), rights, inode, offset });
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(pieces)
-}
-
-/// What segments of this process are called. A child's are called something else.
-#[derive(Clone, Copy, Debug)]
-struct Name([u8; NAME_LEN]);
-
-const NAME_PREFIX: &str = "weft-region-";
-const NAME_LEN: usize = NAME_PREFIX.len() + 16;
-
-impl Name {
-    fn own() -> Self {
-        static NAME: Forkable<Name> = Forkable::new(|| {
-            let mut random = [0; 8];
-            // Without randomness a child's have its parent's name; the parent's it does not have.
-            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-            let name = format!("{NAME_PREFIX}{:016x}", u64::from_ne_bytes(random));
-            Name(name.as_bytes().try_into().unwrap_or([b'?'; NAME_LEN]))
-        });
-        *NAME.get()
-    }
-
-    fn is_of(&self, entry: &Entry<'_>) -> bool {
-        let name = entry.name.strip_prefix(b"/memfd:");
-        let name = name.and_then(|rest| rest.strip_suffix(b" (deleted)"));
-        entry.is_shared && name == Some(&self.0[..])
-    }
 }
 
 /// What memory is.
