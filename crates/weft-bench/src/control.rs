@@ -82,7 +82,7 @@ pub(crate) struct Report {
     /// For `Overlap`: the operation's time alone, the longest computation that did not show, and
     /// the operation's time with it, in microseconds.
     pub(crate) overlap_us: Option<[f64; 3]>,
-    /// Of a stream socket: bytes that its side has put into buffers, and the buffers' length.
+    /// Stream sockets only: bytes that its side has put into buffers, and the buffers' length.
     pub(crate) buffers: Option<[u64; 2]>,
 }
 

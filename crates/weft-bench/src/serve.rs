@@ -11,7 +11,7 @@ use crate::control::{self, Answer};
 use crate::limits::WORKERS_MAX;
 use crate::session;
 
-/// How long who connects may take to greet.
+/// How long a client may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 
 /// Starts a worker for each control connection. Returns on failure only.

@@ -124,7 +124,8 @@ fn conduct(all: &[(Worker, Job)], plan: &Plan) -> Result<Vec<Report>> {
     finish(all)
 }
 
-/// Who gets whose addresses: the clients the server's, in turn, the server all of the clients'.
+/// The addresses that each worker gets: a client one of the server's, in turn; the server all of
+/// the clients'.
 fn introduce(addresses: &[Vec<Address>], plan: &Plan) -> Result<Vec<Vec<Address>>> {
     let first_client = usize::from(plan.server.is_some()) + plan.beside.len();
     let clients = &addresses[first_client..];

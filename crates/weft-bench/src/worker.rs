@@ -24,7 +24,7 @@ use crate::process;
 /// If standard input is no connection, or it breaks; errors of the measurement are
 /// reported through it.
 pub(crate) fn run() -> Result<()> {
-    // Who started this process is the only one who can end it in order.
+    // Only the parent can end this process in order.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let control = std::io::stdin().as_fd().try_clone_to_owned()?;
     let control = Control(File::from(control));

@@ -17,7 +17,8 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Writes `text` to standard output, for who has more to write and must know that nobody reads.
+/// Writes `text` to standard output, for a caller that has more to write and must know that
+/// nobody reads.
 ///
 /// # Errors
 ///

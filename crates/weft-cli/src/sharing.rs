@@ -26,7 +26,7 @@ pub(crate) struct Sharing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryAccess {
     Permitted,
-    /// Yama lets only ancestors, and who has `CAP_SYS_PTRACE`, do it.
+    /// Yama lets only ancestors, and processes with `CAP_SYS_PTRACE`, do it.
     Ancestors,
     /// The call itself fails: a seccomp filter, or a kernel without it.
     Refused,

@@ -219,7 +219,7 @@ pub struct Memory {
 
 // SAFETY: a mapping of the process's, which is only reached through atomics.
 unsafe impl Send for Memory {}
-// SAFETY: likewise.
+// SAFETY: a mapping of the process's, which is only reached through atomics.
 unsafe impl Sync for Memory {}
 
 impl Memory {

@@ -1,7 +1,8 @@
 //! Calls that fail because a library of Weft's holds the port for others.
 //!
-//! An RDMA listener on port P keeps TCP port P open for foreign iWARP peers. The verbs library says
-//! here whom to ask for it; `bind` and `listen` ask when they would fail otherwise.
+//! An RDMA listener on port P keeps TCP port P open for foreign iWARP peers. The verbs library
+//! registers here the function that releases it; `bind` and `listen` call it when they would fail
+//! otherwise.
 //!
 //! # Safety
 //! What is stored is the address of a function of the type that the only writer takes.
@@ -19,7 +20,8 @@ type Release = extern "C" fn(port: u16) -> bool;
 
 static RELEASE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Tells whom to ask for TCP ports. The verbs library calls it, which is never unloaded.
+/// Registers the function that releases TCP ports. The caller is the verbs library, which is never
+/// unloaded.
 #[unsafe(no_mangle)]
 extern "C" fn weft_preload_ask_for_ports(release: Release) {
     RELEASE.store(release as *mut c_void, Ordering::Release);

@@ -6,7 +6,7 @@
 //!
 //! # Safety
 //! A stream that a program hands in is open, and used by one thread at a time, as POSIX demands. A
-//! slot's entry is written before its stream is known to anybody, and after that by who reads it.
+//! slot's entry is written before its stream is known to anybody, and after that by its reader.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

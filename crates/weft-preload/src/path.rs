@@ -42,7 +42,7 @@ pub(crate) unsafe fn ours(path: *const c_char) -> Option<Ours> {
     if let Some(name) = node {
         // SAFETY: a tail of the C string.
         let end = unsafe { skip(name, NAME_MAX, is_name) };
-        // SAFETY: as above.
+        // SAFETY: a tail of the C string.
         return (end != name && unsafe { *end } == 0).then_some(Ours::Node);
     }
     // SAFETY: a C string.
@@ -50,23 +50,23 @@ pub(crate) unsafe fn ours(path: *const c_char) -> Option<Ours> {
     // SAFETY: a tail of the C string.
     let end = unsafe { skip(name, NAME_MAX, is_name) };
     let length = end.addr() - name.addr();
-    // SAFETY: as above.
+    // SAFETY: a tail of the C string.
     if let Some(rest) = unsafe { after(end, NET) } {
-        // SAFETY: as above.
+        // SAFETY: a tail of the C string.
         let end = unsafe { skip(rest, 1, |byte| byte == b'/') };
-        // SAFETY: as above.
+        // SAFETY: a tail of the C string.
         let whole = length != 0 && unsafe { *end } == 0;
         return whole.then_some(Ours::NetDirectory(name, length));
     }
-    // SAFETY: as above.
+    // SAFETY: a tail of the C string.
     let (kind, index) = match unsafe { after(end, TYPES) } {
         Some(index) => (Ours::GidType, index),
-        // SAFETY: as above.
+        // SAFETY: a tail of the C string.
         None => (Ours::GidInterface(name, length), unsafe { after(end, INTERFACES) }?),
     };
-    // SAFETY: as above.
+    // SAFETY: a tail of the C string.
     let end = unsafe { skip(index, DIGITS_MAX, |byte| byte.is_ascii_digit()) };
-    // SAFETY: as above.
+    // SAFETY: a tail of the C string.
     (length != 0 && end != index && unsafe { *end } == 0).then_some(kind)
 }
 

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(all.after(1).send(left.as_fd(), 0), Ok(6));
         let mut room = [0_u8; 8];
         let into = [libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: 8 }];
-        // SAFETY: likewise.
+        // SAFETY: the list and its buffers live to the end of the test.
         let into = unsafe { Buffers::new(into.as_ptr(), 1) }.expect("few bytes");
         assert_eq!(into.recv(right.as_fd(), 0), Ok(6));
         assert_eq!(&room[..6], b"bcdefg");

@@ -89,7 +89,7 @@ mod tests {
     fn results_are_those_of_the_c_library() {
         // SAFETY: it takes no memory.
         let pid = unsafe { system_call(libc::SYS_getpid, [0; 6]) };
-        // SAFETY: likewise.
+        // SAFETY: it takes no memory.
         let bad = unsafe { system_call(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]) };
         assert_eq!(pid, libc::c_long::from(std::process::id().cast_signed()));
         assert_eq!(bad, -1);

@@ -183,7 +183,7 @@ mod tests {
                     // SAFETY: allocated with this layout, and filled.
                     let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
                     assert!(bytes.iter().all(|&byte| byte == mark));
-                    // SAFETY: likewise, and not used any more.
+                    // SAFETY: allocated with this layout, and filled, and not used any more.
                     unsafe { HEAP.dealloc(block, layout) };
                 };
                 for mark in 0..4_000_u32 {

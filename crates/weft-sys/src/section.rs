@@ -82,7 +82,8 @@ impl Section {
 impl Drop for Section {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: as above; a section ends on the thread that has begun it.
+        // SAFETY: the calling thread's own state, which is there until the thread has ended; a
+        // section ends on the thread that has begun it.
         let thread = unsafe { &*self.thread };
         compiler_fence(Ordering::SeqCst);
         let depth = thread.depth.get() - 1;
@@ -109,7 +110,7 @@ impl Thread {
             deferred.send();
         }
         set_mask(deferred.mask);
-        // SAFETY: likewise.
+        // SAFETY: it is this thread's own.
         unsafe { *errno = before };
     }
 }
@@ -156,11 +157,12 @@ pub unsafe fn defer(signal: c_int, info: Option<&siginfo_t>, context: *mut ucont
         // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
         let mask = unsafe { &raw mut (*context).uc_sigmask }.cast::<Mask>();
         let process = call(libc::SYS_getpid, [0; 6]);
-        // SAFETY: likewise.
+        // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
         let before = unsafe { mask.read() };
         thread.deferred.set(Some(Deferred { signal, info: info.copied(), mask: before, process }));
         thread.is_deferred.set(true);
-        // SAFETY: likewise. The kernel takes it when the caller returns.
+        // The kernel takes it when the caller returns.
+        // SAFETY: the caller's promise. The kernel's set is the first word of the C library's.
         unsafe { mask.write(ALL_BUT_FAULTS) };
         true
     })

@@ -308,7 +308,7 @@ unsafe fn place(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy(from, to, len - tail) };
     // SAFETY: within the range, for `len - tail` is at most `len`.
     let from = unsafe { from.add(len - tail) };
-    // SAFETY: likewise.
+    // SAFETY: within the range, for `len - tail` is at most `len`.
     let to = unsafe { to.add(len - tail) };
     std::sync::atomic::fence(Ordering::Release);
     if tail == WORD {

@@ -139,7 +139,7 @@ mod tests {
         assert!(slot.hold());
         // SAFETY: held twice.
         assert_eq!(unsafe { slot.get() }, Some(&7));
-        // SAFETY: likewise.
+        // SAFETY: held twice.
         assert_eq!(unsafe { slot.release() }, None);
         // SAFETY: held once.
         assert_eq!(unsafe { slot.release() }, Some(7));

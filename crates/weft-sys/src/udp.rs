@@ -196,7 +196,7 @@ impl UdpSocket {
         // SAFETY: a structure of plain numbers, for which zero is a value.
         let mut request: group_req = unsafe { zeroed() };
         request.gr_interface = interface;
-        // SAFETY: as above.
+        // SAFETY: a structure of plain numbers, for which zero is a value.
         let mut name: sockaddr_in6 = unsafe { zeroed() };
         encode(SocketAddr::new(group, 0), false, &mut name);
         // SAFETY: a `sockaddr_storage` has room and alignment for every kind of address.
@@ -216,9 +216,9 @@ impl UdpSocket {
     pub fn send(&self, bytes: &[u8], runs: &[Run]) -> Result<usize, Errno> {
         // SAFETY: structures of plain numbers and pointers, for which zero is a value.
         let mut headers: [mmsghdr; SEND_RUNS_MAX] = unsafe { zeroed() };
-        // SAFETY: as above.
+        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
         let mut pieces: [iovec; SEND_RUNS_MAX] = unsafe { zeroed() };
-        // SAFETY: as above.
+        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
         let mut names: [sockaddr_in6; SEND_RUNS_MAX] = unsafe { zeroed() };
         let mut controls: [Control; SEND_RUNS_MAX] = [[0; CONTROL_WORDS]; SEND_RUNS_MAX];
         let count = runs.len().min(SEND_RUNS_MAX);
@@ -285,9 +285,9 @@ impl UdpSocket {
         batch.received.clear();
         // SAFETY: structures of plain numbers and pointers, for which zero is a value.
         let mut headers: [mmsghdr; RECEIVE_RUNS] = unsafe { zeroed() };
-        // SAFETY: as above.
+        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
         let mut pieces: [iovec; RECEIVE_RUNS] = unsafe { zeroed() };
-        // SAFETY: as above.
+        // SAFETY: structures of plain numbers and pointers, for which zero is a value.
         let mut names: [sockaddr_in6; RECEIVE_RUNS] = unsafe { zeroed() };
         let mut controls: [Control; RECEIVE_RUNS] = [[0; CONTROL_WORDS]; RECEIVE_RUNS];
         for (index, buffer) in batch.bytes.chunks_exact_mut(RECEIVE_LEN).enumerate() {
@@ -389,17 +389,17 @@ impl ControlWriter<'_> {
     fn put<T: Copy>(&mut self, level: c_int, kind: c_int, value: &T) {
         // SAFETY: arithmetic on a length only.
         let len = unsafe { libc::CMSG_LEN(size_of::<T>() as u32) };
-        // SAFETY: as above.
+        // SAFETY: arithmetic on a length only.
         let space = unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) };
         assert!(self.len + space as usize <= size_of::<Control>(), "room for ancillary data");
         // SAFETY: within the words (asserted).
         let cmsg = unsafe { self.words.as_mut_ptr().cast::<u8>().add(self.len) };
         let header = cmsghdr { cmsg_len: len as usize, cmsg_level: level, cmsg_type: kind };
-        // SAFETY: as above; a multiple of eight bytes behind an aligned start.
+        // SAFETY: within the words (asserted); a multiple of eight bytes behind an aligned start.
         unsafe { cmsg.cast::<cmsghdr>().write(header) };
         // SAFETY: the data follows its header, within the space that was asserted.
         let data = unsafe { libc::CMSG_DATA(cmsg.cast()) };
-        // SAFETY: as above.
+        // SAFETY: the data follows its header, within the space that was asserted.
         unsafe { data.cast::<T>().write_unaligned(*value) };
         self.len += space as usize;
     }

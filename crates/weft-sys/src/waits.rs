@@ -324,12 +324,16 @@ mod models {
                 return;
             }
             if reader.claim_bell() {
-                self.bells.lock().expect("a model does not panic here")[which] = true;
-                self.arrival.notify_one();
+                self.wake(which);
             }
             if let Some(tag) = tag {
                 alarm.has_rung(tag);
             }
+        }
+
+        fn wake(&self, which: usize) {
+            self.bells.lock().expect("a model does not panic here")[which] = true;
+            self.arrival.notify_one();
         }
 
         fn is_brought(&self, which: usize) -> bool {
@@ -400,8 +404,7 @@ mod models {
             own.tag(Some(tag));
             fence(Ordering::SeqCst);
             if self.instance.is_brought(1) {
-                self.instance.bells.lock().expect("a model does not panic here")[1] = true;
-                self.instance.arrival.notify_one();
+                self.instance.wake(1);
             }
         }
     }

@@ -228,7 +228,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     if unsafe { ibv_init_ah_from_wc(context, port, wc, grh, &raw mut attr) } != 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: as above.
+    // SAFETY: the caller's promise is ours, and `attr` is our own.
     unsafe { ibv_create_ah(pd, &raw mut attr) }
 }
 

@@ -292,7 +292,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     for (index, &gid) in (0u32..).zip(&gids) {
         // SAFETY: fewer entries than there is room for, each of the size that the program says.
         let place = unsafe { entries.byte_add(index as usize * size) };
-        // SAFETY: as above.
+        // SAFETY: fewer entries than there is room for, each of the size that the program says.
         unsafe { copy_sized(&gid_entry(device, gid, index), place, size) };
     }
     isize::try_from(gids.len()).unwrap_or(isize::MAX)

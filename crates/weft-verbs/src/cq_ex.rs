@@ -110,12 +110,12 @@ fn advance(cq: &Object<Cq>) -> c_int {
         return end.raw_os_error();
     };
     *current = completion;
-    // SAFETY: as above.
+    // SAFETY: between `start_poll` and `end_poll` it is this thread's (see the module).
     unsafe { *cq.current_time.get() = time };
     let c = cq.c();
     // SAFETY: a field of the live structure, which the program only reads.
     unsafe { (*c).wr_id = current.wr_id };
-    // SAFETY: as above.
+    // SAFETY: a field of the live structure, which the program only reads.
     unsafe { (*c).status = current.status as u32 };
     0
 }

@@ -166,7 +166,7 @@ mod tests {
         let count = usize::try_from(count).expect("positive");
         // SAFETY: both lists have `count` elements and a NULL.
         let devices = unsafe { std::slice::from_raw_parts(first, count + 1) };
-        // SAFETY: as above.
+        // SAFETY: both lists have `count` elements and a NULL.
         assert_eq!(devices, unsafe { std::slice::from_raw_parts(second, count + 1) });
         assert_eq!(devices.iter().position(|device| device.is_null()), Some(count));
         for list in [first, second] {

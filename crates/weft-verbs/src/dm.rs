@@ -40,7 +40,8 @@ struct Memory {
 // SAFETY: the memory is reached only by copies that the program and its peers order themselves, as
 // registered memory is.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: the memory is reached only by copies that the program and its peers order themselves, as
+// registered memory is.
 unsafe impl Sync for Memory {}
 
 impl Memory {

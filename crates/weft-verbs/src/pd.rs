@@ -59,7 +59,7 @@ impl Pd {
     }
 }
 
-/// Who uses an object that must not go first.
+/// Counts the users of an object, which has to outlive them.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Arc<()>);
 

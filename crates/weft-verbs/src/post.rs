@@ -71,7 +71,9 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation> {
     // SAFETY: all variants of these unions are plain numbers and pointers of the same place; which
     // one counts depends on the operation, and reading another one gives some number.
     let (rdma, atomic) = (unsafe { wr.wr.rdma }, unsafe { wr.wr.atomic });
-    // SAFETY: as above; both variants are the same 32 bits.
+    // SAFETY: all variants of these unions are plain numbers and pointers of the same place; which
+    // one counts depends on the operation, and reading another one gives some number; both variants
+    // are the same 32 bits.
     let word = unsafe { wr.__bindgen_anon_1.imm_data };
     let (remote_addr, rkey) = (rdma.remote_addr, rdma.rkey);
     Ok(match wr.opcode {
@@ -138,7 +140,7 @@ unsafe fn post(poster: &mut Poster<'_>, qp_type: QpType, wr: &ibv_send_wr) -> Re
     let operation = match qp_type {
         // SAFETY: the caller's promise.
         QpType::Ud => unsafe { datagram(wr) },
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         _ => unsafe { operation(wr) },
     }?;
     // The list of an operation without data is not looked at.

@@ -134,13 +134,13 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
     // SAFETY: a live queue, by the caller's promise.
     let send_cq = Arc::clone(unsafe { Cq::of(init.send_cq) }.engine());
     let recv_cq = if receives {
-        // SAFETY: as above.
+        // SAFETY: a live queue, by the caller's promise.
         Arc::clone(unsafe { Cq::of(init.recv_cq) }.engine())
     } else {
         Arc::clone(&send_cq)
     };
     let srq = (!init.srq.is_null()).then(|| {
-        // SAFETY: as above.
+        // SAFETY: a live queue, by the caller's promise.
         Arc::clone(unsafe { Srq::of(init.srq) }.engine())
     });
     let mut cap = cap_of(&init.cap);
@@ -168,7 +168,7 @@ unsafe fn create(
 ) -> Result<*mut ibv_qp> {
     // SAFETY: live, by the caller's promise.
     let domain = unsafe { Pd::of(pd) };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     let engine = EngineQp::new(domain.engine(), unsafe { init_of(init) }?)?;
     init.cap = c_cap_of(engine.query().1);
     let home = Home { context: domain.context(), pd, held: domain.hold() };

@@ -179,7 +179,7 @@ unsafe fn stage<'a>(qp: *mut ibv_qp_ex) -> &'a mut Stage {
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: Result<Operation>) {
     // SAFETY: fields of the live structure, which the program has set.
     let wr_id = unsafe { (*qp).wr_id };
-    // SAFETY: as above.
+    // SAFETY: fields of the live structure, which the program has set.
     let wr_flags = unsafe { (*qp).wr_flags };
     // SAFETY: the caller's promise.
     unsafe { stage(qp) }.begin(wr_id, wr_flags, operation);

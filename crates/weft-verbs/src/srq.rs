@@ -83,7 +83,7 @@ unsafe fn create(
         Some((xrcd, cq)) => {
             // SAFETY: live, by the caller's promise.
             let xrcd = unsafe { Xrcd::of(xrcd) };
-            // SAFETY: as above.
+            // SAFETY: live, by the caller's promise.
             let cq = unsafe { Cq::of(cq) };
             let engine = EngineSrq::new_xrc(domain.engine(), wanted, xrcd.engine(), cq.engine())?;
             (engine, Some(xrcd.hold()))

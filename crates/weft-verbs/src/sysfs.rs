@@ -96,7 +96,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
             if count < size {
                 // SAFETY: inside the buffer.
                 let end = unsafe { buffer.add(count) };
-                // SAFETY: as above.
+                // SAFETY: inside the buffer.
                 unsafe { end.write(0) };
             }
             c_int::try_from(count).unwrap_or(c_int::MAX)

@@ -154,8 +154,8 @@ unsafe fn open_target(context: *mut ibv_context, attr: &ibv_qp_open_attr) -> Res
     Ok(name(context, xrcd, engine, qp_context))
 }
 
-/// `ibv_open_qp`. Asynchronous events name the queue pair as who made it knows it, and no one after
-/// that one is destroyed.
+/// `ibv_open_qp`. Asynchronous events name the queue pair by its creator's handle, and none
+/// comes after the creator has destroyed it.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,

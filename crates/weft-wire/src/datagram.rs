@@ -90,7 +90,7 @@ pub enum DatagramError {
     Crc {
         /// As received.
         received: u32,
-        /// Of the bytes received.
+        /// The CRC of the received bytes.
         computed: u32,
     },
 }

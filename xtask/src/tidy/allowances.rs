@@ -15,7 +15,7 @@ pub(super) struct Allowance {
 }
 
 const ALLOWANCES: &[(&str, Allowance)] = &[
-    ("weft-wire", Allowance { upward: 0, in_cycles: 6, limits: 7 }),
+    ("weft-wire", Allowance { upward: 0, in_cycles: 0, limits: 7 }),
     ("weft-sys", Allowance { upward: 0, in_cycles: 4, limits: 13 }),
     ("weft-engine", Allowance { upward: 0, in_cycles: 12, limits: 37 }),
     ("weft-verbs", Allowance { upward: 16, in_cycles: 22, limits: 2 }),
@@ -23,9 +23,9 @@ const ALLOWANCES: &[(&str, Allowance)] = &[
     ("weft-stream", Allowance { upward: 6, in_cycles: 19, limits: 13 }),
     ("weft-extended", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
     ("weft-sockets", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
-    ("weft-bench", Allowance { upward: 0, in_cycles: 16, limits: 4 }),
+    ("weft-bench", Allowance { upward: 0, in_cycles: 0, limits: 4 }),
     ("weft-cli", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
-    ("weft-lab", Allowance { upward: 0, in_cycles: 7, limits: 3 }),
+    ("weft-lab", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
 ];
 
 /// The allowance of a crate.

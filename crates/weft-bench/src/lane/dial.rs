@@ -17,7 +17,7 @@ use super::sockets::Sockets;
 use crate::limits::REPLY_TIMEOUT;
 use crate::plan::{Address, LaneSpec, Over};
 
-/// How long who connects may take to show its ticket.
+/// How long a client may take to show its ticket.
 const TICKET_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

@@ -14,7 +14,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Of a connected socket; `None` if it is no connection of Weft's.
+    /// Finds the slot of a connected socket; `None` if Weft does not know the connection.
     pub(super) fn of(socket: impl AsFd) -> Option<Self> {
         let own = SocketAddr::try_from(getsockname(&socket).ok()?).ok()?;
         let peer = SocketAddr::try_from(getpeername(&socket).ok()??).ok()?;

@@ -27,7 +27,7 @@ struct Connection {
     rest: Option<Rest>,
     /// Bytes that have come of a message that is not here whole yet.
     arrived: usize,
-    /// That message is the last one.
+    /// Whether that message is the last one.
     ending: bool,
 }
 

@@ -7,13 +7,7 @@ mod pingpong;
 mod produce;
 mod register;
 mod stream;
-
-use std::num::NonZeroU64;
-use std::time::{Duration, Instant};
-
-use rustix::thread::set_current_timer_slack;
-
-use crate::stats::Latencies;
+mod tally;
 
 pub(crate) use compute::{burn, compute, overlap};
 pub(crate) use dial::{Door, dial};
@@ -22,96 +16,5 @@ pub(crate) use pingpong::{answer, ask};
 pub(crate) use produce::produce;
 pub(crate) use register::register;
 pub(crate) use stream::{Sizes, stream};
-
-/// Share of a measurement's time that is not measured, so that what is learnt at first (windows,
-/// buffers, caches) does not count.
-const WARM_UP: u32 = 10;
-
-/// What a thread has counted.
-#[derive(Debug)]
-pub(crate) struct Tally {
-    pub(crate) started: u64,
-    pub(crate) lost: u64,
-    pub(crate) ended: u64,
-    pub(crate) measured: u64,
-    pub(crate) measured_bytes: u64,
-    pub(crate) measured_time: Duration,
-    pub(crate) latencies: Latencies,
-    pub(crate) after: Latencies,
-    pub(crate) overlap_us: Option<[f64; 3]>,
-}
-
-impl Tally {
-    pub(crate) fn new() -> Self {
-        Self {
-            started: 0,
-            lost: 0,
-            ended: 0,
-            measured: 0,
-            measured_bytes: 0,
-            measured_time: Duration::ZERO,
-            latencies: Latencies::new(),
-            after: Latencies::new(),
-            overlap_us: None,
-        }
-    }
-
-    /// Adds what another thread has counted in the same time.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.started += other.started;
-        self.lost += other.lost;
-        self.ended += other.ended;
-        self.measured += other.measured;
-        self.measured_bytes += other.measured_bytes;
-        self.measured_time = self.measured_time.max(other.measured_time);
-        self.latencies.merge(&other.latencies);
-        self.after.merge(&other.after);
-        self.overlap_us = self.overlap_us.or(other.overlap_us);
-    }
-}
-
-/// The time of a measurement: first its share to warm up, then what counts.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    counts_from: Instant,
-    end: Instant,
-}
-
-impl Span {
-    fn starting_now(duration: Duration) -> Self {
-        let now = Instant::now();
-        Self { counts_from: now + duration / WARM_UP, end: now + duration }
-    }
-
-    fn counts(&self, now: Instant) -> bool {
-        now >= self.counts_from
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        now >= self.end
-    }
-
-    /// Time that has counted so far.
-    fn counted(&self) -> Duration {
-        Instant::now().saturating_duration_since(self.counts_from)
-    }
-}
-
-/// Lets `gap` pass: looks at the clock for a short one, sleeps for one that outlasts being woken.
-fn pause(gap: Duration) {
-    const SLEEP_MIN: Duration = Duration::from_micros(100);
-    if gap >= SLEEP_MIN {
-        std::thread::sleep(gap);
-    } else if !gap.is_zero() {
-        let end = Instant::now() + gap;
-        while Instant::now() < end {
-            std::hint::spin_loop();
-        }
-    }
-}
-
-/// Makes this thread's sleeps end when they are over, not up to 50 us later.
-pub(crate) fn sleep_precisely() {
-    // Where the kernel refuses, gaps are longer, and that is all.
-    let _ = set_current_timer_slack(NonZeroU64::new(1));
-}
+use tally::{Span, WARM_UP, pause};
+pub(crate) use tally::{Tally, sleep_precisely};

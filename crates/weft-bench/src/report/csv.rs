@@ -46,7 +46,7 @@ fn quoted(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::document;
+    use super::super::document::tests::document;
     use super::*;
 
     #[test]

@@ -71,7 +71,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::document;
+    use super::super::document::tests::document;
     use super::*;
 
     #[test]

@@ -119,7 +119,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::document;
+    use super::super::document::tests::document;
     use super::*;
 
     #[test]

@@ -49,7 +49,7 @@ fn with_unit(name: &str, unit: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::document;
+    use super::super::document::tests::document;
     use super::*;
 
     #[test]

@@ -1,8 +1,8 @@
 //! Descriptors: copies and ends of several at a time, and those of other processes and tables.
 
-use super::generate::{receive_all, send_some};
 use super::scene::{Kind, Scene};
 use super::templates::exchange;
+use super::traffic::{receive_all, send_some};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 

@@ -1,6 +1,7 @@
 //! Makes a program from a seed: templates that lead to rare states, with random steps between.
 
 use super::scene::{Kind, Scene, Var};
+use super::traffic::{length, receive_all, send_some, way};
 use super::{datagrams, descriptors, odd, openings, programs, signalled, streams, templates};
 
 /// Steps that a program may have, before what comes at the end.
@@ -172,65 +173,6 @@ fn connection(scene: &mut Scene) -> Option<()> {
         }
     }
     Some(())
-}
-
-pub(super) fn length(scene: &mut Scene) -> usize {
-    match scene.rng.u32(0..10) {
-        0 => 1,
-        1..7 => scene.rng.usize(1..200),
-        7..9 => scene.rng.usize(1..9_000),
-        _ => scene.rng.usize(1..60_000),
-    }
-}
-
-fn way(scene: &mut Scene) -> &'static str {
-    match scene.rng.u32(0..12) {
-        0 => " way=syscall",
-        1 => " way=asm",
-        2 => " way=uring",
-        3 => scene.pick(&[" way=aio", "", " way=list", " way=submit"]),
-        _ => "",
-    }
-}
-
-/// A message, by `send` as a rule.
-pub(super) fn send_some(scene: &mut Scene, var: usize, actor: usize, most: usize) {
-    let count = scene.rng.usize(1..=most);
-    let mut text = format!("send v{var} n={count}");
-    if scene.chance(3) {
-        let call = scene.pick(&[
-            "write", "writev", "sendto", "sendmsg", "sendmmsg", "pwritev2", "__write", "__send",
-        ]);
-        let way = if call.starts_with("__") { "" } else { way(scene) };
-        text += &format!(" call={call}{way}");
-    }
-    scene.step(actor, text);
-    scene.sent(var, count);
-}
-
-/// All that has been sent, by `recv` as a rule.
-pub(super) fn receive_all(scene: &mut Scene, var: usize, actor: usize) {
-    let count = scene.unread(var);
-    if count == 0 {
-        return;
-    }
-    let mut text = format!("recv v{var} n={count}");
-    match scene.rng.u32(0..12) {
-        0..3 => {
-            let call = scene.pick(&["recvfrom", "recvmsg", "recvmmsg", "recv"]);
-            let way = scene.pick(&["", " way=syscall", " way=asm", " way=uring"]);
-            text += &format!(" flags=WAITALL call={call}{way}");
-        }
-        // Some of what comes behind what was sent last may not be there yet.
-        3 => {
-            let call = scene.pick(&["read", "readv", "preadv2", "__read"]);
-            let way = if call.starts_with("__") { "" } else { way(scene) };
-            text += &format!(" call={call}{way}");
-        }
-        _ => text += " flags=WAITALL",
-    }
-    scene.step(actor, text);
-    scene.received(var, count);
 }
 
 /// A message there and a message back.

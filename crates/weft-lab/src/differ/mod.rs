@@ -21,6 +21,7 @@ mod shrink;
 mod signalled;
 mod streams;
 mod templates;
+mod traffic;
 
 pub use campaign::{Campaign, Summary};
 pub use executor::{Executor, Observed, read_program};

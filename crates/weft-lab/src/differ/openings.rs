@@ -1,8 +1,8 @@
 //! Sockets from their beginning: each call that makes, binds, connects and accepts one.
 
-use super::generate::{receive_all, send_some};
 use super::scene::{Kind, Scene};
 use super::templates::exchange;
+use super::traffic::{receive_all, send_some};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 

@@ -1,8 +1,8 @@
 //! Processes: each way of becoming another program, of having a child, and of giving something up.
 
-use super::generate::send_some;
 use super::scene::{Kind, Scene};
 use super::templates::exchange;
+use super::traffic::send_some;
 
 /// Another program by each call that starts one, with and without what `weft run` has set.
 pub(super) fn executed(scene: &mut Scene) -> Option<()> {

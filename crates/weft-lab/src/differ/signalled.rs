@@ -1,8 +1,8 @@
 //! Signals, and other descriptors than sockets that programs wait for beside them.
 
-use super::generate::{receive_all, send_some};
 use super::scene::{Kind, Scene};
 use super::templates::{exchange, other_holder};
+use super::traffic::{receive_all, send_some};
 
 const WAYS: &[&str] = &["", "", "", " way=syscall", " way=asm"];
 

@@ -1,7 +1,7 @@
 //! The C library's streams over a connection.
 
-use super::generate::{receive_all, send_some};
 use super::scene::{Kind, Scene};
+use super::traffic::{receive_all, send_some};
 
 /// Messages that are written and read by streams.
 pub(super) fn standard_streams(scene: &mut Scene) -> Option<()> {

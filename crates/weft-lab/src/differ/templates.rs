@@ -1,8 +1,8 @@
 //! Short sequences that lead to states that random steps seldom reach.
 
 use super::datagrams::datagram_pair;
-use super::generate::{length, receive_all, send_some};
 use super::scene::{Kind, Scene};
+use super::traffic::{length, receive_all, send_some};
 
 /// Enough to be more than the first ring, and less than any.
 const MESSAGE: usize = 300;

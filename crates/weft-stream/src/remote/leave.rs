@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use weft_sys::{SharedGuard, SharedLock};
 
 use super::window::{Said, Small, state};
-use super::{Broken, FLUSH_NS, Remote, Wire};
+use super::{Broken, Clock, FLUSH_NS, Remote, Wire};
 
 /// How long an end that leaves waits for the peer to do the same: a thread of the peer's process
 /// answers, whatever the program does.
 const ANSWER_NS: u64 = 1_000_000_000;
 
-impl<W: Wire> Remote<W> {
+impl<W: Wire, C: Clock> Remote<W, C> {
     /// Goes back to TCP in both directions for good: before a child is born, and for what only TCP
     /// has. When this returns, all that this end has sent is at the peer; what the peer has put is
     /// here, and what it sends from here on comes over TCP.

@@ -45,13 +45,13 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
+pub use self::clock::{Clock, SystemClock};
 pub use self::doorbell::Doorbell;
 pub use self::proof::{BYTES_MIN, Moved, PROOF_LEN, Proof};
 pub use self::send::{Closing, Farewell};
 pub use self::window::{Said, Window};
 pub use self::wire::{Ticket, Wire};
 
-use self::clock::now;
 use self::proof::Starts;
 use self::window::{RING_LEN, Small, Wide, reset, state};
 use crate::Role;
@@ -73,7 +73,8 @@ const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// One end of a connection to another host that is, or may be, carried by a [`Wire`].
 #[derive(Debug)]
-pub struct Remote<W> {
+pub struct Remote<W, C = SystemClock> {
+    clock: C,
     window: Window,
     wire: SectionOnce<W>,
     /// It will not get one.
@@ -91,7 +92,18 @@ impl<W: Wire> Remote<W> {
     /// # Errors
     /// `EMFILE`, `ENOMEM` and the like.
     pub fn new() -> Result<Self, Errno> {
+        Self::with_clock(SystemClock)
+    }
+}
+
+impl<W: Wire, C: Clock> Remote<W, C> {
+    /// The same, which waits by this clock.
+    ///
+    /// # Errors
+    /// As [`Remote::new`].
+    pub fn with_clock(clock: C) -> Result<Self, Errno> {
         Ok(Self {
+            clock,
             window: Window::new()?,
             wire: SectionOnce::new(),
             off: AtomicU32::new(0),
@@ -283,18 +295,18 @@ impl<W: Wire> Remote<W> {
     /// Drives until it is so, for `limit` nanoseconds at most. Whether it is.
     fn drive_until(&self, limit: u64, mut is_so: impl FnMut() -> bool) -> bool {
         const BUSY_NS: u64 = 50_000;
-        let began = now();
+        let began = self.clock.now();
         loop {
             if is_so() {
                 return true;
             }
             self.drive();
-            let waited = now() - began;
+            let waited = self.clock.now() - began;
             if waited >= limit {
                 return is_so();
             }
             if waited > BUSY_NS {
-                clock::nap(20_000);
+                self.clock.sleep(20_000);
             }
         }
     }
@@ -424,7 +436,7 @@ impl<W: Wire> Remote<W> {
     }
 }
 
-impl<W> Drop for Remote<W> {
+impl<W, C> Drop for Remote<W, C> {
     fn drop(&mut self) {
         let (wire, shown) = (self.wire.take(), self.shown.take());
         if self.disowned.load(Ordering::Relaxed) != 0 {

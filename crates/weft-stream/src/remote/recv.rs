@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, recv};
 use weft_sys::{Buffers, SharedLock};
 
 use super::window::{RING, RING_LEN, Said, Small, Wide, state};
-use super::{Broken, GRACE, PATIENCE_NS, Remote, Wire, clock};
+use super::{Broken, Clock, GRACE, PATIENCE_NS, Remote, Wire};
 use crate::end::Carrier;
 use crate::how::How;
 
@@ -22,7 +22,7 @@ enum Heard {
     End,
 }
 
-impl<W: Wire> Remote<W> {
+impl<W: Wire, C: Clock> Remote<W, C> {
     /// Receives what is there (`recvmsg(2)` with `MSG_DONTWAIT`). 0: the stream has ended.
     ///
     /// # Errors
@@ -254,7 +254,7 @@ impl<W: Wire> Remote<W> {
             return Ok(0);
         }
         // The end of the kernel's connection may come behind that of the wire.
-        clock::waits_for(socket, PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR, &GRACE);
+        self.clock.waits_for(socket, PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR, &GRACE);
         let mut byte = [0];
         let ended = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK);
         match ended {

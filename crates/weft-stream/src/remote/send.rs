@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use weft_sys::{Buffers, SharedLock};
 
 use super::window::{COPY, RING_LEN, Said, Small, Wide, reset, state};
-use super::{Broken, GRACE, Remote, Ticket, Wire, clock};
+use super::{Broken, Clock, GRACE, Remote, Ticket, Wire};
 use crate::how::DONTWAIT;
 
 /// Free bytes from which on a stream is called writable: what the reader may keep to itself is
@@ -18,7 +18,7 @@ const WRITABLE_LEN: usize = RING_LEN / 2;
 /// How long a call that closes waits itself for what was sent to arrive.
 const AT_ONCE_NS: u64 = 100_000;
 
-impl<W: Wire> Remote<W> {
+impl<W: Wire, C: Clock> Remote<W, C> {
     /// Whether the ring has begun to carry the own direction.
     pub(super) fn has_switched(&self) -> bool {
         self.window.told(Said::Switch).load(Ordering::Acquire) != 0
@@ -223,7 +223,7 @@ impl<W: Wire> Remote<W> {
         let asked = PollFlags::HUP | PollFlags::ERR;
         let may_go = self.has_peer_read_all() && !self.peer_says(state::SHUT_WRITE);
         let asked = if may_go { asked | PollFlags::RDHUP } else { asked };
-        if !clock::waits_for(socket, asked, &GRACE) {
+        if !self.clock.waits_for(socket, asked, &GRACE) {
             return Err(self.abort(socket));
         }
         self.small(Small::Gone).store(1, Ordering::Relaxed);

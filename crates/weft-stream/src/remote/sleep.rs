@@ -6,9 +6,9 @@ use weft_sys::SharedLock;
 
 use super::doorbell::For;
 use super::window::{Said, Small};
-use super::{Remote, Wire};
+use super::{Clock, Remote, Wire};
 
-impl<W: Wire> Remote<W> {
+impl<W: Wire, C: Clock> Remote<W, C> {
     /// Somebody is about to sleep until [`Remote::doorbell`] rings or the kernel's socket says
     /// something, and looks once more before.
     pub fn begin_sleep(&self) {

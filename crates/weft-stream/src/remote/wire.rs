@@ -9,7 +9,7 @@ pub type Ticket = u64;
 
 /// A reliable connection whose operations take effect at the peer in the order of posting, as those
 /// of a reliably connected queue pair do. It is used by the process that made it, and only there.
-pub trait Wire: Send + Sync {
+pub trait Wire {
     /// RDMA Writes: the bytes at each offset of the own copy go to the same offset of the peer's
     /// ring, then the word, as it is given here, to its place among what the peer hears. `None` if
     /// too much is under way, or the connection has ended.

@@ -88,7 +88,7 @@ unsafe extern "C-unwind" fn rdma_connect(
 ) -> c_int {
     // SAFETY: a live identifier and the program's structure.
     let connecting = unsafe { connect(id, param) };
-    // SAFETY: as above.
+    // SAFETY: a live identifier and the program's structure.
     errno::minus_one(connecting.and_then(|()| unsafe { event::complete(id) }))
 }
 
@@ -101,7 +101,7 @@ unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(
     let param = unsafe { read(param, Vec::new()) };
     // SAFETY: live, by the caller's promise.
     let accepted = unsafe { Id::of(id) }.engine().accept(&via, &param);
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     unsafe { event::show_qp_state(id) };
     accepted
 }
@@ -110,12 +110,12 @@ unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(
 unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: a live identifier and the program's structure.
     let accepted = unsafe { accept(id, param) };
-    // SAFETY: as above; the port space never changes.
+    // SAFETY: a live identifier and the program's structure; the port space never changes.
     if matches!(unsafe { (*id).ps }, RDMA_PS_UDP | RDMA_PS_IPOIB) {
         // There is no connection to wait for.
         return errno::minus_one(accepted);
     }
-    // SAFETY: as above.
+    // SAFETY: a live identifier and the program's structure.
     errno::minus_one(accepted.and_then(|()| unsafe { event::complete(id) }))
 }
 
@@ -146,7 +146,7 @@ unsafe extern "C" fn rdma_reject_ece(
 unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let established = if unsafe { (*id).qp }.is_null() {
-        // SAFETY: as above.
+        // SAFETY: a live identifier.
         unsafe { Id::of(id) }.engine().establish()
     } else {
         Err(Errno::INVAL)
@@ -159,7 +159,7 @@ unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<()> {
     // SAFETY: live, by the caller's promise.
     unsafe { Id::of(id) }.engine().disconnect()?;
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     unsafe { event::show_qp_state(id) };
     Ok(())
 }
@@ -168,7 +168,7 @@ unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<()> {
 unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: a live identifier.
     let disconnected = unsafe { disconnect(id) };
-    // SAFETY: as above.
+    // SAFETY: a live identifier.
     errno::minus_one(disconnected.and_then(|()| unsafe { event::complete(id) }))
 }
 

@@ -96,7 +96,7 @@ unsafe fn create(
         // SAFETY: made just now; the caller's promise.
         unsafe { prepare_passive(id, info, pd, init) }
     } else {
-        // SAFETY: as above.
+        // SAFETY: made just now; the caller's promise.
         unsafe { prepare_active(id, info, pd, init) }
     };
     if let Err(error) = prepared {

@@ -39,7 +39,7 @@ const RETRIES: u8 = 7;
 struct Event {
     /// Where the program finds the private data.
     _private_data: Vec<u8>,
-    /// Of the identifier that waits for the acknowledgement.
+    /// The acknowledgements that the event's identifier waits for.
     acks: Acks,
 }
 
@@ -63,7 +63,8 @@ unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
             // SAFETY: the channel is locked, and destroying an identifier takes its events out of
             // the channel first.
             let owner = unsafe { Id::c_of(event.owner()) };
-            // SAFETY: as above.
+            // SAFETY: the channel is locked, and destroying an identifier takes its events out of
+            // the channel first.
             unsafe { Id::of(owner) }.acks().delivered();
         })?;
         // SAFETY: the owner waits for the acknowledgement that is due from now on.
@@ -81,7 +82,7 @@ unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
 unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
     // SAFETY: live, by the caller's promise.
     let owner = unsafe { Id::c_of(event.owner()) };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     let acks = unsafe { Id::of(owner) }.acks().clone();
     let (mut kind, mut status) = (event.kind as rdma_cm_event_type, event.status);
     let (mut id, mut listener) = (owner, ptr::null_mut());
@@ -134,7 +135,7 @@ fn ud_param(param: &EventParam, datagram: &DatagramParam) -> rdma_ud_param {
     let data = &param.private_data;
     let private_data = match (data.is_empty(), datagram.context) {
         (false, _) => data.as_ptr().cast(),
-        // Of a join, what the program gave.
+        // For a join, this is the program's own pointer.
         (true, context) => ptr::with_exposed_provenance(context),
     };
     rdma_ud_param {
@@ -156,16 +157,16 @@ fn ud_param(param: &EventParam, datagram: &DatagramParam) -> rdma_ud_param {
 unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id> {
     // SAFETY: live, by the caller's promise.
     let context = unsafe { (*listener).context };
-    // SAFETY: as above; the port space never changes.
+    // SAFETY: live, by the caller's promise; the port space never changes.
     let ps = unsafe { (*listener).ps };
-    // SAFETY: as above; nor does the kind of queue pair.
+    // SAFETY: live, by the caller's promise; the kind of queue pair never changes.
     let qp_type = unsafe { (*listener).qp_type };
     // SAFETY: live, by the caller's promise.
     let sync = unsafe { Id::of(listener) }.is_sync();
     let channel = if sync {
         ptr::null_mut()
     } else {
-        // SAFETY: as above.
+        // SAFETY: live, by the caller's promise.
         unsafe { (*listener).channel }
     };
     let kind = Kind { context, ps, qp_type };
@@ -173,7 +174,7 @@ unsafe fn request(event: &EngineEvent, listener: *mut rdma_cm_id) -> Result<*mut
     let id = unsafe { id::wrap(Arc::clone(&event.id), channel, kind) }?;
     // SAFETY: made just now.
     let shown = unsafe { id::show_ends(id) };
-    // SAFETY: as above.
+    // SAFETY: made just now.
     let shown = shown.and_then(|()| unsafe { id::show_path(id) });
     if let Err(error) = shown {
         // SAFETY: the program has not seen it.
@@ -189,12 +190,12 @@ unsafe fn show(id: *mut rdma_cm_id, event: &EngineEvent) -> Result<()> {
     match event.kind {
         // SAFETY: the caller's promise.
         EventKind::AddrResolved => unsafe { id::show_ends(id) },
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         EventKind::RouteResolved => unsafe { id::show_path(id) },
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         EventKind::MulticastJoin => unsafe { multicast::joined(id, &event.param) },
         _ => {
-            // SAFETY: as above.
+            // SAFETY: the caller's promise.
             unsafe { show_qp_state(id) };
             Ok(())
         }
@@ -212,7 +213,8 @@ pub(super) unsafe fn show_qp_state(id: *mut rdma_cm_id) {
     if !qp.is_null() {
         // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
         let state = unsafe { Qp::of(qp) }.engine().state();
-        // SAFETY: as above; the program only reads this field.
+        // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`; the program only
+        // reads this field.
         unsafe { (*qp).state = state as u32 };
     }
 }
@@ -230,9 +232,9 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
     if !unsafe { Id::of(id) }.is_sync() {
         return Ok(());
     }
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     unsafe { acknowledge_own(id) };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     let channel = unsafe { (*id).channel };
     // SAFETY: a synchronous identifier has a channel of its own, which lives as long as it.
     let event = unsafe { next(channel) }?;
@@ -257,7 +259,7 @@ pub(super) unsafe fn complete(id: *mut rdma_cm_id) -> Result<()> {
 pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> {
     // SAFETY: live, by the caller's promise.
     unsafe { acknowledge_own(id) };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     let channel = unsafe { (*id).channel };
     // SAFETY: a synchronous identifier has a channel of its own, which lives as long as it.
     unsafe { next(channel) }
@@ -270,7 +272,8 @@ pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> 
 pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
     let event = unsafe { (*id).event };
-    // SAFETY: as above; the program's thread is in its call for this identifier.
+    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
+    // identifier.
     unsafe { (*id).event = ptr::null_mut() };
     if !event.is_null() {
         // SAFETY: an event that nobody has acknowledged.
@@ -283,7 +286,7 @@ pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) {
 unsafe fn acknowledge(event: *mut rdma_cm_event) {
     // SAFETY: live, by the caller's promise.
     let acks = unsafe { object::object::<Event>(event) }.acks.clone();
-    // SAFETY: as above; this is its end.
+    // SAFETY: live, by the caller's promise; this is its end.
     unsafe { object::destroy::<Event>(event) };
     acks.acknowledge(1);
 }

@@ -201,9 +201,9 @@ unsafe fn show_addresses(id: *mut rdma_cm_id) {
 unsafe fn show_bound(id: *mut rdma_cm_id) -> Result<()> {
     // SAFETY: live, by the caller's promise.
     unsafe { show_addresses(id) };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     match unsafe { Id::of(id) }.engine().local() {
-        // SAFETY: as above.
+        // SAFETY: live, by the caller's promise.
         Some(local) if !local.ip().is_loopback() => unsafe { show_device(id, local.ip()) },
         _ => Ok(()),
     }
@@ -219,9 +219,9 @@ unsafe fn show_bound(id: *mut rdma_cm_id) -> Result<()> {
 pub(super) unsafe fn show_ends(id: *mut rdma_cm_id) -> Result<()> {
     // SAFETY: live, by the caller's promise.
     unsafe { show_addresses(id) };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     match unsafe { Id::of(id) }.engine().local() {
-        // SAFETY: as above.
+        // SAFETY: live, by the caller's promise.
         Some(local) => unsafe { show_device(id, local.ip()) },
         None => Ok(()),
     }
@@ -312,7 +312,7 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     state.acks.wait();
     // SAFETY: the structure is live.
     let channel = unsafe { (*id).channel };
-    // SAFETY: as above.
+    // SAFETY: the structure is live.
     let path = unsafe { (*id).route.path_rec };
     // SAFETY: NULL, or from `calloc` in `show_path`.
     unsafe { libc::free(path.cast()) };
@@ -359,7 +359,7 @@ pub(super) unsafe fn bind(id: *mut rdma_cm_id, to: *const sockaddr) -> Result<()
     let to = unsafe { address::read(to) }?;
     // SAFETY: live, by the caller's promise.
     unsafe { Id::of(id) }.engine.bind(to)?;
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     unsafe { show_bound(id) }
 }
 
@@ -421,7 +421,7 @@ unsafe extern "C-unwind" fn rdma_resolve_addr(
 pub(super) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<()> {
     // SAFETY: live, by the caller's promise.
     unsafe { Id::of(id) }.engine.resolve_route()?;
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     unsafe { event::complete(id) }
 }
 
@@ -438,7 +438,7 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     let engine = unsafe { Id::of(id) }.engine();
     // As the kernel does: what is no count is as many as there may be.
     let listening = engine.listen(u32::try_from(backlog).unwrap_or(0));
-    // SAFETY: as above.
+    // SAFETY: a live identifier.
     errno::minus_one(listening.and_then(|()| unsafe { show_bound(id) }))
 }
 
@@ -469,7 +469,7 @@ unsafe fn set_option(
     let engine = unsafe { Id::of(id) }.engine();
     // SAFETY: readable, by the caller's promise.
     let byte = || unsafe { option_value::<u8>(value, length) };
-    // SAFETY: as above.
+    // SAFETY: readable, by the caller's promise.
     let flag = || unsafe { option_value::<c_int>(value, length) }.map(|flag| flag != 0);
     let option = match (level, name) {
         (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => IdOption::Tos(byte()?),
@@ -521,7 +521,8 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
     }
     // SAFETY: live, by the caller's promise.
     let old = unsafe { (*id).channel };
-    // SAFETY: as above; the program's thread is in its call for this identifier.
+    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
+    // identifier.
     unsafe { (*id).channel = channel };
     state.sync.store(sync, Ordering::Release);
     if was_sync {

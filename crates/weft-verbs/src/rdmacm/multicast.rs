@@ -50,7 +50,7 @@ unsafe fn join(
     // SAFETY: live, by the caller's promise.
     let state = unsafe { Id::of(id) };
     state.engine().join_multicast(group, sends_only, context.expose_provenance())?;
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     unsafe { event::complete(id) }
 }
 
@@ -111,7 +111,7 @@ unsafe fn leave(id: *mut rdma_cm_id, group: *const sockaddr) -> Result<()> {
     let group = unsafe { read(group) }?;
     // SAFETY: live, by the caller's promise.
     unsafe { Id::of(id) }.engine().leave_multicast(group)?;
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     let qp = unsafe { (*id).qp };
     if !qp.is_null() {
         // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.

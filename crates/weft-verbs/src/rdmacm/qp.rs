@@ -96,7 +96,7 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     let send = std::mem::replace(&mut c.send_cq_channel, ptr::null_mut());
     for channel in [recv, if send == recv { ptr::null_mut() } else { send }] {
         if !channel.is_null() {
-            // SAFETY: as above.
+            // SAFETY: made by `create_cqs`, or the program's own to give.
             unsafe { ibv_destroy_comp_channel(channel) };
         }
     }
@@ -157,7 +157,7 @@ unsafe fn create(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<
     }
     // SAFETY: made just now.
     if let Err(error) = unsafe { initialise(id, qp) } {
-        // SAFETY: as above; the program has not seen it.
+        // SAFETY: made just now; the program has not seen it.
         unsafe { ibv_destroy_qp(qp) };
         return Err(error);
     }
@@ -181,7 +181,7 @@ unsafe fn initialise(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<()> {
         // SAFETY: live, by the caller's promise.
         let (attr, mask) = unsafe { Id::of(id) }.engine().qp_attributes(state)?;
         let mut attr = c_attr_of(&attr);
-        // SAFETY: as above.
+        // SAFETY: live, by the caller's promise.
         let changed = unsafe { ibv_modify_qp(qp, &raw mut attr, mask.bits().cast_signed()) };
         if changed != 0 {
             return Err(Errno::from_raw_os_error(changed));
@@ -197,7 +197,7 @@ unsafe fn initialise(id: *mut rdma_cm_id, qp: *mut ibv_qp) -> Result<()> {
 unsafe fn create_or_undo(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<()> {
     // SAFETY: live, by the caller's promise.
     let send_cq = unsafe { (*id).send_cq };
-    // SAFETY: as above.
+    // SAFETY: live, by the caller's promise.
     let recv_cq = unsafe { (*id).recv_cq };
     let had_cqs = !send_cq.is_null() || !recv_cq.is_null();
     // SAFETY: the caller's promise.
@@ -230,7 +230,8 @@ pub(super) unsafe fn create_plain(
     attr.pd = pd;
     // SAFETY: the caller's promise.
     let created = unsafe { create_or_undo(id, &mut attr) };
-    // SAFETY: as above: the sizes that it got, and the queues that were made for it.
+    // The sizes that it got, and the queues that were made for it.
+    // SAFETY: the extended structure begins as the plain one does (checked in `layout`).
     *init = unsafe { *ptr::from_ref(&attr).cast::<ibv_qp_init_attr>() };
     created
 }
@@ -265,7 +266,8 @@ unsafe extern "C" fn rdma_create_qp_ex(
 pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
     let qp = unsafe { (*id).qp };
-    // SAFETY: as above; the program's thread is in its call for this identifier.
+    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
+    // identifier.
     unsafe { (*id).qp = ptr::null_mut() };
     // SAFETY: the queue pair of an identifier is live until here.
     unsafe { ibv_destroy_qp(qp) };
@@ -374,7 +376,8 @@ unsafe extern "C" fn rdma_create_srq_ex(
 pub(super) unsafe fn destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: live, by the caller's promise.
     let srq = unsafe { (*id).srq };
-    // SAFETY: as above; the program's thread is in its call for this identifier.
+    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
+    // identifier.
     unsafe { (*id).srq = ptr::null_mut() };
     // SAFETY: the queue of an identifier is live until here.
     unsafe { ibv_destroy_srq(srq) };

@@ -74,7 +74,7 @@ fn show(terminal: &mut DefaultTerminal, interval: Duration, stop: &Stop) -> Resu
 }
 
 /// Waits for something to read, a signal or the end of `timeout`. `false`: the terminal is gone.
-/// That must not be left to crossterm, which would read an end of file for ever.
+/// A terminal that is gone must not be left to crossterm, which would read an end of file for ever.
 fn wait(timeout: Duration) -> Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];

@@ -1,14 +1,16 @@
 //! The network of a simulation: a queue pair's two directions ([`Rdma`]), and the kernel's TCP
 //! connection, whose bytes go through a relay ([`super::relay`]).
 
+use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::super::window::{self, COPY, RING, Said};
 use super::super::{Remote, Ticket, Wire};
 use super::Mutation;
 use super::relay::Relay;
+use super::world::WorldClock;
 
 /// What may take how long, in nanoseconds at most, and how much fits.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +66,7 @@ pub(super) struct Inner {
     pub(super) rng: fastrand::Rng,
     pub(super) now: u64,
     pub(super) setup: Setup,
-    ends: [Weak<Remote<Rdma>>; 2],
+    ends: [Weak<End>; 2],
     lines: [Line; 2],
     is_cut: bool,
     /// When a thread of the process gets to what the peer wants that goes back to TCP.
@@ -77,7 +79,7 @@ pub(super) struct Inner {
 
 /// The network, known to both ends.
 #[derive(Clone, Debug)]
-pub(super) struct Net(Arc<Mutex<Inner>>);
+pub(super) struct Net(Rc<RefCell<Inner>>);
 
 impl Net {
     pub(super) fn new(
@@ -86,7 +88,7 @@ impl Net {
         relay: Relay,
         mutation: Option<Mutation>,
     ) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
+        Self(Rc::new(RefCell::new(Inner {
             rng,
             now: 1,
             setup,
@@ -100,12 +102,12 @@ impl Net {
         })))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> RefMut<'_, Inner> {
+        self.0.borrow_mut()
     }
 
-    pub(super) fn connect(&self, ends: [&Arc<Remote<Rdma>>; 2]) {
-        self.lock().ends = ends.map(Arc::downgrade);
+    pub(super) fn connect(&self, ends: [&Rc<End>; 2]) {
+        self.lock().ends = ends.map(Rc::downgrade);
     }
 
     pub(super) fn wire_of(&self, side: usize) -> Rdma {
@@ -187,7 +189,7 @@ impl Inner {
     }
 
     /// The window in which an end writes, if it is still there.
-    fn end(&self, side: usize) -> Option<Arc<Remote<Rdma>>> {
+    fn end(&self, side: usize) -> Option<Rc<End>> {
         self.ends[side].upgrade()
     }
 
@@ -255,7 +257,7 @@ impl Inner {
     }
 
     /// What an end hears instead of a word.
-    fn mutated_word(&mut self, peer: &Remote<Rdma>, word: usize, value: u64) -> u64 {
+    fn mutated_word(&mut self, peer: &End, word: usize, value: u64) -> u64 {
         let mutation = self.mutation;
         let is = |said: Said, early: Mutation| word == said as usize && mutation == Some(early);
         let instead = if is(Said::Tail, Mutation::TailEarly) {
@@ -318,6 +320,9 @@ impl Inner {
         Some(ticket)
     }
 }
+
+/// One end of the connection.
+pub(super) type End = Remote<Rdma, WorldClock>;
 
 /// A simulated queue pair.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsFd as _;
-use std::rc::Rc;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::rc::{Rc, Weak};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,11 +16,10 @@ use rustix::net::sockopt;
 use rustix::time::Timespec;
 use weft_sys::Buffers;
 
-use super::super::clock::simulated::{self, Time};
 use super::super::window::{RING_LEN, Said, Small};
-use super::super::{Closing, Remote};
+use super::super::{Clock, Closing, Remote};
 use super::Mutation;
-use super::net::{Net, Rdma, Setup};
+use super::net::{End, Net, Setup};
 use super::relay::Relay;
 use crate::end::Carrier;
 use crate::how::How;
@@ -63,7 +62,7 @@ struct Plan {
 /// One program.
 #[derive(Debug)]
 struct Side {
-    end: Option<Arc<Remote<Rdma>>>,
+    end: Option<Rc<End>>,
     socket: Option<Rc<TcpStream>>,
     /// Bytes whose sending has succeeded; and with those of a call that has not returned.
     sent: u64,
@@ -99,13 +98,14 @@ pub(super) struct World {
     mutation: Option<Mutation>,
 }
 
-impl Time for World {
+impl World {
     fn now(&self) -> u64 {
         let mut net = self.net.lock();
         net.now += 20; // Who only looks at the clock does so in time, too.
         net.now
     }
 
+    /// Somebody waits for so many nanoseconds.
     fn pass(&self, ns: u64) {
         let acts = self.random(|rng| [0, 0, 0, 1, 6][rng.usize(..5)]);
         for _ in 0..acts {
@@ -118,6 +118,45 @@ impl Time for World {
         net.advance(ns.max(next.min(1_000_000)));
         drop(net);
         self.background();
+    }
+}
+
+/// The clock of the ends, which is the world's.
+#[derive(Clone, Debug)]
+pub(super) struct WorldClock(Weak<World>);
+
+impl WorldClock {
+    fn world(&self) -> Rc<World> {
+        self.0.upgrade().expect("ends go before their world")
+    }
+}
+
+impl Clock for WorldClock {
+    fn now(&self) -> u64 {
+        self.world().now()
+    }
+
+    fn sleep(&self, ns: u32) {
+        self.world().pass(ns.into());
+    }
+
+    fn waits_for(&self, socket: BorrowedFd<'_>, asked: PollFlags, limit: &Timespec) -> bool {
+        const STEP: u64 = 1_000_000;
+        let world = self.world();
+        let mut set = [PollFd::from_borrowed_fd(socket, asked)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let limit = limit.tv_sec.cast_unsigned() * 1_000_000_000 + limit.tv_nsec.cast_unsigned();
+        let until = world.now() + limit;
+        loop {
+            if poll(&mut set, Some(&at_once)).is_ok_and(|ready| ready > 0) {
+                return true;
+            }
+            let now = world.now();
+            if now >= until {
+                return false;
+            }
+            world.pass(STEP.min(until - now));
+        }
     }
 }
 
@@ -176,37 +215,41 @@ impl World {
         }
         let (relay, sockets) = Relay::new(listener);
         let net = Net::new(rng, setup, relay, mutation);
-        let ends = [(); 2].map(|()| Arc::new(Remote::<Rdma>::new().expect("memory")));
-        net.connect([&ends[0], &ends[1]]);
-        let mut sockets = sockets.into_iter();
-        let sides = ends.map(|end| {
-            RefCell::new(Side {
-                end: Some(end),
-                socket: sockets.next().map(Rc::new),
-                sent: 0,
-                offered: 0,
-                received: 0,
-                sleepers: 0,
-                has_shut_write: false,
-                has_shut_read: false,
-                is_closing: false,
-                closed: None,
-                closed_at: 0,
-                ended: None,
-                is_told: false,
-            })
-        });
-        Rc::new(Self {
-            net,
-            plan,
-            sides,
-            busy: Default::default(),
-            leaving: Default::default(),
-            acts: Cell::new(0),
-            is_cut: Cell::new(false),
-            wrong: RefCell::default(),
-            notes: RefCell::default(),
-            mutation,
+        Rc::new_cyclic(|world| {
+            let clock = WorldClock(Weak::clone(world));
+            let end = || Rc::new(Remote::with_clock(clock.clone()).expect("memory"));
+            let ends = [end(), end()];
+            net.connect([&ends[0], &ends[1]]);
+            let mut sockets = sockets.into_iter();
+            let sides = ends.map(|end| {
+                RefCell::new(Side {
+                    end: Some(end),
+                    socket: sockets.next().map(Rc::new),
+                    sent: 0,
+                    offered: 0,
+                    received: 0,
+                    sleepers: 0,
+                    has_shut_write: false,
+                    has_shut_read: false,
+                    is_closing: false,
+                    closed: None,
+                    closed_at: 0,
+                    ended: None,
+                    is_told: false,
+                })
+            });
+            Self {
+                net,
+                plan,
+                sides,
+                busy: Default::default(),
+                leaving: Default::default(),
+                acts: Cell::new(0),
+                is_cut: Cell::new(false),
+                wrong: RefCell::default(),
+                notes: RefCell::default(),
+                mutation,
+            }
         })
     }
 
@@ -246,8 +289,7 @@ impl World {
     }
 
     /// Runs it to the end.
-    pub(super) fn run(self: &Rc<Self>) -> Check {
-        simulated::set(Some(Rc::clone(self) as Rc<dyn Time>));
+    pub(super) fn run(&self) -> Check {
         while self.wrong.borrow().is_none() && !self.is_over() {
             if self.acts.get() >= ACTS_MAX {
                 self.fail(2, "does not come to an end");
@@ -266,7 +308,6 @@ impl World {
             let end = side.borrow_mut().end.take();
             drop(end);
         }
-        simulated::set(None);
         self.wrong.borrow_mut().take().map_or(Ok(()), Err)
     }
 
@@ -457,7 +498,7 @@ impl World {
         this.end.as_ref().is_some_and(|end| end.small(Small::TxLock).load(Ordering::Relaxed) != 0)
     }
 
-    fn parts_of(&self, side: usize) -> Option<(Arc<Remote<Rdma>>, Rc<TcpStream>)> {
+    fn parts_of(&self, side: usize) -> Option<(Rc<End>, Rc<TcpStream>)> {
         let this = self.sides[side].borrow();
         Some((this.end.clone()?, this.socket.clone()?))
     }
@@ -705,7 +746,7 @@ impl World {
     }
 
     /// Who gets the socket next needs to know of nothing but TCP.
-    fn check_left(&self, side: usize, end: &Remote<Rdma>, took: u64) {
+    fn check_left(&self, side: usize, end: &End, took: u64) {
         const LONG_NS: u64 = 100_000_000;
         let (peer, is_closing) = {
             let peer = self.sides[1 - side].borrow();
@@ -713,7 +754,7 @@ impl World {
         };
         let is_checked = !is_closing && !self.is_cut.get() && self.mutation.is_none();
         let Some(peer) = peer.filter(|_| is_checked) else { return };
-        let heads = |from: &Remote<Rdma>, to: &Remote<Rdma>| {
+        let heads = |from: &End, to: &End| {
             [from.window().told(Said::Head), to.window().heard(Said::Head)]
                 .map(|head| head.load(Ordering::Relaxed))
         };
@@ -759,7 +800,7 @@ impl World {
     }
 
     /// Whether the connection is to be reset.
-    fn close_end(&self, end: &Remote<Rdma>) -> bool {
+    fn close_end(&self, end: &End) -> bool {
         const PATIENCE_NS: u64 = 2_000_000_000;
         let until = self.now() + PATIENCE_NS;
         let mut closing = end.close(false);
@@ -788,7 +829,7 @@ impl World {
     }
 
     /// One that is still being connected gets a queue pair no more.
-    fn forget(&self, side: usize, end: &Remote<Rdma>) {
+    fn forget(&self, side: usize, end: &End) {
         if end.is_pending() {
             self.net.lock().leave(side);
         }
