@@ -232,6 +232,11 @@ impl Watch {
         }
     }
 
+    /// What the kernel says of the socket's end.
+    pub(super) fn ends_now(&self) -> u32 {
+        ends(borrow(self.fd))
+    }
+
     /// Whether the kernel has something to tell, as it has been asked.
     fn is_ready_by_kernel(&self) -> bool {
         is_ready(borrow(self.fd), PollFlags::from_bits_truncate(self.mask() as u16))

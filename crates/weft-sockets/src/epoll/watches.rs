@@ -18,6 +18,7 @@ use super::{
     EDGE, ERR_HUP, IDLE_LOOKS_MAX, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches,
     may_hold_something, watch_count,
 };
+use crate::link::Link;
 use crate::stream::borrow;
 use crate::table::{Held, Kind};
 
@@ -209,20 +210,28 @@ impl Watches {
             return Some(event);
         }
         if is_kernels {
-            // What the program reads now may be the last that comes over TCP, and a wakeup with it.
-            watch.keep_pending(event.events, round);
+            // What the program reads now may be the last that comes over TCP, and a wakeup with it;
+            // or the kernel tells of a wakeup that was left there.
+            let may_be_wakeup =
+                matches!(stream.link(), Some(Link::Here(end)) if end.has_left() && !end.is_over());
+            let is_wakeup = may_be_wakeup && watch.has_now() & IN == 0;
+            watch.keep_pending(event.events & if is_wakeup { !IN } else { u32::MAX }, round);
             self.start_polling(place);
             return None;
         }
         let mut ours = 0;
+        // Of an end the kernel tells only who has asked for it.
+        let is_ending =
+            watch.registered != Registered::Changes && stream.link().is_some_and(Link::is_ending);
+        let ends = if is_ending { watch.ends_now() } else { event.events & (RDHUP | ERR_HUP) };
         if by_memory {
-            stream.settle(watch.fd, event.events);
+            stream.settle(watch.fd, event.events | ends);
             ours |= IN | RDHUP;
         }
         if by_memory_out {
             ours |= OUT;
         }
-        watch.hung |= event.events & (RDHUP | ERR_HUP);
+        watch.hung |= ends;
         // The rest is told by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
