@@ -196,6 +196,7 @@ fn begin_as_child() {
     let parent = PID.swap(pid, Ordering::Relaxed);
     unseen_fork::has_begun(pid);
     by_hand::in_child();
+    hooks::descriptors::forked();
     renew_proof();
     weft_sys::forget_thread();
     settings::enter();

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_uint, c_ulong, c_void};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use weft_stream::Carrier;
 use weft_sys::{apart_within, is_apart};
@@ -110,8 +111,53 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_apart(fd) && !process::is_borrowed() {
         return errno::fail(Errno::BADF); // The program has not opened it.
     }
+    let _under_way = UnderWay::begin(fd);
     closing(fd);
     next!(close(fd: c_int) -> c_int)
+}
+
+/// Closes of sockets of ours that have begun and not ended.
+static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+
+/// A close, from before the table forgets the descriptor until the kernel has.
+struct UnderWay(bool);
+
+impl UnderWay {
+    fn begin(fd: c_int) -> Self {
+        let is_ours = table::knows(fd) && !process::is_borrowed();
+        if is_ours {
+            UNDER_WAY.fetch_add(1, Ordering::AcqRel);
+        }
+        Self(is_ours)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0 {
+            UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// This is a child just born: other threads, and what they close, are the parent's.
+pub(crate) fn forked() {
+    UNDER_WAY.store(0, Ordering::Relaxed);
+}
+
+/// This process is about to become another program, and all that is in its table is prepared. What
+/// another thread is about to close is not, and is to be closed before. One that lingers is closed
+/// already, and one that a handler of a signal has interrupted does not end before the call: so the
+/// wait is short.
+pub(super) fn wait_for_closes() {
+    const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+    const NAPS_MAX: u32 = 1_000;
+    for _ in 0..NAPS_MAX {
+        if UNDER_WAY.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let _ = rustix::thread::nanosleep(&NAP);
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -16,6 +16,7 @@ use libc::{c_char, c_int, c_void};
 use smallvec::SmallVec;
 
 use super::actions::Actions;
+use super::descriptors::wait_for_closes;
 use crate::by_hand::signals;
 use crate::handover::{self, Heir, stays_open};
 use crate::next::next;
@@ -133,6 +134,9 @@ unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int 
     let heir = if process::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // SAFETY: the caller's promise.
     let complete = unsafe { completed(list, heir) };
+    if matches!(heir, Heir::Self_) {
+        wait_for_closes();
+    }
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
     signals::before_exec();
     let failed = call(list);

@@ -7,7 +7,7 @@ pub(crate) mod born;
 #[cfg(target_arch = "x86_64")]
 mod by_number;
 mod data;
-mod descriptors;
+pub(crate) mod descriptors;
 pub(crate) mod exec;
 #[cfg(target_arch = "x86_64")]
 mod exec_list;
