@@ -19,7 +19,8 @@
 //! * `remote`: connections to other hosts, over verbs; `link`: an end, of either kind;
 //! * `by_hand`: calls that the program makes without the C library;
 //! * `table`: what is known of a descriptor, found without a lock;
-//! * `sleepers`: what those who read tell those who wait in epoll instances;
+//! * `closes`: closes that have begun; `sleepers`: what those who read tell those who wait in epoll
+//!   instances;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
 //! * `unseen_fork`: children that the process learns of late;
@@ -49,7 +50,7 @@
 //! link
 //! remote
 //! by_hand
-//! reason shared_files sleepers table
+//! closes reason shared_files sleepers table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
@@ -62,6 +63,8 @@ mod address;
 #[cfg(not(test))]
 mod arguments;
 mod by_hand;
+#[cfg(not(test))]
+mod closes;
 #[cfg(not(test))]
 mod confine;
 #[cfg(not(test))]

@@ -59,6 +59,8 @@ pub(crate) const SEND_REQUESTS_MAX: u32 = 3 * UNDER_WAY_MAX as u32;
 /// The longest sleep between two looks for a peer that switches to extended mode, too.
 pub(crate) const SWITCH_NAP_MAX: Duration = Duration::from_millis(1);
 
+/// Sleeps, of 50 us, in which an exec waits for closes of other threads.
+pub(crate) const CLOSE_WAITS_MAX: u32 = 1_000;
 /// Threads that are asked at a time to have their calls by hand seen.
 pub(crate) const ASKED_THREADS_MAX: usize = 1024;
 /// More actions than this are not believed.

@@ -16,7 +16,8 @@ use crate::sockets::{self, Kind};
 use crate::table::Listed;
 use crate::zcopy::promised;
 use crate::{
-    by_hand, confine, epoll, errno, extended, remote, settings, shared_files, stream, unseen_fork,
+    by_hand, closes, confine, epoll, errno, extended, remote, settings, shared_files, stream,
+    unseen_fork,
 };
 
 /// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
@@ -150,6 +151,7 @@ pub(crate) extern "C" fn in_child() {
 pub(crate) fn begin_as_child() {
     let parent = identity::in_child();
     by_hand::in_child();
+    closes::forked();
     weft_sys::forget_thread();
     shared_files::enter();
     inheritance::in_child(&Own, parent);

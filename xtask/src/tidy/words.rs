@@ -75,7 +75,7 @@ const WORDS: &[(&str, Place, &str)] = &[
 const ALLOWED: &[(&str, usize)] = &[
     ("weft-cli", 2),
     ("weft-engine", 351),
-    ("weft-lab", 25),
+    ("weft-lab", 23),
     ("weft-sockets", 1018),
     ("weft-stream", 813),
     ("weft-sys", 276),

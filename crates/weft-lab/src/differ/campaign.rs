@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use super::executor::Executor;
 use super::generate::generate;
 use super::judge::{Class, Failure, Judge, Verdict};
-use super::known::{KNOWN_SEEDS, without_known};
+use super::known::without_known;
 use super::shrink::shrink;
 
 /// How long one failing program is made shorter for.
@@ -132,9 +132,6 @@ impl Campaign {
                 break;
             }
             let seed = self.first.wrapping_add(number);
-            if self.without_known && KNOWN_SEEDS.contains(&seed) {
-                continue;
-            }
             let mut steps = generate(seed);
             for step in &mut steps {
                 let kept =

@@ -65,11 +65,9 @@ pub(super) fn of_another_process(scene: &mut Scene) -> Option<()> {
     if !scene.has_room() {
         return None;
     }
-    // A program without Weft, or another user's, finds nothing in memory, and nobody sees that it
-    // takes the socket.
-    let is_apart =
-        |step: &String| ["env=plain", "env=none", " user "].iter().any(|it| step.contains(it));
-    let are_apart = scene.steps.iter().any(is_apart);
+    // Without Weft or address space, or as another user, a program finds nothing in memory.
+    let apart = ["env=plain", "env=none", " user ", "what=as"];
+    let are_apart = scene.steps.iter().any(|step| apart.iter().any(|it| step.contains(it)));
     // The child has numbers of its own then, and may take what it has already.
     let taker = match scene.rng.u32(0..3) {
         0 if !are_apart => scene.any_actor()?,

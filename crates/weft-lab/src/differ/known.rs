@@ -21,12 +21,6 @@ pub const KNOWN: &[Known] = &[Known {
     reason: "`TCP_INQ` is refused: rings tell nothing beside bytes, and programs do without it",
 }];
 
-/// Programs of `make test` that still differ: which of several descriptors is told first where a
-/// wait takes fewer than there are, an edge that is told again after a connection has left memory,
-/// and the order of datagrams on a busy machine; `programs/differ/known/` has short ones, with the
-/// reasons. Another generator makes other programs of these seeds.
-pub(super) const KNOWN_SEEDS: &[u64] = &[1000022, 1000101, 1000195];
-
 /// The step without what is known to differ.
 pub(super) fn without_known(step: &str) -> String {
     let operation = step.split(' ').nth(1).unwrap_or_default();

@@ -17,6 +17,7 @@ use super::watch::News;
 use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::borrow;
 use crate::limits::IDLE_LOOKS_MAX;
+use crate::link::Link;
 use crate::sleepers::taken;
 use crate::sockets::{Held, Kind};
 
@@ -206,8 +207,12 @@ impl Watches {
             return Some(event);
         }
         if is_kernels {
-            // What the program reads now may be the last that comes over TCP, and a wakeup with it.
-            watch.keep_pending(event.events, round);
+            // What the program reads now may be the last that comes over TCP, and a wakeup with it;
+            // or the kernel tells of a wakeup that was left there.
+            let may_be_wakeup =
+                matches!(stream.link(), Some(Link::Here(end)) if end.has_left() && !end.is_over());
+            let is_wakeup = may_be_wakeup && watch.has_now() & IN == 0;
+            watch.keep_pending(event.events & if is_wakeup { !IN } else { u32::MAX }, round);
             self.start_polling(place);
             return None;
         }

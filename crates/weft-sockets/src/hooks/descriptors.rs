@@ -14,6 +14,7 @@ use weft_sys::{apart_within, is_apart};
 use super::closing::closing;
 use super::files::check_stream;
 use crate::arguments::is_nowhere;
+use crate::closes::UnderWay;
 use crate::datagram::Why;
 use crate::descriptor::borrow;
 use crate::next::next;
@@ -68,6 +69,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_apart(fd) && !identity::is_borrowed() {
         return errno::fail(Errno::BADF); // The program has not opened it.
     }
+    let _under_way = UnderWay::begin(open::knows(fd) && !identity::is_borrowed());
     closing(fd);
     next!(close(fd: c_int) -> c_int)
 }

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::actions::Actions;
 use crate::by_hand::signals;
+use crate::closes::wait_for_closes;
 use crate::descriptor::stays_open;
 use crate::handover::{self, Heir};
 use crate::next::next;
@@ -134,6 +135,9 @@ unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int 
     let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // SAFETY: the caller's promise.
     let complete = unsafe { completed(list, heir) };
+    if matches!(heir, Heir::Self_) {
+        wait_for_closes();
+    }
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
     signals::before_exec();
     let failed = call(list);

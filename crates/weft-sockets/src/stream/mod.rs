@@ -377,6 +377,16 @@ impl Stream {
         self.leave_by(fd, why, |end, socket| end.leave_unread(socket));
     }
 
+    /// Of a connection that has left memory, what is unread there still goes back to the kernel as
+    /// well, as far as that is possible: only the kernel is to read.
+    pub(crate) fn put_back_rest(&self, fd: RawFd) {
+        if let Some(end) = self.end().filter(|end| end.unread() > 0) {
+            let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
+            end.put_back_rest(borrow(fd));
+            drop(held);
+        }
+    }
+
     fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
         zcopy::promised::reclaim(&self.zcopy);
         match self.link() {

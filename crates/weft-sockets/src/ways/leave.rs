@@ -20,6 +20,7 @@ use crate::{by_hand, errno, handover, identity, open, settings};
 /// bytes that have come into memory are still unread there.
 pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
     stream.leave(fd, why);
+    stream.put_back_rest(fd);
     if let Some(end) = stream.link() {
         end.hush(borrow(fd));
     }

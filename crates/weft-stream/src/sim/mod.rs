@@ -62,6 +62,13 @@ fn seeds() {
     seeds::run(EXTENT, |seed| run(seed, None).map(|_| report(seed, None)));
 }
 
+/// A process becomes another program while another of its threads closes a socket.
+#[test]
+fn descriptor_that_a_thread_closes_does_not_reach_the_next_program() {
+    const SEED: u64 = 2_697_964_109;
+    assert!(run(SEED, None).is_none(), "{}", report(SEED, None));
+}
+
 /// The simulation is of use only if it can fail: each defect is found.
 #[test]
 fn every_mutation_is_found() {

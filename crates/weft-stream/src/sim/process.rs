@@ -67,6 +67,8 @@ pub(super) struct Memory {
     pub(super) is_gone: Rc<Cell<bool>>,
     table: RefCell<BTreeMap<RawFd, Rc<Stream>>>,
     forks: Cell<u32>,
+    /// Closes that have begun and not ended.
+    closes_under_way: Cell<u32>,
     /// Calls under way, by descriptor: programs do not close what they use.
     pub(super) uses: RefCell<BTreeMap<RawFd, u32>>,
 }
@@ -80,6 +82,7 @@ impl Memory {
             is_gone: Rc::new(Cell::new(false)),
             table: RefCell::new(BTreeMap::new()),
             forks: Cell::new(0),
+            closes_under_way: Cell::new(0),
             uses: RefCell::new(BTreeMap::new()),
         })
     }
@@ -92,6 +95,7 @@ impl Memory {
             is_gone: Rc::new(Cell::new(false)),
             table: RefCell::new(BTreeMap::new()),
             forks: self.forks.clone(),
+            closes_under_way: Cell::new(0),
             uses: RefCell::new(BTreeMap::new()),
         };
         let mut copies: Vec<(Rc<Stream>, Rc<Stream>)> = Vec::new();
@@ -387,12 +391,15 @@ impl Own {
     }
 
     pub(super) fn close(&self, fd: RawFd) {
+        let under_way = &self.memory.closes_under_way;
+        under_way.set(under_way.get() + 1);
         self.closing(fd);
         step();
         with(|world| {
             world.host.close(self.pid, fd);
             world.after_call();
         });
+        under_way.set(under_way.get() - 1);
     }
 
     fn closing(&self, fd: RawFd) {
@@ -473,6 +480,9 @@ impl Own {
     pub(super) fn exec(&self) -> Next {
         let rests = inheritance::prepare(self, inheritance::Heir::Self_);
         step();
+        while self.memory.closes_under_way.get() > 0 {
+            step();
+        }
         if with(|world| world.rng.u8(..8) == 0) {
             inheritance::take_back(self);
             return Next::GoesOn;
