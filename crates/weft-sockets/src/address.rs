@@ -19,7 +19,7 @@ pub(crate) unsafe fn read(place: *const sockaddr, len: socklen_t) -> Option<Sock
     if place.is_null() || len < size_of::<sockaddr_in>() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let family = unsafe { place.cast::<libc::sa_family_t>().read_unaligned() };
     match libc::c_int::from(family) {
         libc::AF_INET => {
@@ -29,7 +29,7 @@ pub(crate) unsafe fn read(place: *const sockaddr, len: socklen_t) -> Option<Sock
             Some(SocketAddrV4::new(ip, u16::from_be(given.sin_port)).into())
         }
         libc::AF_INET6 if len >= size_of::<sockaddr_in6>() => {
-            // SAFETY: likewise.
+            // SAFETY: as long as that, as looked at above.
             let given = unsafe { place.cast::<sockaddr_in6>().read_unaligned() };
             let ip = given.sin6_addr.s6_addr.into();
             let (port, scope) = (u16::from_be(given.sin6_port), given.sin6_scope_id);
@@ -62,7 +62,7 @@ pub(crate) unsafe fn write(
             sin6_addr: libc::in6_addr { s6_addr: ip.octets() },
             sin6_scope_id: 0,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { put(&name, place, room) }
     } else {
         let IpAddr::V4(ip) = address.ip() else { return 0 };
@@ -72,7 +72,7 @@ pub(crate) unsafe fn write(
             sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
             sin_zero: [0; 8],
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { put(&name, place, room) }
     }
 }

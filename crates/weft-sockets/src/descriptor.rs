@@ -30,7 +30,7 @@ pub(crate) fn own_address(fd: RawFd) -> Option<SocketAddr> {
 pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
     // SAFETY: it writes an address.
     let own = unsafe { named(fd, libc::getsockname) }?;
-    // SAFETY: likewise.
+    // SAFETY: it writes an address.
     Some((own, unsafe { named(fd, libc::getpeername) }?))
 }
 

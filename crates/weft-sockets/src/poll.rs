@@ -475,7 +475,7 @@ pub(crate) unsafe fn select(
         libc::POLLPRI | libc::POLLNVAL,
     ];
     let fds = 0..usize::try_from(count).ok()?.min(FDS_MAX);
-    // SAFETY: the caller's promise, for a descriptor below `count`.
+    // SAFETY: guaranteed by the caller, for a descriptor below `count`.
     let is_in = |set: *mut libc::fd_set, fd: usize| unsafe { contains(set, fd) };
     let asked = |fd: usize| {
         let wanted = sets.iter().zip(ASKED).filter(|(set, _)| is_in(**set, fd));
@@ -530,7 +530,7 @@ pub(crate) unsafe fn select(
                 continue;
             }
             if place.revents & meant == 0 {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { remove(*set, fd) };
             } else {
                 total += 1;
@@ -564,9 +564,9 @@ unsafe fn contains(set: *mut libc::fd_set, fd: usize) -> bool {
     if set.is_null() {
         return false;
     }
-    // SAFETY: the caller's promise; a set is an array of words.
+    // SAFETY: guaranteed by the caller; a set is an array of words.
     let word = unsafe { set.cast::<libc::c_ulong>().add(fd / BITS) };
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller; a set is an array of words.
     let word = unsafe { word.read() };
     word >> (fd % BITS) & 1 == 1
 }
@@ -574,10 +574,10 @@ unsafe fn contains(set: *mut libc::fd_set, fd: usize) -> bool {
 /// # Safety
 /// The set is writable for `fd`.
 unsafe fn remove(set: *mut libc::fd_set, fd: usize) {
-    // SAFETY: the caller's promise; a set is an array of words.
+    // SAFETY: guaranteed by the caller; a set is an array of words.
     let place = unsafe { set.cast::<libc::c_ulong>().add(fd / BITS) };
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller; a set is an array of words.
     let word = unsafe { place.read() };
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller; a set is an array of words.
     unsafe { place.write(word & !(1 << (fd % BITS))) };
 }

@@ -79,15 +79,15 @@ pub(crate) extern "C" fn before_fork() {
 pub(crate) extern "C" fn in_parent() {
     // SAFETY: `before_fork` has frozen them.
     unsafe { stream::thaw() };
-    // SAFETY: likewise.
+    // SAFETY: `before_fork` has frozen them.
     unsafe { extended::memory::thaw() };
-    // SAFETY: likewise.
+    // SAFETY: `before_fork` has frozen them.
     unsafe { Kind::table().thaw() };
-    // SAFETY: likewise.
+    // SAFETY: `before_fork` has frozen them.
     unsafe { shared_files::thaw() };
-    // SAFETY: likewise.
+    // SAFETY: `before_fork` has frozen them.
     unsafe { promised::thaw() };
-    // SAFETY: likewise.
+    // SAFETY: `before_fork` has frozen them.
     unsafe { epoll::thaw() };
     unseen_fork::after_seen();
 }

@@ -123,8 +123,8 @@ pub(crate) fn freeze() {
 /// # Safety
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { DATAGRAMS.all.thaw() };
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller.
     unsafe { REGISTRY.all.thaw() };
 }

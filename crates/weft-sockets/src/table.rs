@@ -97,7 +97,7 @@ impl<T: Listed> AnyEntry for Entry<T> {
     }
 
     unsafe fn release(&'static self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         if let Some(content) = unsafe { self.content.release() } {
             T::table().retire(self, content);
         }
@@ -164,7 +164,8 @@ impl<T> Spare<T> {
         for at in 0..MADE_AT_ONCE {
             // SAFETY: within the mapping, whose pages are aligned for anything.
             let place = unsafe { start.add(at) };
-            // SAFETY: likewise, and nobody else knows it.
+            // SAFETY: within the mapping, whose pages are aligned for anything, and nobody else
+            // knows it.
             unsafe { place.write(Entry::new()) };
         }
         // SAFETY: all are written, and the mapping stays for ever.
@@ -347,7 +348,7 @@ impl<T: Listed> Table<T> {
     /// # Safety
     /// [`Table::freeze`] has been called by this thread, or by the one that it was before the fork.
     pub(crate) unsafe fn thaw(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.spare.thaw() };
     }
 }

@@ -32,7 +32,8 @@ fn put(inbox: &Inbox, from: u16, bytes: &[u8]) -> Put {
 
 fn take(inbox: &Inbox, room: &mut [u8], keep: bool) -> Option<Arrival> {
     let list = [libc_iovec(room.as_mut_ptr(), room.len())];
-    // SAFETY: likewise; the buffer is ours to write to.
+    // SAFETY: the list and its buffer live to the end of the call, which only reads them; the
+    // buffer is ours to write to.
     let buffers = unsafe { Buffers::new(list.as_ptr(), 1) }.expect("few bytes");
     inbox.take(buffers, keep)
 }

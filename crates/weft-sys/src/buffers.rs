@@ -90,7 +90,7 @@ impl<'a> Buffers<'a> {
     fn iovec(&self, at: usize) -> libc::iovec {
         // SAFETY: `at` is below `count`, which `new`'s caller vouches for.
         let place = unsafe { self.list.add(at) };
-        // SAFETY: readable, likewise.
+        // SAFETY: readable, which `new`'s caller vouches for, too.
         unsafe { place.read() }
     }
 

@@ -359,7 +359,7 @@ fn received(message: &mmsghdr, name: &sockaddr_in6) -> Option<Received> {
             }
             _ => {}
         }
-        // SAFETY: both are of the same message, as above.
+        // SAFETY: both are of the same message, whose control data the kernel has filled in.
         next = unsafe { libc::CMSG_NXTHDR(header, next) };
     }
     let arrival = Arrival { from, to: to?, interface };

@@ -1,34 +1,23 @@
-//! Opened devices, and the operations that programs call through them.
+//! Opened devices.
 //!
 //! # Safety
 //! The program holds the address of the `ibv_context` that ends the `verbs_context` at the head of
 //! an [`Object`]; the inline functions of `<infiniband/verbs.h>` find the former from the latter.
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use weft_engine::event::Element;
 use weft_engine::{Context as EngineContext, Result};
 use weft_sys::{Lock, LockGuard};
 
-use crate::abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_context, zeroed};
-use crate::attributes;
-use crate::cq;
-use crate::cq_ex;
+use crate::abi::{ibv_context, verbs_context};
+use crate::acks::Acks;
 use crate::device::Device;
-use crate::dm;
-use crate::import;
-use crate::mr;
-use crate::mw;
 use crate::object::{self, Behind, Object};
-use crate::pd;
-use crate::post;
-use crate::qp;
-use crate::srq;
-use crate::xrc;
 
 /// What is behind an `ibv_context`.
 #[derive(Debug)]
@@ -46,6 +35,37 @@ impl Behind for Context {
 }
 
 impl Context {
+    /// A context of the engine's, of a device, and the descriptor that names it.
+    pub(crate) fn new(
+        engine: Arc<EngineContext>,
+        device: &'static Device,
+        command: OwnedFd,
+    ) -> Self {
+        Self { engine, device, delivery: Lock::new(()), _command: command }
+    }
+
+    /// Ends the events of a completion or shared receive queue that is about to be destroyed: none
+    /// is delivered any more, and those that were are acknowledged on return.
+    ///
+    /// # Errors
+    /// Those of `check`, which says whether the queue may go; then nothing has changed.
+    pub(crate) fn retire(
+        &self,
+        cookie: &AtomicUsize,
+        check: impl FnOnce() -> Result<()>,
+        is_own: impl Fn(&Element) -> bool,
+        acks: &[&Acks],
+    ) -> Result<()> {
+        {
+            let _delivery = self.delivery();
+            check()?;
+            cookie.store(0, Ordering::Release);
+        }
+        self.engine.forget_events(|event| is_own(&event.element));
+        acks.iter().for_each(|acks| acks.wait());
+        Ok(())
+    }
+
     /// The engine's context.
     pub(crate) fn engine(&self) -> &Arc<EngineContext> {
         &self.engine
@@ -64,90 +84,11 @@ impl Context {
     /// The context that a program names.
     ///
     /// # Safety
-    /// `c` must come from [`open`] and not be closed during `'a`.
+    /// `c` must come from `ibv_open_device` and not be closed during `'a`.
     pub(crate) unsafe fn of<'a>(c: *mut ibv_context) -> &'a Object<Self> {
-        // SAFETY: `open` gave out the address of this field of a `verbs_context`.
+        // SAFETY: `ibv_open_device` gave out the address of this field of a `verbs_context`.
         let whole = unsafe { c.byte_sub(offset_of!(verbs_context, context)) };
         // SAFETY: it is the head of an `Object<Context>`, which is not closed yet.
         unsafe { object::object(whole.cast()) }
     }
-}
-
-/// Opens a device.
-///
-/// # Errors
-/// `EMFILE` and the like when there is no descriptor left.
-pub(crate) fn open(device: &'static Device) -> Result<*mut ibv_context> {
-    give(EngineContext::open(device.engine())?, device)
-}
-
-/// Gives the program a name for a context of the engine's.
-///
-/// # Errors
-/// As [`open`].
-pub(crate) fn give(
-    engine: Arc<EngineContext>,
-    device: &'static Device,
-) -> Result<*mut ibv_context> {
-    let command = import::descriptor(&engine, device)?;
-    let mut c = verbs_context {
-        sz: size_of::<verbs_context>(),
-        query_port: Some(attributes::query_port),
-        query_device_ex: Some(attributes::query_device_ex),
-        query_rt_values: Some(attributes::query_rt_values),
-        advise_mr: Some(mr::advise_mr),
-        alloc_dm: Some(dm::alloc_dm),
-        free_dm: Some(dm::free_dm),
-        reg_dm_mr: Some(dm::reg_dm_mr),
-        alloc_td: Some(pd::alloc_td),
-        dealloc_td: Some(pd::dealloc_td),
-        alloc_parent_domain: Some(pd::alloc_parent_domain),
-        create_cq_ex: Some(cq_ex::create_cq_ex),
-        create_qp_ex: Some(qp::create_qp_ex),
-        open_qp: Some(xrc::open_qp),
-        create_srq_ex: Some(srq::create_srq_ex),
-        get_srq_num: Some(srq::get_srq_num),
-        open_xrcd: Some(xrc::open_xrcd),
-        close_xrcd: Some(xrc::close_xrcd),
-        // What is left out does not exist here: the inline functions answer EOPNOTSUPP.
-        ..zeroed()
-    };
-    c.context = ibv_context {
-        device: device.c(),
-        ops: operations(),
-        cmd_fd: command.as_raw_fd(),
-        async_fd: engine.async_fd(),
-        num_comp_vectors: 1,
-        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-        abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
-    };
-    let whole =
-        object::create(c, Context { engine, device, delivery: Lock::new(()), _command: command });
-    // SAFETY: the field is inside the object that was just made.
-    Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) }.cast())
-}
-
-fn operations() -> ibv_context_ops {
-    ibv_context_ops {
-        _compat_query_device: Some(attributes::ibv_query_device),
-        _compat_query_port: Some(attributes::ibv_query_port),
-        alloc_mw: Some(mw::alloc_mw),
-        bind_mw: Some(mw::bind_mw),
-        dealloc_mw: Some(mw::dealloc_mw),
-        poll_cq: Some(cq::poll_cq),
-        req_notify_cq: Some(cq::req_notify_cq),
-        post_srq_recv: Some(post::post_srq_recv),
-        post_send: Some(post::post_send),
-        post_recv: Some(post::post_recv),
-        ..zeroed()
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: an open context, as `open` gave it out.
-    let whole = unsafe { context.byte_sub(offset_of!(verbs_context, context)) };
-    // SAFETY: the head of an `Object<Context>`, which the program gives up.
-    unsafe { object::destroy::<Context>(whole.cast()) };
-    0
 }

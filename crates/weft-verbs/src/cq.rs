@@ -20,7 +20,6 @@ use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc, zeroe
 use crate::acks::Acks;
 use crate::context::Context;
 use crate::errno;
-use crate::event;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Use, Users};
 
@@ -178,8 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     let state = unsafe { Cq::of(cq) };
     // SAFETY: an open context, as long as there is a queue in it.
     let context = unsafe { Context::of(state.context) };
-    let retired = event::retire(
-        context,
+    let retired = context.retire(
         &state.engine.cookie,
         || state.engine.check_unused(),
         |element| matches!(element, Element::Cq(other) if other.is(&*state.engine)),

@@ -12,8 +12,7 @@ use weft_engine::device::{self, Device as EngineDevice};
 use weft_engine::{Errno, Result};
 use weft_sys::Lock;
 
-use crate::abi::{fill, ibv_context, ibv_device, zeroed};
-use crate::context;
+use crate::abi::{fill, ibv_device, zeroed};
 use crate::errno;
 use crate::presentation::Presentation;
 
@@ -145,12 +144,6 @@ unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: an element of a device list.
     let device = unsafe { Device::of(device) };
     c_int::try_from(device.engine.index).unwrap_or(-1)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: an element of a device list.
-    errno::pointer(context::open(unsafe { Device::of(device) }))
 }
 
 #[cfg(test)]

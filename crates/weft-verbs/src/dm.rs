@@ -18,7 +18,7 @@ use weft_sys::{Lock, Region};
 use crate::abi::{IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use crate::context::Context;
 use crate::errno;
-use crate::import::Handles;
+use crate::handles::Handles;
 use crate::mr;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use, Users};
@@ -177,10 +177,12 @@ unsafe extern "C" fn memcpy_from_dm(
 
 /// What keeps the memory of a region: its use, and the memory itself.
 #[derive(Debug)]
-pub(crate) struct Held {
+struct Held {
     _use: Use,
     _memory: Arc<Memory>,
 }
+
+impl mr::Keeps for Held {}
 
 unsafe fn register(
     pd: *mut ibv_pd,
@@ -201,7 +203,7 @@ unsafe fn register(
     let engine = EngineMr::register(domain.engine(), part, 0, rights)?;
     let held = Held { _use: memory.users.hold(), _memory: Arc::clone(memory) };
     // SAFETY: a live domain, to which the region belongs.
-    Ok(unsafe { mr::give(pd, engine, length, Some(held)) })
+    Ok(unsafe { mr::give(pd, engine, length, Some(Box::new(held))) })
 }
 
 /// `ibv_reg_dm_mr`: addresses in the region begin with 0.

@@ -8,7 +8,7 @@
 
 use std::ffi::c_int;
 use std::ptr::with_exposed_provenance_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use weft_engine::Result;
 use weft_engine::event::{AsyncEvent, Element};
@@ -89,28 +89,6 @@ unsafe fn acks<'a>(event: &ibv_async_event) -> Option<&'a Acks> {
         }
         _ => None,
     }
-}
-
-/// Ends the events of a completion or shared receive queue that is about to be destroyed: none is
-/// delivered any more, and those that were are acknowledged on return.
-///
-/// # Errors
-/// Those of `check`, which says whether the queue may go; then nothing has changed.
-pub(crate) fn retire(
-    context: &Context,
-    cookie: &AtomicUsize,
-    check: impl FnOnce() -> Result<()>,
-    is_own: impl Fn(&Element) -> bool,
-    acks: &[&Acks],
-) -> Result<()> {
-    {
-        let _delivery = context.delivery();
-        check()?;
-        cookie.store(0, Ordering::Release);
-    }
-    context.engine().forget_events(|event| is_own(&event.element));
-    acks.iter().for_each(|acks| acks.wait());
-    Ok(())
 }
 
 fn next(context: &Context) -> Result<ibv_async_event> {

@@ -11,14 +11,18 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! attributes dm event rdmacm
-//! context
-//! post qp_ex
-//! mcast mw
+//! open rdmacm
+//! attributes dm event import post
+//! qp_ex
+//! mcast mw xrc_qp
 //! qp
-//! ah cq_ex import srq sysfs
-//! cq device mr xrc
-//! layout pd presentation private_stubs rate unsupported
+//! ah cq_ex srq
+//! cq mr sysfs xrc
+//! pd
+//! context
+//! handles
+//! device
+//! layout presentation private_stubs rate stage unsupported
 //! abi acks errno mutex object strings
 //! ```
 
@@ -32,6 +36,7 @@ mod device;
 mod dm;
 mod errno;
 mod event;
+mod handles;
 mod import;
 mod layout;
 mod mcast;
@@ -39,6 +44,7 @@ mod mr;
 mod mutex;
 mod mw;
 mod object;
+mod open;
 mod pd;
 mod post;
 mod presentation;
@@ -48,9 +54,11 @@ mod qp_ex;
 mod rate;
 mod rdmacm;
 mod srq;
+mod stage;
 mod strings;
 mod sysfs;
 mod unsupported;
 mod xrc;
+mod xrc_qp;
 
 pub mod abi;

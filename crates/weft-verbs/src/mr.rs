@@ -19,7 +19,6 @@ use crate::abi::{
     IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED, ib_uverbs_advise_mr_advice,
     ibv_mr, ibv_pd, ibv_sge,
 };
-use crate::dm;
 use crate::errno;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
@@ -30,12 +29,15 @@ const ADVISE_FLUSH: u32 = 1;
 const REREG_ERR_INPUT: c_int = -1;
 const REREG_ERR_CMD: c_int = -4;
 
+/// What keeps the memory of a region as long as it lives.
+pub(crate) trait Keeps: std::fmt::Debug + Send + Sync {}
+
 /// What is behind an `ibv_mr`.
 #[derive(Debug)]
 pub(crate) struct Mr {
     registered: Lock<Registered>,
-    /// The device memory that it is in.
-    _held: Option<dm::Held>,
+    /// What keeps the memory that it is in, if that is not the program's.
+    _held: Option<Box<dyn Keeps>>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,7 @@ pub(crate) unsafe fn give(
     pd: *mut ibv_pd,
     engine: Arc<EngineMr>,
     length: usize,
-    held: Option<dm::Held>,
+    held: Option<Box<dyn Keeps>>,
 ) -> *mut ibv_mr {
     // SAFETY: live, by the caller's promise.
     let state = unsafe { Pd::of(pd) };

@@ -16,7 +16,7 @@ use crate::abi::{
 };
 use crate::context::Context;
 use crate::errno;
-use crate::import;
+use crate::handles;
 use crate::object::{self, Behind, Object};
 
 /// What is behind an `ibv_pd`.
@@ -86,7 +86,7 @@ fn create(
     engine: Arc<EnginePd>,
     parts: Option<(Use, Option<Use>)>,
 ) -> *mut ibv_pd {
-    let handle = import::handle(&engine);
+    let handle = handles::handle(&engine);
     let state = Pd { engine, context, users: Users::default(), _parts: parts };
     object::create(ibv_pd { context, handle }, state)
 }

@@ -7,7 +7,6 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,13 +15,8 @@ use weft_engine::qp::{AttrMask, Qp as EngineQp, QpAttr, QpCap, QpInit, QpState, 
 use weft_engine::{Errno, Result};
 
 use crate::abi::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
-    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_type, zeroed,
+    IBV_QP_STATE, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, ibv_context, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, zeroed,
 };
 use crate::acks::Acks;
 use crate::ah;
@@ -31,30 +25,8 @@ use crate::cq::Cq;
 use crate::errno;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
-use crate::qp_ex::{self, Stage};
 use crate::srq::Srq;
-use crate::xrc;
-
-/// What the builders of `ibv_qp_ex` can build.
-const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | IBV_QP_EX_WITH_LOCAL_INV
-    | IBV_QP_EX_WITH_BIND_MW
-    | IBV_QP_EX_WITH_SEND_WITH_INV;
-
-fn send_ops(qp_type: ibv_qp_type) -> u32 {
-    const DATAGRAM_OPS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-    if qp_type == IBV_QPT_UD { DATAGRAM_OPS } else { SEND_OPS }
-}
-
-/// The parts of `ibv_qp_init_attr_ex` that mean something here.
-const KNOWN_ATTRIBUTES: u32 =
-    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+use crate::stage::Stage;
 
 /// What is behind an `ibv_qp`.
 #[derive(Debug)]
@@ -80,6 +52,11 @@ impl Qp {
     /// The engine's queue pair.
     pub(crate) fn engine(&self) -> &Arc<EngineQp> {
         &self.engine
+    }
+
+    /// Whether the program asked for the builders.
+    pub(crate) fn has_builders(&self) -> bool {
+        self.has_builders
     }
 
     /// Asynchronous events that the program has taken.
@@ -161,10 +138,10 @@ unsafe fn init_of(init: &ibv_qp_init_attr) -> Result<QpInit> {
 ///
 /// # Safety
 /// The objects that are named must be live.
-unsafe fn create(
+pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
-    has_builders: bool,
+    builders: Option<Builders>,
 ) -> Result<*mut ibv_qp> {
     // SAFETY: live, by the caller's promise.
     let domain = unsafe { Pd::of(pd) };
@@ -172,8 +149,11 @@ unsafe fn create(
     let engine = EngineQp::new(domain.engine(), unsafe { init_of(init) }?)?;
     init.cap = c_cap_of(engine.query().1);
     let home = Home { context: domain.context(), pd, held: domain.hold() };
-    Ok(tell_events(&Arc::clone(&engine), give(engine, home, init, has_builders)))
+    Ok(tell_events(&Arc::clone(&engine), give(engine, home, init, builders)))
 }
+
+/// Fills in the builders of a queue pair whose program has asked for them.
+pub(crate) type Builders = fn(&mut ibv_qp_ex);
 
 /// Where a queue pair belongs.
 pub(crate) struct Home {
@@ -189,7 +169,7 @@ pub(crate) fn give(
     engine: Arc<EngineQp>,
     home: Home,
     init: &ibv_qp_init_attr,
-    has_builders: bool,
+    builders: Option<Builders>,
 ) -> *mut ibv_qp {
     let qp_base = ibv_qp {
         context: home.context,
@@ -207,15 +187,15 @@ pub(crate) fn give(
         events_completed: 0,
     };
     let mut c = ibv_qp_ex { qp_base, ..zeroed() };
-    if has_builders {
-        qp_ex::set_operations(&mut c);
+    if let Some(set) = builders {
+        set(&mut c);
     }
     let state = Qp {
         engine,
         context: home.context,
         init: *init,
         stage: UnsafeCell::new(Stage::default()),
-        has_builders,
+        has_builders: builders.is_some(),
         async_acks: Acks::default(),
         _held: home.held,
     };
@@ -236,46 +216,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     // SAFETY: the program's structure.
     let init = unsafe { &mut *init };
     // SAFETY: the caller's promise is ours.
-    errno::pointer(unsafe { create(pd, init, false) })
-}
-
-/// `ibv_create_qp_ex`.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    // SAFETY: the program's structure.
-    let ex = unsafe { *init };
-    if ex.qp_type == IBV_QPT_XRC_RECV {
-        // SAFETY: the caller's promise is ours.
-        return errno::pointer(unsafe { xrc::create_target(context, &ex) });
-    }
-    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
-        return errno::pointer(Err(Errno::OPNOTSUPP));
-    }
-    if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {
-        return errno::pointer(Err(Errno::INVAL));
-    }
-    let has_builders = ex.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-    let has_flags = ex.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
-    if ex.comp_mask & !KNOWN_ATTRIBUTES != 0
-        || (has_builders && ex.send_ops_flags & !u64::from(send_ops(ex.qp_type)) != 0)
-        || (has_flags && ex.create_flags != 0)
-    {
-        return errno::pointer(Err(Errno::OPNOTSUPP));
-    }
-    // SAFETY: the extended structure begins as the plain one does (checked in `layout`).
-    let init = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
-    // SAFETY: the caller's promise is ours.
-    errno::pointer(unsafe { create(ex.pd, init, has_builders) })
-}
-
-/// The extended form of a queue pair, if it was made with builders.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: a live queue pair.
-    let state = unsafe { Qp::of(qp) };
-    if state.has_builders { qp.cast() } else { ptr::null_mut() }
+    errno::pointer(unsafe { create(pd, init, None) })
 }
 
 #[unsafe(no_mangle)]

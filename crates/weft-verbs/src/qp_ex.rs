@@ -6,134 +6,32 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
+use std::ptr;
 use std::slice;
 
-use weft_engine::wr::{Data, Destination, Operation, SendFlags, SendRequest, Sge};
+use weft_engine::wr::{Operation, Sge};
 use weft_engine::{Errno, Result};
 
-use crate::abi::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use crate::abi::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QPT_XRC_SEND, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_type, ibv_sge,
+};
 use crate::ah;
 use crate::errno;
 use crate::mutex;
 use crate::mw;
 use crate::object::Object;
-use crate::qp::Qp;
-
-/// Work requests that are collected, and not posted yet.
-#[derive(Debug, Default)]
-pub(crate) struct Stage {
-    work: Vec<Work>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
-    /// The first mistake. It spoils the whole batch.
-    error: Option<Errno>,
-}
-
-#[derive(Debug)]
-struct Work {
-    wr_id: u64,
-    flags: SendFlags,
-    operation: Operation,
-    data: Collected,
-    /// The peer's shared receive queue, on an extended connection.
-    srqn: u32,
-}
-
-/// Where a request's data stands in its stage.
-#[derive(Debug)]
-enum Collected {
-    Gather(Range<usize>),
-    Inline(Range<usize>),
-}
-
-impl Stage {
-    fn clear(&mut self) {
-        self.work.clear();
-        self.sges.clear();
-        self.inline.clear();
-        self.error = None;
-    }
-
-    fn fail(&mut self, error: Errno) {
-        self.error.get_or_insert(error);
-    }
-
-    fn begin(&mut self, wr_id: u64, flags: u32, operation: Result<Operation>) {
-        let flags = SendFlags::from_bits(flags).ok_or(Errno::INVAL);
-        match flags.and_then(|flags| operation.map(|operation| (flags, operation))) {
-            Ok((flags, operation)) => {
-                let flags = flags - SendFlags::INLINE; // The setter says that, not the flag.
-                let data = Collected::Gather(0..0);
-                self.work.push(Work { wr_id, flags, operation, data, srqn: 0 });
-            }
-            Err(error) => self.fail(error),
-        }
-    }
-
-    /// Makes the last request a datagram.
-    fn address(&mut self, to: Result<Destination>) {
-        match (to, self.work.last_mut().map(|work| &mut work.operation)) {
-            (Ok(to), Some(operation)) => {
-                // What is no Send stays as it is, and the queue pair refuses it.
-                if let Operation::Send { imm, invalidate: None } = *operation {
-                    *operation = Operation::Datagram { to, imm };
-                }
-            }
-            (to, _) => self.fail(to.err().unwrap_or(Errno::INVAL)),
-        }
-    }
-
-    /// Gives the last request its data; it gets one setter (ibv_wr_post(3)).
-    fn set(&mut self, data: Collected) {
-        match self.work.last_mut() {
-            Some(work) => work.data = data,
-            None => self.fail(Errno::INVAL),
-        }
-    }
-
-    /// Says which shared receive queue the last request is for.
-    fn aim(&mut self, srqn: u32) {
-        match self.work.last_mut() {
-            Some(work) => work.srqn = srqn,
-            None => self.fail(Errno::INVAL),
-        }
-    }
-
-    fn gather(&mut self, sges: &[Sge]) {
-        let start = self.sges.len();
-        self.sges.extend_from_slice(sges);
-        self.set(Collected::Gather(start..self.sges.len()));
-    }
-
-    /// Posts all of the batch, or, after a mistake or without room, none of it.
-    fn post(&self, qp: &Qp) -> Result<()> {
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        let mut poster = qp.engine().start_post();
-        let posted = self.work.iter().try_for_each(|work| {
-            let piece;
-            let data = match &work.data {
-                Collected::Gather(range) => Data::Gather(&self.sges[range.clone()]),
-                Collected::Inline(range) => {
-                    piece = [&self.inline[range.clone()]];
-                    Data::Inline(&piece)
-                }
-            };
-            let (wr_id, flags) = (work.wr_id, work.flags);
-            let operation = work.operation.clone();
-            poster.push_to(&SendRequest { wr_id, operation, flags, data }, work.srqn)
-        });
-        if posted.is_err() {
-            poster.cancel();
-        }
-        posted
-    }
-}
+use crate::qp::{self, Builders, Qp};
+use crate::stage::Stage;
+use crate::xrc_qp;
 
 /// Fills in the builders. Each is filled in, asked for or not: programs call them unchecked.
-pub(crate) fn set_operations(qp: &mut ibv_qp_ex) {
+fn set_operations(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
@@ -198,7 +96,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a live queue pair.
     let state = unsafe { of(qp) };
     // SAFETY: the batch ends below.
-    let posted = unsafe { stage(qp) }.post(state);
+    let posted = unsafe { stage(qp) }.post(state.engine());
     // SAFETY: ends the batch that `wr_start` of this thread began.
     unsafe { wr_abort(qp) };
     errno::returned(posted)
@@ -283,7 +181,6 @@ unsafe extern "C" fn wr_set_inline_data_list(
 ) {
     // SAFETY: the program is between `wr_start` and `wr_complete`.
     let stage = unsafe { stage(qp) };
-    let start = stage.inline.len();
     let list: &[ibv_data_buf] = if count == 0 {
         &[]
     } else {
@@ -294,10 +191,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
         if length != 0 {
             // SAFETY: the program's memory, which is copied at once.
             let piece = unsafe { slice::from_raw_parts(addr.cast::<u8>(), length) };
-            stage.inline.extend_from_slice(piece);
+            stage.push_inline(piece);
         }
     }
-    stage.set(Collected::Inline(start..stage.inline.len()));
+    stage.end_inline();
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
@@ -311,3 +208,65 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: the program is between `wr_start` and `wr_complete`.
     unsafe { stage(qp) }.aim(srqn);
 }
+
+/// `ibv_create_qp_ex`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the program's structure.
+    let ex = unsafe { *init };
+    if ex.qp_type == IBV_QPT_XRC_RECV {
+        // SAFETY: the caller's promise is ours.
+        return errno::pointer(unsafe { xrc_qp::create_target(context, &ex) });
+    }
+    if !matches!(ex.qp_type, IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND) {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
+    if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || ex.pd.is_null() {
+        return errno::pointer(Err(Errno::INVAL));
+    }
+    let has_builders = ex.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    let has_flags = ex.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
+    if ex.comp_mask & !KNOWN_ATTRIBUTES != 0
+        || (has_builders && ex.send_ops_flags & !u64::from(send_ops(ex.qp_type)) != 0)
+        || (has_flags && ex.create_flags != 0)
+    {
+        return errno::pointer(Err(Errno::OPNOTSUPP));
+    }
+    // SAFETY: the extended structure begins as the plain one does (checked in `layout`).
+    let init = unsafe { &mut *init.cast::<ibv_qp_init_attr>() };
+    // SAFETY: the caller's promise is ours.
+    errno::pointer(unsafe {
+        qp::create(ex.pd, init, has_builders.then_some(set_operations as Builders))
+    })
+}
+
+/// The extended form of a queue pair, if it was made with builders.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: a live queue pair.
+    let state = unsafe { Qp::of(qp) };
+    if state.has_builders() { qp.cast() } else { ptr::null_mut() }
+}
+
+/// What the builders of `ibv_qp_ex` can build.
+const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+fn send_ops(qp_type: ibv_qp_type) -> u32 {
+    const DATAGRAM_OPS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    if qp_type == IBV_QPT_UD { DATAGRAM_OPS } else { SEND_OPS }
+}
+
+/// The parts of `ibv_qp_init_attr_ex` that mean something here.
+const KNOWN_ATTRIBUTES: u32 =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;

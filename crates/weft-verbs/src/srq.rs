@@ -21,7 +21,6 @@ use crate::acks::Acks;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno;
-use crate::event;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use};
 use crate::xrc::Xrcd;
@@ -203,8 +202,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     let state = unsafe { Srq::of(srq) };
     // SAFETY: an open context, as long as there is a queue in it.
     let context = unsafe { Context::of(state.context) };
-    let retired = event::retire(
-        context,
+    let retired = context.retire(
         &state.engine.cookie,
         || state.engine.destroy(),
         |element| matches!(element, Element::Srq(other) if other.is(&*state.engine)),

@@ -55,7 +55,9 @@ static void do_getfd(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *new = var_at(step, 1);
 	int pid = world->actors[number_of(step, "from", 0) % ACTORS].pid;
-	int pidfd = pidfd_open(pid, 0), fd;
+	int pidfd = way_of(step) == PLAIN ? pidfd_open(pid, 0)
+					  : (int)BY(way_of(step), -1, SYS_pidfd_open, pid, 0L);
+	int fd;
 
 	if (pidfd < 0) {
 		note(" no process");

@@ -38,6 +38,7 @@ const BOTH: &[(&str, &str)] = &[
     ("close", "close"),
     ("close_range", "closerange"),
     ("pidfd_getfd", "getfd"),
+    ("pidfd_open", "getfd"),
     ("ioctl", "set how=ioctl"),
     ("shutdown", "shutdown"),
     ("getsockopt", "getoption"),
@@ -209,6 +210,10 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "__dprintf_chk",
             "__vdprintf_chk",
         ],
+    ),
+    (
+        "reads a clock, and reaches no descriptor: tests/sockets_by_hand.rs",
+        &["clock_gettime", "clock"],
     ),
     (
         "reaches a connection with `--zero-copy async` alone: tests/sockets_zcopy.rs",

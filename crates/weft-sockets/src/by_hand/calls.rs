@@ -44,28 +44,28 @@ pub(super) fn landed(frame: &mut Frame) {
 unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Option<isize> {
     let done = match number {
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_vfork => {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             if !unsafe { (outside().is_fork)(number, arguments) } {
-                // SAFETY: likewise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { clone_oddly(frame, number, arguments) };
                 return None;
             }
-            // SAFETY: likewise.
+            // SAFETY: guaranteed by the caller.
             unsafe { (outside().call)(number, arguments) }
         }
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         libc::SYS_rt_sigprocmask => return Some(unsafe { signals::mask_by_number(arguments) }),
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         libc::SYS_rt_sigaction => return Some(unsafe { signals::action_by_number(arguments) }),
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         libc::SYS_rt_sigsuspend => return Some(unsafe { signals::suspend_by_number(arguments) }),
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         _ => unsafe { (outside().call)(number, arguments) },
     };
     Some(match done {
         Some(-1) => -(errno::get() as isize),
         Some(result) => result as isize,
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         None => unsafe { raw_system_call(number, arguments) },
     })
 }
@@ -76,7 +76,7 @@ unsafe fn do_call(frame: &mut Frame, number: c_long, arguments: Arguments) -> Op
 /// # Safety
 /// The arguments are the program's.
 unsafe fn clone_oddly(frame: &mut Frame, number: c_long, arguments: Arguments) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let flags = unsafe { clone_flags(number, arguments) };
     let has = |flag: c_int| flags & flag as usize != 0;
     let is_thread = has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) || has(libc::CLONE_SETTLS);

@@ -67,7 +67,7 @@ macro_rules! own {
     }};
     ($field:ident = $value:expr) => {{
         let (place, value) = (crate::by_hand::place::place(), $value);
-        // SAFETY: likewise.
+        // SAFETY: the thread's own, which lives as long as the thread.
         unsafe { (*place).$field = value }
     }};
 }

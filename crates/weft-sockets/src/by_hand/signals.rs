@@ -153,7 +153,7 @@ fn read_mask(set: *const sigset_t) -> Mask {
 }
 
 fn write_mask(set: *mut sigset_t, mask: Mask) {
-    // SAFETY: likewise.
+    // SAFETY: the program's own set.
     unsafe { set.cast::<Mask>().write_unaligned(mask) };
 }
 
@@ -216,13 +216,13 @@ pub(crate) fn change_mask(
 /// The arguments are the program's.
 pub(super) unsafe fn mask_by_number(a: Arguments) -> isize {
     if a[3] != SET_LEN {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { raw_system_call(libc::SYS_rt_sigprocmask, a) };
     }
     let mut result = 0;
     let (new, old) = (a[1] as *const sigset_t, a[2] as *mut sigset_t);
     change_mask(a[0] as c_int, new, old, |new, old| {
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         result = unsafe { raw_mask(a[0] as c_int, new as usize, old as usize) };
         result as c_int
     });
@@ -236,7 +236,7 @@ pub(super) unsafe fn mask_by_number(a: Arguments) -> isize {
 pub(super) unsafe fn suspend_by_number(a: Arguments) -> isize {
     let set = Without::of(a[0] as *const sigset_t);
     let arguments = [set.set() as usize, a[1], 0, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { raw_system_call(libc::SYS_rt_sigsuspend, arguments) }
 }
 
@@ -253,7 +253,7 @@ pub(crate) unsafe fn set_action(
     if signal == libc::SIGSYS && IS_OURS.load(Ordering::Acquire) {
         let before = PROGRAMS.get();
         if !new.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let new = unsafe { &*new };
             PROGRAMS.set(KernelAction {
                 handler: new.sa_sigaction,
@@ -262,7 +262,7 @@ pub(crate) unsafe fn set_action(
                 mask: read_mask(&raw const new.sa_mask),
             });
         }
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         if let Some(old) = unsafe { old.as_mut() } {
             old.sa_sigaction = before.handler;
             old.sa_flags = before.flags as c_int & !SA_RESTORER;
@@ -274,7 +274,7 @@ pub(crate) unsafe fn set_action(
         return call(new, old);
     }
     let was_held = HELD_BY_ACTION.load(Ordering::Relaxed) & bit(signal) != 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut copy = (!is_nowhere(new)).then(|| unsafe { new.read() });
     let mut holds = was_held;
     if let Some(copy) = &mut copy {
@@ -312,10 +312,10 @@ pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
     let (signal, new, old) = (a[0] as c_int, a[1], a[2]);
     let is_odd = a[3] != SET_LEN || new != 0 && is_nowhere(new as *const c_void);
     if is_odd || !may_report() && signal != libc::SIGSYS {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { raw_system_call(libc::SYS_rt_sigaction, a) };
     }
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller.
     let mut copy = (new != 0).then(|| unsafe { (new as *const KernelAction).read_unaligned() });
     let place = old as *mut KernelAction;
     crate::handlers::changed();
@@ -325,7 +325,7 @@ pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
             PROGRAMS.set(action);
         }
         if old != 0 {
-            // SAFETY: likewise.
+            // SAFETY: guaranteed by the caller.
             unsafe { place.write_unaligned(before) };
         }
         return 0;
@@ -336,15 +336,15 @@ pub(super) unsafe fn action_by_number(a: Arguments) -> isize {
         action.mask &= !REPORT;
     }
     let given = copy.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller.
     let done = unsafe { raw_action(signal, given, old) };
     if done == 0 {
         note_held(signal, holds);
         if was_held && old != 0 {
-            // SAFETY: likewise; the kernel has written it.
+            // SAFETY: guaranteed by the caller; the kernel has written it.
             let mut action = unsafe { place.read_unaligned() };
             action.mask |= REPORT;
-            // SAFETY: likewise.
+            // SAFETY: guaranteed by the caller.
             unsafe { place.write_unaligned(action) };
         }
     }

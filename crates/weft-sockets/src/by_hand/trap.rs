@@ -70,7 +70,7 @@ pub(super) extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *m
         }
         return;
     }
-    // SAFETY: likewise.
+    // SAFETY: the handler's own arguments.
     let context = unsafe { &mut *context.cast::<ucontext_t>() };
     let way = usize::try_from(report.number).ok().and_then(|number| WAYS.get(number));
     let is_known = way.is_some() && report.processor == X86_64;
@@ -80,9 +80,9 @@ pub(super) extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *m
             // SAFETY: the context is of a call that waits.
             unsafe { to_land(context, false) };
         }
-        // SAFETY: likewise.
+        // SAFETY: the context is of a call that waits.
         Some(_) if is_known => unsafe { pass(context) },
-        // SAFETY: likewise.
+        // SAFETY: the context is of a call that waits.
         _ => unsafe { to_land(context, true) },
     }
 }

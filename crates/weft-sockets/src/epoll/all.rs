@@ -226,14 +226,14 @@ pub(crate) fn freeze() {
 /// # Safety
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { INSTANCES.thaw() };
     // SAFETY: still frozen.
     let all = unsafe { ALL.peek() };
-    // SAFETY: the caller's promise; instances are added and removed under the frozen lock only.
+    // SAFETY: guaranteed by the caller; instances are added and removed under the frozen lock only.
     all.iter().for_each(|instance| unsafe { instance.watches.thaw() });
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller.
     unsafe { ALL.thaw() };
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller.
     unsafe { sharing::thaw() };
 }

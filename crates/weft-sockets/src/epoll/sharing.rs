@@ -92,7 +92,7 @@ pub(super) fn freeze() {
 /// # Safety
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(super) unsafe fn thaw() {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { FREE.thaw() };
 }
 

@@ -108,6 +108,6 @@ pub(crate) fn freeze() {
 /// # Safety
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { OWN.thaw() };
 }

@@ -46,7 +46,7 @@ impl Transfer {
         if list.is_null() {
             return None;
         }
-        // SAFETY: the caller's promise; there is room for `count`.
+        // SAFETY: guaranteed by the caller; there is room for `count`.
         unsafe { std::ptr::copy_nonoverlapping(list, pieces.as_mut_ptr(), count) };
         let transfer = Self { pieces, count, moved: 0, id };
         transfer.buffers().filter(|buffers| !buffers.is_empty())?;

@@ -57,7 +57,7 @@ impl Actions {
         if !is_layout_known() {
             return open::within(0, u32::MAX).collect();
         }
-        // SAFETY: the caller's promise, and the layout is the one that is known.
+        // SAFETY: guaranteed by the caller, and the layout is the one that is known.
         unsafe { read(actions.cast()) }
     }
 }
@@ -65,14 +65,14 @@ impl Actions {
 /// # Safety
 /// A list of the known layout.
 unsafe fn read(actions: *const Actions) -> Copied {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let actions = unsafe { actions.read() };
     let used = usize::try_from(actions.used.min(ACTIONS_MAX)).unwrap_or(0);
     let mut copied = Copied::new();
     for index in 0..used {
         // SAFETY: so many are in the list.
         let action = unsafe { actions.list.add(index) };
-        // SAFETY: likewise.
+        // SAFETY: so many are in the list.
         let action = unsafe { &*action };
         if action.tag == DUP2 {
             copied.push(action.fd);

@@ -47,7 +47,7 @@ unsafe fn read_at_once(block: *mut Block) -> bool {
     if is_nowhere(block) {
         return false;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let block = unsafe { &mut *block };
     if !leave::one(block.fd, Reason::ByHand) || block.len == 0 {
         return false;
@@ -125,7 +125,7 @@ macro_rules! read {
         unsafe extern "C-unwind" fn $name(block: *mut Block) -> c_int {
             // SAFETY: the program's own control block.
             if unsafe { read_at_once(block) } {
-                // SAFETY: likewise.
+                // SAFETY: the program's own control block.
                 tell(unsafe { &(*block).notice });
                 return 0;
             }
@@ -160,7 +160,7 @@ unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[
     if is_nowhere(list) || count > AIO_LIST_MAX {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let given = unsafe { std::slice::from_raw_parts(list, count) };
     let is_ours = |block: &*mut Block| {
         // SAFETY: the program's own control block.
@@ -171,17 +171,17 @@ unsafe fn begin_list(list: *const *mut Block, count: usize) -> Option<SmallVec<[
     }
     let mut left: SmallVec<[*mut Block; 16]> = given.into();
     for block in left.iter_mut().filter(|block| is_ours(block)) {
-        // SAFETY: likewise.
+        // SAFETY: the program's own control block.
         let operation = unsafe { (**block).operation };
         if operation == libc::LIO_READ {
-            // SAFETY: likewise.
+            // SAFETY: the program's own control block.
             if unsafe { read_at_once(*block) } {
-                // SAFETY: likewise.
+                // SAFETY: the program's own control block.
                 tell(unsafe { &(**block).notice });
                 *block = std::ptr::null_mut();
             }
         } else {
-            // SAFETY: likewise.
+            // SAFETY: the program's own control block.
             leave::one(unsafe { (**block).fd }, Reason::ByHand);
         }
     }

@@ -48,7 +48,7 @@ unsafe fn buffers<'a>(list: *const iovec, count: usize) -> Option<(Buffers<'a>, 
     for at in 0..count {
         // SAFETY: within the list.
         let place = unsafe { list.add(at) };
-        // SAFETY: likewise.
+        // SAFETY: within the list.
         let part = unsafe { place.read() };
         if is_kernels(part.iov_base) {
             return None;
@@ -57,7 +57,7 @@ unsafe fn buffers<'a>(list: *const iovec, count: usize) -> Option<(Buffers<'a>, 
             sound = sound.min(at);
         }
     }
-    // SAFETY: the caller's promise, of the first buffers.
+    // SAFETY: guaranteed by the caller for the first buffers.
     let buffers = unsafe { Buffers::new(list, sound) }?;
     Some((buffers, sound < count))
 }
@@ -77,7 +77,7 @@ pub(super) unsafe fn receive(
     if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (buffers, is_cut) = unsafe { buffers(list, count) }?;
     if !is_cut {
         return stream.recv(fd, buffers, flags).map(errno::count);
@@ -114,7 +114,7 @@ pub(super) unsafe fn deliver(
     if count > MESSAGE_PARTS_MAX {
         return Some(errno::fail(Errno::MSGSIZE) as ssize_t);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (buffers, is_cut) = unsafe { buffers(list, count) }?;
     if is_cut {
         // What else is wrong comes first.
@@ -137,7 +137,7 @@ unsafe fn receive_datagram(
     flags: c_int,
     kernel: &mut dyn FnMut(c_int) -> ssize_t,
 ) -> Option<ssize_t> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let received = unsafe { take_datagram(fd, list, count, flags, kernel) }?;
     Some(match received {
         Taken { from: Received::Kernel(received), .. } => received,
@@ -167,7 +167,7 @@ pub(super) unsafe fn take_datagram(
     }
     let held = sockets::find(fd)?;
     let Kind::Datagram(datagram) = &*held else { return None };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let buffers = unsafe { Buffers::new(list, count) }?;
     Some(Taken { from: datagram.receive(fd, buffers, flags, kernel), is_v6: datagram.is_v6() })
 }
@@ -202,7 +202,7 @@ pub(super) unsafe fn deliver_datagram(
         datagram.bound(); // The kernel binds it, if it is not.
         Some(to?)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let buffers = unsafe { Buffers::new(list, count) }?;
     let before = errno::get();
     match datagram.send(fd, to, buffers, flags) {
@@ -225,7 +225,7 @@ pub(super) unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, len: siz
             let mut kernel = |flags| {
                 next!(recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t)
             };
-            // SAFETY: likewise.
+            // SAFETY: the program's own buffer.
             unsafe { receive_datagram(fd, one(to, len).as_ptr(), 1, 0, &mut kernel) }
         }),
     };
@@ -240,7 +240,7 @@ pub(super) unsafe extern "C-unwind" fn write(
 ) -> ssize_t {
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, 0) }
-        // SAFETY: likewise.
+        // SAFETY: the program's own buffer.
         .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, 0, NOBODY) });
     ours.unwrap_or_else(|| next!(write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t))
 }
@@ -254,7 +254,7 @@ unsafe fn holds_none(fd: c_int, list: *const iovec, count: usize) -> bool {
     if !sockets::knows(fd) || is_no_list(list, count) {
         return false;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { Buffers::new(list, count) }.is_some_and(|buffers| buffers.is_empty())
 }
 
@@ -273,7 +273,7 @@ unsafe fn read_datagram(fd: c_int, list: *const iovec, count: usize) -> Option<s
     let message = &raw mut header;
     let mut kernel =
         |flags| next!(recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> ssize_t);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { receive_datagram(fd, list, count, 0, &mut kernel) }
 }
 
@@ -284,7 +284,7 @@ unsafe extern "C-unwind" fn readv(fd: c_int, list: *const iovec, count: c_int) -
         Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
             // SAFETY: the program's own list.
             unsafe { receive(fd, list, len, 0) }
-                // SAFETY: likewise.
+                // SAFETY: the program's own list.
                 .or_else(|| unsafe { read_datagram(fd, list, len) })
         }
         _ => None,
@@ -299,7 +299,7 @@ unsafe extern "C-unwind" fn writev(fd: c_int, list: *const iovec, count: c_int) 
         Ok(len) if len <= MESSAGE_PARTS_MAX && !unsafe { holds_none(fd, list, len) } => {
             // SAFETY: the program's own list.
             unsafe { deliver(fd, list, len, 0) }
-                // SAFETY: likewise.
+                // SAFETY: the program's own list.
                 .or_else(|| unsafe { deliver_datagram(fd, list, len, 0, NOBODY) })
         }
         _ => None,
@@ -313,7 +313,7 @@ unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, len: size_t, flags:
     let ours = unsafe { receive(fd, one(to, len).as_ptr(), 1, flags) }.or_else(|| {
         let mut kernel =
             |flags| next!(recv(fd: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t);
-        // SAFETY: likewise.
+        // SAFETY: the program's own buffer.
         unsafe { receive_datagram(fd, one(to, len).as_ptr(), 1, flags, &mut kernel) }
     });
     ours.unwrap_or_else(
@@ -330,7 +330,7 @@ unsafe extern "C-unwind" fn send(
 ) -> ssize_t {
     // SAFETY: the program's own buffer.
     let ours = unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }
-        // SAFETY: likewise.
+        // SAFETY: the program's own buffer.
         .or_else(|| unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, NOBODY) });
     ours.unwrap_or_else(
         || next!(send(fd: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t),
@@ -345,7 +345,7 @@ unsafe fn room_for_name(len: *const socklen_t) -> Result<socklen_t, Errno> {
     if is_nowhere(len) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let room = unsafe { len.read_unaligned() };
     if room > c_int::MAX as socklen_t { Err(Errno::INVAL) } else { Ok(room) }
 }
@@ -385,9 +385,9 @@ unsafe extern "C-unwind" fn recvfrom(
                 Ok(room) => room,
                 Err(errno) => return errno::fail(errno) as ssize_t,
             };
-            // SAFETY: likewise.
+            // SAFETY: the program's own place.
             let len = unsafe { names::write(arrival.from, is_v6, address, room) };
-            // SAFETY: likewise.
+            // SAFETY: the program's own place.
             unsafe { address_len.write(len) };
             return length(arrival, flags);
         }
@@ -400,7 +400,8 @@ unsafe extern "C-unwind" fn recvfrom(
         if let Err(errno) = unsafe { room_for_name(address_len) } {
             return errno::fail(errno) as ssize_t;
         }
-        // SAFETY: likewise. A TCP socket names nobody (tcp_recvmsg leaves it empty).
+        // A TCP socket names nobody (tcp_recvmsg leaves it empty).
+        // SAFETY: the program's own place, which `room_for_name` has just read.
         unsafe { address_len.write(0) };
     }
     ours.unwrap_or_else(|| kernel(flags))
@@ -421,7 +422,7 @@ unsafe extern "C-unwind" fn sendto(
         // SAFETY: the program's own buffer. A connected TCP socket does not look at the address.
         unsafe { deliver(fd, one(from, len).as_ptr(), 1, flags) }.or_else(|| {
             let to = (address, address_len);
-            // SAFETY: likewise, and the program's own address.
+            // SAFETY: the program's own buffer and address.
             unsafe { deliver_datagram(fd, one(from, len).as_ptr(), 1, flags, to) }
         })
     };

@@ -89,10 +89,10 @@ unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Envir
             break;
         }
         list.push(text);
-        // SAFETY: likewise.
+        // SAFETY: the list goes on up to its NULL.
         at = unsafe { at.add(1) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let text_of = |text: &*const c_char| unsafe { CStr::from_ptr(*text) }.to_bytes();
     let mut preload = None;
     for variable in settings::variables() {
@@ -133,7 +133,7 @@ pub(crate) type List = *const *const c_char;
 /// The list is NULL, or pointers to C strings, of which the last is NULL.
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
     let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let complete = unsafe { completed(list, heir) };
     if matches!(heir, Heir::Self_) {
         wait_for_closes();

@@ -36,13 +36,13 @@ impl Arguments {
             // SAFETY: within the registers that the caller has saved.
             let place = unsafe { self.registers.add(self.used as usize) };
             self.used += 8;
-            // SAFETY: likewise, and aligned.
+            // SAFETY: within the registers that the caller has saved, and aligned.
             return unsafe { place.cast::<usize>().read() };
         }
         let place = self.on_stack;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         self.on_stack = unsafe { place.add(1) };
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         unsafe { place.read() }
     }
 
@@ -53,7 +53,7 @@ impl Arguments {
     unsafe fn list(&mut self) -> SmallVec<[*const c_char; 64]> {
         let mut list = SmallVec::new();
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let word = unsafe { self.next() };
             list.push(word as *const c_char);
             if word == 0 {

@@ -156,14 +156,14 @@ unsafe fn read_key(key: *const Key) -> Result<Key, Errno> {
     if key.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { key.read_unaligned() })
 }
 
 /// # Safety
 /// The program's buffer during the call that we are in.
 unsafe fn region(place: *const c_void, len: size_t) -> Result<Region, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { Region::new(place as usize, len) }.ok_or(Errno::INVAL)
 }
 
@@ -304,7 +304,7 @@ unsafe extern "C" fn compare_swap(
 /// NULL, or the program's place for a word.
 unsafe fn tell(place: *mut u64, word: u64) {
     if !place.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { place.write_unaligned(word) };
     }
 }
@@ -360,9 +360,9 @@ unsafe fn post_copy(
     id: u64,
 ) -> c_int {
     with(fd, |socket| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let key = unsafe { read_key(key) }?;
-        // SAFETY: likewise; the list is used during this call.
+        // SAFETY: guaranteed by the caller; the list is used during this call.
         let list = unsafe { Transfer::new(pieces, count, id) }.ok_or(Errno::INVAL)?;
         let buffers = list.buffers().ok_or(Errno::INVAL)?;
         let place = socket.target(key, offset);

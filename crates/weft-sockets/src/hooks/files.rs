@@ -70,7 +70,7 @@ unsafe extern "C" fn write_cookie(
     while done < len {
         // SAFETY: within the C library's buffer.
         let rest = unsafe { from.add(done) };
-        // SAFETY: likewise.
+        // SAFETY: within the C library's buffer.
         match usize::try_from(unsafe { write(descriptor(cookie), rest.cast(), len - done) }) {
             Ok(written) if written > 0 => done += written,
             _ => break,
@@ -88,7 +88,7 @@ unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off64_t, whenc
     if at < 0 {
         return -1;
     }
-    // SAFETY: likewise.
+    // SAFETY: no memory is named.
     unsafe { place.write(at) };
     0
 }
@@ -182,11 +182,11 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
             with_stream(fd, |stream| stream.files().fetch_add(1, Ordering::Relaxed));
             // SAFETY: within the stream, which nobody else knows yet.
             let place = unsafe { file.byte_add(FILENO_AT) };
-            // SAFETY: likewise: its descriptor.
+            // SAFETY: within the stream, where its descriptor is.
             unsafe { place.cast::<c_int>().write(fd) };
             // SAFETY: within the stream.
             let place = unsafe { file.byte_add(WAYS_AT) };
-            // SAFETY: likewise: where its functions are.
+            // SAFETY: within the stream, where the address of its functions is.
             WAYS.store(unsafe { place.cast::<*mut c_void>().read() }, Ordering::Relaxed);
             stdio::note(fd, false);
         }
@@ -258,7 +258,7 @@ unsafe fn leads_to_us(file: *mut FILE) -> bool {
     let known = WAYS.load(Ordering::Relaxed);
     // SAFETY: within every stream.
     let place = unsafe { file.byte_add(WAYS_AT) };
-    // SAFETY: likewise.
+    // SAFETY: within every stream.
     !known.is_null() && unsafe { place.cast::<*mut c_void>().read() } == known
 }
 
@@ -277,9 +277,9 @@ unsafe fn reopen_by_us(
     const NO_WRITES: u32 = 8;
     // SAFETY: the program's own stream.
     unsafe { libc::fflush(file) };
-    // SAFETY: likewise.
+    // SAFETY: the program's own stream.
     unsafe { __fpurge(file) };
-    // SAFETY: likewise.
+    // SAFETY: the program's own stream.
     unsafe { libc::clearerr(file) };
     // SAFETY: the program's own string.
     let wanted = unsafe { CStr::from_ptr(mode) }.to_bytes();
@@ -331,9 +331,9 @@ macro_rules! reopen {
             if !file.is_null() {
                 // SAFETY: the program's own stream.
                 let fd = unsafe { libc::fileno(file) };
-                // SAFETY: likewise.
+                // SAFETY: the program's own stream.
                 if fd >= 0 && unsafe { leads_to_us(file) } {
-                    // SAFETY: likewise.
+                    // SAFETY: the program's own stream.
                     return unsafe { reopen_by_us(path, mode, file, fd) };
                 }
                 closing(fd);

@@ -41,7 +41,7 @@ unsafe fn limiting(resource: __rlimit_resource_t, limit: *const rlimit) {
     if resource != libc::RLIMIT_AS || is_nowhere(limit) {
         return;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let limit = unsafe { limit.read() };
     if limit.rlim_cur != libc::RLIM_INFINITY && settings::enabled() {
         shared_files::shrink();

@@ -23,14 +23,14 @@ use crate::{address, errno};
 /// # Safety
 /// The header is the program's.
 unsafe fn is_carried(fd: c_int, message: *const msghdr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let header = unsafe { message.read() };
     if header.msg_controllen == 0 {
         return true;
     }
     let Some(held) = sockets::find(fd) else { return false };
     let Kind::Stream(stream) = &*held else { return false };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let is_ignored = !is_nowhere(header.msg_control) && unsafe { rights::all(message, is_ignored) };
     if !is_ignored {
         leave::stream(stream, fd, Reason::Option);
@@ -50,7 +50,7 @@ fn is_ignored(header: &libc::cmsghdr) -> bool {
 /// # Safety
 /// The header is readable.
 unsafe fn has_bad_name(message: *const msghdr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let header = unsafe { message.read() };
     !header.msg_name.is_null() && c_int::try_from(header.msg_namelen).is_err()
 }
@@ -64,13 +64,13 @@ unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_
     {
         // SAFETY: the program's own header.
         let header = unsafe { message.read() };
-        // SAFETY: likewise.
+        // SAFETY: the program's own header.
         if unsafe { is_carried(fd, message) } {
             // SAFETY: the program's own list.
             let ours = unsafe { deliver(fd, header.msg_iov, header.msg_iovlen, flags) };
             let ours = ours.or_else(|| {
                 let to = (header.msg_name.cast_const().cast(), header.msg_namelen);
-                // SAFETY: likewise, and the program's own address.
+                // SAFETY: the program's own list, and the program's own address.
                 unsafe { deliver_datagram(fd, header.msg_iov, header.msg_iovlen, flags, to) }
             });
             if let Some(sent) = ours {
@@ -146,7 +146,7 @@ unsafe extern "C-unwind" fn sendmmsg(
         for at in (0..count as usize).take_while(|_| !is_nowhere(messages)) {
             // SAFETY: the program's own list of `count`.
             let message = unsafe { messages.add(at) };
-            // SAFETY: likewise; a message begins with its header.
+            // SAFETY: the program's own list of `count`; a message begins with its header.
             unsafe { rights::hand_on(message.cast()) };
         }
         return next!(sendmmsg(
@@ -157,7 +157,7 @@ unsafe extern "C-unwind" fn sendmmsg(
     while done < count.min(1024) {
         // SAFETY: the program's own list of `count`.
         let message = unsafe { messages.add(done as usize) };
-        // SAFETY: likewise.
+        // SAFETY: the program's own list of `count`.
         let message = unsafe { &mut *message };
         // SAFETY: the program's own header.
         let sent = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
@@ -186,7 +186,8 @@ unsafe extern "C-unwind" fn recvmmsg(
         for at in 0..usize::try_from(received).unwrap_or(0) {
             // SAFETY: the program's own list, of which the kernel has filled in so many.
             let message = unsafe { messages.add(at) };
-            // SAFETY: likewise; a message begins with its header.
+            // SAFETY: the program's own list, of which the kernel has filled in so many; a message
+            // begins with its header.
             unsafe { rights::take(message.cast()) };
         }
         return received;
@@ -213,7 +214,7 @@ unsafe extern "C-unwind" fn recvmmsg(
     while done < count.min(1024) {
         // SAFETY: the program's own list of `count`.
         let message = unsafe { messages.add(done as usize) };
-        // SAFETY: likewise.
+        // SAFETY: the program's own list of `count`.
         let message = unsafe { &mut *message };
         // SAFETY: the program's own header.
         let received = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags) };

@@ -66,7 +66,7 @@ unsafe extern "C-unwind" fn getsockopt(
             let error = stream.take_error().map(Errno::raw_os_error);
             // SAFETY: the kernel has just written an integer there, or less of one.
             let told = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
-                // SAFETY: likewise.
+                // SAFETY: the kernel has just written an integer there, or less of one.
                 unsafe { value.cast::<c_int>().read_unaligned() }
             } else {
                 0

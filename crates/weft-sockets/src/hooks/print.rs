@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// Format and list are the program's, and fit each other.
 unsafe fn print(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
     let mut text: *mut c_char = std::ptr::null_mut();
-    // SAFETY: the caller's promise; the place for the text is a local variable.
+    // SAFETY: guaranteed by the caller; the place for the text is a local variable.
     let len = unsafe { vasprintf(&raw mut text, format, list) };
     let Ok(all) = usize::try_from(len) else { return len };
     let mut done = 0;
@@ -35,7 +35,7 @@ unsafe fn print(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
         let buffer = libc::iovec { iov_base: rest.cast(), iov_len: all - done };
         // SAFETY: the text is ours.
         let ours = unsafe { deliver(fd, &raw const buffer, 1, 0) };
-        // SAFETY: likewise.
+        // SAFETY: the text is ours.
         let sent = ours.unwrap_or_else(|| unsafe { libc::write(fd, rest.cast(), all - done) });
         match usize::try_from(sent) {
             Ok(sent) => done += sent,

@@ -44,7 +44,7 @@ pub(super) fn to_timespec(timeout: u64) -> timespec {
 /// The set is the program's list of `count`.
 unsafe fn list<'a>(set: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let count = usize::try_from(count).ok().filter(|&count| count <= FDS_MAX)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     (!is_nowhere(set)).then(|| unsafe { std::slice::from_raw_parts_mut(set, count) })
 }
 
@@ -106,7 +106,7 @@ unsafe extern "C-unwind" fn ppoll(
     let (without, given) = (Without::of(mask), timeout);
     let mask = without.set();
     go_on(limit.map(|&timeout| nanoseconds(timeout)), |limit| {
-        // SAFETY: likewise.
+        // SAFETY: the program's own list.
         let set_of_ours = unsafe { list(set, count) }.filter(|_| is_ours);
         let ours = set_of_ours.and_then(|set| {
             poll::poll(set, limit, &mut |set, timeout| kernel_poll(set, timeout, mask))
@@ -288,7 +288,7 @@ unsafe fn wait_for_events(
         return None;
     }
     let count = usize::try_from(count).ok()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let events = unsafe { std::slice::from_raw_parts_mut(events, count) };
     epoll::wait(epoll, events, timeout, &mut |events, timeout| {
         let count = c_int::try_from(events.len()).unwrap_or(c_int::MAX);

@@ -36,7 +36,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
             Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
         }
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { for_each(message, leave) };
 }
 
@@ -58,7 +58,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
         handover::adopt(fd);
         check_stream(fd);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { for_each(message, take) };
 }
 
@@ -67,9 +67,9 @@ pub(super) unsafe fn take(message: *const msghdr) {
 /// # Safety
 /// The header and its control data are readable.
 pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let len = unsafe { message.read() }.msg_controllen;
-    // SAFETY: likewise.
+    // SAFETY: guaranteed by the caller.
     let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
     let first = control as usize;
     while !control.is_null() {
@@ -79,7 +79,7 @@ pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool
         if !(size_of::<cmsghdr>()..=room).contains(&header.cmsg_len) || !test(&header) {
             return false;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
     true
@@ -88,7 +88,7 @@ pub(super) unsafe fn all(message: *const msghdr, test: impl Fn(&cmsghdr) -> bool
 /// # Safety
 /// The header and its control data are readable.
 unsafe fn for_each(message: *const msghdr, act: impl Fn(c_int)) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut control: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !control.is_null() {
         // SAFETY: within the control data, as the macro has found it.
@@ -102,11 +102,11 @@ unsafe fn for_each(message: *const msghdr, act: impl Fn(c_int)) {
             for index in 0..count {
                 // SAFETY: the header says how many there are.
                 let place = unsafe { data.cast::<c_int>().add(index) };
-                // SAFETY: likewise; they need not be aligned.
+                // SAFETY: the header says how many there are; they need not be aligned.
                 act(unsafe { place.read_unaligned() });
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
 }

@@ -58,7 +58,7 @@ unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
         unsafe { libc::dup2(null, fd) };
     }
     if null > libc::STDERR_FILENO {
-        // SAFETY: likewise.
+        // SAFETY: a descriptor just opened.
         unsafe { libc::close(null) };
     }
     0
@@ -73,11 +73,11 @@ unsafe extern "C-unwind" fn login_tty(fd: c_int) -> c_int {
         return -1;
     }
     for copy in libc::STDIN_FILENO..=libc::STDERR_FILENO {
-        // SAFETY: likewise.
+        // SAFETY: the program's own descriptor.
         while unsafe { libc::dup2(fd, copy) } == -1 && errno::last() == Errno::BUSY {}
     }
     if fd > libc::STDERR_FILENO {
-        // SAFETY: likewise.
+        // SAFETY: the program's own descriptor.
         unsafe { libc::close(fd) };
     }
     0
@@ -104,7 +104,7 @@ unsafe extern "C-unwind" fn forkpty(
         0 => {
             // SAFETY: a descriptor just opened.
             unsafe { libc::close(ours) };
-            // SAFETY: likewise.
+            // SAFETY: a descriptor just opened.
             if unsafe { login_tty(theirs) } != 0 {
                 // SAFETY: the child cannot go on.
                 unsafe { libc::_exit(1) };

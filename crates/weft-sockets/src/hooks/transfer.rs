@@ -112,7 +112,7 @@ unsafe fn sendfile_to(out: c_int, file: c_int, offset: *mut off_t, len: size_t) 
         leave::one(out, Reason::ByHand);
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let offset = unsafe { offset.as_mut() };
     Some(errno::count(send_file(stream, out, file, offset, len)))
 }

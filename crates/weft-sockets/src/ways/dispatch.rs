@@ -46,7 +46,7 @@ pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long
         // SAFETY: the program's own arguments.
         _ => unsafe { on_descriptor(number, fd, arguments) },
     };
-    // SAFETY: likewise.
+    // SAFETY: the program's own arguments.
     done.or_else(|| unsafe { others(number, arguments) })
 }
 
@@ -111,7 +111,7 @@ pub(crate) unsafe fn is_fork(number: c_long, arguments: Arguments) -> bool {
         return false;
     }
     match number {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         libc::SYS_clone | libc::SYS_clone3 => unsafe { whole::is_fork(number, arguments) },
         // Nobody can use it by `syscall`, which returns to a stack that the child has changed.
         libc::SYS_vfork => {
@@ -342,9 +342,10 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         // SAFETY: the program's own arguments; the child has a memory of its own.
         libc::SYS_fork => Some(unsafe { whole::fork(number, a, 0) }),
         libc::SYS_clone | libc::SYS_clone3 => {
-            // SAFETY: likewise; one that is not a fork does not come here.
+            // SAFETY: the program's own arguments.
             let flags = unsafe { clone_flags(number, a) };
-            // SAFETY: likewise.
+            // SAFETY: the program's own arguments; the child has a memory of its own, because one
+            // that is not a fork does not come here.
             Some(unsafe { whole::fork(number, a, flags) })
         }
         _ => None,

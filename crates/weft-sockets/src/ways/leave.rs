@@ -88,16 +88,16 @@ pub(super) unsafe fn submitted(count: isize, blocks: *const *const u8) {
         return;
     }
     for at in 0..usize::try_from(count).unwrap_or(0).min(AIO_BLOCKS_MAX) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { blocks.add(at) };
-        // SAFETY: likewise.
+        // SAFETY: guaranteed by the caller.
         let block = unsafe { place.read() };
         if is_nowhere(block) {
             return;
         }
         // SAFETY: within the program's control block.
         let place = unsafe { block.add(FILDES_AT) };
-        // SAFETY: likewise.
+        // SAFETY: within the program's control block.
         one(unsafe { place.cast::<i32>().read_unaligned() }, Reason::ByHand);
     }
 }

@@ -21,7 +21,7 @@ const STACK_AT: usize = 40;
 /// # Safety
 /// The arguments are the program's.
 pub(super) unsafe fn is_fork(number: c_long, a: Arguments) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let flags = unsafe { clone_flags(number, a) };
     let mut stack = a[1];
     if number == libc::SYS_clone3 {
@@ -55,7 +55,7 @@ pub(crate) fn cloning(flags: usize) {
 /// The arguments are the program's; the child gets a memory and a stack of its own.
 pub(super) unsafe fn fork(number: c_long, a: Arguments, flags: usize) -> c_long {
     let fork = process::Forking::begin(flags as c_int);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let born = unsafe { weft_sys::system_call(number, a) };
     fork.end(born);
     born

@@ -121,7 +121,7 @@ fn stack() -> (usize, usize) {
     let (mut start, mut len) = (std::ptr::null_mut(), 0);
     // SAFETY: filled in by the call above.
     unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut start, &raw mut len) };
-    // SAFETY: likewise, and not used any more.
+    // SAFETY: filled in by the call above, and not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     (start as usize, (start as usize).saturating_add(len))
 }

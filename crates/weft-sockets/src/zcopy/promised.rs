@@ -470,7 +470,7 @@ fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PROMISE_PIECES_MAX], usiz
 /// # Safety
 /// Both are mapped, and do not overlap; the program's may change meanwhile, if it wants that.
 unsafe fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 
@@ -510,7 +510,7 @@ pub(crate) fn freeze() {
 /// [`freeze`] has been called by this thread, or by the one that it was before the fork.
 pub(crate) unsafe fn thaw() {
     INSIDE.set(false);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { RECORDS.thaw() };
 }
 

@@ -131,7 +131,8 @@ impl Table {
                 Repair::View(piece, fd) => {
                     let Piece { range, rights, offset, .. } = piece;
                     let place = Place { at: Some(range.start), len: range.len(), rights };
-                    // SAFETY: replaces shared pages by a private view of the same ones, likewise.
+                    // SAFETY: replaces shared pages by a private view of the same ones, in a
+                    // process that has only this thread.
                     unsafe { map(&place, libc::MAP_PRIVATE, fd, offset)? };
                 }
                 Repair::Fail => return Err(Errno::NOMEM),

@@ -15,9 +15,9 @@ use crate::abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd,
     ibv_xrcd_init_attr,
 };
-use crate::context;
 use crate::device::{self, Device};
 use crate::errno;
+use crate::open;
 use crate::pd::ibv_alloc_pd;
 use crate::xrc::open_xrcd;
 
@@ -62,7 +62,7 @@ fn open(device: &'static Device) -> Result<Shared> {
     if let Some(shared) = opened.iter().find(|shared| std::ptr::eq(shared.device, device)) {
         return Ok(*shared);
     }
-    let verbs = context::open(device)?;
+    let verbs = open::open(device)?;
     // SAFETY: an open context.
     let pd = unsafe { ibv_alloc_pd(verbs) };
     let mut init = ibv_xrcd_init_attr {

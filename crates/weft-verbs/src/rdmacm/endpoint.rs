@@ -12,21 +12,12 @@ use weft_engine::{Errno, Result};
 
 use super::event;
 use super::id::{self, Id, Kind};
-use super::qp;
+use super::{qp, resolve};
 use crate::abi::{
     RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, ibv_pd, ibv_qp_init_attr, rdma_addrinfo,
     rdma_cm_event, rdma_cm_id,
 };
 use crate::errno;
-
-/// What `rdma_create_ep` leaves for later.
-#[derive(Default)]
-pub(super) struct Prepared {
-    /// How to make the queue pairs of the connections that a listener gets.
-    qp_init: Option<ibv_qp_init_attr>,
-    /// Private data that goes before the program's in a connection request.
-    pub(super) connect: Vec<u8>,
-}
 
 /// # Safety
 /// `id` must be live, the rest as for [`create`].
@@ -60,9 +51,9 @@ unsafe fn prepare_active(
     init: *mut ibv_qp_init_attr,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
-    unsafe { id::resolve_address(id, info.ai_src_addr, info.ai_dst_addr) }?;
+    unsafe { resolve::resolve_address(id, info.ai_src_addr, info.ai_dst_addr) }?;
     // SAFETY: the caller's promise.
-    unsafe { id::resolve_route(id) }?;
+    unsafe { resolve::resolve_route(id) }?;
     // SAFETY: NULL or valid, by the caller's promise.
     if let Some(init) = unsafe { init.as_mut() } {
         init.qp_type = info.ai_qp_type.cast_unsigned();

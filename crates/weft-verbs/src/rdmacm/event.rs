@@ -13,9 +13,9 @@ use std::sync::Arc;
 use weft_engine::cm::{DatagramParam, Event as EngineEvent, EventKind, EventParam};
 use weft_engine::{Errno, Result};
 
+use super::acked::{Event, acknowledge, acknowledge_own};
 use super::channel::Channel;
 use super::id::{self, Id, Kind};
-use super::multicast;
 use crate::abi::{
     RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED,
     RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE,
@@ -25,27 +25,13 @@ use crate::abi::{
     RDMA_CM_EVENT_UNREACHABLE, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
     rdma_event_channel, rdma_ud_param,
 };
-use crate::acks::Acks;
 use crate::ah;
 use crate::errno;
-use crate::object::{self, Behind};
+use crate::object;
 use crate::qp::Qp;
 
 /// Retries that are reported as asked for by a peer's program: without end.
 const RETRIES: u8 = 7;
-
-/// What is behind a `rdma_cm_event`.
-#[derive(Debug)]
-struct Event {
-    /// Where the program finds the private data.
-    _private_data: Vec<u8>,
-    /// The acknowledgements that the event's identifier waits for.
-    acks: Acks,
-}
-
-impl Behind for Event {
-    type C = rdma_cm_event;
-}
 
 /// Takes the next event of a channel. A thread may be cancelled in here: no lock is held while it
 /// waits, and there is nothing to drop.
@@ -111,7 +97,7 @@ unsafe fn deliver(event: EngineEvent) -> Option<*mut rdma_cm_event> {
         Some(datagram) => c.param.ud = ud_param(&event.param, datagram),
         None => c.param.conn = conn_param(&event.param),
     }
-    Some(object::create(c, Event { _private_data: event.param.private_data, acks }))
+    Some(object::create(c, Event::new(event.param.private_data, acks)))
 }
 
 fn conn_param(param: &EventParam) -> rdma_conn_param {
@@ -193,7 +179,7 @@ unsafe fn show(id: *mut rdma_cm_id, event: &EngineEvent) -> Result<()> {
         // SAFETY: the caller's promise.
         EventKind::RouteResolved => unsafe { id::show_path(id) },
         // SAFETY: the caller's promise.
-        EventKind::MulticastJoin => unsafe { multicast::joined(id, &event.param) },
+        EventKind::MulticastJoin => unsafe { joined(id, &event.param) },
         _ => {
             // SAFETY: the caller's promise.
             unsafe { show_qp_state(id) };
@@ -265,32 +251,6 @@ pub(super) unsafe fn next_of(id: *mut rdma_cm_id) -> Result<*mut rdma_cm_event> 
     unsafe { next(channel) }
 }
 
-/// Acknowledges the event that a synchronous identifier keeps for its program.
-///
-/// # Safety
-/// `id` must be live.
-pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) {
-    // SAFETY: live, by the caller's promise.
-    let event = unsafe { (*id).event };
-    // SAFETY: live, by the caller's promise; the program's thread is in its call for this
-    // identifier.
-    unsafe { (*id).event = ptr::null_mut() };
-    if !event.is_null() {
-        // SAFETY: an event that nobody has acknowledged.
-        unsafe { acknowledge(event) };
-    }
-}
-
-/// # Safety
-/// `event` must be live, and nobody may use it afterwards.
-unsafe fn acknowledge(event: *mut rdma_cm_event) {
-    // SAFETY: live, by the caller's promise.
-    let acks = unsafe { object::object::<Event>(event) }.acks.clone();
-    // SAFETY: live, by the caller's promise; this is its end.
-    unsafe { object::destroy::<Event>(event) };
-    acks.acknowledge(1);
-}
-
 /// A thread may be cancelled in here: no lock is held while it waits, and there is nothing to drop.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn rdma_get_cm_event(
@@ -305,6 +265,27 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
         // SAFETY: the program's place for the result.
         unsafe { *event = found };
     }))
+}
+
+/// Attaches the identifier's queue pair, if it has one, to the group that it has joined to receive.
+///
+/// # Errors
+/// As [`weft_engine::qp::Qp::attach_multicast`].
+///
+/// # Safety
+/// `id` must be live.
+unsafe fn joined(id: *mut rdma_cm_id, param: &EventParam) -> Result<()> {
+    let datagram = param.datagram.filter(|datagram| !datagram.sends_only);
+    let route = datagram.and_then(|datagram| datagram.address.global);
+    // SAFETY: live, by the caller's promise.
+    let qp = unsafe { (*id).qp };
+    match route {
+        Some(route) if !qp.is_null() => {
+            // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
+            unsafe { Qp::of(qp) }.engine().attach_multicast(route.dgid)
+        }
+        _ => Ok(()),
+    }
 }
 
 #[unsafe(no_mangle)]

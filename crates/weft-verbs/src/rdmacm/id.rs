@@ -18,12 +18,12 @@ use weft_engine::cm::{Id as EngineId, IdOption, PortSpace};
 use weft_engine::{Errno, Result};
 use weft_sys::Lock;
 
+use super::acked::acknowledge_own;
 use super::address;
 use super::channel::{self, Channel};
 use super::claim;
 use super::device;
-use super::endpoint::Prepared;
-use super::event;
+use super::prepared::Prepared;
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UD, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, RDMA_OPTION_ID,
     RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
@@ -308,7 +308,7 @@ pub(super) unsafe fn destroy(id: *mut rdma_cm_id) {
     let state = unsafe { Id::of(id) };
     state.engine.destroy();
     // SAFETY: the structure is live; NULL or an event that nobody has acknowledged.
-    unsafe { event::acknowledge_own(id) };
+    unsafe { acknowledge_own(id) };
     state.acks.wait();
     // SAFETY: the structure is live.
     let channel = unsafe { (*id).channel };
@@ -367,68 +367,6 @@ pub(super) unsafe fn bind(id: *mut rdma_cm_id, to: *const sockaddr) -> Result<()
 unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, to: *mut sockaddr) -> c_int {
     // SAFETY: a live identifier and the program's address.
     errno::minus_one(unsafe { bind(id, to) })
-}
-
-/// `rdma_resolve_addr`.
-///
-/// # Errors
-/// As [`EngineId::resolve_address`]; `EINVAL` for no IP address.
-///
-/// # Safety
-/// `id` must be live, the addresses NULL or valid.
-pub(super) unsafe fn resolve_address(
-    id: *mut rdma_cm_id,
-    source: *const sockaddr,
-    destination: *const sockaddr,
-) -> Result<()> {
-    // SAFETY: valid, by the caller's promise.
-    let destination = unsafe { address::read(destination) }?;
-    let source = if source.is_null() {
-        None
-    } else {
-        // SAFETY: valid, by the caller's promise.
-        Some(unsafe { address::read(source) }?)
-    };
-    // SAFETY: live, by the caller's promise.
-    unsafe { Id::of(id) }.engine.resolve_address(source, destination)?;
-    // SAFETY: the program's thread is in its call for this identifier.
-    let to = unsafe { &raw mut (*id).route.addr.__bindgen_anon_2 };
-    // SAFETY: the union has room for every address.
-    unsafe { address::write(to.cast(), destination) };
-    // SAFETY: live, by the caller's promise.
-    unsafe { event::complete(id) }
-}
-
-/// Resolution takes no time, so there is none to limit.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_resolve_addr(
-    id: *mut rdma_cm_id,
-    source: *mut sockaddr,
-    destination: *mut sockaddr,
-    _timeout_ms: c_int,
-) -> c_int {
-    // SAFETY: a live identifier and the program's addresses.
-    errno::minus_one(unsafe { resolve_address(id, source, destination) })
-}
-
-/// `rdma_resolve_route`.
-///
-/// # Errors
-/// As [`EngineId::resolve_route`].
-///
-/// # Safety
-/// `id` must be live.
-pub(super) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<()> {
-    // SAFETY: live, by the caller's promise.
-    unsafe { Id::of(id) }.engine.resolve_route()?;
-    // SAFETY: live, by the caller's promise.
-    unsafe { event::complete(id) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: a live identifier.
-    errno::minus_one(unsafe { resolve_route(id) })
 }
 
 #[unsafe(no_mangle)]
@@ -517,7 +455,7 @@ unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Resu
     state.engine.migrate(unsafe { Channel::of(channel) }.engine());
     if was_sync {
         // SAFETY: live, by the caller's promise.
-        unsafe { event::acknowledge_own(id) };
+        unsafe { acknowledge_own(id) };
     }
     // SAFETY: live, by the caller's promise.
     let old = unsafe { (*id).channel };

@@ -6,6 +6,7 @@
 //! inside the program's own calls: what has happened to an identifier shows in it once the program
 //! has taken the event.
 
+mod acked;
 mod address;
 mod addrinfo;
 mod channel;
@@ -16,5 +17,7 @@ mod endpoint;
 mod event;
 mod id;
 mod multicast;
+mod prepared;
 mod qp;
+mod resolve;
 mod rsocket;

@@ -9,7 +9,6 @@ use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 
 use libc::sockaddr;
-use weft_engine::cm::EventParam;
 use weft_engine::{Errno, Result};
 
 use super::address;
@@ -52,27 +51,6 @@ unsafe fn join(
     state.engine().join_multicast(group, sends_only, context.expose_provenance())?;
     // SAFETY: live, by the caller's promise.
     unsafe { event::complete(id) }
-}
-
-/// Attaches the identifier's queue pair, if it has one, to the group that it has joined to receive.
-///
-/// # Errors
-/// As [`weft_engine::qp::Qp::attach_multicast`].
-///
-/// # Safety
-/// `id` must be live.
-pub(super) unsafe fn joined(id: *mut rdma_cm_id, param: &EventParam) -> Result<()> {
-    let datagram = param.datagram.filter(|datagram| !datagram.sends_only);
-    let route = datagram.and_then(|datagram| datagram.address.global);
-    // SAFETY: live, by the caller's promise.
-    let qp = unsafe { (*id).qp };
-    match route {
-        Some(route) if !qp.is_null() => {
-            // SAFETY: the queue pair of an identifier is live until `rdma_destroy_qp`.
-            unsafe { Qp::of(qp) }.engine().attach_multicast(route.dgid)
-        }
-        _ => Ok(()),
-    }
 }
 
 #[unsafe(no_mangle)]

@@ -22,7 +22,8 @@ use crate::abi::{
 };
 use crate::cq::{ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel, ibv_destroy_cq};
 use crate::errno;
-use crate::qp::{c_attr_of, create_qp_ex, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp::{c_attr_of, ibv_destroy_qp, ibv_modify_qp};
+use crate::qp_ex::create_qp_ex;
 use crate::srq::{create_srq_ex, ibv_destroy_srq};
 
 /// The `errno` that a verbs call has just set.
