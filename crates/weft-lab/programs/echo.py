@@ -2,6 +2,7 @@
 
 echo.py serve PORT CONNECTIONS
 echo.py connect PORT BYTES
+echo.py take PORT BYTES: the same, but the client ends its side only when it has everything
 """
 
 import socket
@@ -30,24 +31,25 @@ def serve(port, connections):
         thread.join()
 
 
-def send(server, content):
+def send(server, content, ends):
     sent, chunk = 0, 1
     while sent < len(content):
         server.sendall(content[sent : sent + chunk])
         sent += chunk
         chunk = chunk * 3 % 70001 + 1
-    server.shutdown(socket.SHUT_WR)
+    if ends:
+        server.shutdown(socket.SHUT_WR)
 
 
-def connect(port, length):
+def connect(port, length, ends=True):
     content = (BLOCK * (length // PERIOD + 1))[:length]
     with socket.create_connection(("127.0.0.1", port)) as server:
         # A byte there and back, after which both ends know what carries the rest.
         server.sendall(content[:1])
         echoed = bytearray(server.recv(1))
-        sender = threading.Thread(target=send, args=(server, content[1:]))
+        sender = threading.Thread(target=send, args=(server, content[1:], ends))
         sender.start()
-        while data := server.recv(1 << 16):
+        while (ends or len(echoed) < length) and (data := server.recv(1 << 16)):
             echoed += data
         sender.join()
     if echoed != content:
@@ -55,5 +57,9 @@ def connect(port, length):
     print("echoed", length)
 
 
+def take(port, length):
+    connect(port, length, ends=False)
+
+
 role, port, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-{"serve": serve, "connect": connect}[role](port, number)
+{"serve": serve, "connect": connect, "take": take}[role](port, number)

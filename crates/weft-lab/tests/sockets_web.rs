@@ -179,7 +179,8 @@ fn stunnel(program: Program, sockets: &Sockets, port: u16, to: u16, role: &str) 
     program.arg(file).start()?.listening(Port::Tcp(port))
 }
 
-/// An echo by way of two tunnels, which have a thread for each connection.
+/// An echo by way of two tunnels, which have a thread for each connection. The client does not end its
+/// side early: stunnel then loses bytes now and then, also on the kernel's TCP (5 of 450 runs).
 #[test]
 fn stunnel_both_ways() -> Result<()> {
     const BYTES: u64 = 3_000_000;
@@ -200,7 +201,7 @@ fn stunnel_both_ways() -> Result<()> {
         let port = near.0.to_string();
         let lines = client.clone().arg(source("programs/lines.py")).args([&port, "4", "100"]);
         let echo = client.arg(source("programs/echo.py"));
-        let echo = echo.args(["connect", &port, &BYTES.to_string()]);
+        let echo = echo.args(["take", &port, &BYTES.to_string()]);
         for (client, said) in
             [(lines, "answered 400"), (echo.clone(), "echoed 3000000"), (echo, "echoed 3000000")]
         {
