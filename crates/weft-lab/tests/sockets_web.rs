@@ -179,8 +179,8 @@ fn stunnel(program: Program, sockets: &Sockets, port: u16, to: u16, role: &str) 
     program.arg(file).start()?.listening(Port::Tcp(port))
 }
 
-/// An echo by way of two tunnels, which have a thread for each connection. The client does not end its
-/// side early: stunnel then loses bytes now and then, also on the kernel's TCP (5 of 450 runs).
+/// An echo by way of two tunnels, which have a thread for each connection. The client does not end
+/// its side early: stunnel then loses bytes now and then, also on the kernel's TCP (5 of 450 runs).
 #[test]
 fn stunnel_both_ways() -> Result<()> {
     const BYTES: u64 = 3_000_000;

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use rustix::net::sockopt;
 use weft_stream::{Kernel, Linux};
@@ -14,16 +14,28 @@ use weft_sys::calls::{file_flags, socket_timeout};
 
 use crate::{address, errno};
 
-/// The program's descriptor, for one call.
-pub(crate) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the program has it open while it makes the call that we are in; if it closes it
-    // meanwhile, calls fail or reach what it has opened instead, as they would without us.
-    unsafe { BorrowedFd::borrow_raw(fd) }
+/// A descriptor of the program's, for one call: what borrows it lives no longer than this value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptor(RawFd);
+
+impl Descriptor {
+    pub(crate) fn of(fd: RawFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the program has it open while it makes the call that this value is for; if it
+        // closes it meanwhile, calls fail or reach what it has opened instead, as they would
+        // without us.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
 }
 
 /// A socket's own address.
 pub(crate) fn own_address(fd: RawFd) -> Option<SocketAddr> {
-    rustix::net::getsockname(borrow(fd)).ok()?.try_into().ok()
+    rustix::net::getsockname(Descriptor::of(fd)).ok()?.try_into().ok()
 }
 
 /// Both ends' addresses, of an IP socket that is connected.
@@ -58,7 +70,7 @@ unsafe fn named(fd: RawFd, function: Name) -> Option<SocketAddr> {
 /// Whether a socket is of IPv4 or IPv6.
 pub(crate) fn is_internet(fd: RawFd) -> bool {
     use rustix::net::AddressFamily;
-    let domain = sockopt::socket_domain(borrow(fd));
+    let domain = sockopt::socket_domain(Descriptor::of(fd));
     domain.is_ok_and(|domain| domain == AddressFamily::INET || domain == AddressFamily::INET6)
 }
 
@@ -68,20 +80,21 @@ pub(crate) fn is_internet(fd: RawFd) -> bool {
 /// ways that nobody sees, and change. Only calls that have found nothing ask.
 pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0
-        || file_flags(borrow(fd)).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+        || file_flags(Descriptor::of(fd).as_fd())
+            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
 /// Whether calls on a socket have a time limit, with which none is made again (signal(7)).
 pub(crate) fn has_time_limit(fd: RawFd, which: sockopt::Timeout) -> bool {
-    matches!(socket_timeout(borrow(fd), which), Ok(Some(_)))
+    matches!(socket_timeout(Descriptor::of(fd).as_fd(), which), Ok(Some(_)))
 }
 
 /// Whether the kernel has seen the peer go for good.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
-    Linux::is_hung_up(borrow(fd))
+    Linux::is_hung_up(Descriptor::of(fd).as_fd())
 }
 
 /// Whether a descriptor stays open when the process becomes another program.
 pub(crate) fn stays_open(fd: RawFd) -> bool {
-    Linux::stays_open(borrow(fd))
+    Linux::stays_open(Descriptor::of(fd).as_fd())
 }

@@ -3,7 +3,7 @@
 //! the connections is decided in [`weft_stream::inheritance`]; here is what it is decided of.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{SocketType, sockopt};
@@ -13,7 +13,7 @@ use weft_sys::calls::socket_cookie;
 
 pub(crate) use weft_stream::inheritance::Heir;
 
-use crate::descriptor::{self, borrow, is_internet};
+use crate::descriptor::{self, Descriptor, is_internet};
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{identity, open, settings, shared_files};
@@ -42,15 +42,15 @@ impl Descriptors for Own {
         if let Kind::Stream(stream) = &*held { Some(look(stream)) } else { None }
     }
 
-    fn socket<'a>(&self, fd: RawFd) -> BorrowedFd<'a> {
-        borrow(fd)
+    fn with_socket<R>(&self, fd: RawFd, act: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
+        act(Descriptor::of(fd).as_fd())
     }
 
     fn cookie(&self, fd: RawFd) -> Option<u64> {
-        if sockopt::socket_type(borrow(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
+        if sockopt::socket_type(Descriptor::of(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
             return None;
         }
-        socket_cookie(borrow(fd)).ok()
+        socket_cookie(Descriptor::of(fd).as_fd()).ok()
     }
 
     /// Without taking memory.
@@ -80,7 +80,7 @@ impl Descriptors for Own {
     }
 
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End> {
-        let numbers = (weft_sys::network_namespace(borrow(fd)), cookie);
+        let numbers = (weft_sys::network_namespace(Descriptor::of(fd).as_fd()), cookie);
         End::inherited(shared_files::registry()?, descriptor::addresses(fd)?, numbers, self.pid())
     }
 

@@ -15,7 +15,7 @@ use weft_stream::datagram::Inbox;
 use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::limits::{DOZED_ENDS_MAX, FDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
 use crate::remote::{self, Far};
@@ -118,8 +118,8 @@ fn find(set: &[pollfd]) -> Sockets {
         };
         let _ = stream.by(asked.fd); // The connection may just have been made.
         let end = stream.link()?;
-        end.advance(borrow(asked.fd));
-        end.hush_if_left(borrow(asked.fd));
+        end.advance(Descriptor::of(asked.fd).as_fd());
+        end.hush_if_left(Descriptor::of(asked.fd).as_fd());
         Some(Ours { index, socket })
     });
     all.collect()
@@ -414,7 +414,7 @@ impl Polled<'_> {
     fn doze(&self, time: u64) -> Result<(), Errno> {
         for ours in &self.ours {
             if let Some(end) = ours.stream().and_then(Stream::end) {
-                end.acknowledge(borrow(self.set[ours.index].fd));
+                end.acknowledge(Descriptor::of(self.set[ours.index].fd).as_fd());
             }
         }
         doze::doze(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
@@ -430,7 +430,7 @@ impl Polled<'_> {
                 inbox.begin_sleep();
             }
             let Some(end) = ours.stream().and_then(Stream::link) else { continue };
-            end.acknowledge(borrow(self.set[ours.index].fd));
+            end.acknowledge(Descriptor::of(self.set[ours.index].fd).as_fd());
             end.begin_sleep();
             if self.set[ours.index].events & OUT != 0 && end.carrier_out() == Carrier::Memory {
                 end.want_room();

@@ -10,7 +10,7 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::by_hand::{self, Outside};
 use crate::datagram::Datagram;
-use crate::descriptor::{borrow, is_internet};
+use crate::descriptor::{Descriptor, is_internet};
 use crate::handover::adopt;
 use crate::hooks::{self, files};
 use crate::sockets::{self, Kind};
@@ -78,7 +78,7 @@ fn inherit() {
     let fds = names.filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     for fd in fds {
         check_ring(fd);
-        let Ok(kind) = sockopt::socket_type(borrow(fd)) else { continue };
+        let Ok(kind) = sockopt::socket_type(Descriptor::of(fd)) else { continue };
         by_hand::begin();
         adopt(fd);
         if kind == SocketType::DGRAM

@@ -61,8 +61,12 @@ pub trait Descriptors {
     /// Looks at the stream that a descriptor stands for, if it is one.
     fn with<R>(&self, fd: RawFd, look: impl FnOnce(&Self::Stream) -> R) -> Option<R>;
 
-    /// The kernel's name for a descriptor, during one call.
-    fn socket<'a>(&self, fd: RawFd) -> <Self::Kernel as Kernel>::Socket<'a>;
+    /// Does something with the kernel's name for a descriptor, which is one during that alone.
+    fn with_socket<R>(
+        &self,
+        fd: RawFd,
+        act: impl FnOnce(<Self::Kernel as Kernel>::Socket<'_>) -> R,
+    ) -> R;
 
     /// The kernel's number for an open TCP socket of IP; `None` if the descriptor is no such.
     fn cookie(&self, fd: RawFd) -> Option<u64>;
@@ -140,7 +144,7 @@ fn prepare_self<D: Descriptors>(process: &D) -> bool {
     for fd in process.streams().filter(|&fd| !stays_open(process, fd)) {
         process.with(fd, |stream| {
             let leave = || stream.leave(fd, Reason::Started);
-            stream.holding().closing_by_exec(process.socket(fd), leave);
+            process.with_socket(fd, |socket| stream.holding().closing_by_exec(socket, leave));
         });
     }
     rests
@@ -192,22 +196,22 @@ fn start_with<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> boo
 fn rest_of<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
     // Between hosts the window is this process's, which may go on reading.
     let Some(end) = stream.holding().end().filter(|end| !end.is_over()) else { return false };
-    hush_if_empty(end, process.socket(fd));
+    process.with_socket(fd, |socket| hush_if_empty(end, socket));
     if !end.is_over() && !end.can_be_found() {
-        end.put_back_rest(process.socket(fd));
+        process.with_socket(fd, |socket| end.put_back_rest(socket));
     }
     if end.is_over() {
         return false;
     }
     if !end.can_be_found() && end.is_sole_holder() {
-        D::Kernel::dissolve(process.socket(fd));
+        process.with_socket(fd, |socket| D::Kernel::dissolve(socket));
         return false;
     }
     true
 }
 
 fn stays_open<D: Descriptors>(process: &D, fd: RawFd) -> bool {
-    D::Kernel::stays_open(process.socket(fd))
+    process.with_socket(fd, |socket| D::Kernel::stays_open(socket))
 }
 
 /// Before the `fork` of this number: the child holds what this process holds, from before it is
@@ -260,7 +264,7 @@ pub fn pass_on<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) {
     stream.hand_on(fd, Reason::PassedOn);
     if let Some(end) = stream.holding().end() {
         end.pass_on();
-        hush_if_empty(end, process.socket(fd));
+        process.with_socket(fd, |socket| hush_if_empty(end, socket));
     }
 }
 
@@ -299,9 +303,10 @@ pub fn leave_all<D: Descriptors>(process: &D, why: Reason) {
             stream.leave(fd, why);
             if let Some(end) = stream.holding().end() {
                 if why == Reason::User {
-                    end.put_back_rest(process.socket(fd)); // While it has the right to.
+                    // While it has the right to.
+                    process.with_socket(fd, |socket| end.put_back_rest(socket));
                 }
-                end.hush(process.socket(fd));
+                process.with_socket(fd, |socket| end.hush(socket));
             }
         });
     }

@@ -1,6 +1,6 @@
 //! Receiving: from the inbox and from the kernel, and waiting for either.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, ssize_t};
@@ -12,7 +12,7 @@ use weft_sys::Buffers;
 use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
-use crate::descriptor::{borrow, is_nonblocking};
+use crate::descriptor::{Descriptor, is_nonblocking};
 use crate::limits::MEMORY_TURNS_MAX;
 use crate::wait::{self, Wait};
 use crate::{errno, handlers, sleepers};
@@ -134,7 +134,8 @@ impl Datagram {
     /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
     fn doze(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
-        let limit = || socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+        let limit =
+            || socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
         let limit = if may_have_limit { limit() } else { None };
         let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let time = time.map_or(longest, |limit| limit.min(longest));

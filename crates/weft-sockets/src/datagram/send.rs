@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
@@ -17,7 +17,7 @@ use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
 use super::{Datagram, Why};
-use crate::descriptor::{borrow, own_address};
+use crate::descriptor::{Descriptor, own_address};
 use crate::limits::DATAGRAM_ROUTES_MAX;
 use crate::{settings, wait};
 
@@ -135,7 +135,7 @@ impl Datagram {
             Err(why) => self.told_sent.note(why),
         }
         if inbox.is_some()
-            && let Ok(Err(error)) = sockopt::socket_error(borrow(fd))
+            && let Ok(Err(error)) = sockopt::socket_error(Descriptor::of(fd))
         {
             return Err(error); // The kernel would tell it with this datagram.
         }
@@ -191,7 +191,7 @@ impl Datagram {
         } else {
             SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0)
         };
-        bind(borrow(fd), &any).is_ok()
+        bind(Descriptor::of(fd).as_fd(), &any).is_ok()
     }
 }
 
@@ -218,7 +218,7 @@ impl Route {
 }
 
 fn peer_address(fd: RawFd) -> Option<SocketAddr> {
-    getpeername(borrow(fd)).ok()??.try_into().ok()
+    getpeername(Descriptor::of(fd).as_fd()).ok()??.try_into().ok()
 }
 
 /// Which of this host's addresses the kernel sends from to a target.

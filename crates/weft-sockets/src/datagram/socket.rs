@@ -1,6 +1,6 @@
 //! What calls other than those that move datagrams mean for a socket.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
@@ -11,7 +11,7 @@ use weft_sys::calls::socket_cookie;
 
 use super::options::Meaning;
 use super::{Datagram, Why};
-use crate::descriptor::{borrow, own_address};
+use crate::descriptor::{Descriptor, own_address};
 use crate::table::Place;
 use crate::{settings, shared_files};
 
@@ -24,7 +24,7 @@ impl Datagram {
     /// One that the program was started with, and that has an inbox: there may be something in it.
     pub(crate) fn inherited(fd: RawFd) -> Option<Self> {
         let own = own_address(fd).filter(|own| own.port() != 0)?;
-        let cookie = socket_cookie(borrow(fd)).ok()?;
+        let cookie = socket_cookie(Descriptor::of(fd).as_fd()).ok()?;
         let datagram = Self::fresh(own.is_ipv6());
         let inbox = datagram.datagrams()?.find(own.port(), cookie)?;
         if inbox.is_left() {
@@ -134,7 +134,7 @@ impl Datagram {
             }
             let owner = Owner {
                 port: own.port(),
-                cookie: socket_cookie(borrow(fd)).map_err(|_| Why::Room)?,
+                cookie: socket_cookie(Descriptor::of(fd).as_fd()).map_err(|_| Why::Room)?,
                 pid: std::process::id(),
                 limit: limit(fd),
                 shared: self.shared.load(Ordering::Relaxed) != 0,
@@ -191,6 +191,6 @@ impl Drop for Datagram {
 
 /// Bytes that the kernel lets wait at a socket.
 fn limit(fd: RawFd) -> u32 {
-    let bytes = sockopt::socket_recv_buffer_size(borrow(fd)).unwrap_or(0);
+    let bytes = sockopt::socket_recv_buffer_size(Descriptor::of(fd)).unwrap_or(0);
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -5,7 +5,7 @@
 //! So the kernel's list of what is ready is emptied before the change, and once more behind it:
 //! what the program does not know is put back, in the same way, and the rest is not.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
@@ -16,7 +16,7 @@ use weft_sys::calls::{events_now, is_ready, take_events, tcp_received};
 use super::carrier::kernel_control;
 use super::foreign::{self, Entry};
 use super::{EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::limits::EPOLL_ENTRIES_MAX;
 use crate::link::Link;
 use crate::sockets::Kind;
@@ -79,7 +79,7 @@ impl Watches {
         }
         let states: Vec<Option<State>> = places
             .iter()
-            .map(|&place| State::of(borrow(self.places[place].as_ref()?.fd)))
+            .map(|&place| State::of(Descriptor::of(self.places[place].as_ref()?.fd).as_fd()))
             .collect();
         let events = take_all(epoll, entries.len());
         for event in &events {
@@ -122,7 +122,7 @@ impl Watches {
         due.extend(&told);
         due.dedup();
         for it in &known {
-            let is_same = |state| State::of(borrow(it.fd)) == Some(state);
+            let is_same = |state| State::of(Descriptor::of(it.fd).as_fd()) == Some(state);
             if it.state.is_none_or(is_same) {
                 due.retain(|&data| data != it.data);
                 // A thread that sleeps may have taken it.
@@ -167,7 +167,7 @@ fn can_put_back(epoll: RawFd, entry: &Entry) -> bool {
 /// All that the kernel has to tell, of each entry once.
 fn take_all(epoll: RawFd, entries: usize) -> Vec<epoll_event> {
     let mut events = vec![epoll_event { events: 0, u64: 0 }; entries.max(1)];
-    let found = take_events(borrow(epoll), &mut events).unwrap_or(0);
+    let found = take_events(Descriptor::of(epoll).as_fd(), &mut events).unwrap_or(0);
     events.truncate(found);
     events
 }
@@ -194,20 +194,22 @@ impl Watch {
     /// Whether the kernel has no bytes for the program, and no end that it does not know.
     fn has_nothing_new(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        ioctl_fionread(borrow(self.fd)).is_ok_and(|unread| unread == 0)
-            && ends(borrow(self.fd)) & !self.ends_seen(stream) == 0
+        ioctl_fionread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread == 0)
+            && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_seen(stream) == 0
     }
 
     /// Whether bytes have come to the kernel's socket for a program that waits for edges. Wakeups
     /// have been taken.
     pub(super) fn has_bytes_behind(&self) -> bool {
-        self.events & EDGE != 0 && ioctl_fionread(borrow(self.fd)).is_ok_and(|unread| unread > 0)
+        self.events & EDGE != 0
+            && ioctl_fionread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread > 0)
     }
 
     /// Asks the kernel for something else. The program knows what there is, at the latest when it
     /// is told what the kernel has just reported, and is not to be told of it again.
     pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {
-        let state = if self.events & EDGE != 0 { State::of(borrow(self.fd)) } else { None };
+        let state =
+            if self.events & EDGE != 0 { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
         self.register(epoll, registered);
         self.echo = state.filter(|_| self.is_ready_by_kernel());
     }
@@ -215,7 +217,7 @@ impl Watch {
     /// The same, if the program has been told of all that there is.
     pub(super) fn register_if_known(&mut self, epoll: RawFd, registered: Registered) {
         let is_told = self.events & EDGE != 0 && self.seen.is_some();
-        let state = if is_told { State::of(borrow(self.fd)) } else { None };
+        let state = if is_told { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
         let is_known = state.is_some() && self.knows_all(true);
         self.register(epoll, registered);
         self.echo = state.filter(|_| is_known && self.is_ready_by_kernel());
@@ -227,17 +229,19 @@ impl Watch {
         let Kind::Stream(stream) = &*self.socket else { return };
         let may_end = |end: Link<'_>| end.carrier_in() == Carrier::Tcp && end.is_ending();
         if self.events & EDGE != 0 && stream.link().is_none_or(may_end) {
-            self.hung |= ends(borrow(self.fd));
+            self.hung |= ends(Descriptor::of(self.fd).as_fd());
         }
     }
 
     /// Whether the kernel has something to tell, as it has been asked.
     fn is_ready_by_kernel(&self) -> bool {
-        is_ready(borrow(self.fd), PollFlags::from_bits_truncate(self.mask() as u16))
+        is_ready(Descriptor::of(self.fd).as_fd(), PollFlags::from_bits_truncate(self.mask() as u16))
     }
 
     /// Whether an event is only what a change of the registration has had the kernel tell again.
     pub(super) fn is_echo(&mut self) -> bool {
-        self.echo.take().is_some_and(|state| State::of(borrow(self.fd)) == Some(state))
+        self.echo
+            .take()
+            .is_some_and(|state| State::of(Descriptor::of(self.fd).as_fd()) == Some(state))
     }
 }

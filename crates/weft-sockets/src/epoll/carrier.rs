@@ -5,13 +5,13 @@
 //! Only the C library's own function is called.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 
 use libc::{c_int, epoll_event};
 use rustix::net::sockopt;
 
 use crate::datagram::Why;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::next::next;
 use crate::reason::Reason;
@@ -35,12 +35,13 @@ pub(super) fn kernel_control(
 pub(super) fn leave(socket: &Held, fd: RawFd) {
     match &**socket {
         Kind::Stream(stream) => {
-            if stream.link().is_none() && sockopt::socket_acceptconn(borrow(fd)) == Ok(true) {
+            if stream.link().is_none() && sockopt::socket_acceptconn(Descriptor::of(fd)) == Ok(true)
+            {
                 return; // It listens, and carries nothing.
             }
             stream.leave(fd, Reason::Watched);
             if let Some(end) = stream.link() {
-                end.hush(borrow(fd)); // No wakeup is to be taken for data.
+                end.hush(Descriptor::of(fd).as_fd()); // No wakeup is to be taken for data.
             }
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Watched),

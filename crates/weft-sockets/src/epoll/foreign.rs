@@ -10,7 +10,7 @@ use libc::epoll_event;
 
 use super::carrier::{holds_something, kernel_control, leave, may_hold_something};
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::errno;
 use crate::sockets::{self, Held};
 
@@ -61,7 +61,7 @@ impl Entry {
     /// The socket, if this process has it by the same descriptor.
     fn socket(&self) -> Option<Held> {
         let held = sockets::find(self.fd)?;
-        let status = rustix::fs::fstat(borrow(self.fd)).ok()?;
+        let status = rustix::fs::fstat(Descriptor::of(self.fd)).ok()?;
         (status.st_ino == self.inode).then_some(held)
     }
 

@@ -4,11 +4,11 @@
 //! them it is for, and neither may be carried by memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
 use super::Watches;
 use super::carrier::leave;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::limits::RETIRED_NAMES_MAX;
 
 /// Where our own data begin; the program may have the same, and then ours is another.
@@ -195,7 +195,7 @@ impl Watches {
             return true;
         }
         // It may have been closed, of which the kernel says nothing.
-        if is_open(borrow(other)) {
+        if is_open(Descriptor::of(other).as_fd()) {
             return true;
         }
         self.names.remove(other);

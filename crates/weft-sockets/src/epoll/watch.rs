@@ -17,7 +17,7 @@ use super::carrier::kernel_control;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::errno;
 use crate::link::Link;
 use crate::sockets::{Held, Kind};
@@ -61,7 +61,7 @@ struct Found {
 /// Whether the kernel has room for what is sent by the socket.
 #[cold]
 fn is_writable(fd: RawFd) -> bool {
-    is_ready(borrow(fd), PollFlags::OUT)
+    is_ready(Descriptor::of(fd).as_fd(), PollFlags::OUT)
 }
 
 impl Watch {
@@ -187,7 +187,8 @@ impl Watch {
 
     /// What the kernel has now of what the program waits for.
     pub(super) fn has_now(&self) -> u32 {
-        let fd = borrow(self.fd);
+        let descriptor = Descriptor::of(self.fd);
+        let fd = descriptor.as_fd();
         if let Kind::Stream(stream) = &*self.socket
             && let Some(link) = stream.link()
         {
@@ -204,7 +205,7 @@ impl Watch {
         if self.registered == Registered::Changes || told & IN == 0 {
             return told;
         }
-        told | ends(borrow(self.fd))
+        told | ends(Descriptor::of(self.fd).as_fd())
     }
 
     /// Whether what the kernel tells of a change is news to the program: bytes that have come are
@@ -221,7 +222,8 @@ impl Watch {
 
     /// Whether there is a byte to be read, wherever it is.
     fn has_bytes(&self, stream: &Stream) -> bool {
-        let fd = borrow(self.fd);
+        let descriptor = Descriptor::of(self.fd);
+        let fd = descriptor.as_fd();
         let by_kernel = || ioctl_fionread(fd).is_ok_and(|bytes| bytes > 0);
         let all = |link: Link<'_>| link.all_unread(fd).map_or_else(by_kernel, |bytes| bytes > 0);
         stream.link().is_some_and(all)
@@ -312,7 +314,7 @@ impl Watch {
     fn take_part(&self) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
-        end.advance(borrow(self.fd));
+        end.advance(Descriptor::of(self.fd).as_fd());
         if let Link::Here(end) = end {
             stream.is_looked_at(end);
         }
@@ -464,7 +466,7 @@ impl Watch {
     /// which have been told of.
     pub(super) fn has_more_to_tell(&self, events: u32) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        let behind = |link: Link<'_>| link.unread_behind(borrow(self.fd)) > 0;
+        let behind = |link: Link<'_>| link.unread_behind(Descriptor::of(self.fd).as_fd()) > 0;
         events & IN != 0 && self.is_edge_told() && stream.link().is_some_and(behind)
     }
 
@@ -498,7 +500,7 @@ impl Watch {
         }
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
-        end.acknowledge(borrow(self.fd));
+        end.acknowledge(Descriptor::of(self.fd).as_fd());
         if !self.is_armed {
             end.begin_sleep();
             let own = stream.armed().fetch_add(1, Ordering::SeqCst) + 1;

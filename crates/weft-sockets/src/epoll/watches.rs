@@ -1,6 +1,6 @@
 //! The sockets that an instance watches: finding them, and what there is to report.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
@@ -15,7 +15,7 @@ use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
 use super::watch::News;
 use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::limits::IDLE_LOOKS_MAX;
 use crate::link::Link;
 use crate::sleepers::taken;
@@ -139,7 +139,9 @@ impl Watches {
         match self.names.meaning(event.u64, added) {
             Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
                 Some(place) => self.translate_ours(epoll, place, event, round, is_late),
-                None if is_late && !is_ready(borrow(fd), polled(event.events)) => None,
+                None if is_late && !is_ready(Descriptor::of(fd).as_fd(), polled(event.events)) => {
+                    None
+                }
                 None => self.translate_foreign(epoll, event),
             },
             Meaning::Gone if !self.is_shared() => None,
@@ -178,7 +180,7 @@ impl Watches {
         }
         let is_memory = |it: Carrier| it == Carrier::Memory;
         let carriers = stream.link().map(|end| {
-            end.advance(borrow(watch.fd));
+            end.advance(Descriptor::of(watch.fd).as_fd());
             (is_memory(end.carrier_in()), is_memory(end.carrier_out()))
         });
         if watch.is_detached {
@@ -262,7 +264,7 @@ impl Watches {
         if let Kind::Stream(stream) = &*watch.socket
             && let Some(end) = stream.link()
         {
-            end.hush(borrow(watch.fd));
+            end.hush(Descriptor::of(watch.fd).as_fd());
         }
         if watch.is_echo() || (watch.is_disabled && !is_shared) {
             self.forget_if_over(place);

@@ -8,6 +8,7 @@
 
 use libc::{c_int, c_uint, c_ulong, c_void};
 use rustix::io::Errno;
+use std::os::fd::AsFd as _;
 use weft_stream::Carrier;
 use weft_sys::{apart_within, is_apart};
 
@@ -16,7 +17,7 @@ use super::files::check_stream;
 use crate::arguments::is_nowhere;
 use crate::closes::UnderWay;
 use crate::datagram::Why;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
@@ -130,7 +131,7 @@ fn replacing(fd: c_int, copy: c_int, flags: c_int) {
 }
 
 fn is_open(fd: c_int) -> bool {
-    rustix::io::fcntl_getfd(borrow(fd)).is_ok()
+    rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
 }
 
 /// Whether a copy of `fd` cannot have the number `copy`, which is Weft's: as beside an `open` that
@@ -195,9 +196,9 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
         _ => return None,
     };
     let end = stream.link()?;
-    end.hush_if_left(borrow(fd));
+    end.hush_if_left(Descriptor::of(fd).as_fd());
     match request {
-        libc::FIONREAD => end.all_unread(borrow(fd)),
+        libc::FIONREAD => end.all_unread(Descriptor::of(fd).as_fd()),
         // Urgent bytes come over TCP, behind what the rings have.
         SIOCATMARK => (end.unread() > 0).then_some(0),
         // What the peer has not read is with the peer: the rings keep nothing back.

@@ -5,7 +5,7 @@
 //! as its calls promise. A NULL where there must be a place is refused.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::time::Duration;
 
 use libc::{c_int, c_void, iovec, size_t, socklen_t};
@@ -18,7 +18,7 @@ use weft_stream::{End, GrantId};
 use weft_sys::Region;
 
 use super::extended_switch::{NAP_MIN, switch};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::extended::onesided::Target;
 use crate::extended::queue::{Transfer, Work};
 use crate::extended::{Extended, memory, onesided};
@@ -418,8 +418,16 @@ fn progress(work: &mut Work, stream: &Stream, fd: c_int) {
     const SEND: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     const RECV: c_int = libc::MSG_DONTWAIT;
     work.progress(
-        |rest| stream.send(fd, rest, SEND).unwrap_or_else(|| rest.send(borrow(fd), SEND)),
-        |rest| stream.recv(fd, rest, RECV).unwrap_or_else(|| rest.recv(borrow(fd), RECV)),
+        |rest| {
+            stream
+                .send(fd, rest, SEND)
+                .unwrap_or_else(|| rest.send(Descriptor::of(fd).as_fd(), SEND))
+        },
+        |rest| {
+            stream
+                .recv(fd, rest, RECV)
+                .unwrap_or_else(|| rest.recv(Descriptor::of(fd).as_fd(), RECV))
+        },
     );
 }
 

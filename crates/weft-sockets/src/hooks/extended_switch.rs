@@ -1,13 +1,13 @@
 //! Switching a connected socket to extended mode.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_sys::calls::socket_timeout;
 
-use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
 use crate::limits::SWITCH_NAP_MAX;
 use crate::stream::Stream;
 use crate::wait;
@@ -21,13 +21,13 @@ pub(super) const NAP_MIN: Duration = Duration::from_micros(20);
 /// # Errors
 /// As `weft_socket.h` says.
 pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
-    let limit = socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let limit = socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
     let deadline = wait::now() + nanoseconds(limit.unwrap_or(SWITCH_LIMIT));
     let mut nap = NAP_MIN;
     loop {
         if let Some(end) = stream.seek(fd)? {
             end.extend();
-            end.advance(borrow(fd));
+            end.advance(Descriptor::of(fd).as_fd());
             if end.is_extended() {
                 stream.extend();
                 return Ok(());

@@ -16,7 +16,7 @@ use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 use super::closing::closing;
 use super::data::{read, write};
 use crate::datagram::Why;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::errno;
 use crate::next::next;
 use crate::sockets::{self, Kind};
@@ -170,7 +170,7 @@ fn replace(fd: c_int, place: *mut *mut FILE, mode: &CStr) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if with_stream(fd, |stream| !stream.is_tcp()) == Some(true)
-        && rustix::io::fcntl_getfd(borrow(fd)).is_ok()
+        && rustix::io::fcntl_getfd(Descriptor::of(fd)).is_ok()
     {
         let ways =
             Ways { read: read_cookie, write: write_cookie, seek: seek_cookie, close: close_cookie };

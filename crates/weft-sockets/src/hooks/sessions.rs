@@ -47,7 +47,7 @@ unsafe extern "C-unwind" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     if null < 0 {
         return -1;
     }
-    let status = rustix::fs::fstat(crate::descriptor::borrow(null));
+    let status = rustix::fs::fstat(crate::descriptor::Descriptor::of(null));
     let device = |device| (rustix::fs::major(device), rustix::fs::minor(device));
     if !status.is_ok_and(|status| device(status.st_rdev) == NULL_DEVICE) {
         errno::set(Errno::NODEV);

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
+use std::os::fd::AsFd as _;
 
 use libc::{c_int, c_uint, loff_t, off_t, size_t, ssize_t};
 use rustix::event::{PollFd, PollFlags};
@@ -16,7 +17,7 @@ use weft_sys::Buffers;
 use weft_sys::calls::{file_flags, poll};
 
 use crate::arguments::is_nowhere;
-use crate::descriptor::{borrow, is_nonblocking};
+use crate::descriptor::{Descriptor, is_nonblocking};
 use crate::errno;
 use crate::next::next;
 use crate::reason::Reason;
@@ -31,7 +32,7 @@ const PIECE: usize = 64 << 10;
 /// refuses a file that is open for appending (do_splice_direct).
 fn is_ours_out(stream: &Stream, fd: c_int) -> bool {
     !matches!(stream.by(fd), By::Kernel)
-        && !file_flags(borrow(fd)).is_ok_and(|flags| flags.contains(OFlags::APPEND))
+        && !file_flags(Descriptor::of(fd).as_fd()).is_ok_and(|flags| flags.contains(OFlags::APPEND))
 }
 
 /// What `sendfile(2)` says of a file that has no places.
@@ -52,16 +53,16 @@ fn send_file(
     }
     let mut at = match &offset {
         Some(offset) => {
-            rustix::io::fcntl_getfd(borrow(file))?;
+            rustix::io::fcntl_getfd(Descriptor::of(file))?;
             u64::try_from(**offset).map_err(|_| Errno::INVAL)?
         }
-        None => rustix::fs::tell(borrow(file)).map_err(seekable)?,
+        None => rustix::fs::tell(Descriptor::of(file)).map_err(seekable)?,
     };
     let mut piece = vec![0_u8; PIECE.min(len)];
     let mut done = 0;
     while done < len {
         let wanted = piece.len().min(len - done);
-        let read = match rustix::io::pread(borrow(file), &mut piece[..wanted], at) {
+        let read = match rustix::io::pread(Descriptor::of(file), &mut piece[..wanted], at) {
             Ok(0) => break,
             Ok(read) => read,
             Err(_) if done > 0 => break,
@@ -83,7 +84,9 @@ fn send_file(
     }
     match offset {
         Some(offset) => *offset = at.cast_signed(),
-        None => drop(rustix::fs::seek(borrow(file), rustix::fs::SeekFrom::Start(at))),
+        None => {
+            let _ = rustix::fs::seek(Descriptor::of(file), rustix::fs::SeekFrom::Start(at));
+        }
     }
     Ok(done)
 }
@@ -94,7 +97,7 @@ fn can_be_copied(file: c_int) -> bool {
     if file < 0 {
         return true; // Which is said before anything is copied.
     }
-    let Ok(state) = rustix::fs::fstat(borrow(file)) else { return true };
+    let Ok(state) = rustix::fs::fstat(Descriptor::of(file)) else { return true };
     FileType::from_raw_mode(state.st_mode) == FileType::RegularFile && state.st_size > 0
 }
 
@@ -217,7 +220,7 @@ fn splice_out(
         let buffers = Buffers::of(&mut slices);
         let received = stream
             .recv(socket, buffers, flags)
-            .unwrap_or_else(|| buffers.recv(borrow(socket), flags));
+            .unwrap_or_else(|| buffers.recv(Descriptor::of(socket).as_fd(), flags));
         let received = match received {
             Ok(0) => break,
             Err(_) if done > 0 => break,
@@ -225,7 +228,7 @@ fn splice_out(
         };
         let mut written = 0;
         while written < received {
-            match rustix::io::write(borrow(pipe), &piece[written..received]) {
+            match rustix::io::write(Descriptor::of(pipe), &piece[written..received]) {
                 Ok(more) => written += more,
                 Err(Errno::INTR) => {}
                 // Another writer has taken the room.
@@ -243,8 +246,10 @@ fn splice_out(
 /// at least of any other, whatever its size.
 fn room_in(pipe: c_int) -> usize {
     const PAGE: usize = 4_096;
-    match (rustix::io::ioctl_fionread(borrow(pipe)), rustix::pipe::fcntl_getpipe_size(borrow(pipe)))
-    {
+    match (
+        rustix::io::ioctl_fionread(Descriptor::of(pipe)),
+        rustix::pipe::fcntl_getpipe_size(Descriptor::of(pipe)),
+    ) {
         (Ok(0), Ok(size)) => size.max(PAGE),
         _ => PAGE,
     }
@@ -295,7 +300,7 @@ fn splice_piece(
         return stream.wait_for_room(socket).map(|()| None);
     }
     let mut piece = vec![0_u8; len.min(room)];
-    let read = rustix::io::read(borrow(pipe), &mut piece)?;
+    let read = rustix::io::read(Descriptor::of(pipe), &mut piece)?;
     let mut sent = 0;
     while sent < read {
         match send_some(stream, socket, &mut piece[sent..read]) {
@@ -312,7 +317,9 @@ fn splice_piece(
 fn send_some(stream: &Stream, socket: c_int, bytes: &mut [u8]) -> Result<usize, Errno> {
     let mut slices = [IoSliceMut::new(bytes)];
     let buffers = Buffers::of(&mut slices);
-    stream.send_copy(socket, buffers, 0).unwrap_or_else(|| buffers.send(borrow(socket), 0))
+    stream
+        .send_copy(socket, buffers, 0)
+        .unwrap_or_else(|| buffers.send(Descriptor::of(socket).as_fd(), 0))
 }
 
 /// Sends what a pipe holds from a copy of the pipe (`tee(2)`), so that what the socket does not
@@ -320,7 +327,7 @@ fn send_some(stream: &Stream, socket: c_int, bytes: &mut [u8]) -> Result<usize, 
 fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Result<usize, Errno> {
     let copy = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
     let (from, to) = copy.map_err(|_| Errno::NOMEM)?;
-    let copied = rustix::pipe::tee(borrow(pipe), &to, len, SpliceFlags::NONBLOCK)?;
+    let copied = rustix::pipe::tee(Descriptor::of(pipe), &to, len, SpliceFlags::NONBLOCK)?;
     let mut piece = vec![0_u8; copied];
     if copied == 0 {
         return Ok(0); // The end: nobody writes to the pipe any more.
@@ -329,7 +336,7 @@ fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Res
     let sent = send_some(stream, socket, &mut piece[..read])?;
     let mut gone = 0;
     while gone < sent {
-        match rustix::io::read(borrow(pipe), &mut piece[gone..sent]) {
+        match rustix::io::read(Descriptor::of(pipe), &mut piece[gone..sent]) {
             Ok(0) => break, // Another reader was quicker.
             Ok(more) => gone += more,
             Err(Errno::INTR) => {}
@@ -341,7 +348,8 @@ fn splice_peeked(stream: &Stream, pipe: c_int, socket: c_int, len: usize) -> Res
 
 /// Waits until a pipe is ready, or looks whether it is.
 fn wait_for_pipe(pipe: c_int, events: PollFlags, at_once: bool) -> Result<(), Errno> {
-    let mut set = [PollFd::from_borrowed_fd(borrow(pipe), events)];
+    let pipe = Descriptor::of(pipe);
+    let mut set = [PollFd::new(&pipe, events)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     let ready = poll(&mut set, at_once.then_some(&now))?;
     if ready == 0 { Err(Errno::AGAIN) } else { Ok(()) }
@@ -352,7 +360,7 @@ fn check_pipe(fd: c_int) -> Result<(), Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
-    let mode = rustix::fs::fstat(borrow(fd))?.st_mode;
+    let mode = rustix::fs::fstat(Descriptor::of(fd))?.st_mode;
     let is_pipe = FileType::from_raw_mode(mode) == FileType::Fifo;
     if is_pipe { Ok(()) } else { Err(Errno::INVAL) }
 }

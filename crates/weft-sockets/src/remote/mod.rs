@@ -10,7 +10,7 @@ mod lingering;
 mod wire;
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -23,7 +23,7 @@ use self::broker::Wanted;
 use self::lingering::Lingering;
 pub(crate) use self::lingering::finish;
 pub(crate) use self::wire::Far;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::{identity, shared_files};
 
 /// Descriptors that programs do not expect are not among the lowest.
@@ -53,7 +53,8 @@ pub(crate) fn stop() {
 pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<Far>> {
     let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     let far = Arc::new(Far::new().ok()?);
-    let tuple = Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(borrow(fd)));
+    let tuple =
+        Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(Descriptor::of(fd).as_fd()));
     let me = identity::me(fd);
     if let Some(shown) = shared_files::registry().and_then(|all| Shown::new(all, &tuple, role, &me))
     {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use weft_stream::remote::Closing;
 
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::next::next;
 use crate::remote::{self, Far};
 use crate::{errno, handlers, wait};
@@ -64,7 +64,7 @@ pub(super) fn close(fd: RawFd, far: &Arc<Far>) {
     if far.is_off() {
         return;
     }
-    let resets = sockopt::socket_linger(borrow(fd)) == Ok(Some(Duration::ZERO));
+    let resets = sockopt::socket_linger(Descriptor::of(fd)) == Ok(Some(Duration::ZERO));
     let closing = far.close(resets);
     if far.is_needed() {
         // A child still reads what the peer sends through our queue pair.
@@ -73,7 +73,7 @@ pub(super) fn close(fd: RawFd, far: &Arc<Far>) {
     match closing {
         Closing::Over => {}
         Closing::Flushing(farewell) => {
-            if remote::linger(borrow(fd), far, farewell).is_err() {
+            if remote::linger(Descriptor::of(fd).as_fd(), far, farewell).is_err() {
                 reset(fd); // Rather than an end before all has arrived.
             }
         }
@@ -82,5 +82,5 @@ pub(super) fn close(fd: RawFd, far: &Arc<Far>) {
 }
 
 fn reset(fd: RawFd) {
-    let _ = sockopt::set_socket_linger(borrow(fd), Some(Duration::ZERO));
+    let _ = sockopt::set_socket_linger(Descriptor::of(fd), Some(Duration::ZERO));
 }

@@ -12,7 +12,7 @@ mod recv;
 mod send;
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ use weft_stream::rules::Role as RuleRole;
 use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
 use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
 
-use crate::descriptor::{addresses, borrow, is_nonblocking};
+use crate::descriptor::{Descriptor, addresses, is_nonblocking};
 use crate::extended::Extended;
 use crate::limits::OFFER_TRIES_MAX;
 use crate::link::Link;
@@ -293,7 +293,7 @@ impl Stream {
             self.armed_early.store(1, Ordering::Relaxed);
         }
         // By the same thread, or under the lock of `before`: it has none yet.
-        self.holding.begin(end, identity::number(), borrow(fd));
+        self.holding.begin(end, identity::number(), Descriptor::of(fd).as_fd());
     }
 
     /// This process does not hold the end any more. Once.
@@ -382,7 +382,7 @@ impl Stream {
     pub(crate) fn put_back_rest(&self, fd: RawFd) {
         if let Some(end) = self.end().filter(|end| end.unread() > 0) {
             let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
-            end.put_back_rest(borrow(fd));
+            end.put_back_rest(Descriptor::of(fd).as_fd());
             drop(held);
         }
     }
@@ -392,13 +392,13 @@ impl Stream {
         match self.link() {
             Some(Link::Here(end)) if end.has_left() => {}
             Some(Link::There(far)) => {
-                far.leave(borrow(fd));
+                far.leave(Descriptor::of(fd).as_fd());
                 fall_back(why);
             }
             Some(Link::Here(end)) => {
                 // A child of `vfork` has descriptors of its own.
                 let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
-                leave(end, borrow(fd));
+                leave(end, Descriptor::of(fd).as_fd());
                 drop(held);
                 self.told.note(why);
                 end.note_left(why);
@@ -406,7 +406,7 @@ impl Stream {
             None if !self.is(Phase::Tcp) => {
                 self.fall_back(why);
                 if let Some(end) = self.holding.bar() {
-                    end.leave(borrow(fd)); // Another thread has just connected it.
+                    end.leave(Descriptor::of(fd).as_fd()); // Another thread has just connected it.
                 }
             }
             None => {}
@@ -584,7 +584,7 @@ impl Stream {
         if self.end().is_some() {
             zcopy::promised::reclaim(&self.zcopy);
         }
-        self.holding.closing(borrow(fd));
+        self.holding.closing(Descriptor::of(fd).as_fd());
     }
 
     /// `shutdown(2)`, before the kernel is told.
@@ -625,7 +625,7 @@ impl inheritance::Stream for Stream {
     fn hand_on(&self, fd: RawFd, why: Reason) {
         self.leave(fd, why);
         if let Some(far) = self.far() {
-            far.hand_on(borrow(fd));
+            far.hand_on(Descriptor::of(fd).as_fd());
         }
     }
 
@@ -645,12 +645,14 @@ impl inheritance::Stream for Stream {
     fn forking_without_end(&self, fd: RawFd) {
         if let Some(far) = self.far() {
             // The queue pair stays the parent's.
-            far.leave(borrow(fd));
+            far.leave(Descriptor::of(fd).as_fd());
             far.retain();
         } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
         {
             self.fall_back(Reason::Forked);
-        } else if self.is(Phase::Fresh) && sockopt::socket_acceptconn(borrow(fd)) != Ok(true) {
+        } else if self.is(Phase::Fresh)
+            && sockopt::socket_acceptconn(Descriptor::of(fd)) != Ok(true)
+        {
             // Either may connect it, and the other one would not be known to hold the connection.
             self.become_phase(Phase::Tcp);
             self.told.note(Reason::Forked);
@@ -675,13 +677,13 @@ impl Drop for Stream {
 
 /// What names the connection of a socket, in its network namespace.
 fn tuple(fd: RawFd, connector: SocketAddr, acceptor: SocketAddr) -> Tuple {
-    Tuple::new(connector, acceptor).in_namespace(network_namespace(borrow(fd)))
+    Tuple::new(connector, acceptor).in_namespace(network_namespace(Descriptor::of(fd).as_fd()))
 }
 
 /// Tells the peer what `shutdown(2)` tells the kernel.
 fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
-        link.shut_write(borrow(fd));
+        link.shut_write(Descriptor::of(fd).as_fd());
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         link.shut_read();

@@ -1,12 +1,12 @@
 //! Options that only the kernel has: a connection with one of them is on TCP.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 
 use libc::c_int;
 
 use weft_sys::calls::socket_option;
 
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 
 /// A buffer below this size bounds what a program may send unread, as it expects: the rings are
 /// longer. Programs that ask for larger ones want to be fast.
@@ -70,5 +70,5 @@ pub(super) fn has(fd: RawFd) -> bool {
 
 /// The value of an option, if the kernel has it.
 fn value(fd: RawFd, name: c_int) -> Option<c_int> {
-    socket_option(borrow(fd), name).ok()
+    socket_option(Descriptor::of(fd).as_fd(), name).ok()
 }

@@ -1,6 +1,6 @@
 //! What poll, select and epoll are told.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use rustix::net::sockopt;
 use weft_stream::Carrier;
 
 use super::Stream;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::link::Link;
 use crate::remote::Far;
 use crate::sleepers;
@@ -29,7 +29,7 @@ impl Stream {
         let Some(end) = self.link() else { return };
         let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
         let own = self.armed.load(Ordering::Relaxed);
-        let settled = end.settle(borrow(fd), lasting != 0, own);
+        let settled = end.settle(Descriptor::of(fd).as_fd(), lasting != 0, own);
         let mut ended = lasting;
         if let Err(error) = settled {
             self.keep_error(error);
@@ -103,7 +103,7 @@ impl Stream {
 
     /// An error that the program is to be told now, once (`SO_ERROR`).
     pub(crate) fn pending_error(&self, fd: RawFd) -> Option<Errno> {
-        let of_the_kernel = || sockopt::socket_error(borrow(fd)).ok()?.err();
+        let of_the_kernel = || sockopt::socket_error(Descriptor::of(fd)).ok()?.err();
         let error = self.take_error().or_else(of_the_kernel)?;
         self.error_told(error.raw_os_error());
         Some(error)

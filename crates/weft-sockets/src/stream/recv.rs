@@ -1,6 +1,6 @@
 //! Receiving, and waiting for bytes.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -13,7 +13,7 @@ use weft_sys::{Buffers, Handled};
 use super::far;
 use super::send::deadline;
 use super::{By, SPIN_MAX_NS, Stream};
-use crate::descriptor::{borrow, has_time_limit, is_nonblocking};
+use crate::descriptor::{Descriptor, has_time_limit, is_nonblocking};
 use crate::link::Link;
 use crate::next::next;
 use crate::wait::{self, Wait};
@@ -41,7 +41,7 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let received = match self.by(fd) {
-                By::Kernel if done > 0 => rest.recv(borrow(fd), flags),
+                By::Kernel if done > 0 => rest.recv(Descriptor::of(fd).as_fd(), flags),
                 By::Kernel => return self.not_counted(fd, flags),
                 // Beside bytes the kernel may tell when they came.
                 By::End(end) if done == 0 && self.bequeaths_option() && end.is_over() => {
@@ -107,7 +107,7 @@ impl Stream {
         let end = self.link().filter(|_| self.has_rest())?;
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
-        Some(end.try_recv(borrow(fd), buffers, how))
+        Some(end.try_recv(Descriptor::of(fd).as_fd(), buffers, how))
     }
 
     fn recv_counted(
@@ -121,7 +121,7 @@ impl Stream {
             return Some(Err(Errno::AGAIN)); // Found by another thread; the next round has it.
         }
         let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-        let received = buffers.recv(borrow(fd), flags);
+        let received = buffers.recv(Descriptor::of(fd).as_fd(), flags);
         if let Ok(received) = received
             && flags & libc::MSG_PEEK == 0
         {
@@ -145,7 +145,7 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let is_tcp = end.carrier_in() == Carrier::Tcp;
-            let result = match end.try_recv(borrow(fd), rest, how) {
+            let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, how) {
                 // The last that TCP carries: what stands in memory behind it belongs to the call.
                 // One on this host has seen to that itself. What TCP has behind it may be urgent.
                 Ok(received)
@@ -155,7 +155,7 @@ impl Stream {
                         && !keep
                         && end.unread() > 0 =>
                 {
-                    let more = end.try_recv(borrow(fd), rest.after(received), how);
+                    let more = end.try_recv(Descriptor::of(fd).as_fd(), rest.after(received), how);
                     self.with_part(received, more)
                 }
                 Err(Errno::AGAIN) => {
@@ -163,7 +163,7 @@ impl Stream {
                         Err(error)
                     } else if is_nonblocking(fd, flags) {
                         let look = !end.is_quiet() || self.is_time_to_ask();
-                        end.try_recv(borrow(fd), rest, How { look, ..how })
+                        end.try_recv(Descriptor::of(fd).as_fd(), rest, How { look, ..how })
                     } else {
                         self.wait_and_recv(end, fd, rest, how, &mut since)
                     }
@@ -210,8 +210,9 @@ impl Stream {
         let set = &raw mut set;
         let count: libc::nfds_t = 1;
         let deadline = deadline(fd, sockopt::Timeout::Recv);
-        end.acknowledge(borrow(fd));
-        let come = || end.all_unread(borrow(fd)).unwrap_or_else(|| unread_by_kernel(fd));
+        end.acknowledge(Descriptor::of(fd).as_fd());
+        let come =
+            || end.all_unread(Descriptor::of(fd).as_fd()).unwrap_or_else(|| unread_by_kernel(fd));
         loop {
             if come() > known {
                 return true;
@@ -252,7 +253,7 @@ impl Stream {
         let mut dozed = matches!(end, Link::There(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
-                match end.try_recv(borrow(fd), buffers, how) {
+                match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
                     Err(Errno::AGAIN) => {} // Another thread was quicker.
                     other => {
                         wait.end();
@@ -268,7 +269,7 @@ impl Stream {
                     return Err(Errno::INTR);
                 }
                 if finds {
-                    match end.try_recv(borrow(fd), buffers, how) {
+                    match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
                         Err(Errno::AGAIN) => {}
                         other => {
                             wait.end();
@@ -278,7 +279,8 @@ impl Stream {
                 }
             }
             end.begin_sleep();
-            let received = end.try_recv(borrow(fd), buffers, How { look: true, ..how });
+            let received =
+                end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how });
             if received == Err(Errno::AGAIN) && since.is_interrupted() {
                 end.end_sleep();
                 return Err(Errno::INTR);
@@ -314,7 +316,7 @@ impl Stream {
             if let Err(errno @ (Errno::CONNRESET | Errno::TIMEDOUT | Errno::PIPE)) = slept {
                 end.note_reset();
                 // What the rings hold comes first.
-                return match end.try_recv(borrow(fd), buffers, how) {
+                return match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
                     Err(Errno::AGAIN) => Err(errno),
                     received => {
                         self.keep_error(errno);
@@ -323,7 +325,9 @@ impl Stream {
                 };
             }
             let received = match received {
-                Err(Errno::AGAIN) => end.try_recv(borrow(fd), buffers, How { look: true, ..how }),
+                Err(Errno::AGAIN) => {
+                    end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how })
+                }
                 other => other,
             };
             if received != Err(Errno::AGAIN) {
@@ -374,7 +378,7 @@ impl Since {
 
 /// Bytes that can be received from the kernel's socket.
 fn unread_by_kernel(fd: RawFd) -> usize {
-    let unread = rustix::io::ioctl_fionread(borrow(fd)).unwrap_or(0);
+    let unread = rustix::io::ioctl_fionread(Descriptor::of(fd)).unwrap_or(0);
     usize::try_from(unread).unwrap_or(usize::MAX)
 }
 
@@ -394,7 +398,8 @@ fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
 fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
     let left = deadline(fd, sockopt::Timeout::Recv)
         .map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN | PollFlags::RDHUP)];
+    let fd = Descriptor::of(fd);
+    let mut set = [PollFd::new(&fd, PollFlags::IN | PollFlags::RDHUP)];
     match poll(&mut set, left.as_ref())? {
         0 => Err(Errno::AGAIN),
         _ => Ok(()),
@@ -403,7 +408,7 @@ fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
 
 /// How long to sleep where only the peer can end it.
 fn doze_time(fd: RawFd) -> Timespec {
-    let limit = socket_timeout(borrow(fd), sockopt::Timeout::Recv).ok().flatten();
+    let limit = socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
     let longest = std::time::Duration::from_nanos(doze::TIME_NS);
     let time = limit.map_or(longest, |limit| limit.min(longest));
     Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }

@@ -1,6 +1,6 @@
 //! Sending, and waiting for room.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags};
@@ -12,7 +12,7 @@ use weft_sys::{Buffers, time_stamp};
 
 use super::far;
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP};
-use crate::descriptor::{borrow, is_hung_up, is_nonblocking};
+use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
 use crate::handlers;
 use crate::link::Link;
 use crate::reason::Reason;
@@ -96,7 +96,7 @@ impl Stream {
             }
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return self.not_counted(fd, flags),
-                By::Kernel => rest.send(borrow(fd), flags),
+                By::Kernel => rest.send(Descriptor::of(fd).as_fd(), flags),
                 By::End(end) if may_be_promised => {
                     let nonblocking = is_nonblocking(fd, flags);
                     match self.promise(end, fd, rest, nonblocking) {
@@ -119,9 +119,9 @@ impl Stream {
                 }
                 By::End(end) => {
                     self.notice_killed_peer(end, fd);
-                    end.try_send(borrow(fd), rest, flags)
+                    end.try_send(Descriptor::of(fd).as_fd(), rest, flags)
                 }
-                By::Far(far) => far.try_send(borrow(fd), rest, flags),
+                By::Far(far) => far.try_send(Descriptor::of(fd).as_fd(), rest, flags),
                 By::Counted => self.send_counted(fd, rest, flags),
             };
             match sent {
@@ -168,7 +168,7 @@ impl Stream {
         if now.wrapping_sub(self.asked_out.load(Ordering::Relaxed)) >= ASK_STAMPS {
             self.asked_out.store(now, Ordering::Relaxed);
             if end.carrier_out() == Carrier::Memory && is_hung_up(fd) {
-                end.hang_up_unread(borrow(fd));
+                end.hang_up_unread(Descriptor::of(fd).as_fd());
             }
         }
     }
@@ -181,9 +181,9 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let mut before = self.before.lock();
         if let Some(end) = self.end() {
-            return end.try_send(borrow(fd), buffers, flags);
+            return end.try_send(Descriptor::of(fd).as_fd(), buffers, flags);
         }
-        let sent = buffers.send(borrow(fd), flags | libc::MSG_DONTWAIT)?;
+        let sent = buffers.send(Descriptor::of(fd).as_fd(), flags | libc::MSG_DONTWAIT)?;
         before.sent += sent as u64;
         Ok(sent)
     }
@@ -243,13 +243,14 @@ impl Stream {
 
 /// When a call that begins now has waited for as long as the socket's option allows.
 pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
-    let limit = socket_timeout(borrow(fd), which).ok().flatten()?;
+    let limit = socket_timeout(Descriptor::of(fd).as_fd(), which).ok().flatten()?;
     Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
     let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let mut set = [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)];
+    let fd = Descriptor::of(fd);
+    let mut set = [PollFd::new(&fd, PollFlags::OUT)];
     match poll(&mut set, left.as_ref()) {
         Ok(0) => Err(Errno::AGAIN),
         Err(Errno::INTR) if handlers::restart() => Ok(()),

@@ -4,12 +4,12 @@
 //! Lists are the program's, as its calls promise.
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 
 use super::rings::check_ring;
 use crate::arguments::is_nowhere;
 use crate::datagram::Why;
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
@@ -22,7 +22,7 @@ pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
     stream.leave(fd, why);
     stream.put_back_rest(fd);
     if let Some(end) = stream.link() {
-        end.hush(borrow(fd));
+        end.hush(Descriptor::of(fd).as_fd());
     }
     stream.tell(fd);
     stream.link().is_some_and(|end| end.unread() > 0)

@@ -17,7 +17,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
@@ -29,7 +29,7 @@ use weft_sys::{Buffers, Lock};
 
 use super::guard::Guard;
 use super::{Lender, Sender};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::identity;
 use crate::limits::{PROMISE_PIECES_MAX, PROMISES_MAX};
 use crate::table::Kept;
@@ -170,7 +170,8 @@ pub(super) fn promise(
         // SAFETY: the list is a local variable; its buffers are the program's and the block.
         let source = unsafe { Buffers::new(pieces.as_ptr(), count) };
         let owner = identity::owner();
-        let promised = source.and_then(|source| end.promise(borrow(fd), source, &owner));
+        let promised =
+            source.and_then(|source| end.promise(Descriptor::of(fd).as_fd(), source, &owner));
         let Some(number) = promised else {
             records.release(&pages, None);
             return Promise::Impossible;
@@ -405,7 +406,7 @@ impl Records {
             promises.extend(buffers.map(|buffers| (record.number, buffers)));
         }
         promises.sort_unstable_by_key(|&(number, _)| number);
-        if !promises.is_empty() && !end.reclaim(borrow(fd), &promises) {
+        if !promises.is_empty() && !end.reclaim(Descriptor::of(fd).as_fd(), &promises) {
             return false;
         }
         drop(promises);

@@ -1,6 +1,6 @@
 //! Sending a long message without copying it twice.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
 use rustix::event::Timespec;
@@ -10,7 +10,7 @@ use weft_sys::calls::{Sharing, futex_wait};
 use weft_sys::{Buffers, Spin};
 
 use super::{Lender, Sender, promised};
-use crate::descriptor::borrow;
+use crate::descriptor::Descriptor;
 use crate::settings::{self, ZeroCopy};
 use crate::wait::{self, Wait};
 use crate::{handlers, identity, reason};
@@ -104,7 +104,8 @@ impl Sender {
         if nonblocking && !end.is_peer_waiting() {
             return Ok((0, false));
         }
-        let Some(number) = end.post_source(borrow(fd), buffers, &identity::owner()) else {
+        let Some(number) = end.post_source(Descriptor::of(fd).as_fd(), buffers, &identity::owner())
+        else {
             return Ok((0, false));
         };
         let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;

@@ -262,8 +262,8 @@ impl Descriptors for Own {
         self.memory.find(fd).map(|stream| look(&stream))
     }
 
-    fn socket<'a>(&self, fd: RawFd) -> <Sim as Kernel>::Socket<'a> {
-        handle(fd)
+    fn with_socket<R>(&self, fd: RawFd, act: impl FnOnce(<Sim as Kernel>::Socket<'_>) -> R) -> R {
+        act(handle(fd))
     }
 
     fn cookie(&self, fd: RawFd) -> Option<u64> {
