@@ -25,6 +25,10 @@ const SEED: u64 = 0x5eed;
 /// # Panics
 /// If the corpus is missing or empty, or if `body` does; then the input is kept and named.
 pub fn run(target: &str, count: u64, body: impl Fn(&[u8], Option<u64>)) {
+    run_for(number_of("WEFT_FUZZ_SECONDS"), target, count, body);
+}
+
+fn run_for(seconds: Option<u64>, target: &str, count: u64, body: impl Fn(&[u8], Option<u64>)) {
     let corpus = corpus(target);
     assert!(!corpus.is_empty(), "{target} has no corpus");
     let guarded = |bytes: Vec<u8>, number| {
@@ -38,7 +42,7 @@ pub fn run(target: &str, count: u64, body: impl Fn(&[u8], Option<u64>)) {
     for number in 0..count {
         guarded(changed(&corpus, &mut rng), Some(number));
     }
-    let Some(seconds) = number_of("WEFT_FUZZ_SECONDS") else { return };
+    let Some(seconds) = seconds else { return };
     let (start, mut number) = (Instant::now(), count);
     rng = Rng::new();
     while start.elapsed() < Duration::from_secs(seconds) {
@@ -104,24 +108,28 @@ impl Drop for Input<'_> {
 mod tests {
     use std::cell::RefCell;
 
-    use super::run;
+    use super::run_for;
 
     #[test]
     fn the_corpus_comes_first_and_then_as_many_changes_as_asked_for() {
         let inputs = RefCell::new(Vec::new());
-        run("wire_rd", 20, |bytes, number| inputs.borrow_mut().push((bytes.to_vec(), number)));
+        run_for(None, "wire_rd", 20, |bytes, number| {
+            inputs.borrow_mut().push((bytes.to_vec(), number))
+        });
         let inputs = inputs.into_inner();
         let numbers: Vec<u64> = inputs.iter().filter_map(|(_, number)| *number).collect();
         assert!(numbers.iter().copied().take(20).eq(0..20));
         assert!(inputs[0].1.is_none());
         let again = RefCell::new(Vec::new());
-        run("wire_rd", 20, |bytes, number| again.borrow_mut().push((bytes.to_vec(), number)));
+        run_for(None, "wire_rd", 20, |bytes, number| {
+            again.borrow_mut().push((bytes.to_vec(), number))
+        });
         assert_eq!(inputs[..24], again.into_inner()[..24]);
     }
 
     #[test]
     #[should_panic(expected = "No such file")]
     fn a_target_without_a_corpus_fails() {
-        run("gone", 1, |_, _| {});
+        run_for(None, "gone", 1, |_, _| {});
     }
 }
