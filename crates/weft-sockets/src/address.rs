@@ -88,3 +88,61 @@ unsafe fn put<T>(name: &T, place: *mut sockaddr, room: socklen_t) -> socklen_t {
     }
     socklen_t::try_from(len).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use libc::{sockaddr_storage, socklen_t};
+
+    use super::{read, write};
+
+    const ROOM: socklen_t = size_of::<sockaddr_storage>() as socklen_t;
+
+    fn storage() -> sockaddr_storage {
+        // SAFETY: a structure of integers, for which zero is valid.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        for (address, is_v6) in
+            [("10.1.2.3:80", false), ("10.1.2.3:80", true), ("[fe80::1]:9", true)]
+        {
+            let address: SocketAddr = address.parse().expect("an address");
+            let mut place = storage();
+            // SAFETY: a local variable of that length.
+            let len = unsafe { write(address, is_v6, (&raw mut place).cast(), ROOM) };
+            // SAFETY: so many bytes have been written.
+            let again = unsafe { read((&raw const place).cast(), len) }.expect("an address");
+            assert_eq!((again.ip().to_canonical(), again.port()), (address.ip(), address.port()));
+        }
+    }
+
+    #[test]
+    fn an_address_is_cut_off_where_there_is_no_room() {
+        let address: SocketAddr = "10.1.2.3:80".parse().expect("an address");
+        let mut place = [0xff_u8; 16];
+        // SAFETY: four bytes of a local variable.
+        let len = unsafe { write(address, false, place.as_mut_ptr().cast(), 4) };
+        assert_eq!(
+            (len, &place[2..]),
+            (16, &[0, 80, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255][..])
+        );
+        // SAFETY: NULL takes nothing.
+        assert_eq!(unsafe { write(address, true, std::ptr::null_mut(), 0) }, 28);
+    }
+
+    #[test]
+    fn what_is_no_address_of_the_internet_is_none() {
+        let mut place = storage();
+        place.ss_family = libc::AF_UNIX as libc::sa_family_t;
+        // SAFETY: a local variable of that length.
+        assert!(unsafe { read((&raw const place).cast(), ROOM) }.is_none());
+        place.ss_family = libc::AF_INET6 as libc::sa_family_t;
+        // SAFETY: a part of a local variable.
+        assert!(unsafe { read((&raw const place).cast(), 16) }.is_none(), "too short");
+        // SAFETY: NULL is allowed.
+        assert!(unsafe { read(std::ptr::null(), ROOM) }.is_none());
+    }
+}

@@ -35,3 +35,30 @@ pub(crate) unsafe fn clone_flags(number: c_long, a: Arguments) -> usize {
     // SAFETY: the program's own structure, which begins with them.
     unsafe { (a[0] as *const usize).read_unaligned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{clone_flags, is_nowhere};
+
+    #[test]
+    fn nobody_has_memory_at_the_first_and_the_last_addresses() {
+        let here = 0_u8;
+        assert!(!is_nowhere(&raw const here));
+        assert!([0, 1, 0xffff, 1 << 56, usize::MAX].iter().all(|&at| is_nowhere(at as *const u8)));
+    }
+
+    #[test]
+    fn flags_stand_where_the_call_has_them() {
+        let flags = libc::CLONE_NEWPID as usize;
+        let structure = [flags, 7];
+        let of = |number, first| {
+            // SAFETY: the structure that a `clone3` names is a local variable.
+            unsafe { clone_flags(number, [first, 0, 0, 0, 0, 0]) }
+        };
+        assert_eq!(of(libc::SYS_clone, flags), flags);
+        assert_eq!(of(libc::SYS_clone3, structure.as_ptr() as usize), flags);
+        assert_eq!(of(libc::SYS_clone3, 0), 0, "which the kernel refuses");
+        assert_eq!(of(libc::SYS_fork, flags), 0, "its registers say nothing");
+        assert_eq!(of(libc::SYS_vfork, 0), (libc::CLONE_VM | libc::CLONE_VFORK) as usize);
+    }
+}

@@ -30,6 +30,10 @@ impl Drop for UnderWay {
     }
 }
 
+fn is_any() -> bool {
+    UNDER_WAY.load(Ordering::Acquire) != 0
+}
+
 /// This is a child just born: other threads, and what they close, are the parent's.
 pub(crate) fn forked() {
     UNDER_WAY.store(0, Ordering::Relaxed);
@@ -42,9 +46,31 @@ pub(crate) fn forked() {
 pub(crate) fn wait_for_closes() {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
     for _ in 0..CLOSE_WAITS_MAX {
-        if UNDER_WAY.load(Ordering::Acquire) == 0 {
+        if !is_any() {
             return;
         }
         let _ = rustix::thread::nanosleep(&PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{UnderWay, forked, is_any, wait_for_closes};
+
+    /// One test, because closes are the process's.
+    #[test]
+    fn closes_of_ours_are_under_way_until_they_end_or_the_process_is_another() {
+        let foreign = UnderWay::begin(false);
+        assert!(!is_any());
+        let close = UnderWay::begin(true);
+        drop(foreign);
+        assert!(is_any());
+        drop(close);
+        assert!(!is_any());
+        wait_for_closes(); // Which returns at once.
+        std::mem::forget(UnderWay::begin(true));
+        assert!(is_any());
+        forked();
+        assert!(!is_any(), "they are the parent's");
     }
 }

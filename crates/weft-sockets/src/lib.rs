@@ -58,37 +58,31 @@
 //! address arguments errno limits reach wait
 //! ```
 
-#[cfg(not(test))]
+// The hooks, which use most of it, are not there in tests: they would get the test program's calls.
+#![cfg_attr(test, allow(dead_code))]
+
 mod address;
-#[cfg(not(test))]
 mod arguments;
 mod by_hand;
-#[cfg(not(test))]
 mod closes;
 #[cfg(not(test))]
 mod confine;
 #[cfg(not(test))]
 mod datagram;
-#[cfg(not(test))]
 mod descriptor;
 #[cfg(not(test))]
 mod doze;
 #[cfg(not(test))]
 mod epoll;
-#[cfg(not(test))]
 mod errno;
 #[cfg(not(test))]
 mod extended;
-#[cfg(not(test))]
 mod handlers;
 #[cfg(not(test))]
 mod handover;
 #[cfg(not(test))]
 mod hooks;
-#[cfg(not(test))]
 mod identity;
-// Tests look at the tables of calls alone.
-#[cfg_attr(test, allow(dead_code))]
 mod limits;
 #[cfg(not(test))]
 mod link;
@@ -105,11 +99,9 @@ mod reach;
 mod reason;
 #[cfg(not(test))]
 mod remote;
-#[cfg(not(test))]
 mod settings;
 #[cfg(not(test))]
 mod shared_files;
-#[cfg(not(test))]
 mod sleepers;
 #[cfg(not(test))]
 mod sockets;
@@ -117,11 +109,8 @@ mod sockets;
 mod start;
 #[cfg(not(test))]
 mod stream;
-#[cfg(not(test))]
 mod table;
-#[cfg(not(test))]
 mod unseen_fork;
-#[cfg(not(test))]
 mod wait;
 mod ways;
 #[cfg(not(test))]

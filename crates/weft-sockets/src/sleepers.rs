@@ -82,3 +82,38 @@ pub(crate) fn is_noted() -> bool {
 pub(crate) fn take_note() {
     NOTED.store(false, Ordering::SeqCst);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    static FOLLOWED: AtomicU32 = AtomicU32::new(0);
+
+    fn follow() {
+        assert!(is_noted(), "there is a note to follow");
+        take_note();
+        FOLLOWED.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One test, because sleepers are the process's.
+    #[test]
+    fn instances_are_rechecked_for_sleepers_and_for_what_was_announced() {
+        read_out();
+        assert!(is_noted(), "nobody follows before there is an instance");
+        follow_by(follow);
+        read_out();
+        assert_eq!(FOLLOWED.load(Ordering::Relaxed), 1);
+        let before = taken();
+        wakeup_taken();
+        assert_eq!((taken(), FOLLOWED.load(Ordering::Relaxed)), (before + 1, 1), "nobody sleeps");
+        settle_down();
+        wakeup_taken();
+        room_came();
+        assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3);
+        rise();
+        room_came();
+        assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3, "nobody sleeps any more");
+    }
+}

@@ -361,3 +361,110 @@ fn abandon<T: Listed>(old: *mut Entry<T>) {
         drop(Held(old));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{Listed, Place, Table};
+
+    /// What the tests put into a table: under which number, and whether it is still there.
+    struct Content {
+        fd: i32,
+        alive: Arc<AtomicBool>,
+        place: std::sync::OnceLock<Place>,
+    }
+
+    static TABLE: Table<Content> = Table::new();
+
+    impl Listed for Content {
+        fn table() -> &'static Table<Self> {
+            &TABLE
+        }
+
+        fn placed(&self, place: Place) {
+            assert!(self.place.set(place).is_ok(), "placed once");
+        }
+    }
+
+    impl Drop for Content {
+        fn drop(&mut self) {
+            self.alive.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn install(fd: i32) -> Arc<AtomicBool> {
+        let alive = Arc::new(AtomicBool::new(true));
+        let place = std::sync::OnceLock::new();
+        TABLE.install(fd, Content { fd, alive: Arc::clone(&alive), place });
+        alive
+    }
+
+    #[test]
+    fn content_lives_until_the_last_descriptor_and_the_last_call_are_gone() {
+        let alive = install(100);
+        let call = TABLE.find(100).expect("installed");
+        TABLE.share(&call, 101);
+        assert_eq!(call.descriptors(), 2);
+        drop(TABLE.remove(100));
+        assert!(!TABLE.knows(100) && TABLE.knows(101));
+        drop(TABLE.remove(101));
+        assert!(TABLE.find(101).is_none() && call.descriptors() == 0);
+        assert!(alive.load(Ordering::SeqCst), "a call still uses it");
+        drop(call);
+        assert!(!alive.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_number_that_comes_up_again_forgets_what_it_was() {
+        let old = install(110);
+        let new = install(110);
+        assert!(!old.load(Ordering::SeqCst) && new.load(Ordering::SeqCst));
+        assert_eq!(TABLE.find(110).expect("installed").descriptors(), 1);
+        drop(TABLE.remove(110));
+    }
+
+    #[test]
+    fn all_descriptors_of_an_open_file_are_replaced() {
+        let old = install(120);
+        let held = TABLE.find(120).expect("installed");
+        TABLE.share(&held, 121);
+        let alive = Arc::new(AtomicBool::new(true));
+        let place = std::sync::OnceLock::new();
+        TABLE.replace(&held, Content { fd: 7, alive, place });
+        drop(held);
+        assert!(!old.load(Ordering::SeqCst));
+        let [one, other] = [120, 121].map(|fd| TABLE.find(fd).expect("replaced"));
+        assert!(one.is(&other) && one.fd == 7 && one.descriptors() == 2);
+        [120, 121].into_iter().for_each(|fd| drop(TABLE.remove(fd)));
+    }
+
+    #[test]
+    fn content_knows_whether_a_number_is_still_its_own() {
+        let alive = install(130);
+        let held = TABLE.find(130).expect("installed");
+        let place = *held.place.get().expect("placed");
+        let kept = place.keep_at(130).expect("still there");
+        assert!(place.is_at(130) && !place.is_at(131) && !place.is_at(-1));
+        install(130);
+        assert!(!place.is_at(130) && place.keep_at(130).is_none());
+        drop(held);
+        assert!(alive.load(Ordering::SeqCst), "it is kept");
+        drop(kept);
+        assert!(!alive.load(Ordering::SeqCst));
+        drop(TABLE.remove(130));
+    }
+
+    #[test]
+    fn only_numbers_in_the_table_are_listed() {
+        for fd in [140, 142, 145] {
+            install(fd);
+        }
+        assert!(TABLE.within(140, 144).eq([140, 142]));
+        assert!(TABLE.find(-1).is_none() && !TABLE.knows(i32::MAX));
+        for fd in [140, 142, 145] {
+            drop(TABLE.remove(fd));
+        }
+    }
+}
