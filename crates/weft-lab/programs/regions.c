@@ -86,6 +86,8 @@ struct offer {
 
 static struct object pool[OBJECTS];
 static struct object *slots[SLOTS];
+/* What somebody else has mapped where a slot was. */
+static int lost[MAPPED];
 static struct region regions[REGIONS];
 static char *arena, *heap;
 static int heap_pages, peer_socket;
@@ -392,6 +394,31 @@ static void accept_peer(const char *program, const char *port)
 
 /* ---- What the program does to its memory ---- */
 
+/*
+ * Keeps the addresses of what has been unmapped or moved away for this program. Other threads of
+ * the process map, too (Weft's, as any library's): what they have got since stays theirs.
+ */
+static void reserve(int slot, int count)
+{
+	for (int i = slot; i < slot + count; i++) {
+		void *kept = mmap(address_of(i), PAGE, PROT_NONE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+		if (kept == MAP_FAILED && errno != EEXIST)
+			wrong("mmap of nothing");
+		lost[i] = kept == MAP_FAILED;
+	}
+}
+
+/* Whether all addresses of these slots are still this program's. */
+static int are_ours(int slot, int count)
+{
+	for (int i = slot; i < slot + count; i++)
+		if (lost[i])
+			return 0;
+	return 1;
+}
+
 static void map_pages(void)
 {
 	int slot = below(MAPPED), count = 1 + below(SPAN_MAX);
@@ -399,20 +426,14 @@ static void map_pages(void)
 
 	if (slot + count > MAPPED)
 		count = MAPPED - slot;
+	if (!are_ours(slot, count))
+		return;
 	note("map %d+%d", slot, count);
 	mapped = mmap(address_of(slot), (size_t)count * PAGE, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	if (mapped == MAP_FAILED)
 		wrong("mmap");
 	fresh_pages(slot, count);
-}
-
-/* Nothing else may get these addresses. */
-static void unmap(char *address, size_t length)
-{
-	if (mmap(address, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
-	    MAP_FAILED)
-		wrong("mmap of nothing");
 }
 
 static void unmap_pages(void)
@@ -424,7 +445,7 @@ static void unmap_pages(void)
 	note("unmap %d+%d", slot, count);
 	if (munmap(address_of(slot), (size_t)count * PAGE))
 		wrong("munmap");
-	unmap(address_of(slot), (size_t)count * PAGE);
+	reserve(slot, count);
 	for (int i = 0; i < count; i++)
 		put(slot + i, NULL);
 }
@@ -435,13 +456,14 @@ static void move_pages(void)
 	size_t length = (size_t)count * PAGE;
 
 	if (!count || slot >= MAPPED || to + count > MAPPED ||
-	    (to < slot + count && slot < to + count) || !is_one_mapping(slot, count))
+	    (to < slot + count && slot < to + count) || !is_one_mapping(slot, count) ||
+	    !are_ours(to, count))
 		return;
 	note("move %d+%d to %d", slot, count, to);
 	if (mremap(address_of(slot), length, length, MREMAP_MAYMOVE | MREMAP_FIXED,
 		   address_of(to)) == MAP_FAILED)
 		wrong("mremap");
-	unmap(address_of(slot), length);
+	reserve(slot, count);
 	for (int i = 0; i < count; i++) {
 		put(to + i, slots[slot + i]);
 		put(slot + i, NULL);
@@ -454,7 +476,8 @@ static void grow_pages(void)
 	int from = below(MAPPED - 2), to = below(MAPPED - 4), extra = 1 + below(2);
 	struct ibv_mr *mr;
 
-	if (to < from + 2 && from < to + 2 + extra)
+	if ((to < from + 2 && from < to + 2 + extra) || !are_ours(from, 2) ||
+	    !are_ours(to, 2 + extra))
 		return;
 	note("grow 2 pages at %d to %d at %d", from, 2 + extra, to);
 	if (mmap(address_of(from), 2 * PAGE, PROT_READ | PROT_WRITE,
@@ -468,7 +491,7 @@ static void grow_pages(void)
 	if (mremap(address_of(from), 2 * PAGE, (2 + extra) * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED,
 		   address_of(to)) == MAP_FAILED)
 		wrong("mremap");
-	unmap(address_of(from), 2 * PAGE);
+	reserve(from, 2);
 	for (int i = 0; i < 2 + extra; i++) {
 		put(to + i, i < 2 ? slots[from + i] : fresh());
 		slots[to + i]->odd |= i >= 2;
