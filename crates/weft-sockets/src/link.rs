@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use weft_stream::remote::Doorbell;
-use weft_stream::{Carrier, Delays, End, How};
+use weft_stream::{Carrier, Delays, End, How, Reason};
 use weft_sys::Buffers;
 
 use crate::remote::Far;
@@ -116,7 +116,11 @@ impl<'a> Link<'a> {
     pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
         match self {
             Self::Here(end) => {
+                let was_in_memory = !end.has_left();
                 end.put_back_own(socket);
+                if was_in_memory && end.has_left() {
+                    end.note_left(Reason::Shut);
+                }
                 end.shut_write();
             }
             Self::There(far) => far.shut_write(socket),

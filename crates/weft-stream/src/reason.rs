@@ -49,11 +49,13 @@ pub enum Reason {
     ByHand,
     /// The process has become another user.
     User,
+    /// It was shut down with bytes on their way.
+    Shut,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -76,6 +78,7 @@ impl Reason {
         Self::Stdio,
         Self::ByHand,
         Self::User,
+        Self::Shut,
     ];
 
     /// A word for it.
@@ -104,6 +107,7 @@ impl Reason {
             Self::Stdio => "stdio",
             Self::ByHand => "by-hand",
             Self::User => "user",
+            Self::Shut => "shut",
         }
     }
 
@@ -133,6 +137,7 @@ impl Reason {
             Self::Stdio => "a stream of the C library has its number",
             Self::ByHand => "the program reaches it by ways that are not seen",
             Self::User => "the process has become another user",
+            Self::Shut => "one direction was shut with bytes unread",
         }
     }
 }

@@ -50,13 +50,13 @@ static void do_closerange(const struct step *step)
 		       (long)flags));
 }
 
-/* getfd V NEW from=ACTOR: a copy of what has V's number in another process. */
+/* getfd V NEW from=ACTOR open=plain|syscall: a copy of what has V's number in another process. */
 static void do_getfd(const struct step *step)
 {
 	struct var *var = var_at(step, 0), *new = var_at(step, 1);
 	int pid = world->actors[number_of(step, "from", 0) % ACTORS].pid;
-	int pidfd = way_of(step) == PLAIN ? pidfd_open(pid, 0)
-					  : (int)BY(way_of(step), -1, SYS_pidfd_open, pid, 0L);
+	int pidfd = is(step, "open", "syscall") ? (int)syscall(SYS_pidfd_open, pid, 0)
+						: pidfd_open(pid, 0);
 	int fd;
 
 	if (pidfd < 0) {

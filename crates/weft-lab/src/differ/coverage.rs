@@ -38,7 +38,6 @@ const BOTH: &[(&str, &str)] = &[
     ("close", "close"),
     ("close_range", "closerange"),
     ("pidfd_getfd", "getfd"),
-    ("pidfd_open", "getfd"),
     ("ioctl", "set how=ioctl"),
     ("shutdown", "shutdown"),
     ("getsockopt", "getoption"),
@@ -65,6 +64,7 @@ const BOTH: &[(&str, &str)] = &[
 /// Functions of the C library: an operation, and words that it has, without another `way=`. Those
 /// of `call NAME` need no line here.
 const FUNCTIONS: &[(&str, &str)] = &[
+    ("pidfd_open", "getfd"),
     ("recv", "recv call=recv"),
     ("send", "send call=send"),
     ("__read", "recv call=__read"),
@@ -149,6 +149,7 @@ const FUNCTIONS: &[(&str, &str)] = &[
 /// System calls by their numbers, likewise: by `syscall()` or by an instruction, and by both where
 /// a line stands here, unless its words say which.
 const NUMBERS: &[(&str, &str)] = &[
+    ("pidfd_open", "getfd open=syscall"),
     ("pselect6", "poll call=pselect"),
     ("epoll_create", "call epoll_create"),
     ("epoll_ctl", "call epoll_ctl"),

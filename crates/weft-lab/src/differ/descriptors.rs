@@ -79,8 +79,8 @@ pub(super) fn of_another_process(scene: &mut Scene) -> Option<()> {
         send_some(scene, a, sender, 200);
     }
     let taken = scene.copy_of(b, taker);
-    let way = scene.pick(WAYS);
-    scene.step(taker, format!("getfd v{b} v{taken} from={owner}{way}"));
+    let (open, way) = (scene.pick(&["", " open=syscall"]), scene.pick(WAYS));
+    scene.step(taker, format!("getfd v{b} v{taken} from={owner}{open}{way}"));
     if scene.chance(2) {
         receive_all(scene, taken, taker);
     }
