@@ -191,7 +191,7 @@ impl Kernel for Linux {
     }
 
     fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
-        end.put_back_unless_behind(socket);
+        end.put_back_before_later(socket);
     }
 
     fn dissolve(socket: BorrowedFd<'_>) {
