@@ -86,6 +86,22 @@ impl Pulse {
     }
 }
 
+/// What an epoll instance has reported to a program by an edge. Another process that has the
+/// instance does not report it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportedEdge {
+    /// Which instance that is, for all processes that have it.
+    pub instance: u64,
+    /// What the program waits for, as `epoll_ctl(2)` has it; not 0.
+    pub asked: u32,
+    /// How much had come by memory ([`End::progress`]).
+    pub come: u64,
+    /// What was known of the stream's end, as bits of `epoll_ctl(2)`.
+    pub ends: u32,
+    /// How much the kernel's socket had received, if the kernel reports that once more.
+    pub received: Option<u64>,
+}
+
 /// One end of a connection that is, or may be, carried by shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct End<K: Kernel = Linux> {
@@ -327,6 +343,24 @@ impl<K: Kernel> End<K> {
         self.own.refs.load(Ordering::Acquire) <= 1
     }
 
+    /// Forgets those who hold the socket no more because they were killed, and could not say so.
+    pub fn forget_killed(&self) {
+        if K::is_own(self.registry) {
+            let holders = self.holders();
+            for pid in holders.processes().filter(|&pid| !K::is_alive(pid)) {
+                holders.remove(Holder::Process(pid));
+            }
+        }
+    }
+
+    /// Whether everybody who has held the other end was killed.
+    fn is_peer_killed(&self) -> bool {
+        let holders = self.peer_holders();
+        K::is_own(self.registry)
+            && self.peer.refs.load(Ordering::Relaxed) as usize == holders.processes().count()
+            && !holders.processes().any(K::is_alive)
+    }
+
     /// The socket is about to be closed: who waits asks the kernel. Returns whether nobody else of
     /// ours has it, as far as is known.
     pub fn part(&self) -> bool {
@@ -508,6 +542,34 @@ impl<K: Kernel> End<K> {
         let pulse =
             Pulse { head: &words.head, posted: &words.posted, back_at: &words.back_at, come };
         pulse.stays().then_some(pulse)
+    }
+
+    /// An epoll instance has reported an edge; `None`: it is to report all that there is anew.
+    pub fn note_edge(&self, edge: Option<ReportedEdge>) {
+        let words = self.rx.words();
+        words.edge_asked.store(0, Ordering::Relaxed);
+        if let Some(edge) = edge {
+            fence(Ordering::Release);
+            words.edge_instance.store(edge.instance, Ordering::Relaxed);
+            words.edge_come.store(edge.come, Ordering::Relaxed);
+            words.edge_ends.store(edge.ends, Ordering::Relaxed);
+            words.edge_received.store(edge.received.unwrap_or(NONE), Ordering::Relaxed);
+            words.edge_asked.store(edge.asked, Ordering::Release);
+        }
+    }
+
+    /// The last edge that an instance has reported, in any process.
+    #[must_use]
+    pub fn reported_edge(&self) -> Option<ReportedEdge> {
+        let words = self.rx.words();
+        let asked = words.edge_asked.load(Ordering::Acquire);
+        let instance = words.edge_instance.load(Ordering::Relaxed);
+        let come = words.edge_come.load(Ordering::Relaxed);
+        let ends = words.edge_ends.load(Ordering::Relaxed);
+        let received = Some(words.edge_received.load(Ordering::Relaxed)).filter(|&it| it != NONE);
+        fence(Ordering::Acquire);
+        let is_whole = asked != 0 && words.edge_asked.load(Ordering::Relaxed) == asked;
+        is_whole.then_some(ReportedEdge { instance, asked, come, ends, received })
     }
 
     /// When the oldest of the unread bytes came, as [`weft_sys::time_stamp`].

@@ -221,6 +221,9 @@ impl<K: Kernel> Holding<K> {
         let Some(end) = self.end() else { return };
         // To put back the peer's bytes may be to leave, which moves these to the kernel.
         let unread = end.unread() > 0;
+        if unread && !end.is_sole_holder() {
+            end.forget_killed();
+        }
         if end.is_sole_holder() {
             end.put_back_own(socket);
         }

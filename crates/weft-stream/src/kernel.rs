@@ -17,7 +17,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, connect_unspec, shutdown, socket,
     sockopt,
 };
-use rustix::process::geteuid;
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 pub use weft_sys::Linux;
 use weft_sys::calls::{
@@ -97,6 +97,9 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     /// # Errors
     /// The kernel cannot say.
     fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno>;
+
+    /// Whether a process still runs.
+    fn is_alive(pid: u32) -> bool;
 
     /// Every TCP connection of the network namespace that has an owner, named both ways round.
     fn connections(namespace: u64) -> HashSet<Tuple>;
@@ -214,6 +217,15 @@ impl Kernel for Linux {
 
     fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held>, Errno> {
         holder_of(own, peer)
+    }
+
+    fn is_alive(pid: u32) -> bool {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            // It is ready when the process has closed everything.
+            Ok(process) => !is_ready(process, PollFlags::IN),
+            Err(error) => error != Errno::SRCH,
+        }
     }
 
     fn connections(namespace: u64) -> HashSet<Tuple> {

@@ -195,7 +195,15 @@ shared_layout! {
         192: pulled: AtomicU64 = 0,
         /// It may not read the producer's memory.
         200: refused: AtomicU32 = 0,
-        204: _rest: [AtomicU32; 13],
+        /// The last edge that an epoll instance has reported of what the consumer may read: what it
+        /// was asked for (0: none was reported), and what there was ([`crate::ReportedEdge`]).
+        204: edge_asked: AtomicU32 = 0,
+        208: edge_come: AtomicU64 = 0,
+        216: edge_ends: AtomicU32 = 0,
+        220: _gap_4: [AtomicU32; 1],
+        224: edge_received: AtomicU64 = NONE,
+        232: edge_instance: AtomicU64 = 0,
+        240: _rest: [AtomicU32; 4],
     }
 }
 

@@ -63,7 +63,7 @@ mod tuple;
 mod words;
 
 pub use alarms::OwnAlarm;
-pub use end::{Carrier, Delays, End, Process, Pulse};
+pub use end::{Carrier, Delays, End, Process, Pulse, ReportedEdge};
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use holding::Holding;

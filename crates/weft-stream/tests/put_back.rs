@@ -1,6 +1,6 @@
 //! Unread bytes go back to the kernel when an end leaves: a reader that knows nothing of memory
 //! gets the whole stream, whatever the peer sends meanwhile. Where the process that leaves is
-//! killed in the middle, whoever goes on gets all bytes or a reset.
+//! killed in the middle, the processes that go on get all bytes or a reset.
 //!
 //! # Safety
 //! `ptrace` stops and ends a child of this test's; it names no memory of this process.
@@ -275,12 +275,12 @@ fn what_was_left_in_memory_is_put_back_before_what_came_later() {
     for flow in Flow::ALL {
         for unread in [Unread::Ring, Unread::FirstPhase] {
             let connection = Connection::new(unread, flow);
-            let Connection { peer, relative, .. } = &connection;
-            relative.end.leave_unread(relative.fd());
+            let (peer, own) = (&connection.peer, &connection.relative);
+            own.end.leave_unread(own.fd());
             assert_eq!(peer.send(&pattern(FIRST_LEN + RING_LEN, LAST_LEN)), Ok(LAST_LEN));
-            assert!(!relative.end.is_over());
-            relative.end.put_back_rest(relative.fd());
-            assert!(relative.end.is_over(), "{unread:?}");
+            assert!(!own.end.is_over());
+            own.end.put_back_rest(own.fd());
+            assert!(own.end.is_over(), "{unread:?}");
             let start = Connection::start(unread);
             connection.read_as_others(start, ALL_LEN - start);
         }

@@ -65,12 +65,18 @@ impl OpenSlots {
     /// # Panics
     /// When they do not all lie in the file.
     pub fn give_back(&self, file: &'static NamedMemory, start: usize, len: usize) {
-        for (slot, state) in self.0.iter().enumerate() {
-            let taken =
-                state.compare_exchange(UNUSED, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire);
-            if taken.is_ok() {
-                // SAFETY: nobody has opened it, and nobody will (`open`).
-                unsafe { file.unmap_range(start + slot * len, len) };
+        let take = |state: &AtomicU32| {
+            state.compare_exchange(UNUSED, GIVEN_BACK, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        // Neighbours go by one call: there are thousands.
+        let mut run = 0..0;
+        for slot in 0..=self.0.len() {
+            if self.0.get(slot).is_some_and(take) {
+                run = if run.is_empty() { slot..slot + 1 } else { run.start..slot + 1 };
+            } else if !run.is_empty() {
+                // SAFETY: nobody has opened one of them, and nobody will (`open`).
+                unsafe { file.unmap_range(start + run.start * len, run.len() * len) };
+                run = 0..0;
             }
         }
     }

@@ -95,7 +95,9 @@ impl Watches {
             if watch.is_disabled {
                 return Some(Known { state: None, ..known });
             }
-            let is_heard = is_heard(data) && !watch.is_echo();
+            let is_known_elsewhere =
+                watch.reported_elsewhere.take().is_some_and(|it| state == Some(it));
+            let is_heard = is_heard(data) && !watch.is_echo() && !is_known_elsewhere;
             (state.is_some() && watch.knows_all(is_heard)).then_some(known)
         });
         let known = known.collect();
@@ -105,8 +107,9 @@ impl Watches {
         Some(Emptied { entries, asked, due, known })
     }
 
-    /// Puts back what is to be told, after the change. One-shots that have been told are had told
-    /// once more: only so the kernel asks for nothing more of them, not even for errors.
+    /// Puts back what is to be told, after the change. One-shots that have been told are
+    /// had reported once more: only so the kernel asks for nothing more of them, not even for
+    /// errors.
     pub(super) fn refill(&mut self, epoll: RawFd, emptied: Emptied) {
         let Emptied { entries, asked, mut due, known } = emptied;
         let spent: Vec<&Known> = known.iter().filter(|it| it.state.is_none()).collect();
@@ -240,8 +243,26 @@ impl Watch {
 
     /// Whether an event is only what a change of the registration has had the kernel tell again.
     pub(super) fn is_echo(&mut self) -> bool {
-        self.echo
-            .take()
-            .is_some_and(|state| State::of(Descriptor::of(self.fd).as_fd()) == Some(state))
+        let is_same = |state| State::of(Descriptor::of(self.fd).as_fd()) == Some(state);
+        // A writer that has found no room since is notified when there is some.
+        let waits_for_room = matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
+        self.echo.take().is_some_and(is_same) && !waits_for_room
+    }
+
+    /// How much the socket had received when the kernel was made to report it once more.
+    pub(super) fn echo_received(&self) -> Option<u64> {
+        self.echo.map(|state| state.received)
+    }
+
+    /// The socket as it was when it had received this, and all of its end that is noted was
+    /// reported.
+    pub(super) fn state_reported(&self, received: u64) -> State {
+        let known = ends(Descriptor::of(self.fd).as_fd()) & self.hung;
+        State { received, ends: known }
+    }
+
+    /// Whether the kernel is about to report what the program knows.
+    pub(super) fn has_echo(&self) -> bool {
+        self.echo.is_some()
     }
 }

@@ -148,6 +148,9 @@ impl Watches {
             if reach == Reach::Shared {
                 watch.remove_doorbell(epoll, &mut self.names);
             }
+            if emptied.is_none() && watch.is_edge_told() {
+                watch.register_if_known(epoll, Registered::Whole);
+            }
             self.give_to_kernel(epoll, place);
         }
         if let Some(emptied) = emptied {

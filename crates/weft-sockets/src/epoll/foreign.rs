@@ -141,12 +141,14 @@ impl Watches {
                 let asked = entry.asked();
                 // By a registration for the same another process has only given it to the kernel.
                 let seen = watch.seen.filter(|_| asked & !ERR_HUP == watch.events & !ERR_HUP);
-                watch.wait_for(epoll_event { events: asked, u64: entry.data });
+                watch.follow(epoll_event { events: asked, u64: entry.data });
                 watch.seen = seen;
                 watch.is_disabled = asked & ONESHOT != 0 && asked & !MODES == 0;
                 watch.set_registered(Registered::Whole);
                 watch.is_woken = entry.asked() != entry.events; // It is to be registered again.
             }
+            let instance = self.instance;
+            self.places[place].iter_mut().for_each(|watch| watch.follow_reported(instance));
         }
         errno::set_raw(before);
     }

@@ -34,7 +34,7 @@ mod watch;
 mod watches;
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use weft_sys::{SectionLock, Spin};
 
@@ -44,6 +44,7 @@ pub(crate) use self::all::{
 };
 pub(crate) use self::calls::{control, wait};
 pub(crate) use self::fallback::{hand_on, hand_on_all, nest};
+use crate::identity;
 use crate::sockets::Held;
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -87,6 +88,8 @@ enum Reach {
 
 #[derive(Debug, Default)]
 struct Watches {
+    /// A number for it, which children that inherit it have, too.
+    instance: u64,
     reach: Reach,
     places: Vec<Option<Watch>>,
     free: Vec<usize>,
@@ -165,6 +168,8 @@ struct Watch {
     /// The kernel tells a thread that sleeps once more of what the program knows, unless something
     /// has come since this.
     echo: Option<again::State>,
+    /// The same, because another process has reported it to the program.
+    reported_elsewhere: Option<again::State>,
     /// When it came to the end of the list of those that are ready: it was added, or reported.
     queued_at: u64,
     /// It stands there since, whatever comes: the kernel's list drops what is not ready any more
@@ -175,13 +180,15 @@ struct Watch {
     /// What the kernel has reported that the program is still to know, and in which wait it has.
     pending: u32,
     pending_in: u64,
+    /// The kernel has announced what waits in memory, which the program is still to know.
+    is_announced_here: bool,
 }
 
 impl Epoll {
     /// Just made, as `fd`.
     fn new(fd: RawFd) -> Self {
         Self {
-            watches: SectionLock::new(Watches::default()),
+            watches: SectionLock::new(Watches { instance: new_number(), ..Watches::default() }),
             notes: AtomicU32::new(0),
             fd: AtomicI32::new(fd),
             spin: Spin::new(),
@@ -191,4 +198,11 @@ impl Epoll {
             sharing: sharing::Sharing::new(),
         }
     }
+}
+
+/// A number that no other instance of this host has.
+fn new_number() -> u64 {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    u64::from(identity::number()) << 32 | u64::from(made)
 }

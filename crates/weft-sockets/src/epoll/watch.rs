@@ -7,7 +7,7 @@ use libc::epoll_event;
 use rustix::event::PollFlags;
 use rustix::io::ioctl_fionread;
 use weft_stream::datagram::Inbox;
-use weft_stream::{Carrier, Pulse};
+use weft_stream::{Carrier, End, Pulse, ReportedEdge};
 use weft_sys::calls::{events_now, is_ready};
 use weft_sys::time_stamp;
 
@@ -90,16 +90,26 @@ impl Watch {
             come: 0,
             quiet: None,
             echo: None,
+            reported_elsewhere: None,
             queued_at: 0,
             is_queued: false,
             round: 0,
             pending: 0,
             pending_in: 0,
+            is_announced_here: false,
         }
     }
 
     /// The program waits for this from here on.
     pub(super) fn wait_for(&mut self, event: epoll_event) {
+        if let Some(end) = self.end() {
+            end.note_edge(None);
+        }
+        self.follow(event);
+    }
+
+    /// The same, because another process has done so: what that has reported stays reported.
+    pub(super) fn follow(&mut self, event: epoll_event) {
         if self.is_detached || self.is_disabled || event.events & !self.events & (IN | OUT) != 0 {
             self.queued_at = time_stamp(); // In the kernel's list it stays where it was.
             self.is_queued = false;
@@ -112,6 +122,27 @@ impl Watch {
         self.quiet = None;
         self.echo = None;
         self.pending = 0;
+        self.is_announced_here = false;
+    }
+
+    /// Its end, if the other one is on this host.
+    fn end(&self) -> Option<&End> {
+        match &*self.socket {
+            Kind::Stream(stream) => stream.end(),
+            Kind::Datagram(_) => None,
+        }
+    }
+
+    /// What another process has reported by an edge is known to the program.
+    pub(super) fn follow_reported(&mut self, instance: u64) {
+        if self.events & EDGE != 0
+            && let Some(edge) = self.end().and_then(End::reported_edge)
+            && (edge.instance, edge.asked) == (instance, self.events)
+        {
+            self.seen = Some((edge.come, edge.ends));
+            self.hung |= edge.ends;
+            self.reported_elsewhere = edge.received.map(|received| self.state_reported(received));
+        }
     }
 
     /// What the kernel is asked for when the rings tell the readiness.
@@ -237,8 +268,8 @@ impl Watch {
         }
     }
 
-    /// The news is reported, which uses it up.
-    pub(super) fn report(&mut self, news: &News) {
+    /// The news is reported by the `instance`, which uses it up.
+    pub(super) fn report(&mut self, news: &News, instance: u64) {
         if news.events & OUT != 0
             && self.events & EDGE != 0
             && let Kind::Stream(stream) = &*self.socket
@@ -246,11 +277,29 @@ impl Watch {
             stream.take_full();
         }
         self.seen = news.seen;
+        if self.events & EDGE != 0
+            && let (Some(end), Some((come, ends))) = (self.end(), self.seen)
+        {
+            // A writer that has found no room is still to be notified when there is some.
+            let is_all = !matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
+            let received = self.echo_received();
+            let edge = ReportedEdge { instance, asked: self.events, come, ends, received };
+            end.note_edge(is_all.then_some(edge));
+        }
         self.quiet = None;
         self.pending = 0;
+        self.is_announced_here = false;
         self.is_disabled = self.events & ONESHOT != 0;
         self.queued_at = time_stamp();
         self.is_queued = self.events & (EDGE | ONESHOT) == 0;
+    }
+
+    /// Whether only the kernel decides which of several processes reports what waits in memory: it
+    /// wakes one of them, once.
+    pub(super) fn waits_for_kernel(&self) -> bool {
+        self.registered == Registered::Announced
+            && self.events & (EDGE | ONESHOT) != 0
+            && !self.is_announced_here
     }
 
     /// Looks what there is to report, and takes nothing of it. While a thread is `asleep` the peer

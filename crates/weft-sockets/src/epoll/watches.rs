@@ -274,6 +274,7 @@ impl Watches {
             // The rings tell what they have; an edge of what the kernel has behind that is its own.
             let kept = if watch.has_bytes_behind() { u32::MAX } else { !IN };
             let rest = event.events & (watch.events | ERR_HUP) & kept;
+            watch.is_announced_here = true;
             watch.keep_pending(rest, round);
             self.start_polling(place);
             return None;
@@ -306,7 +307,7 @@ impl Watches {
                 Kind::Stream(stream) => stream.link().is_some(),
                 Kind::Datagram(_) => true,
             };
-            it.is_kernels && !(has_link && may_hold_something(&it.socket))
+            it.is_kernels && !it.has_echo() && !(has_link && may_hold_something(&it.socket))
         };
         if self.places[place].as_ref().is_some_and(is_over) {
             self.remove(place);
@@ -367,6 +368,7 @@ impl Watches {
             self.start_polling_all();
         }
         let asleep = self.sleep.is_anyone_asleep();
+        let is_shared = self.is_shared();
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         let mut is_any_idle = false;
@@ -374,7 +376,7 @@ impl Watches {
         let began = time_stamp();
         for &place in &self.polled {
             let Some(watch) = self.places[place].as_mut() else { continue };
-            if watch.round == round {
+            if watch.round == round || (is_shared && watch.waits_for_kernel()) {
                 continue;
             }
             watch.forget_pending(round);
@@ -405,7 +407,7 @@ impl Watches {
             if !watch.is_tagged && !asleep {
                 watch.disarm(); // Else the peer does not notify, for nobody sleeps.
             }
-            watch.report(&news);
+            watch.report(&news, self.instance);
             let is_once = watch.events & (EDGE | ONESHOT) != 0;
             if watch.registered == Registered::Announced && is_once {
                 watch.register(epoll, Registered::Whole);
@@ -483,9 +485,12 @@ impl Watches {
         place: usize,
         ready: &mut Vec<Ready>,
     ) -> bool {
-        let asleep = self.sleep.is_anyone_asleep();
+        let (asleep, is_shared) = (self.sleep.is_anyone_asleep(), self.is_shared());
         let Some(watch) = self.places[place].as_mut() else { return false };
         if watch.round == round || watch.is_detached || !watch.may_have_more() {
+            return false;
+        }
+        if is_shared && watch.waits_for_kernel() {
             return false;
         }
         let news = watch.look(epoll, &mut self.names, asleep);

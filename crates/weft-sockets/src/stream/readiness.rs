@@ -77,6 +77,9 @@ impl Stream {
     /// A writer is told that there is no room.
     pub(crate) fn be_full(&self) {
         self.full.store(1, Ordering::Relaxed);
+        if let Some(end) = self.end() {
+            end.note_edge(None); // Room is news then, in any process.
+        }
         if self.armed.load(Ordering::SeqCst) == 0 {
             return;
         }

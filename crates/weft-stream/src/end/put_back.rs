@@ -11,8 +11,8 @@
 //! them have been put back the kernel has the whole stream.
 //!
 //! Who is killed in the middle leaves a mark ([`RETURNING`](crate::layout::direction::RETURNING)),
-//! because it is not known which bytes have been sent and not counted. Whoever takes one of the
-//! locks next resets the connection.
+//! because it is not known which bytes have been sent and not counted. The process that takes one of
+//! the locks next resets the connection.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -102,18 +102,18 @@ impl End<Linux> {
         }
         // What is still on its way would come before what is sent again.
         let has_all_come = || tcp_outstanding(writer) == Ok(0);
-        if !(0..NAPS_MAX).any(|_| has_all_come() || wait_a_moment()) && !has_all_come() {
+        if !becomes_true(has_all_come) {
             return Ok(());
         }
         let received = tcp_received(socket)?;
         let come = ioctl_fionread(socket)?;
         let switch_at = words.switch_at.load(Ordering::Relaxed);
         let first = switch_at.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
-        let bells = self.bells_left();
+        let wakeups = self.bells_left();
         // The kernel counts its own memory, which is less than twice the bytes.
         let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
         let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
-        if come > TAKEN_MAX || first.saturating_add(bells) > come || !fits {
+        if come > TAKEN_MAX || first.saturating_add(wakeups) > come || !fits {
             return Ok(());
         }
         words.returning.store(1, Ordering::SeqCst);
@@ -125,9 +125,9 @@ impl End<Linux> {
                 (more, _) => taken += more,
             }
         }
-        self.count_bells(usize::try_from(bells).unwrap_or(0));
+        self.count_bells(usize::try_from(wakeups).unwrap_or(0));
         let (first, rest) = bytes.split_at(usize::try_from(first).unwrap_or(0));
-        let later = &rest[usize::try_from(bells).unwrap_or(0)..];
+        let later = &rest[usize::try_from(wakeups).unwrap_or(0)..];
         self.sources_in.turn_away();
         let before = words.switch_at.load(Ordering::Relaxed);
         send_all(writer, first).map_err(|_| Errno::CONNRESET)?;
@@ -137,7 +137,7 @@ impl End<Linux> {
         let moved = words.switch_at.load(Ordering::Relaxed) - before;
         let sent = first.len() as u64 + moved + later.len() as u64;
         let come = || tcp_received(socket).map_or(0, |all| all - received);
-        let _ = (0..NAPS_MAX).any(|_| come() >= sent || wait_a_moment());
+        becomes_true(|| come() >= sent);
         if come() > sent {
             return Err(Errno::CONNRESET);
         }
@@ -267,7 +267,7 @@ impl End<Linux> {
         let bells = self.bells_left();
         let all = first.saturating_add(bells);
         let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
-        if all > TAKEN_MAX || !(0..NAPS_MAX).any(|_| has_come() || wait_a_moment()) || !has_come() {
+        if all > TAKEN_MAX || !becomes_true(has_come) {
             return Way::Blocked;
         }
         let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
@@ -375,8 +375,11 @@ fn wait(socket: BorrowedFd<'_>, what: PollFlags) {
     let _ = poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&NAP));
 }
 
-/// `false`, a moment later.
-fn wait_a_moment() -> bool {
-    let _ = rustix::thread::nanosleep(&NAP);
-    false
+/// Whether a condition becomes true soon.
+fn becomes_true(condition: impl Fn() -> bool) -> bool {
+    let wait_a_moment = || {
+        let _ = rustix::thread::nanosleep(&NAP);
+        false
+    };
+    (0..NAPS_MAX).any(|_| condition() || wait_a_moment()) || condition()
 }

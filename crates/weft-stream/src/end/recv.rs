@@ -67,7 +67,15 @@ impl<K: Kernel> End<K> {
             }
             if self.is_back() {
                 self.take_last_bells(socket)?;
-                return K::recv(socket, buffers, usize::MAX, how.flags());
+                let received = K::recv(socket, buffers, usize::MAX, how.flags())?;
+                if received == 0
+                    && !buffers.is_empty()
+                    && self.unsent() > 0
+                    && self.is_peer_killed()
+                {
+                    return self.ended(socket); // It has left bytes unread in memory.
+                }
+                return Ok(received);
             }
             if !how.look {
                 return Err(Errno::AGAIN);

@@ -417,6 +417,11 @@ impl Kernel for Sim {
         Ok(0)
     }
 
+    fn is_alive(pid: u32) -> bool {
+        // Nobody goes on before this, as before [`Kernel::unread`].
+        with(|world| world.host.processes.contains_key(&pid))
+    }
+
     fn is_own(_: &Registry) -> bool {
         true
     }
