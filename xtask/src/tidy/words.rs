@@ -77,7 +77,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("weft-engine", 351),
     ("weft-lab", 23),
     ("weft-sockets", 954),
-    ("weft-stream", 813),
+    ("weft-stream", 807),
     ("weft-sys", 276),
 ];
 
