@@ -34,8 +34,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::{
-    CoreOffers, Forkable, Lock, NAP, Offer, Spin, consume, in_forked_child, neutralise, notify,
-    spawn_quiet, wait_readable,
+    Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, consume, in_forked_child,
+    neutralise, notify, spawn_quiet, wait_readable,
 };
 
 use crate::{Errno, Result, presence};
@@ -190,7 +190,7 @@ pub struct Reactor {
     sockets_due: AtomicBool,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
-    offers: CoreOffers,
+    offers: YieldPolicy,
     /// Of the service thread.
     service_spin: Spin,
     /// 1 while the service thread is parked (also the futex it sleeps on).
@@ -257,7 +257,7 @@ impl Reactor {
             polls: AtomicU32::new(0),
             sockets_due: AtomicBool::new(false),
             driven_until: AtomicU64::new(0),
-            offers: CoreOffers::new(),
+            offers: YieldPolicy::new(),
             service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
@@ -396,7 +396,7 @@ impl Reactor {
             }
         }
         driver.empty_passes += 1;
-        if driver.empty_passes >= self.offers.patience() {
+        if driver.empty_passes >= self.offers.polls_before_yield() {
             driver.empty_passes = 0;
             drop((driver, busy));
             self.offer_core();
@@ -405,7 +405,7 @@ impl Reactor {
 
     fn offer_core(&self) {
         let before = now_ns();
-        if self.offers.kind(before) == Offer::Nap {
+        if self.offers.kind(before) == YieldKind::TimedSleep {
             return self.nap();
         }
         rustix::thread::sched_yield();
@@ -420,7 +420,7 @@ impl Reactor {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             // Interrupted: as if there were something. The C library's own call would be a point
             // of cancellation, which no program expects in `ibv_poll_cq`.
-            let _ = poll(&mut fds, Some(&timespec(NAP)));
+            let _ = poll(&mut fds, Some(&timespec(TIMED_SLEEP)));
             self.sockets_due.store(true, Ordering::Relaxed);
         }
     }
