@@ -28,6 +28,8 @@ pub const CREDIT_LEN: usize = 8 << 10;
 /// buffer: a program that sends one piece when it may, by a socket that blocks, must not come to
 /// sleep in it, or two that relay to each other would both.
 pub const WRITABLE_LEN: usize = BIG_RING_LEN / 4;
+/// Sockets of one user that receive through memory at a time. Those beyond stay with the kernel.
+pub const INBOXES_MAX: usize = 1_024;
 /// Registrations of memory of one side of a connection at a time (extended sockets).
 pub const GRANTS_MAX: usize = 8;
 /// Kinds of [`crate::Reason`] that there is room for.
