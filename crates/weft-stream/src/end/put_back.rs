@@ -24,8 +24,8 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::time::Timespec;
 use weft_sys::{Buffers, Linux, SharedGuard};
 
-use super::End;
 use super::bells::Heard;
+use super::{End, PutBack};
 use crate::how::How;
 use crate::kernel::Kernel;
 use crate::words::NONE;
@@ -38,6 +38,43 @@ const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 const NAPS_MAX: u32 = 20;
 /// Bytes of the first phase that are taken and sent again, at most.
 const TAKEN_MAX: u64 = 16 << 20;
+
+impl PutBack for Linux {
+    fn leave(end: &End, socket: BorrowedFd<'_>) {
+        end.leave_and_put_back(socket);
+    }
+
+    fn put_back_own(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_before_the_end(socket);
+    }
+
+    fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_unless_behind(socket);
+    }
+}
+
+impl<K: PutBack> End<K> {
+    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
+    /// the socket goes to somebody who does not know them. What neither end has read is put back
+    /// into the kernel's queues. What cannot be is read first, so that the next reader must know
+    /// the rings unless the end [is over](End::is_over).
+    pub fn leave(&self, socket: K::Socket<'_>) {
+        K::leave(self, socket);
+    }
+
+    /// Puts back what the peer has not read, before this half is shut or the socket is closed: the
+    /// kernel sends nothing more then, and the peer might have to hand on its end. If there is
+    /// something, the connection goes back to TCP with it.
+    pub fn put_back_own(&self, socket: K::Socket<'_>) {
+        K::put_back_own(self, socket);
+    }
+
+    /// Puts back what has been left in memory ([`End::leave_unread`]), because nobody would find it
+    /// there any more.
+    pub fn put_back_rest(&self, socket: K::Socket<'_>) {
+        K::put_back_rest(self, socket);
+    }
+}
 
 /// What is before the bytes that are put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +89,7 @@ enum Way {
 
 impl End<Linux> {
     /// [`End::leave`].
-    pub(crate) fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
+    fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return self.leave_unread(socket) };
         let Some(held) = self.begin_to_leave(socket) else { return };
         let peer = self.other();
@@ -70,7 +107,7 @@ impl End<Linux> {
 
     /// [`End::put_back_rest`]. What the peer has sent since by TCP comes behind it: if there is
     /// such, nothing is put back.
-    pub(crate) fn put_back_unless_behind(&self, socket: BorrowedFd<'_>) {
+    fn put_back_unless_behind(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
         let Some(_first) = Self::lock(&first.words().lock) else { return };
@@ -101,7 +138,7 @@ impl End<Linux> {
     }
 
     /// [`End::put_back_own`].
-    pub(crate) fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
+    fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
         if self.unsent() == 0 || self.is_the_kernels_to_send() {
             return;
         }
