@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::time::Timespec;
+use weft_sys::calls::{is_ready, tcp_outstanding, tcp_received};
 use weft_sys::{Buffers, Linux, SharedGuard};
 
 use super::bells::Heard;
@@ -49,7 +50,7 @@ impl PutBack for Linux {
     }
 
     fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
-        end.put_back_unless_behind(socket);
+        end.put_back_before_later(socket);
     }
 }
 
@@ -105,22 +106,80 @@ impl End<Linux> {
         }
     }
 
-    /// [`End::put_back_rest`]. What the peer has sent since by TCP comes behind it: if there is
-    /// such, nothing is put back.
-    fn put_back_unless_behind(&self, socket: BorrowedFd<'_>) {
+    /// [`End::put_back_rest`]. What the peer has sent by TCP since is taken first, and sent again
+    /// behind it.
+    fn put_back_before_later(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
         let Some(_first) = Self::lock(&first.words().lock) else { return };
         let Some(_second) = Self::lock(&second.words().lock) else { return };
-        let is_next = self.has_left() && self.has_switched_in() && self.has_to_put_back();
-        if is_next
-            && self.take_last_bells(socket).is_ok()
-            && ioctl_fionread(socket) == Ok(0)
+        if self.has_left()
+            && self.has_to_put_back()
+            && !self.is_torn()
             && let Some(fetched) = self.fetch_peer(socket)
+            && self.renew_all(socket, fetched.as_fd()).is_err()
         {
-            self.put_back(socket, fetched.as_fd());
-            self.forget_phases();
+            // Bytes are missing, or in another order.
+            Linux::dissolve(socket);
         }
+        self.forget_phases();
+    }
+
+    /// Takes all that the kernel has for this end, and sends it again with the bytes of memory at
+    /// their place in it. All locks of the connection are held.
+    ///
+    /// # Errors
+    /// The stream is torn.
+    fn renew_all(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Result<(), Errno> {
+        let words = self.rx.words();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Behind its end the kernel sends nothing more, and urgent data have a place of their own.
+        if send(writer, &[], flags).is_err() || is_ready(socket, PollFlags::PRI) {
+            return Ok(());
+        }
+        // What is still on its way would come before what is sent again.
+        let has_all_come = || tcp_outstanding(writer) == Ok(0);
+        if !(0..NAPS_MAX).any(|_| has_all_come() || wait_a_moment()) && !has_all_come() {
+            return Ok(());
+        }
+        let received = tcp_received(socket)?;
+        let come = ioctl_fionread(socket)?;
+        let switch_at = words.switch_at.load(Ordering::Relaxed);
+        let first = switch_at.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
+        let bells = self.bells_left();
+        // The kernel counts its own memory, which is less than twice the bytes.
+        let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
+        let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
+        if come > TAKEN_MAX || first.saturating_add(bells) > come || !fits {
+            return Ok(());
+        }
+        words.returning.store(1, Ordering::SeqCst);
+        let mut bytes = vec![0; usize::try_from(come).unwrap_or(0)];
+        let mut taken = 0;
+        while taken < bytes.len() {
+            match recv(socket, &mut bytes[taken..], RecvFlags::DONTWAIT)? {
+                (0, _) => return Err(Errno::CONNRESET),
+                (more, _) => taken += more,
+            }
+        }
+        self.count_bells(usize::try_from(bells).unwrap_or(0));
+        let (first, rest) = bytes.split_at(usize::try_from(first).unwrap_or(0));
+        let later = &rest[usize::try_from(bells).unwrap_or(0)..];
+        self.sources_in.turn_away();
+        let before = words.switch_at.load(Ordering::Relaxed);
+        send_all(writer, first).map_err(|_| Errno::CONNRESET)?;
+        self.send_back(writer)?;
+        send_all(writer, later).map_err(|_| Errno::CONNRESET)?;
+        // A program that knows nothing of the locks may have sent beside this.
+        let moved = words.switch_at.load(Ordering::Relaxed) - before;
+        let sent = first.len() as u64 + moved + later.len() as u64;
+        let come = || tcp_received(socket).map_or(0, |all| all - received);
+        let _ = (0..NAPS_MAX).any(|_| come() >= sent || wait_a_moment());
+        if come() > sent {
+            return Err(Errno::CONNRESET);
+        }
+        words.returning.store(0, Ordering::SeqCst);
+        Ok(())
     }
 
     /// The readers' locks of both directions, which are taken before those of the writers.
