@@ -14,10 +14,8 @@ use weft_sys::{Buffers, FutexWord, SharedLock};
 
 use super::layout::{Entry, HEADER_LEN, RING_LEN, UNIT, Words, ring_at};
 use super::registry::Datagrams;
+use crate::limits::DATAGRAM_LEN_MAX;
 
-/// The longest datagram of UDP over IPv4; the kernel refuses longer ones there, and has those over
-/// IPv6 to itself.
-pub const DATAGRAM_LEN_MAX: usize = 65_507;
 const WINDOW_BITS: u32 = 16;
 const WINDOW: u64 = (1 << WINDOW_BITS) - 1;
 /// Shut until the owner looks again.
