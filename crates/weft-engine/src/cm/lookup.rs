@@ -142,7 +142,8 @@ impl Source for Lookup {
         let Some(state) = &mut *guard else { return };
         if state.limit.is_due(now) {
             drop(guard);
-            return self.report(Err(Errno::TIMEDOUT));
+            // What has come by now counts.
+            return self.report(self.receive().unwrap_or(Err(Errno::TIMEDOUT)));
         }
         state.patience = state.patience.take().filter(|patience| !patience.is_due(now));
         if state.next.is_due(now) {
