@@ -136,7 +136,7 @@ impl Conn {
         Ok(())
     }
 
-    /// The wait that was to end at `due` has ended. Whoever is to send may do so now, unless the
+    /// The wait that was to end at `due` has ended. A sender may go on now, unless the
     /// peer has not even got our reply.
     pub(super) fn stop_holding(&mut self, due: Instant, qp: &Qp) {
         if self.hold_until != Some(due) || !self.link.awaits_first_fpdu() {
@@ -269,7 +269,7 @@ impl Conn {
         self.link.lost(qp, errno);
     }
 
-    /// Takes what the socket has, up to a bound. Unless told to `drain`, takes a read that leaves
+    /// Takes what the socket has, up to a bound. Without `drain`, takes a read that leaves
     /// room in the buffer for the last. Returns whether there may be more.
     pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
         if self.link.is_shared() {

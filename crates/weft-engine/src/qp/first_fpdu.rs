@@ -1,6 +1,6 @@
 //! The wait for a foreign initiator's first FPDU.
 //!
-//! RFC 5044 (section 7.1.2) lets the responder send nothing before it has heard the initiator,
+//! RFC 5044 (section 7.1.2) lets the responder send nothing before the initiator's first FPDU,
 //! because an initiator may not be ready for FPDUs before it has read the reply: siw takes bytes
 //! right behind the reply for an error. With RFC 6581 the initiator promises a message; without it
 //! (siw's default) the initiator's program must be the first to send. Programs of the InfiniBand
@@ -19,7 +19,7 @@ use super::work::WORK_SEND;
 use crate::reactor::{Reactor, Source};
 
 /// How long after the peer has got our reply. Its connection manager reads it within milliseconds.
-const PATIENCE: Duration = Duration::from_millis(300);
+const WAIT: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 struct FirstFpdu {
@@ -27,10 +27,10 @@ struct FirstFpdu {
     due: Instant,
 }
 
-/// Starts to wait. Returns when the wait ends, by which a later one of the same queue pair is told
-/// apart.
+/// Starts to wait. Returns when the wait ends, which differs from that of a
+/// later wait of the same queue pair.
 pub(super) fn wait_for(qp: &Qp) -> Instant {
-    let due = Instant::now() + PATIENCE;
+    let due = Instant::now() + WAIT;
     let source = Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()), due });
     Reactor::get().start_timer(due, source);
     due

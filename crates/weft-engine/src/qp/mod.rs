@@ -46,7 +46,7 @@ pub use peers::{all, find};
 pub use post::Poster;
 pub(crate) use snapshot::Snapshot;
 
-/// Who is told about a queue pair's connection (the connection manager).
+/// Is notified of the end of a queue pair's connection (the connection manager).
 pub trait Monitor: Send + Sync + std::fmt::Debug {
     /// The connection has ended: by the peer, by a failure, or by an error of this side.
     fn disconnected(&self);

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use weft_sys::{Adopted, Forkable, Lock};
 
-use super::adoption::Reach;
 use super::keys::{Granted, Memory, Pages};
+use super::remapping::Reach;
 use super::segment::{GRANTS, GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
@@ -78,7 +78,7 @@ impl Grants {
             return None;
         };
         let Terms { rights, grants_writing, iova, len } = terms;
-        let may_map = |adopted: &Arc<Adopted>| !adopted.is_writable() || grants_writing;
+        let may_map = |segment: &Arc<Adopted>| !segment.is_writable() || grants_writing;
         let pages = reach.pages.map(|pages| Pages {
             start: pages.start,
             len: pages.len,
