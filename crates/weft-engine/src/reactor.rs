@@ -34,8 +34,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::{
-    CoreOffers, Forkable, Lock, NAP, Offer, Spin, consume, in_forked_child, neutralise, notify,
-    spawn_quiet, wait_readable,
+    Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, consume, in_forked_child,
+    neutralise, notify, spawn_quiet, wait_readable,
 };
 
 use crate::limits::EPOLL_EVENTS_MAX;
@@ -189,7 +189,7 @@ pub struct Reactor {
     sockets_due: AtomicBool,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
-    offers: CoreOffers,
+    yields: YieldPolicy,
     /// Of the service thread.
     service_spin: Spin,
     /// 1 while the service thread stands by (also the futex it sleeps on).
@@ -256,7 +256,7 @@ impl Reactor {
             polls: AtomicU32::new(0),
             sockets_due: AtomicBool::new(false),
             driven_until: AtomicU64::new(0),
-            offers: CoreOffers::new(),
+            yields: YieldPolicy::new(),
             service_spin: Spin::beside(),
             standing_by: AtomicU32::new(0),
             started: AtomicBool::new(false),
@@ -395,7 +395,7 @@ impl Reactor {
             }
         }
         driver.empty_passes += 1;
-        if driver.empty_passes >= self.offers.patience() {
+        if driver.empty_passes >= self.yields.polls_before_yield() {
             driver.empty_passes = 0;
             drop((driver, busy));
             self.offer_core();
@@ -404,12 +404,12 @@ impl Reactor {
 
     fn offer_core(&self) {
         let before = now_ns();
-        if self.offers.kind(before) == Offer::Nap {
+        if self.yields.kind(before) == YieldKind::TimedSleep {
             return self.sleep_briefly();
         }
         rustix::thread::sched_yield();
         let now = now_ns();
-        self.offers.learn(now - before, now);
+        self.yields.learn(now - before, now);
     }
 
     /// Sleeps until somebody calls, but not for long.
@@ -419,7 +419,7 @@ impl Reactor {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             // Interrupted: as if there were something. The C library's own call would be a point
             // of cancellation, which no program expects in `ibv_poll_cq`.
-            let _ = poll(&mut fds, Some(&timespec(NAP)));
+            let _ = poll(&mut fds, Some(&timespec(TIMED_SLEEP)));
             self.sockets_due.store(true, Ordering::Relaxed);
         }
     }
@@ -462,9 +462,9 @@ impl Reactor {
         mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
     ) -> Result<T> {
         let start = now_ns();
-        let look = spin.ns(self.offers.are_cores_scarce(start));
+        let look = spin.ns(self.yields.are_cores_scarce(start));
         // Those who have work for a core get it when this thread sleeps; it is woken sooner then.
-        let mut offered = self.offers.are_cores_scarce(start);
+        let mut offered = self.yields.are_cores_scarce(start);
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
             let found = attempt(&|| self.poll());
@@ -632,7 +632,7 @@ impl Reactor {
     /// Works as long as there is something to do every few microseconds. Returns false when it is
     /// time to sleep.
     fn spin_for_work(&self, start: u64) -> bool {
-        let look = self.service_spin.ns(self.offers.are_cores_scarce(start));
+        let look = self.service_spin.ns(self.yields.are_cores_scarce(start));
         while now_ns() - start < look && !self.is_driven() {
             if self.pass() {
                 return true;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use weft_sys::{Adopted, Forkable, Lock};
+use weft_sys::{Forkable, Lock, RemappedPages};
 
 use super::keys::{Granted, Memory, Pages};
 use super::remapping::Reach;
@@ -78,7 +78,7 @@ impl Grants {
             return None;
         };
         let Terms { rights, grants_writing, iova, len } = terms;
-        let may_map = |segment: &Arc<Adopted>| !segment.is_writable() || grants_writing;
+        let may_map = |segment: &Arc<RemappedPages>| !segment.is_writable() || grants_writing;
         let pages = reach.pages.map(|pages| Pages {
             start: pages.start,
             len: pages.len,

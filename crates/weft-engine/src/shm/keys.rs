@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, SharedMemory};
+use weft_sys::{RemappedPages, SharedMemory};
 
 use super::segment::{GrantWords, Rings};
 use crate::access::Access;
@@ -53,7 +53,7 @@ pub(crate) struct Pages {
 #[derive(Clone, Debug)]
 pub(super) enum Memory {
     /// Ours, for a peer to map.
-    Own(Arc<Adopted>),
+    Own(Arc<RemappedPages>),
     /// A peer's, mapped.
     Mapped(Arc<SharedMemory>),
 }

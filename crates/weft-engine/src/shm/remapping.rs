@@ -1,9 +1,9 @@
 //! Which registered memory peers of this host can map.
 //!
 //! A region that peers may access is made a shared segment when it is registered, if that is safe
-//! (see [`Adopted::adopt`]), and private memory again when the last region in it is deregistered.
-//! While it is exchanged, nobody may write to it; so memory that a region reaches by its address
-//! already, to which a peer's message may come at any time, is left alone.
+//! (see [`RemappedPages::remap`]), and private memory again when the last region in it is
+//! deregistered. While it is exchanged, nobody may write to it; so memory that a region reaches by
+//! its address already, to which a peer's message may come at any time, is left alone.
 //!
 //! A region that has pages of a segment means these pages from then on, whatever becomes of the
 //! program's addresses: that is what a registration means with hardware. So no region is found by
@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, Forkable, Lock, Region, View, adoptable, is_alone, views};
+use weft_sys::{Forkable, Lock, Region, RemappedPages, View, is_alone, remappable, views};
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
@@ -30,7 +30,7 @@ struct Ranges {
     serial: u64,
     /// The longest of these ever.
     longest: usize,
-    segments: Vec<Arc<Adopted>>,
+    segments: Vec<Arc<RemappedPages>>,
 }
 
 static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::default()));
@@ -63,7 +63,7 @@ pub(super) struct Pages {
     /// Where we have these pages.
     pub(super) addr: u64,
     /// The segment, if these are all of its pages and the region grants what it lets everybody do.
-    pub(super) segment: Option<Arc<Adopted>>,
+    pub(super) segment: Option<Arc<RemappedPages>>,
 }
 
 impl Remapping {
@@ -74,9 +74,9 @@ impl Remapping {
         let mut ranges = RANGES.get().lock();
         ranges.restore_unused();
         let mut found = views(&ranges.segments, region);
-        let pages = (may_remap && found.is_empty()).then(|| adoptable(region)).flatten();
+        let pages = (may_remap && found.is_empty()).then(|| remappable(region)).flatten();
         if let Some(pages) = pages.filter(|pages| !ranges.overlaps(pages))
-            && let Ok(segment) = Adopted::adopt(&pages, access.intersects(WRITING))
+            && let Ok(segment) = RemappedPages::remap(&pages, access.intersects(WRITING))
         {
             ranges.segments.push(segment);
             found = views(&ranges.segments, region);
@@ -102,7 +102,7 @@ impl Remapping {
             _ => return None,
         };
         // Who maps a segment has all of it, with the rights that it was made with.
-        let segment = &view.adopted;
+        let segment = &view.segment;
         let fits =
             segment.is_whole(&view.own) && segment.is_writable() == self.access.intersects(WRITING);
         let pages = Pages {

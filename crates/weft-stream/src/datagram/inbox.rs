@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use weft_sys::{Buffers, Doze, SharedLock};
+use weft_sys::{Buffers, FutexWord, SharedLock};
 
 use super::layout::{HEADER_LEN, RING_LEN, UNIT, entry, entry_at, ring_at, slot_at, words};
 use super::registry::Datagrams;
@@ -329,11 +329,11 @@ impl Inbox {
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
         self.dozers().settle_down();
         let is_open = self.head.load(Ordering::Relaxed) & WINDOW == 0;
-        if is_open && self.is_empty() { self.dozers().doze(time) } else { Ok(()) }
+        if is_open && self.is_empty() { self.dozers().wait(time) } else { Ok(()) }
     }
 
-    fn dozers(&self) -> Doze<'static> {
-        Doze::on(self.datagrams.word(slot_at(self.slot) + words::DOZE))
+    fn dozers(&self) -> FutexWord<'static> {
+        FutexWord::on(self.datagrams.word(slot_at(self.slot) + words::DOZE))
     }
 
     /// A thread is about to sleep in the kernel. What has been put before is there now; nothing

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use weft_sys::{Buffers, Doze, Threads};
+use weft_sys::{Buffers, FutexWord, Threads};
 
 use super::Mutation;
 use super::fibers::{Fiber, pause};
@@ -55,7 +55,7 @@ pub(super) enum Wait {
     Writable(SocketId),
     /// The word is not this any more, or it is this late.
     Word(&'static AtomicU32, u32, u64),
-    Doze(Doze<'static>, u64),
+    Doze(FutexWord<'static>, u64),
     Until(u64),
     /// The process has become a program, or has ended.
     Borrower(Pid),
@@ -622,7 +622,7 @@ impl State {
             Wait::Word(word, value, until) => {
                 word.load(Ordering::Relaxed) != value || self.now >= until
             }
-            Wait::Doze(doze, until) => !doze.is_on() || self.now >= until,
+            Wait::Doze(doze, until) => !doze.has_waiters() || self.now >= until,
             Wait::Until(until) => self.now >= until,
             Wait::Borrower(pid) => !self.borrowers.contains(&pid),
         }
