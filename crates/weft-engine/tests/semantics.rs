@@ -6,7 +6,7 @@ mod common;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
     Endpoint, Host, Memory, connect, connect_sharing, connect_with, init_attr, init_mask,
@@ -517,8 +517,10 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
     a.post(&send(1, EMPTY));
     let mut out = [Completion::new(0, Status::Success, Opcode::Send, 0)];
     assert_eq!(a.send_cq.poll(&mut out), 0, "it waits");
+    a.qp.expired(Instant::now());
+    assert_eq!(a.send_cq.poll(&mut out), 0, "it still does");
     // As the timer does, after a time too long for a test.
-    a.qp.expired(std::time::Instant::now());
+    a.qp.expired(Instant::now() + Duration::from_secs(60));
     assert_eq!(poll_one(&a.send_cq).status, Status::RetryExcErr);
     assert_eq!(a.qp.state(), QpState::Err);
 }
@@ -529,27 +531,35 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
 fn who_only_receives_acknowledges_at_the_next_poll() {
     const MESSAGES: usize = 20;
     const POLLS_MAX: usize = 20;
+    // On a machine that does other things the two threads lose their cores again and again.
+    const ROUNDS_MAX: usize = 50;
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
     connect_sharing(&a, &b, &init_attr());
-    let mut polls: Vec<usize> = (0..MESSAGES)
-        .map(|_| {
-            // The service thread stands by.
-            poll_some(&b.recv_cq, 1);
-            b.receive(1, &[]);
-            a.post(&send(2, EMPTY));
-            let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
-            let polls = (1..).find(|_| a.send_cq.poll(&mut space) == 1).expect("a completion");
-            assert_eq!(
-                (poll_one(&b.recv_cq).status, space[0].status),
-                (Status::Success, Status::Success)
-            );
-            polls
-        })
-        .collect();
-    polls.sort_unstable();
-    // A poll does nothing while the service thread is at it: most messages say it, not all.
-    assert!(polls[MESSAGES * 9 / 10] <= POLLS_MAX, "polls until the acknowledgement: {polls:?}");
+    let mut all = Vec::new();
+    let is_soon = (0..ROUNDS_MAX).any(|_| {
+        let mut polls: Vec<usize> = (0..MESSAGES)
+            .map(|_| {
+                // The service thread stands by.
+                poll_some(&b.recv_cq, 1);
+                b.receive(1, &[]);
+                a.post(&send(2, EMPTY));
+                let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
+                let polls = (1..).find(|_| a.send_cq.poll(&mut space) == 1).expect("a completion");
+                assert_eq!(
+                    (poll_one(&b.recv_cq).status, space[0].status),
+                    (Status::Success, Status::Success)
+                );
+                polls
+            })
+            .collect();
+        polls.sort_unstable();
+        // A poll does nothing while the service thread is at it: most messages say it, not all.
+        let most = polls[MESSAGES * 9 / 10];
+        all.push(polls);
+        most <= POLLS_MAX
+    });
+    assert!(is_soon, "polls until the acknowledgement: {all:?}");
 }
 
 /// Programs that have one place for both kinds of completions take the first that comes for that of

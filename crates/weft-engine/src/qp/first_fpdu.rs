@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use super::Qp;
 use super::work::WORK_SEND;
-use crate::reactor::{Reactor, Source};
+use crate::reactor::Source;
+use crate::timer::Timer;
 
 /// How long after the peer has got our reply. Its connection manager reads it within milliseconds.
 const WAIT: Duration = Duration::from_millis(300);
@@ -24,24 +25,19 @@ const WAIT: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 struct FirstFpdu {
     qp: Weak<Qp>,
-    due: Instant,
 }
 
-/// Starts to wait. Returns when the wait ends, which differs from that of a
-/// later wait of the same queue pair.
-pub(super) fn wait_for(qp: &Qp) -> Instant {
-    let due = Instant::now() + WAIT;
-    let source = Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()), due });
-    Reactor::get().start_timer(due, source);
-    due
+/// Starts to wait. The wait ends with the timer, or when the timer is dropped.
+pub(super) fn wait_for(qp: &Qp) -> Timer {
+    Timer::after(WAIT, Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()) }))
 }
 
 impl Source for FirstFpdu {
     fn ready(&self) {}
 
-    fn expired(&self, _: Instant) {
+    fn expired(&self, now: Instant) {
         if let Some(qp) = self.qp.upgrade() {
-            qp.conn.lock().stop_holding(self.due, &qp);
+            qp.conn.lock().stop_holding(now, &qp);
             qp.drive(WORK_SEND);
         }
     }

@@ -34,8 +34,8 @@ use crate::event::Object;
 use crate::pd::{Pd, PdUser};
 use crate::queue::recv::RecvQueue;
 use crate::queue::send::SendQueue;
-use crate::reactor::TimerId;
 use crate::srq::{Srq, SrqUser};
+use crate::timer::Timer;
 use crate::ud::Datagram;
 use crate::xrc::Xrcd;
 
@@ -87,7 +87,7 @@ pub struct Qp {
     /// The last deferred requests were several: one to an idle connection will not be the only one.
     posts_bursts: AtomicBool,
     awaiting_receive: AtomicBool,
-    retry_timer: Lock<Option<TimerId>>,
+    retry_timer: Lock<Option<Timer>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
     last_wqe_reported: AtomicBool,
     /// Who has it open, each of whom destroys it once.
