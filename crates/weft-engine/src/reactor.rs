@@ -38,6 +38,7 @@ use weft_sys::{
     neutralise, notify, spawn_quiet, wait_readable,
 };
 
+use crate::limits::EPOLL_EVENTS_MAX;
 use crate::{Errno, Result, presence};
 
 /// How long a parked service thread stays away from the sockets.
@@ -69,8 +70,6 @@ const QUIET_LOOKS: u32 = 256;
 /// Polls for each look at the clock. A program that polls now and then seems not to; then the
 /// service thread does the work, as it should.
 const CLOCK_EVERY: u32 = 16;
-/// Events taken from the kernel at once.
-const EVENTS_MAX: usize = 64;
 
 /// Something that the reactor drives.
 pub trait Source: Send + Sync + fmt::Debug {
@@ -567,7 +566,7 @@ impl Reactor {
 
     /// Takes the events that there are and appends their sources to `batch`.
     fn take_events(&self, batch: &mut Vec<Ready>) {
-        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let mut space = [const { MaybeUninit::uninit() }; EPOLL_EVENTS_MAX];
         let at_once = timespec(Duration::ZERO);
         // Interrupted or failed: as if nothing had happened; the next pass asks again.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&at_once)) else {

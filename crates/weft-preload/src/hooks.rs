@@ -6,7 +6,7 @@
 //! not, in the register where it would be. Opening is a cancellation point, hence `C-unwind`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 
 use libc::{mode_t, sockaddr, socklen_t};

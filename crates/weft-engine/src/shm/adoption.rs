@@ -18,11 +18,8 @@ use weft_sys::{Forkable, Lock, Region, RemappedPages, View, is_alone, remappable
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
+use crate::limits::{REMAP_LEN_MAX, REMAP_LOOKS_MAX};
 
-/// Regions longer than this, in bytes, stay where they are: copying them takes long.
-pub(super) const LEN_MAX: usize = 1 << 30;
-/// How many registered regions are looked at to find out that none overlaps a new one.
-const LOOKS_MAX: usize = 64;
 /// Who may do this changes memory.
 const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
@@ -166,7 +163,7 @@ impl Ranges {
     fn overlaps(&self, pages: &Range<usize>) -> bool {
         let first = (pages.start.saturating_sub(self.longest), 0);
         let mut near = self.by_address.range(first..(pages.end, 0));
-        near.by_ref().take(LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
+        near.by_ref().take(REMAP_LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
             || near.next().is_some()
     }
 }
@@ -198,5 +195,5 @@ fn is_wanted(len: usize) -> bool {
     let wanted = WANTED.get_or_init(|| {
         choice() != Choice::Forbidden && std::env::var("WEFT_REMAP").as_deref() != Ok("0")
     });
-    *wanted && len <= LEN_MAX
+    *wanted && len <= REMAP_LEN_MAX
 }

@@ -17,6 +17,7 @@ use super::host::{Host, Pid, SocketId};
 use super::model::Direction;
 use super::process::Memory;
 use super::program;
+use crate::end::PutBack;
 use crate::kernel::{Held, Kernel};
 use crate::layout::BITMAP;
 use crate::limits::CONNECTIONS_MAX;
@@ -300,6 +301,8 @@ impl Threads for Sim {
         // Who sleeps on a word looks at it before each of its steps.
     }
 }
+
+impl PutBack for Sim {}
 
 impl Kernel for Sim {
     type Socket<'a> = Socket;
