@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::Timespec;
 
+use crate::kernel::{Host, Kernel as _};
 use crate::limits::CLOSE_WAITS_MAX;
 
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
@@ -49,7 +50,7 @@ pub(crate) fn wait_for_closes() {
         if !is_any() {
             return;
         }
-        let _ = rustix::thread::nanosleep(&PAUSE);
+        Host::sleep_for(&PAUSE);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Looking before sleeping.
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
-use weft_sys::calls::sched_yield;
-use weft_sys::{CoreOffers, Offer, Scarcity, SectionOnce, Spin};
+use rustix::time::Timespec;
+use weft_sys::{CoreOffers, Offer, Scarcity, SectionOnce, Spin, Threads as _};
+
+use crate::kernel::{Host, Kernel as _};
 
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 16;
@@ -22,9 +23,9 @@ fn are_cores_scarce(now: u64) -> bool {
 }
 
 /// Nanoseconds that no one adjusts.
+#[inline]
 pub(crate) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    Host::now()
 }
 
 /// Nanoseconds as the kernel takes them.
@@ -73,7 +74,7 @@ impl<'a> Wait<'a> {
                 if offers.kind(time) == Offer::Nap {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
                 }
-                sched_yield();
+                Host::offer_core();
                 let after = now();
                 let took = after - time;
                 // One that is made by time may be taken up for long by chance.

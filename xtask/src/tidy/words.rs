@@ -76,7 +76,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("weft-cli", 2),
     ("weft-engine", 351),
     ("weft-lab", 23),
-    ("weft-sockets", 954),
+    ("weft-sockets", 952),
     ("weft-stream", 813),
     ("weft-sys", 276),
 ];
