@@ -205,7 +205,15 @@ pub(crate) fn control(
 
 /// `epoll_wait(2)` with a limit in nanoseconds: data and events.
 pub(crate) fn wait(epoll: RawFd, limit: Option<u64>) -> Result<Vec<(u64, u32)>, Errno> {
-    let mut events = fake::no_events::<8>();
+    wait_for::<8>(epoll, limit)
+}
+
+/// The same with a list that is so long.
+pub(crate) fn wait_for<const N: usize>(
+    epoll: RawFd,
+    limit: Option<u64>,
+) -> Result<Vec<(u64, u32)>, Errno> {
+    let mut events = fake::no_events::<N>();
     let found = epoll::wait(epoll, &mut events, limit, &mut |events, limit| {
         fake::wait_for_events(epoll, events, limit)
     });

@@ -32,6 +32,7 @@ enum Slept {
 
 /// Sleeps, until a time of the clock if there is one.
 fn sleep(until: Option<u64>) -> Slept {
+    with(|host| host.looks = 0);
     let act = super::acts().pop_front();
     match (act, until) {
         (Some(act), _) => {

@@ -16,6 +16,8 @@ use crate::descriptor::Descriptor;
 
 /// Each look at the clock takes so long.
 const TICK_NS: u64 = 1_000;
+/// How often a thread may look at the clock without sleeping.
+const LOOKS_MAX: u32 = 1_000_000;
 /// As the kernel has it once data has come: who waits for either is woken.
 const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -37,6 +39,8 @@ pub(super) enum File {
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) now: u64,
+    /// Looks at the clock since a thread has slept last.
+    pub(super) looks: u32,
     /// A signal has come for the thread that sleeps.
     pub(super) is_interrupted: bool,
     pub(super) calls: BTreeMap<&'static str, u64>,
@@ -49,6 +53,7 @@ impl Default for Host {
     fn default() -> Self {
         Self {
             now: 1_000_000_000,
+            looks: 0,
             is_interrupted: false,
             calls: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -59,6 +64,8 @@ impl Default for Host {
 
 impl Host {
     pub(super) fn tick(&mut self) -> u64 {
+        self.looks += 1;
+        assert!(self.looks < LOOKS_MAX, "a thread looks on and on, and never sleeps");
         self.now += TICK_NS;
         self.now
     }
