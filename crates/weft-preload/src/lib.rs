@@ -20,6 +20,7 @@
 //! hooks
 //! directory reply
 //! claim next path
+//! limits
 //! ```
 
 #[cfg(not(test))]
@@ -28,6 +29,7 @@ mod claim;
 mod directory;
 #[cfg(not(test))] // A test program keeps its own `open`.
 mod hooks;
+mod limits;
 #[cfg(not(test))]
 mod next;
 mod path;
