@@ -19,7 +19,7 @@
 //! ```text
 //! hooks
 //! directory reply
-//! claim next path
+//! claim path
 //! limits
 //! ```
 
@@ -30,8 +30,6 @@ mod directory;
 #[cfg(not(test))] // A test program keeps its own `open`.
 mod hooks;
 mod limits;
-#[cfg(not(test))]
-mod next;
 mod path;
 #[cfg(not(test))]
 mod reply;
