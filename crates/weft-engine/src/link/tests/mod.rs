@@ -1,6 +1,8 @@
-//! Two connections and the bytes between them, without a queue pair, a socket or a clock.
+//! Two connections and the bytes between them, without a queue pair, registered memory, a socket or
+//! a clock.
 
 mod host;
+mod memory;
 
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 
@@ -142,7 +144,7 @@ fn send_to_a_foreign_peer_is_complete_once_the_stream_has_it() {
 #[test]
 fn write_then_read_returns_the_bytes() {
     let (mut a, mut b) = pair();
-    let (remote_addr, rkey) = (b.host.memory().addr(4_096), b.host.memory().mr.key());
+    let (remote_addr, rkey) = (b.host.memory().addr(4_096), b.host.memory().key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"written"]));
     let into = a.host.memory().sge((8_192, 7));
     a.post(2, Operation::Read { remote_addr, rkey }, Data::Gather(&[into]));
@@ -156,8 +158,8 @@ fn write_then_read_returns_the_bytes() {
 #[test]
 fn atomic_changes_the_peers_word_and_returns_the_old_one() {
     let (mut a, mut b) = pair();
-    b.host.memory_mut().write(0, &40_u64.to_ne_bytes());
-    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().mr.key());
+    b.host.memory().write(0, &40_u64.to_ne_bytes());
+    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().key());
     let into = a.host.memory().sge((0, 8));
     a.post(1, Operation::FetchAdd { remote_addr, rkey, add: 2 }, Data::Gather(&[into]));
     exchange(&mut a, &mut b);
@@ -197,7 +199,7 @@ fn rnr_timer_that_expires_fails_the_send() {
 fn write_beyond_its_rights_ends_the_connection_at_both_ends() {
     let (mut a, mut b) = pair();
     b.host.post_receive(7, (0, 16));
-    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly.key());
+    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly_key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"never"]));
     exchange(&mut a, &mut b);
     assert_eq!(b.host.states(), [QpState::Err]);
@@ -295,7 +297,7 @@ fn unreliable_message_without_a_receive_is_dropped_after_a_while() {
 #[test]
 fn unreliable_write_that_is_refused_leaves_the_connection() {
     let (mut a, mut b) = pair_of(QpType::Uc, true);
-    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly.key());
+    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly_key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"never"]));
     exchange(&mut a, &mut b);
     assert_eq!(b.link.messages_dropped(), 1);
@@ -322,7 +324,7 @@ fn extended_message_goes_to_the_queue_that_it_names() {
 fn invalidated_key_is_reported_and_gone() {
     let (mut a, mut b) = pair();
     b.host.post_receive(7, (0, 16));
-    let key = b.host.memory().mr.key();
+    let key = b.host.memory().key();
     let operation = Operation::Send { imm: None, invalidate: Some(key) };
     a.post(1, operation, Data::Inline(&[b"bye"]));
     exchange(&mut a, &mut b);
