@@ -12,7 +12,6 @@ use crate::mr::AccessError;
 use crate::wr::Sge;
 use crate::{Errno, Result};
 
-const LEN: usize = 64 << 10;
 /// Address of the first byte.
 const START: u64 = 0x7000_0000;
 const READ_ONLY: Access = Access::REMOTE_READ;
@@ -30,9 +29,11 @@ pub(super) struct FakeMemory {
 }
 
 impl FakeMemory {
+    pub(super) const LEN: usize = 64 << 10;
+
     /// The memory of the host with this number, which has keys of its own.
     pub(super) fn new(number: u32) -> Self {
-        Self { bytes: Rc::new(RefCell::new(vec![0xa5; LEN])), key: number << 8 }
+        Self { bytes: Rc::new(RefCell::new(vec![0xa5; Self::LEN])), key: number << 8 }
     }
 
     /// Grants everything.
@@ -107,7 +108,7 @@ impl Keys for FakeKeys {
             return Err(AccessError::Rights);
         }
         let offset = addr.checked_sub(START).ok_or(AccessError::Bounds)?;
-        if offset + len > LEN as u64 {
+        if offset + len > FakeMemory::LEN as u64 {
             return Err(AccessError::Bounds);
         }
         Ok(FakePin { bytes: Rc::clone(&memory.bytes), offset: offset as usize, len: len as usize })

@@ -7,6 +7,7 @@ mod memory;
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 
 use self::host::{Raised, TestHost};
+use self::memory::FakeMemory;
 use super::{Agreement, AwaitedPeer, Config, Link, RnrWait};
 use crate::access::Access;
 use crate::attr::{QpAttr, QpState, QpType};
@@ -209,6 +210,48 @@ fn write_beyond_its_rights_ends_the_connection_at_both_ends() {
     assert_eq!(a.host.raised(), [Raised::Event(EventKind::QpFatal)]);
     assert!(a.link.phase.is_closing() && b.link.phase.is_closing());
     assert_ne!(b.host.memory().read((0, 5)), b"never");
+}
+
+/// A request for the memory of the peer's, and the status that it completes with.
+fn status_of(operation: Operation, into: (usize, usize)) -> Status {
+    let (mut a, mut b) = pair();
+    let sges = [a.host.memory().sge(into)];
+    a.post(1, operation, Data::Gather(&sges));
+    exchange(&mut a, &mut b);
+    a.host.sent()[0].1
+}
+
+#[test]
+fn request_for_memory_that_is_not_granted_fails() {
+    let memory = FakeMemory::new(2);
+    let (remote_addr, rkey) = (memory.addr(8), memory.key());
+    let end = memory.addr(FakeMemory::LEN);
+    let write = |remote_addr, rkey| Operation::Write { remote_addr, rkey, imm: None };
+    let read = |remote_addr, rkey| Operation::Read { remote_addr, rkey };
+    let add = |remote_addr, rkey| Operation::FetchAdd { remote_addr, rkey, add: 1 };
+    for (operation, expected) in [
+        (write(remote_addr, rkey), Status::Success),
+        (write(end - 8, rkey), Status::Success),
+        (write(end - 7, rkey), Status::RemAccessErr),
+        (write(remote_addr, rkey + 2), Status::RemAccessErr),
+        (read(end - 8, rkey), Status::Success),
+        (read(end - 7, rkey), Status::RemAccessErr),
+        (read(remote_addr, memory.readonly_key()), Status::Success),
+        (read(remote_addr, rkey + 2), Status::RemAccessErr),
+        (add(remote_addr, rkey), Status::Success),
+        (add(remote_addr + 4, rkey), Status::RemOpErr),
+        (add(end - 4, rkey), Status::RemAccessErr),
+        (add(remote_addr, memory.readonly_key()), Status::RemAccessErr),
+    ] {
+        assert_eq!(status_of(operation.clone(), (0, 8)), expected, "{operation:?}");
+    }
+}
+
+#[test]
+fn list_beyond_its_memory_fails_without_the_peer() {
+    let memory = FakeMemory::new(2);
+    let read = Operation::Read { remote_addr: memory.addr(0), rkey: memory.key() };
+    assert_eq!(status_of(read, (FakeMemory::LEN - 4, 8)), Status::LocProtErr);
 }
 
 #[test]
