@@ -34,10 +34,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_sys::{
-    CoreOffers, Forkable, Lock, NAP, Offer, Spin, consume, in_forked_child, neutralise, notify,
-    spawn_quiet, wait_readable,
+    Forkable, Lock, Spin, TIMED_SLEEP, YieldKind, YieldPolicy, consume, in_forked_child,
+    neutralise, notify, spawn_quiet, wait_readable,
 };
 
+use crate::limits::EPOLL_EVENTS_MAX;
 use crate::{Errno, Result, presence};
 
 /// How long a parked service thread stays away from the sockets.
@@ -69,8 +70,6 @@ const QUIET_LOOKS: u32 = 256;
 /// Polls for each look at the clock. A program that polls now and then seems not to; then the
 /// service thread does the work, as it should.
 const CLOCK_EVERY: u32 = 16;
-/// Events taken from the kernel at once.
-const EVENTS_MAX: usize = 64;
 
 /// Something that the reactor drives.
 pub trait Source: Send + Sync + fmt::Debug {
@@ -190,7 +189,7 @@ pub struct Reactor {
     sockets_due: AtomicBool,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
-    offers: CoreOffers,
+    offers: YieldPolicy,
     /// Of the service thread.
     service_spin: Spin,
     /// 1 while the service thread is parked (also the futex it sleeps on).
@@ -257,7 +256,7 @@ impl Reactor {
             polls: AtomicU32::new(0),
             sockets_due: AtomicBool::new(false),
             driven_until: AtomicU64::new(0),
-            offers: CoreOffers::new(),
+            offers: YieldPolicy::new(),
             service_spin: Spin::beside(),
             parked: AtomicU32::new(0),
             started: AtomicBool::new(false),
@@ -396,7 +395,7 @@ impl Reactor {
             }
         }
         driver.empty_passes += 1;
-        if driver.empty_passes >= self.offers.patience() {
+        if driver.empty_passes >= self.offers.polls_before_yield() {
             driver.empty_passes = 0;
             drop((driver, busy));
             self.offer_core();
@@ -405,7 +404,7 @@ impl Reactor {
 
     fn offer_core(&self) {
         let before = now_ns();
-        if self.offers.kind(before) == Offer::Nap {
+        if self.offers.kind(before) == YieldKind::TimedSleep {
             return self.nap();
         }
         rustix::thread::sched_yield();
@@ -420,7 +419,7 @@ impl Reactor {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
             // Interrupted: as if there were something. The C library's own call would be a point
             // of cancellation, which no program expects in `ibv_poll_cq`.
-            let _ = poll(&mut fds, Some(&timespec(NAP)));
+            let _ = poll(&mut fds, Some(&timespec(TIMED_SLEEP)));
             self.sockets_due.store(true, Ordering::Relaxed);
         }
     }
@@ -567,7 +566,7 @@ impl Reactor {
 
     /// Takes the events that there are and appends their sources to `batch`.
     fn take_events(&self, batch: &mut Vec<Ready>) {
-        let mut space = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        let mut space = [const { MaybeUninit::uninit() }; EPOLL_EVENTS_MAX];
         let at_once = timespec(Duration::ZERO);
         // Interrupted or failed: as if nothing had happened; the next pass asks again.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&at_once)) else {

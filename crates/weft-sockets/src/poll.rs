@@ -74,7 +74,7 @@ pub(crate) fn poll(
     if settings::is_confined() {
         return tell_rests(set, &ours);
     }
-    let handled = Handled::so_far();
+    let handled = Handled::up_to_now();
     Some(Polled { set, ours, spin: spin(), handled, is_armed: false }.poll(timeout_ns, sleep))
 }
 

@@ -1,7 +1,7 @@
 //! Looking before sleeping.
 
 use rustix::time::Timespec;
-use weft_sys::{CoreOffers, Offer, Scarcity, SectionOnce, Spin, Threads as _};
+use weft_sys::{CpuContention, SectionOnce, Spin, Threads as _, YieldKind, YieldPolicy};
 
 use crate::kernel::{Host, Kernel as _};
 
@@ -10,13 +10,13 @@ const LOOKS: u32 = 16;
 /// Nanoseconds after which the core is offered to others, however few looks that were.
 const OFFER_NS: u64 = 5_000;
 
-fn offers() -> &'static CoreOffers {
-    static OFFERS: SectionOnce<CoreOffers> = SectionOnce::new();
-    OFFERS.get_or_init(CoreOffers::new)
+fn offers() -> &'static YieldPolicy {
+    static OFFERS: SectionOnce<YieldPolicy> = SectionOnce::new();
+    OFFERS.get_or_init(YieldPolicy::new)
 }
 
 /// What offers say that are made by time.
-static SCARCITY: Scarcity = Scarcity::new();
+static SCARCITY: CpuContention = CpuContention::new();
 
 fn are_cores_scarce(now: u64) -> bool {
     offers().are_cores_scarce(now) || SCARCITY.is_believed(now)
@@ -68,17 +68,17 @@ impl<'a> Wait<'a> {
             }
             looks += LOOKS;
             time = now();
-            let by_looks = looks >= offers.patience();
+            let by_looks = looks >= offers.polls_before_yield();
             if by_looks || time >= offered + OFFER_NS {
                 looks = 0;
-                if offers.kind(time) == Offer::Nap {
+                if offers.kind(time) == YieldKind::TimedSleep {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
                 }
                 Host::offer_core();
                 let after = now();
                 let took = after - time;
                 // One that is made by time may be taken up for long by chance.
-                if by_looks || took <= Scarcity::LONG_NS {
+                if by_looks || took <= CpuContention::LONG_NS {
                     offers.learn(took, after);
                 }
                 if !by_looks {

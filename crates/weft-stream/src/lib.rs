@@ -14,13 +14,13 @@
 //! inheritance remote snapshot
 //! holding places shown
 //! end
-//! flow
+//! queue
 //! credit peer_socket
 //! alarms grants holders pullers ring source sweep
-//! datagram kernel pipes words
+//! datagram kernel words
 //! plan registry
 //! layout
-//! bitmap how judge limits patience reason rules sock_diag tuple
+//! bitmap flow how judge limits patience pipes proc_tcp reason rules sock_diag tuple
 //! ```
 
 mod alarms;
@@ -46,7 +46,9 @@ mod pipes;
 #[doc(hidden)]
 pub mod places;
 mod plan;
+mod proc_tcp;
 mod pullers;
+mod queue;
 mod reason;
 mod registry;
 pub mod remote;
@@ -63,7 +65,7 @@ mod tuple;
 mod words;
 
 pub use alarms::OwnAlarm;
-pub use end::{Carrier, Delays, End, Process, Pulse};
+pub use end::{Carrier, Delays, End, Process, Pulse, PutBack};
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use holding::Holding;

@@ -11,21 +11,20 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::fs::unlink;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use weft_sys::{NamedMemory, OpenSlots, SharedMemory, SlotState};
 
 use crate::bitmap::Bitmap;
 use crate::flow::Flow;
-use crate::kernel::Kernel;
 use crate::layout::{
     self, BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
     alarm_at, big_ring_at, entry_at, slot_at,
 };
-use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
-use crate::pipes::{self, Pipes};
+use crate::limits::{ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
+use crate::pipes::Pipes;
 use crate::reason::Reason;
-use crate::sweep;
 use crate::tuple::{Tuple, from_halves, halves};
 
 /// How the file's name begins.
@@ -39,7 +38,7 @@ pub struct Registry {
     user: u32,
     opened: OpenSlots,
     /// The second in which the dead were looked for.
-    swept: AtomicU64,
+    pub(crate) swept: AtomicU64,
     /// For each side of each slot: the process whose memory may be read as its sender's
     /// ([`crate::pullers`]).
     pub(crate) pullers: Vec<AtomicU64>,
@@ -140,9 +139,19 @@ impl Registry {
     /// This process will not use it any more. The last one removes the name.
     pub fn leave(&self) {
         if self.counters().users.fetch_sub(1, Ordering::SeqCst) == 1 {
-            pipes::remove_all(self);
+            let made = |&index: &usize| self.alarm(index).made.load(Ordering::Relaxed) != 0;
+            for index in (0..ALARMS_MAX).filter(made) {
+                let _ = unlink(self.pipe_path(index)); // It may never have come to be.
+            }
             self.file.unlink(&self.path);
         }
+    }
+
+    /// The name of an alarm's pipe.
+    pub(crate) fn pipe_path(&self, index: usize) -> PathBuf {
+        let mut path = self.path.as_os_str().to_owned();
+        path.push(format!(".alarm-{index}"));
+        path.into()
     }
 
     /// A relative, born by fork, uses it too.
@@ -150,13 +159,14 @@ impl Registry {
         self.counters().users.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Takes a slot for a connection and prepares its directory entry. Returns it with its
-    /// generation. `None` if all are taken or there is no memory.
-    pub(crate) fn take<K: Kernel>(&self, tuple: &Tuple) -> Option<(usize, u32)> {
-        let slot = self.bitmap().take().or_else(|| {
-            self.sweep_now_and_then::<K>();
-            self.bitmap().take()
-        })?;
+    /// Takes a slot that nobody has. `None` if all are taken.
+    pub(crate) fn reserve(&self) -> Option<usize> {
+        self.bitmap().take()
+    }
+
+    /// Prepares the directory entry of a reserved slot for a connection. Returns the slot with its
+    /// generation. `None` if there is no memory: the slot has been given back.
+    pub(crate) fn prepare(&self, slot: usize, tuple: &Tuple) -> Option<(usize, u32)> {
         if self.open_slot(slot).is_err() {
             self.bitmap().give(slot);
             return None;
@@ -188,15 +198,6 @@ impl Registry {
     /// What carries a slot's connection.
     pub(crate) fn transport(&self, slot: usize) -> u32 {
         self.entry(slot).transport.load(Ordering::Relaxed)
-    }
-
-    /// While all slots are in use by the living, to look for the dead each time would be in vain.
-    #[cold]
-    fn sweep_now_and_then<K: Kernel>(&self) {
-        let second = K::second();
-        if self.swept.swap(second, Ordering::Relaxed) != second {
-            sweep::sweep::<K>(self);
-        }
     }
 
     /// Shows a prepared slot to those who look for the tuple. `false` if the table has no room.
@@ -444,6 +445,7 @@ pub fn is_local(own: SocketAddr, peer: SocketAddr) -> bool {
 mod tests {
     use super::*;
     use crate::kernel::Linux;
+    use crate::sweep::take_slot;
 
     fn tuple(port: u16) -> Tuple {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -455,7 +457,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (Registry::open(dir.path()), Registry::open(dir.path()));
         let (ours, theirs) = (ours.expect("a registry"), theirs.expect("the same"));
-        let (slot, generation) = ours.take::<Linux>(&tuple(1)).expect("room");
+        let (slot, generation) = take_slot::<Linux>(&ours, &tuple(1)).expect("room");
         assert!(ours.publish(slot, generation, &tuple(1)));
         assert_eq!(theirs.find(&tuple(2)), None);
         assert_eq!(theirs.find(&tuple(1).in_namespace(5)), None, "of another network");
@@ -475,7 +477,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let [dead, live] = [(); 2].map(|()| {
-            let (slot, generation) = registry.take::<Linux>(&tuple(1)).expect("room");
+            let (slot, generation) = take_slot::<Linux>(&registry, &tuple(1)).expect("room");
             assert!(registry.publish(slot, generation, &tuple(1)));
             (slot, generation)
         });
@@ -488,7 +490,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let take = |port| {
-            let (slot, generation) = registry.take::<Linux>(&tuple(port)).expect("room");
+            let (slot, generation) = take_slot::<Linux>(&registry, &tuple(port)).expect("room");
             assert!(registry.publish(slot, generation, &tuple(port)));
             (slot, generation)
         };

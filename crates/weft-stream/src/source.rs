@@ -427,6 +427,8 @@ fn is_numbered(state: u64, number: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::Linux;
+    use crate::sweep::take_slot;
     use crate::tuple::Tuple;
     use std::io::IoSliceMut;
     use std::net::SocketAddr;
@@ -444,9 +446,8 @@ mod tests {
             let registry = Registry::open(dir.path()).expect("a registry");
             let registry: &'static Registry = Box::leak(Box::new(registry));
             let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-            let (slot, _) = registry
-                .take::<crate::kernel::Linux>(&Tuple::new(address(1), address(2)))
-                .expect("room");
+            let (slot, _) =
+                take_slot::<Linux>(registry, &Tuple::new(address(1), address(2))).expect("room");
             let sources = Sources::of(registry, slot, Role::Connector);
             sources.words.reset();
             Self { sources, proof: Box::new(AtomicU64::new(PROOF)) }

@@ -33,7 +33,7 @@ const HOP_LIMIT: u8 = 64;
 const ACK_TIMEOUT: u8 = 17;
 /// Retries without end: a missing receive is waited for, because an identifier has no way to tell
 /// the peer its own wish.
-const RETRY_MAX: u8 = 7;
+const RETRY_FOREVER: u8 = 7;
 
 /// Whose queue pair an identifier connects.
 #[derive(Clone, Debug)]
@@ -457,7 +457,7 @@ impl Callee for Id {
         };
         drop(inner);
         match taken {
-            Some(child) => incoming::announce(&incoming, &child),
+            Some(child) => incoming::announce(&incoming, &(child as _)),
             None => incoming.reject(&[]),
         }
     }
@@ -544,8 +544,8 @@ impl Inner {
             QpState::Rts => {
                 self.peer_qp.ok_or(Errno::INVAL)?;
                 attr.timeout = self.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
-                attr.retry_cnt = RETRY_MAX;
-                attr.rnr_retry = RETRY_MAX;
+                attr.retry_cnt = RETRY_FOREVER;
+                attr.rnr_retry = RETRY_FOREVER;
                 attr.max_rd_atomic = self.depths.initiator_depth;
                 AttrMask::TIMEOUT
                     | AttrMask::RETRY_CNT

@@ -8,9 +8,7 @@ use weft_sys::Lock;
 use weft_wire::mpa::negotiate::{Params, Request};
 
 use super::handshake::Greeted;
-use super::id::Id;
 use super::limits::{PEER_PRIVATE_DATA_MAX, REQUEST_TIMEOUT, UNTAKEN_TIMEOUT};
-use super::listen::Listener;
 use crate::mpa::incoming::{self, Host};
 use crate::mpa::responder::Limits;
 use crate::strangers::Place;
@@ -25,13 +23,28 @@ const LIMITS: Limits = Limits {
     answer_time: UNTAKEN_TIMEOUT,
 };
 
+/// The listener at which a connection has come in.
+pub(super) trait Acceptor: Send + Sync {
+    /// A half-open connection has failed.
+    fn forget(&self, number: u64);
+
+    /// A half-open connection's request is whole.
+    fn requested(&self, number: u64, request: Request);
+}
+
+/// What the program sees of a connection request.
+pub(super) trait ProgramRequest: Send + Sync {
+    /// The peer has given up: takes the request back unless the program has been notified of it.
+    fn withdraw(&self);
+}
+
 /// Where a connection has come in.
 pub(super) struct Door {
-    listener: Weak<Listener>,
+    listener: Weak<dyn Acceptor>,
     /// Number in the listener's set of half-open connections.
     number: u64,
     /// What the program sees of the request.
-    request: Lock<Option<Weak<Id>>>,
+    request: Lock<Option<Weak<dyn ProgramRequest>>>,
 }
 
 /// Takes a connection.
@@ -42,7 +55,7 @@ pub(super) fn start(
     stream: OwnedFd,
     ends: [SocketAddr; 2],
     number: u64,
-    listener: Weak<Listener>,
+    listener: Weak<dyn Acceptor>,
     place: Place,
 ) -> Result<Arc<Incoming>> {
     Incoming::start(
@@ -70,10 +83,10 @@ pub(super) fn accept(incoming: &Incoming, params: Params, private_data: &[u8]) -
 
 /// The program is to be told of `request`, or has been. It need not be told if the peer leaves
 /// first.
-pub(super) fn announce(incoming: &Incoming, request: &Arc<Id>) {
+pub(super) fn announce(incoming: &Incoming, request: &Arc<dyn ProgramRequest>) {
     *incoming.host.request.lock() = Some(Arc::downgrade(request));
     if incoming.is_over() {
-        request.withdraw_request();
+        request.withdraw();
     }
 }
 
@@ -82,7 +95,7 @@ impl Door {
     fn withdraw(&self) {
         let request = self.request.lock().as_ref().and_then(Weak::upgrade);
         if let Some(request) = request {
-            request.withdraw_request();
+            request.withdraw();
         }
     }
 }

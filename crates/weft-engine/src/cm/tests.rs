@@ -11,9 +11,9 @@ use weft_sys::Lock;
 
 use super::connect::ConnectParam;
 use super::endpoint::Endpoint;
-use super::event::{Channel, Event, EventKind, reject};
+use super::event::{EventKind, reject};
 use super::handshake;
-use super::id::{End, Id, Phase, PortSpace};
+use super::id::{Channel, End, Event, Id, Phase, PortSpace};
 use super::incoming;
 use super::limits::UNREAD_WAIT;
 use super::option::IdOption;

@@ -11,6 +11,7 @@ use weft_wire::mpa::negotiate::Negotiated;
 
 use super::{Qp, first_fpdu};
 use crate::hello::Identity;
+use crate::limits::{SOCKET_RECEIVE_MAX, SOCKET_SEND_MAX};
 use crate::link::host::Work;
 use crate::link::ring::{PASSES_PER_RING, Ring};
 use crate::link::{Agreement, Link};
@@ -20,10 +21,6 @@ use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
 use crate::tcp;
 use crate::{Errno, Result};
 
-/// Bytes that one pass takes from a socket before others have their turn.
-const RECEIVE_MAX: usize = 512 << 10;
-/// Bytes that one pass hands to a socket before others have their turn.
-const SEND_MAX: usize = 1 << 20;
 /// How long a closed connection waits for the peer's end.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -289,7 +286,7 @@ impl Conn {
         let mut received = 0;
         // What an earlier pass had to leave in the buffer.
         self.link.input(qp);
-        while received < RECEIVE_MAX {
+        while received < SOCKET_RECEIVE_MAX {
             let Some(room) = self.link.rx_room() else { return false };
             let space = room.capacity() - room.len();
             let result = weft_sys::recv(socket.as_fd(), room);
@@ -369,7 +366,7 @@ impl Conn {
                     return;
                 }
             }
-            if total >= SEND_MAX {
+            if total >= SOCKET_SEND_MAX {
                 Reactor::get().requeue(qp.me());
                 return;
             }

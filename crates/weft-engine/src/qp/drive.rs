@@ -10,6 +10,7 @@ use super::Qp;
 use super::conn::Conn;
 use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_RETRY_RNR, WORK_RING, WORK_SEND};
 use crate::attr::QpType;
+use crate::limits::{CONNECT_TIME_MAX, DEFER_ACKS_MAX, RETRY_TIME_MAX};
 use crate::link::host::Work;
 use crate::link::{AwaitedPeer, Link};
 use crate::reactor::{Reactor, Source};
@@ -17,14 +18,6 @@ use crate::srq::AwaitsReceive;
 
 /// Requests between two polls from which on more of the same are expected.
 const BURST_MIN: u64 = 4;
-/// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
-const DEFER_ACKS_MAX: u64 = 16;
-
-/// How long requests wait for a peer that should connect: a little longer than the side that dials
-/// tries, so that its failure, which says more, comes first.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(32);
-/// How long requests to a peer that is gone wait at most before they fail.
-const RETRY_TIME_MAX: Duration = Duration::from_millis(500);
 
 impl Qp {
     /// Does what `what` asks for, or leaves it to the thread that is at it.

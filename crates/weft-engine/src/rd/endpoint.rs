@@ -11,18 +11,17 @@ use rustix::event::{EventfdFlags, eventfd};
 use weft_sys::{NoteLock, RecvBatch, Spin, UdpSocket, consume, notify, wait_readable};
 
 use super::limits::{
-    DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX, RECEIVE_COST,
+    BATCHES_MAX, DATAGRAM_LEN, DATAGRAM_LEN_MAX, DATAGRAM_LEN_MIN, PEERS_MAX, RECEIVE_BYTES_MAX,
+    RECEIVE_COST,
 };
-use super::machine::{Machine, Settings};
+use super::machine::Machine;
 use super::memory::Registered;
 use super::request::{Event, PeerAddress, Request};
+use super::shared::Settings;
 use crate::pd::Pd;
 use crate::reactor::{Reactor, Source, TimerId, Token};
 use crate::udp::{self, Outbox};
 use crate::{Errno, Result, random};
-
-/// Batches that one pass takes from the socket before others have their turn.
-const BATCHES_MAX: usize = 8;
 
 /// Bounds of an endpoint.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,11 @@
 use weft_wire::rd::Reason;
 
 use super::limits::WINDOW;
-use super::machine::Shared;
 use super::message::{Message, What};
 use super::peer::Peer;
 use super::request::Status;
 use super::seq::distance;
+use super::shared::Shared;
 
 impl Peer {
     /// The peer refuses what comes from `next` on for a reason of the message that is there.

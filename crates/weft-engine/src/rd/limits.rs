@@ -64,3 +64,14 @@ pub const RTO_MIN: u64 = 10_000;
 pub const RTO_MAX: u64 = 2_000_000;
 /// How long an acknowledgement waits for data that it can ride on, or for a second datagram.
 pub const ACK_DELAY: u64 = 1_000;
+
+/// What is longer than this, in microseconds, is no round trip.
+pub(crate) const RTT_MAX: u32 = 60_000_000;
+/// Batches that one pass takes from the socket before others have their turn.
+pub(crate) const BATCHES_MAX: usize = 8;
+/// Bytes of a burst that count for the window.
+pub(crate) const QUANTUM_MAX: u64 = 64 << 10;
+/// Outboxes kept for the next peers that become active, so that messages cost no allocation each.
+pub(crate) const SPARE_MAX: usize = 16;
+/// Messages and datagrams for which an outbox that is put aside keeps room.
+pub(crate) const KEPT_MAX: usize = 64;

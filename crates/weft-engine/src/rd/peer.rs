@@ -12,18 +12,18 @@ use weft_wire::rd::{CRC_LEN, HEADER_LEN, Header, Kind, Reason};
 
 use super::inbox::Inbox;
 use super::limits::{FIRST_FLIGHT, GIVE_UP, IDLE};
-use super::machine::Shared;
 use super::memory::Memory;
+use super::message::{Message, What};
 use super::outbox::Outbox;
 use super::rate::Rate;
 use super::request::{PeerAddress, Status};
 use super::rtt::Rtt;
 use super::seq::distance;
+use super::shared::Shared;
+use super::time::{NEVER, stamp};
 
 /// Bytes that an unproven address may be sent for each that came from it (RFC 9000, section 8.1).
 const AMPLIFICATION: u32 = 3;
-/// No time: later than all others.
-pub(super) const NEVER: u64 = u64::MAX;
 
 /// One end's name for itself, and for the stream that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -100,11 +100,6 @@ pub(super) struct Peer {
 }
 
 const _: () = assert!(size_of::<Peer>() <= 288, "the state of an idle peer has grown");
-
-/// A clock of 32 bits, in microseconds, which is never 0.
-pub(super) fn stamp(now: u64) -> u32 {
-    (now as u32).max(1)
-}
 
 impl Peer {
     /// A peer that we are about to contact, or that has contacted us.
@@ -378,5 +373,42 @@ impl Peer {
         let left = self.allowance.checked_sub(len);
         self.allowance = left.unwrap_or(self.allowance);
         left.is_some()
+    }
+
+    /// Adds a message to what goes to the peer.
+    pub(super) fn enqueue(&mut self, now: u64, shared: &mut Shared, message: Message) {
+        if !self.is_waiting() {
+            (self.heard_at, self.timer_from, self.backoff) = (now, now, 0);
+        }
+        if self.outbox.is_none() {
+            self.rate.resume(now);
+            self.outbox = Some(shared.spare.pop().unwrap_or_default());
+        }
+        let Some(outbox) = &mut self.outbox else { return };
+        outbox.responses += usize::from(matches!(message.what, What::Response { .. }));
+        outbox.messages.push_back(message);
+        self.active_at = now;
+    }
+
+    /// Whether something must come from the peer.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.outbox.is_some() || self.is_unsettled()
+    }
+
+    /// The peer goes on introducing its stream until it hears that we know it.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.proven && self.their_syn
+    }
+
+    /// Datagrams under way.
+    pub(super) fn flights(&self) -> usize {
+        self.outbox.as_ref().map_or(0, |outbox| outbox.flights.len())
+    }
+
+    /// Puts an outbox aside that has nothing to do any more.
+    pub(super) fn tidy_outbox(&mut self, shared: &mut Shared) {
+        if let Some(outbox) = self.outbox.take_if(|outbox| outbox.is_empty()) {
+            shared.keep_spare(outbox);
+        }
     }
 }

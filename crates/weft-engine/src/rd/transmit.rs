@@ -7,13 +7,14 @@ use weft_wire::rd::{
 use weft_wire::rdmap::queue;
 
 use super::limits::{FIRST_FLIGHT, GIVE_UP, RTO_MAX, WINDOW};
-use super::machine::Shared;
 use super::memory::Memory;
 use super::message::{Message, What};
 use super::outbox::{Fate, Flight, Outbox, PendingRead};
-use super::peer::{NEVER, Peer, stamp};
+use super::peer::Peer;
 use super::rate::Sent;
 use super::request::{Data, Status};
+use super::shared::Shared;
+use super::time::{NEVER, stamp};
 
 const _: () = assert!(RTO_MAX < GIVE_UP, "a peer is asked again before it is given up");
 

@@ -1,9 +1,9 @@
 //! Which registered memory peers of this host can map.
 //!
 //! A region that peers may access is made a shared segment when it is registered, if that is safe
-//! (see [`Adopted::adopt`]), and private memory again when the last region in it is deregistered.
-//! While it is exchanged, nobody may write to it; so memory that a region reaches by its address
-//! already, to which a peer's message may come at any time, is left alone.
+//! (see [`RemappedPages::remap`]), and private memory again when the last region in it is
+//! deregistered. While it is exchanged, nobody may write to it; so memory that a region reaches by
+//! its address already, to which a peer's message may come at any time, is left alone.
 //!
 //! A region that has pages of a segment means these pages from then on, whatever becomes of the
 //! program's addresses: that is what a registration means with hardware. So no region is found by
@@ -14,15 +14,12 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, Forkable, Lock, Region, View, adoptable, is_alone, views};
+use weft_sys::{Forkable, Lock, Region, RemappedPages, View, is_alone, remappable, views};
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
+use crate::limits::{REMAP_LEN_MAX, REMAP_LOOKS_MAX};
 
-/// Regions longer than this, in bytes, stay where they are: copying them takes long.
-pub(super) const LEN_MAX: usize = 1 << 30;
-/// How many registered regions are looked at to find out that none overlaps a new one.
-const LOOKS_MAX: usize = 64;
 /// Who may do this changes memory.
 const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
@@ -33,7 +30,7 @@ struct Ranges {
     serial: u64,
     /// The longest of these ever.
     longest: usize,
-    adopted: Vec<Arc<Adopted>>,
+    adopted: Vec<Arc<RemappedPages>>,
 }
 
 static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::default()));
@@ -66,7 +63,7 @@ pub(super) struct Pages {
     /// Where we have these pages.
     pub(super) addr: u64,
     /// The segment, if these are all of its pages and the region grants what it lets everybody do.
-    pub(super) segment: Option<Arc<Adopted>>,
+    pub(super) segment: Option<Arc<RemappedPages>>,
 }
 
 impl Adoption {
@@ -77,9 +74,9 @@ impl Adoption {
         let mut ranges = RANGES.get().lock();
         ranges.restore_unused();
         let mut found = views(&ranges.adopted, region);
-        let pages = (may_adopt && found.is_empty()).then(|| adoptable(region)).flatten();
+        let pages = (may_adopt && found.is_empty()).then(|| remappable(region)).flatten();
         if let Some(pages) = pages.filter(|pages| !ranges.overlaps(pages))
-            && let Ok(adopted) = Adopted::adopt(&pages, access.intersects(WRITING))
+            && let Ok(adopted) = RemappedPages::remap(&pages, access.intersects(WRITING))
         {
             ranges.adopted.push(adopted);
             found = views(&ranges.adopted, region);
@@ -105,7 +102,7 @@ impl Adoption {
             _ => return None,
         };
         // Who maps a segment has all of it, with the rights that it was made with.
-        let adopted = &view.adopted;
+        let adopted = &view.segment;
         let fits =
             adopted.is_whole(&view.own) && adopted.is_writable() == self.access.intersects(WRITING);
         let pages = Pages {
@@ -166,7 +163,7 @@ impl Ranges {
     fn overlaps(&self, pages: &Range<usize>) -> bool {
         let first = (pages.start.saturating_sub(self.longest), 0);
         let mut near = self.by_address.range(first..(pages.end, 0));
-        near.by_ref().take(LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
+        near.by_ref().take(REMAP_LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
             || near.next().is_some()
     }
 }
@@ -192,11 +189,11 @@ fn parts<'a>(region: &'a Region, views: &'a [View]) -> impl Iterator<Item = Part
     })
 }
 
-/// `WEFT_ADOPT=0` leaves all memory where it is.
+/// `WEFT_REMAP=0` leaves all memory where it is.
 fn is_wanted(len: usize) -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     let wanted = WANTED.get_or_init(|| {
-        choice() != Choice::Forbidden && std::env::var("WEFT_ADOPT").as_deref() != Ok("0")
+        choice() != Choice::Forbidden && std::env::var("WEFT_REMAP").as_deref() != Ok("0")
     });
-    *wanted && len <= LEN_MAX
+    *wanted && len <= REMAP_LEN_MAX
 }

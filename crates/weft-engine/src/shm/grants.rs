@@ -3,19 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use weft_sys::{Adopted, Forkable, Lock};
+use weft_sys::{Forkable, Lock, RemappedPages};
 
 use super::adoption::Reach;
 use super::keys::{Granted, Memory, Pages};
 use super::segment::{GRANTS, GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
+use crate::limits::KEY_IN_USE_MAX;
 use crate::log::{self, Level};
-
-/// How long a peer may be at a key that is being revoked. An honest one is at it for one copy.
-const IN_USE_MAX: Duration = Duration::from_secs(2);
 
 /// The keys that the peer of one connection may use.
 #[derive(Debug)]
@@ -80,7 +78,7 @@ impl Grants {
             return None;
         };
         let Terms { rights, grants_writing, iova, len } = terms;
-        let may_map = |adopted: &Arc<Adopted>| !adopted.is_writable() || grants_writing;
+        let may_map = |adopted: &Arc<RemappedPages>| !adopted.is_writable() || grants_writing;
         let pages = reach.pages.map(|pages| Pages {
             start: pages.start,
             len: pages.len,
@@ -137,7 +135,7 @@ impl Grants {
             if !alive {
                 return;
             }
-            if start.elapsed() > IN_USE_MAX {
+            if start.elapsed() > KEY_IN_USE_MAX {
                 log::write(Level::Error, format_args!("a peer does not let go of a key"));
                 self.is_stuck.store(true, Ordering::Relaxed);
             }

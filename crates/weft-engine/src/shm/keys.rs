@@ -8,15 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, SharedMemory};
+use weft_sys::{RemappedPages, SharedMemory};
 
 use super::segment::{GrantWords, Rings};
 use crate::access::Access;
+use crate::limits::PEER_KEYS_MAX;
 
 /// Uses of a key after which an answer that has not come is asked for again.
 const PATIENCE: u32 = 1_024;
-/// Keys that are remembered; then all are forgotten, and asked for again when they are used.
-const KEYS_MAX: usize = 1_024;
 
 /// Memory of the peer's that a key names.
 #[derive(Clone, Debug)]
@@ -54,7 +53,7 @@ pub(crate) struct Pages {
 #[derive(Clone, Debug)]
 pub(super) enum Memory {
     /// Ours, for a peer to map.
-    Own(Arc<Adopted>),
+    Own(Arc<RemappedPages>),
     /// A peer's, mapped.
     Mapped(Arc<SharedMemory>),
 }
@@ -281,7 +280,7 @@ impl PeerKeys {
                 }
             }
             None => {
-                if self.known.len() >= KEYS_MAX {
+                if self.known.len() >= PEER_KEYS_MAX {
                     self.known.clear();
                 }
             }

@@ -54,7 +54,7 @@ impl Drop for Waiting<'_, '_> {
 impl<'a, 'b> Waiting<'a, 'b> {
     pub(super) fn new(instance: &'a Epoll, sleep: &'a mut Sleep<'b>) -> Self {
         let round = instance.lock().begin_wait();
-        Self { instance, sleep, round, added: 0, handled: Handled::so_far(), begun: None }
+        Self { instance, sleep, round, added: 0, handled: Handled::up_to_now(), begun: None }
     }
 
     /// As `epoll_wait(2)`: how many events there are, or negative.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use weft_sys::{Buffers, Doze, SharedLock};
+use weft_sys::{Buffers, FutexWord, SharedLock};
 
 use super::layout::{HEADER_LEN, RING_LEN, UNIT, entry, entry_at, ring_at, slot_at, words};
 use super::registry::Datagrams;
@@ -327,20 +327,20 @@ impl Inbox {
     /// # Errors
     /// `EINTR`: a signal was handled.
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
-        self.begin_futex_wait().map_or(Ok(()), |word| word.doze(time))
+        self.begin_futex_wait().map_or(Ok(()), |word| word.wait(time))
     }
 
     /// The word for a futex wait. `None`: something is there, or the inbox is shut.
     #[must_use]
-    pub fn begin_futex_wait(&self) -> Option<Doze<'static>> {
+    pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.dozers();
         word.settle_down();
         let is_open = self.head.load(Ordering::Relaxed) & WINDOW == 0;
         (is_open && self.is_empty()).then_some(word)
     }
 
-    fn dozers(&self) -> Doze<'static> {
-        Doze::on(self.datagrams.word(slot_at(self.slot) + words::DOZE))
+    fn dozers(&self) -> FutexWord<'static> {
+        FutexWord::on(self.datagrams.word(slot_at(self.slot) + words::DOZE))
     }
 
     /// A thread is about to sleep in the kernel. What has been put before is there now; nothing

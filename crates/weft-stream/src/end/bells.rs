@@ -43,7 +43,7 @@ impl<K: Kernel> End<K> {
                 return false;
             }
             // What comes after this brings another one, which is behind those that are taken.
-            self.own.waits().hear();
+            self.own.waits().drained();
             self.available().is_ok_and(|bytes| bytes > 0)
         })
     }
@@ -94,7 +94,7 @@ impl<K: Kernel> End<K> {
     pub(super) fn count_bells(&self, taken: usize) {
         if taken > 0 {
             self.rx.words().bells_taken.fetch_add(taken as u64, Ordering::Relaxed);
-            self.own.waits().hear();
+            self.own.waits().drained();
         }
     }
 

@@ -17,7 +17,7 @@ use crate::descriptor::Descriptor;
 /// Each look at the clock takes so long.
 const TICK_NS: u64 = 1_000;
 /// How often a thread may look at the clock without sleeping.
-const LOOKS_MAX: u32 = 1_000_000;
+const LOOKS: u32 = 1_000_000;
 /// As the kernel has it once data has come: who waits for either is woken.
 const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -65,7 +65,7 @@ impl Default for Host {
 impl Host {
     pub(super) fn tick(&mut self) -> u64 {
         self.looks += 1;
-        assert!(self.looks < LOOKS_MAX, "a thread looks on and on, and never sleeps");
+        assert!(self.looks < LOOKS, "a thread looks on and on, and never sleeps");
         self.now += TICK_NS;
         self.now
     }
