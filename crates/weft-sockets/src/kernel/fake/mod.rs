@@ -65,6 +65,11 @@ pub(crate) fn acts_left() -> usize {
     acts().len()
 }
 
+/// Forgets those that have not come to pass.
+pub(crate) fn forget_acts() {
+    acts().clear();
+}
+
 /// The next sleep, after those for which something is planned, ends by a signal.
 pub(crate) fn interrupt_sleep() {
     while_asleep(|| with(|host| host.is_interrupted = true));
