@@ -78,6 +78,12 @@ impl Drop for Socket {
 
 /// `close(2)`.
 pub(crate) fn close(fd: RawFd) {
+    forget(fd);
+    fake::close(fd);
+}
+
+/// What comes before the kernel's part of it.
+pub(crate) fn forget(fd: RawFd) {
     match sockets::remove(fd) {
         Some(held) => {
             if held.watches().load(Ordering::Relaxed) > 0 {
@@ -90,7 +96,6 @@ pub(crate) fn close(fd: RawFd) {
         }
         None => epoll::closing(fd),
     }
-    fake::close(fd);
 }
 
 /// Does something with a stream of the program's.

@@ -1,12 +1,15 @@
 //! UDP sockets against the fake kernel.
 
+use std::io::IoSliceMut;
 use std::time::Duration;
 
 use libc::{EPOLLIN, MSG_DONTWAIT, MSG_PEEK, POLLIN, pollfd};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
+use weft_sys::Buffers;
 
-use super::Why;
+use super::{Received, Why};
+use crate::errno;
 use crate::kernel::fake;
 use crate::program::{self, Program, UdpSocket, poll_all, start, wait};
 
@@ -56,6 +59,29 @@ fn datagrams_of_the_kernel_and_of_memory_are_received() {
         assert_eq!(received, [b"kernel".to_vec(), b"memory".to_vec()]);
         assert_eq!(other.recv_now(), Err(Errno::AGAIN));
     }
+}
+
+#[test]
+fn what_the_kernel_took_before_the_inbox_was_opened_comes_first() {
+    let program = start();
+    let [one, other] = [(); 2].map(|()| program.udp_socket());
+    assert_eq!(one.send(&other, b"first"), Ok(5));
+    assert_eq!(other.recv(), Ok((one.port(), b"first".to_vec())));
+    let mut bytes = [0; 8];
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    program::with_datagram(other.fd, |it| {
+        let received = it.receive(other.fd, Buffers::of(&mut slices), MSG_DONTWAIT, &mut |flags| {
+            assert_eq!(fake::recv_from(other.fd, flags), Err(Errno::AGAIN));
+            // In this moment one comes, for which the inbox is still shut.
+            assert_eq!(one.send(&other, b"kernel"), Ok(6));
+            errno::fail(Errno::AGAIN) as libc::ssize_t
+        });
+        assert!(matches!(received, Received::Kernel(-1)), "{received:?}");
+    });
+    assert_eq!(one.send(&other, b"memory"), Ok(6));
+    assert_eq!(other.recv(), Ok((one.port(), b"kernel".to_vec())));
+    assert_eq!(other.recv(), Ok((one.port(), b"memory".to_vec())));
+    assert_eq!(other.received_by_memory(), 1);
 }
 
 #[test]

@@ -9,8 +9,11 @@ use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use weft_sys::Buffers;
 
+use super::Stream;
 use crate::kernel::fake;
+use crate::open;
 use crate::program::{self, Program, Socket, start};
+use crate::sockets::Kind;
 
 const DONTWAIT: libc::c_int = libc::MSG_DONTWAIT;
 const PEEK: libc::c_int = libc::MSG_PEEK;
@@ -222,6 +225,20 @@ fn bytes_in_memory_come_before_a_reset() {
 }
 
 #[test]
+fn bytes_in_memory_come_before_a_reset_that_ends_a_sleep() {
+    let (_program, [one, other]) = in_memory();
+    let (from, to) = (other.fd, one.fd);
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || {
+        assert_eq!(program::send(from, b"abc", 0), Ok(3));
+        fake::recv_now(to, 1).expect("another thread takes the wakeup");
+        fake::reset(to);
+    });
+    assert_eq!(one.recv(9), Ok(b"abc".to_vec()));
+    assert_eq!(one.recv(9), Err(Errno::CONNRESET));
+}
+
+#[test]
 fn writer_without_room_sleeps_until_the_peer_reads() {
     let (_program, [one, other]) = in_memory();
     while one.send_now(&pattern(50_000)).is_ok() {}
@@ -319,6 +336,42 @@ fn deferred_send_delivers_what_the_buffer_held_at_the_call() {
 #[test]
 fn deferred_send_is_delivered_behind_a_close() {
     defer_and_close(false);
+}
+
+#[test]
+fn acceptor_counts_what_it_moves_before_it_finds_the_offer() {
+    let _program = start();
+    let [one, other] = fake::connection();
+    let acceptor = Stream::accepted(other, Some(false)).expect("it may leave TCP");
+    open::install(other, Kind::Stream(acceptor));
+    let other = Socket { fd: other };
+    assert_eq!(other.send(b"early"), Ok(5));
+    assert_eq!(fake::send_now(one, b"too"), Ok(3));
+    assert_eq!(other.recv(2), Ok(b"to".to_vec()));
+    let connector = Stream::fresh();
+    connector.connected(one);
+    open::install(one, Kind::Stream(connector));
+    let one = Socket { fd: one };
+    // The connector knows nothing of what came before it had an end, so it sends no more of it.
+    for round in 0..4 {
+        assert_eq!(other.send(b"y"), Ok(1));
+        let expected = if round == 0 { &b"earlyy"[..] } else { b"y" };
+        assert_eq!(one.recv_with(expected.len(), WAITALL), Ok(expected.to_vec()));
+    }
+}
+
+#[test]
+fn number_that_is_another_sockets_by_now_is_left_alone() {
+    let (_program, [one, _other]) = in_memory();
+    let fd = one.fd;
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || {
+        program::forget(fd);
+        let peer = fake::reuse(fd);
+        assert_eq!(fake::send_now(peer, b"of another connection"), Ok(21));
+    });
+    assert_eq!(one.recv(9), Err(Errno::BADF));
+    assert_eq!(fake::unread(fd), 21);
 }
 
 #[test]

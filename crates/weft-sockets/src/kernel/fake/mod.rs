@@ -106,6 +106,13 @@ pub(crate) fn close(fd: RawFd) {
     with(|host| host.close(fd));
 }
 
+/// Closes a descriptor, and opens a connection by the same number. Returns its other end.
+pub(crate) fn reuse(fd: RawFd) -> RawFd {
+    let [one, other] = connection();
+    with(|host| host.move_to(one, fd));
+    other
+}
+
 /// `shutdown(2)`.
 pub(crate) fn shutdown(fd: RawFd, how: libc::c_int) {
     with(|host| host.shutdown(fd, how));
