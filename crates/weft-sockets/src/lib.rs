@@ -20,7 +20,7 @@
 //! * `by_hand`: calls that the program makes without the C library;
 //! * `table`: what is known of a descriptor, found without a lock;
 //! * `closes`: closes that have begun; `sleepers`: what those who read tell those who wait in epoll
-//!   instances;
+//!   instances; `stall`: writers whose peers read nothing;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
 //! * `unseen_fork`: children that the process learns of late;
@@ -50,7 +50,7 @@
 //! link
 //! remote
 //! by_hand
-//! closes reason shared_files sleepers table
+//! closes reason shared_files sleepers stall table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
@@ -105,6 +105,7 @@ mod shared_files;
 mod sleepers;
 #[cfg(not(test))]
 mod sockets;
+mod stall;
 #[cfg(not(test))]
 mod start;
 #[cfg(not(test))]

@@ -50,9 +50,10 @@ pub(crate) fn wakeup_taken() {
     }
 }
 
-/// Room has come to a socket for which a thread may sleep, before the peer knew that it was wanted.
+/// A writer has found no room in a socket for which a thread may sleep. Room may have come before
+/// the peer knew that it was wanted, and the peer may read nothing more.
 #[cold]
-pub(crate) fn room_came() {
+pub(crate) fn room_is_wanted() {
     wakeup_taken();
 }
 
@@ -110,10 +111,10 @@ mod tests {
         assert_eq!((taken(), FOLLOWED.load(Ordering::Relaxed)), (before + 1, 1), "nobody sleeps");
         settle_down();
         wakeup_taken();
-        room_came();
+        room_is_wanted();
         assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3);
         rise();
-        room_came();
+        room_is_wanted();
         assert_eq!(FOLLOWED.load(Ordering::Relaxed), 3, "nobody sleeps any more");
     }
 }

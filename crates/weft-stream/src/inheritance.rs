@@ -10,7 +10,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::end::End;
+use crate::end::{End, PutBack};
 use crate::holding::Holding;
 use crate::kernel::Kernel;
 use crate::reason::Reason;
@@ -18,7 +18,7 @@ use crate::reason::Reason;
 /// A TCP socket of a process, as its library knows it.
 pub trait Stream {
     /// The kernel.
-    type Kernel: Kernel;
+    type Kernel: PutBack;
 
     /// The end that it has, and as whom.
     fn holding(&self) -> &Holding<Self::Kernel>;
@@ -48,7 +48,7 @@ pub trait Stream {
 /// The descriptors of a process.
 pub trait Descriptors {
     /// The kernel.
-    type Kernel: Kernel;
+    type Kernel: PutBack;
     /// What they are.
     type Stream: Stream<Kernel = Self::Kernel>;
 

@@ -269,6 +269,24 @@ fn what_the_peer_sends_meanwhile_comes_behind() {
     }
 }
 
+/// What was left in memory is put back before what the peer has sent by TCP since.
+#[test]
+fn what_was_left_in_memory_is_put_back_before_what_came_later() {
+    for flow in Flow::ALL {
+        for unread in [Unread::Ring, Unread::FirstPhase] {
+            let connection = Connection::new(unread, flow);
+            let Connection { peer, relative, .. } = &connection;
+            relative.end.leave_unread(relative.fd());
+            assert_eq!(peer.send(&pattern(FIRST_LEN + RING_LEN, LAST_LEN)), Ok(LAST_LEN));
+            assert!(!relative.end.is_over());
+            relative.end.put_back_rest(relative.fd());
+            assert!(relative.end.is_over(), "{unread:?}");
+            let start = Connection::start(unread);
+            connection.read_as_others(start, ALL_LEN - start);
+        }
+    }
+}
+
 /// Bytes that the kernel has no room for stay in memory, and are read between those that it has and
 /// those that are sent later.
 #[test]

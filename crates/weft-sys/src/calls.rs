@@ -264,6 +264,19 @@ pub fn tcp_received(socket: impl AsFd) -> Result<u64, Errno> {
     Ok(info[WORDS - 1])
 }
 
+/// Bytes that a TCP socket has sent and that its peer's host has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn tcp_outstanding(socket: impl AsFd) -> Result<usize, Errno> {
+    let mut bytes: libc::c_int = 0;
+    let place = &raw mut bytes as usize;
+    let fd = socket.as_fd().as_raw_fd() as usize;
+    // SAFETY: this request writes an int, for which `bytes` is the place.
+    unsafe { call(libc::SYS_ioctl, [fd, libc::TIOCOUTQ as usize, place, 0, 0, 0]) }?;
+    usize::try_from(bytes).map_err(|_| Errno::INVAL)
+}
+
 /// Sets `TCP_CORK`.
 ///
 /// # Errors

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_is_told_by_its_proof() {
+    fn read_of_another_process_fails_its_proof() {
         let own = rustix::process::getpid();
         let (bytes, proof) = (*b"abcd", 0x1234_u64);
         let mut all = [0; 4];

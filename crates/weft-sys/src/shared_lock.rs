@@ -19,7 +19,7 @@ const CONTENDED: u32 = 1 << 31;
 const SPINS_MAX: u32 = 200;
 const YIELDS_MAX: u32 = 8;
 /// How long to sleep before looking whether the holder still lives.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// How many forks lie between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -112,7 +112,7 @@ impl Threads for Linux {
     }
 
     fn wait(word: &AtomicU32, value: u32) -> bool {
-        futex_wait(word, Sharing::Processes, value, Some(&PATIENCE)) == Err(Errno::TIMEDOUT)
+        futex_wait(word, Sharing::Processes, value, Some(&SLEEP_TIME)) == Err(Errno::TIMEDOUT)
     }
 
     fn wake(word: &AtomicU32, count: u32) {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_told_that_its_own_thread_holds_it() {
+    fn lock_refuses_a_handler_whose_own_thread_holds_it() {
         let word = AtomicU32::new(0);
         let held = SharedLock::on(&word).lock().expect("free");
         assert!(SharedLock::on(&word).lock().is_none());

@@ -9,21 +9,17 @@ use weft_wire::ddp::Header;
 use weft_wire::rdmap::{self, Opcode};
 
 use super::host::{Completions, Host};
-use super::ring::{INLINE, INLINE_MAX, View, len_and_kind};
+use super::ring::{INLINE, SLOT_ROOM, View, len_and_kind};
 use super::service::Service;
 use super::{Fault, Link};
 use crate::access::Access;
 use crate::attr::QpState;
+use crate::limits::{KEY_HELD_BYTES_MAX, SMALL_WRITE_MAX};
 use crate::mr::{AccessContext, Held};
 use crate::queue::send::{self, SendQueue, Source};
 use crate::registered::MrCache;
 use crate::wc::{self, Completion, Status};
 use crate::wr::{Operation, SendFlags, Sge};
-
-/// A Write up to this length costs less than what is done for it besides.
-const SMALL_WRITE_MAX: u32 = 4 << 10;
-/// Bytes that are written while the peer's key is in use, for which a deregistration waits.
-const WRITTEN_MAX: u64 = 64 << 10;
 
 impl<H: Host> Link<H> {
     /// Hands over Sends from one piece of memory each, as many as there are and the ring has room
@@ -42,7 +38,7 @@ impl<H: Host> Link<H> {
                 matches!(work.operation, Operation::Send { imm: None, invalidate: None });
             if !is_plain
                 || work.srqn != 0
-                || work.length as usize > INLINE_MAX
+                || work.length as usize > SLOT_ROOM
                 || work.flags.contains(SendFlags::FENCE)
             {
                 break;
@@ -99,7 +95,7 @@ impl<H: Host> Link<H> {
         let Some(remote) = ring.keys.hold(&*ring.session, key) else { return false };
         let mut local = Local::by(&mut self.sender.cache);
         let mut written = 0;
-        while written < WRITTEN_MAX
+        while written < KEY_HELD_BYTES_MAX
             && let Some((next_key, at, length)) = next_small_write(&sq)
             && next_key == key
         {
@@ -133,7 +129,7 @@ impl<H: Host> Link<H> {
         host: &H,
     ) -> Result<u32, Fault> {
         let is_usual = self.is_acknowledged()
-            && self.opening.heard
+            && self.opening.peer_began
             && !self.receiver.current.active
             && self.rnr.messages.is_empty()
             && self.receiver.send_imm.is_none()

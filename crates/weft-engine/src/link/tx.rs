@@ -16,12 +16,12 @@ use super::header::MessageHeader;
 use super::host::Host;
 use super::phase::PhaseEvent;
 use super::responder::Response;
-use super::ring::{CHUNK_MAX, Direct};
+use super::ring::Direct;
 use super::sender::Outstanding;
 use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
 use crate::attr::QpState;
-use crate::limits::READ_DEPTH_MAX;
+use crate::limits::{READ_DEPTH_MAX, RING_CHUNK_MAX};
 use crate::queue::send::{Progress, SendQueue};
 use crate::wc::Status;
 use crate::wr::{Operation, SendFlags};
@@ -237,7 +237,7 @@ impl<H: Host> Link<H> {
         let context = host.context();
         let (room, shares) = match &self.transport {
             Transport::Stream(framing) => (framing.payload_max(ddp::TAGGED_LEN), false),
-            Transport::Ring(_) => (CHUNK_MAX, true),
+            Transport::Ring(_) => (RING_CHUNK_MAX, true),
         };
         let Some(Response::Read { sink_stag, sink_to, key, addr, length, sent }) =
             self.responder.queue.front_mut()
@@ -488,7 +488,7 @@ impl<H: Host> Link<H> {
 
     /// A request has an error of its own, found before anything of it was sent. To a Weft peer this
     /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
-    /// is told.
+    /// gets a Terminate.
     fn fail_request(&mut self, status: Status, host: &H) {
         if !self.service.terminates() {
             return self.enter_send_error(status, host);

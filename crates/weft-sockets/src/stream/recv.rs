@@ -140,7 +140,7 @@ impl Stream {
         let keep = flags & libc::MSG_PEEK != 0;
         let how = How { keep, discard: flags & libc::MSG_TRUNC != 0, look: false };
         let wants_all = flags & libc::MSG_WAITALL != 0 && !keep;
-        let mut since = Since { handled: Handled::so_far(), has_part: false, wants_all };
+        let mut since = Since { handled: Handled::up_to_now(), has_part: false, wants_all };
         let mut done = 0;
         loop {
             let rest = buffers.after(done);
@@ -370,7 +370,7 @@ impl Since {
     fn finds(&mut self, end: Link<'_>) -> bool {
         let is_any = end.unread() > 0;
         if !is_any && self.begins_anew() && !self.is_interrupted() {
-            self.handled = Handled::so_far();
+            self.handled = Handled::up_to_now();
         }
         is_any
     }

@@ -22,12 +22,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::time::Timespec;
+use weft_sys::calls::{is_ready, tcp_outstanding, tcp_received};
 use weft_sys::{Buffers, Linux, SharedGuard};
 
-use super::End;
 use super::bells::Heard;
+use super::{End, PutBack};
 use crate::how::How;
 use crate::kernel::Kernel;
+use crate::limits::{KERNEL_WAITS_MAX, TAKEN_LEN_MAX};
 use crate::words::NONE;
 use crate::{peer_socket, pullers};
 
@@ -35,9 +37,43 @@ use crate::{peer_socket, pullers};
 const CHUNK_LEN: usize = 8 << 10;
 /// How long the kernel may take to bring what has been sent, at a time.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-const NAPS_MAX: u32 = 20;
-/// Bytes of the first phase that are taken and sent again, at most.
-const TAKEN_MAX: u64 = 16 << 20;
+
+impl PutBack for Linux {
+    fn leave(end: &End, socket: BorrowedFd<'_>) {
+        end.leave_and_put_back(socket);
+    }
+
+    fn put_back_own(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_before_the_end(socket);
+    }
+
+    fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_before_later(socket);
+    }
+}
+
+impl<K: PutBack> End<K> {
+    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
+    /// the socket goes to somebody who does not know them. What neither end has read is put back
+    /// into the kernel's queues. What cannot be is read first, so that the next reader must know
+    /// the rings unless the end [is over](End::is_over).
+    pub fn leave(&self, socket: K::Socket<'_>) {
+        K::leave(self, socket);
+    }
+
+    /// Puts back what the peer has not read, before this half is shut or the socket is closed: the
+    /// kernel sends nothing more then, and the peer might have to hand on its end. If there is
+    /// something, the connection goes back to TCP with it.
+    pub fn put_back_own(&self, socket: K::Socket<'_>) {
+        K::put_back_own(self, socket);
+    }
+
+    /// Puts back what has been left in memory ([`End::leave_unread`]), because nobody would find it
+    /// there any more.
+    pub fn put_back_rest(&self, socket: K::Socket<'_>) {
+        K::put_back_rest(self, socket);
+    }
+}
 
 /// What is before the bytes that are put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +88,7 @@ enum Way {
 
 impl End<Linux> {
     /// [`End::leave`].
-    pub(crate) fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
+    fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return self.leave_unread(socket) };
         let Some(held) = self.begin_to_leave(socket) else { return };
         let peer = self.other();
@@ -68,22 +104,80 @@ impl End<Linux> {
         }
     }
 
-    /// [`End::put_back_rest`]. What the peer has sent since by TCP comes behind it: if there is
-    /// such, nothing is put back.
-    pub(crate) fn put_back_unless_behind(&self, socket: BorrowedFd<'_>) {
+    /// [`End::put_back_rest`]. What the peer has sent by TCP since is taken first, and sent again
+    /// behind it.
+    fn put_back_before_later(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
         let Some(_first) = Self::lock(&first.words().lock) else { return };
         let Some(_second) = Self::lock(&second.words().lock) else { return };
-        let is_next = self.has_left() && self.has_switched_in() && self.has_to_put_back();
-        if is_next
-            && self.take_last_bells(socket).is_ok()
-            && ioctl_fionread(socket) == Ok(0)
+        if self.has_left()
+            && self.has_to_put_back()
+            && !self.is_torn()
             && let Some(fetched) = self.fetch_peer(socket)
+            && self.renew_all(socket, fetched.as_fd()).is_err()
         {
-            self.put_back(socket, fetched.as_fd());
-            self.forget_phases();
+            // Bytes are missing, or in another order.
+            Linux::dissolve(socket);
         }
+        self.forget_phases();
+    }
+
+    /// Takes all that the kernel has for this end, and sends it again with the bytes of memory at
+    /// their place in it. All locks of the connection are held.
+    ///
+    /// # Errors
+    /// The stream is torn.
+    fn renew_all(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Result<(), Errno> {
+        let words = self.rx.words();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        // Behind its end the kernel sends nothing more, and urgent data have a place of their own.
+        if send(writer, &[], flags).is_err() || is_ready(socket, PollFlags::PRI) {
+            return Ok(());
+        }
+        // What is still on its way would come before what is sent again.
+        let has_all_come = || tcp_outstanding(writer) == Ok(0);
+        if !(0..KERNEL_WAITS_MAX).any(|_| has_all_come() || wait_a_moment()) && !has_all_come() {
+            return Ok(());
+        }
+        let received = tcp_received(socket)?;
+        let come = ioctl_fionread(socket)?;
+        let switch_at = words.switch_at.load(Ordering::Relaxed);
+        let first = switch_at.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
+        let bells = self.bells_left();
+        // The kernel counts its own memory, which is less than twice the bytes.
+        let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
+        let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
+        if come > TAKEN_LEN_MAX || first.saturating_add(bells) > come || !fits {
+            return Ok(());
+        }
+        words.returning.store(1, Ordering::SeqCst);
+        let mut bytes = vec![0; usize::try_from(come).unwrap_or(0)];
+        let mut taken = 0;
+        while taken < bytes.len() {
+            match recv(socket, &mut bytes[taken..], RecvFlags::DONTWAIT)? {
+                (0, _) => return Err(Errno::CONNRESET),
+                (more, _) => taken += more,
+            }
+        }
+        self.count_bells(usize::try_from(bells).unwrap_or(0));
+        let (first, rest) = bytes.split_at(usize::try_from(first).unwrap_or(0));
+        let later = &rest[usize::try_from(bells).unwrap_or(0)..];
+        self.sources_in.turn_away();
+        let before = words.switch_at.load(Ordering::Relaxed);
+        send_all(writer, first).map_err(|_| Errno::CONNRESET)?;
+        self.send_back(writer)?;
+        send_all(writer, later).map_err(|_| Errno::CONNRESET)?;
+        // A program that knows nothing of the locks may have sent beside this.
+        let moved = words.switch_at.load(Ordering::Relaxed) - before;
+        let sent = first.len() as u64 + moved + later.len() as u64;
+        let come = || tcp_received(socket).map_or(0, |all| all - received);
+        let _ = (0..KERNEL_WAITS_MAX).any(|_| come() >= sent || wait_a_moment());
+        if come() > sent {
+            return Err(Errno::CONNRESET);
+        }
+        words.returning.store(0, Ordering::SeqCst);
+        Ok(())
     }
 
     /// The readers' locks of both directions, which are taken before those of the writers.
@@ -101,7 +195,7 @@ impl End<Linux> {
     }
 
     /// [`End::put_back_own`].
-    pub(crate) fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
+    fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
         if self.unsent() == 0 || self.is_the_kernels_to_send() {
             return;
         }
@@ -189,7 +283,7 @@ impl End<Linux> {
         if !self.has_switched_in() {
             return if self.bells_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
         }
-        for _ in 0..NAPS_MAX {
+        for _ in 0..KERNEL_WAITS_MAX {
             while let Ok(Heard::Bells(1..)) = self.take_bells(socket) {}
             if self.bells_left() == 0 {
                 return Way::Clear;
@@ -208,7 +302,10 @@ impl End<Linux> {
         let bells = self.bells_left();
         let all = first.saturating_add(bells);
         let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
-        if all > TAKEN_MAX || !(0..NAPS_MAX).any(|_| has_come() || wait_a_moment()) || !has_come() {
+        if all > TAKEN_LEN_MAX
+            || !(0..KERNEL_WAITS_MAX).any(|_| has_come() || wait_a_moment())
+            || !has_come()
+        {
             return Way::Blocked;
         }
         let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
@@ -301,7 +398,7 @@ fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     while sent < bytes.len() {
         match send(writer, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(more) => sent += more,
-            Err(Errno::AGAIN) if naps < NAPS_MAX => {
+            Err(Errno::AGAIN) if naps < KERNEL_WAITS_MAX => {
                 naps += 1;
                 wait(writer, PollFlags::OUT);
             }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use weft_sys::{Buffers, Doze, Threads};
+use weft_sys::{Buffers, FutexWord, Threads};
 
 use super::Mutation;
 use super::fibers::{Fiber, pause};
@@ -17,6 +17,7 @@ use super::host::{Host, Pid, SocketId};
 use super::model::Direction;
 use super::process::Memory;
 use super::program;
+use crate::end::PutBack;
 use crate::kernel::{Held, Kernel};
 use crate::layout::BITMAP;
 use crate::limits::CONNECTIONS_MAX;
@@ -55,7 +56,7 @@ pub(super) enum Wait {
     Writable(SocketId),
     /// The word is not this any more, or it is this late.
     Word(&'static AtomicU32, u32, u64),
-    Doze(Doze<'static>, u64),
+    Doze(FutexWord<'static>, u64),
     Until(u64),
     /// The process has become a program, or has ended.
     Borrower(Pid),
@@ -300,6 +301,8 @@ impl Threads for Sim {
         // Who sleeps on a word looks at it before each of its steps.
     }
 }
+
+impl PutBack for Sim {}
 
 impl Kernel for Sim {
     type Socket<'a> = Socket;
@@ -622,7 +625,7 @@ impl State {
             Wait::Word(word, value, until) => {
                 word.load(Ordering::Relaxed) != value || self.now >= until
             }
-            Wait::Doze(doze, until) => !doze.is_on() || self.now >= until,
+            Wait::Doze(doze, until) => !doze.has_waiters() || self.now >= until,
             Wait::Until(until) => self.now >= until,
             Wait::Borrower(pid) => !self.borrowers.contains(&pid),
         }

@@ -88,7 +88,7 @@ impl Watch {
 fn run(fault: &UserFault, name: &Name) {
     loop {
         let mut fds = [PollFd::from_borrowed_fd(fault.as_fd(), PollFlags::IN)];
-        // Whatever it returns: a thread that waits in vain would wait for ever.
+        // Whatever it returns, go on: a stopped thread that nobody lets go would wait for ever.
         let _ = poll(&mut fds, None);
         empty_all(name);
         fault.let_go();
@@ -130,7 +130,7 @@ fn call_when_still(thread: libc::pid_t) -> Option<[u64; 4]> {
         if time_on_core(thread)? > start + TIME_TO_STAND_STILL {
             return None;
         }
-        nap();
+        sleep_shortly();
     }
 }
 
@@ -145,7 +145,7 @@ fn time_on_core(thread: libc::pid_t) -> Option<Duration> {
     (done == 0).then(|| Some(Duration::new(seconds.ok()?, nanoseconds.ok()?)))?
 }
 
-fn nap() {
+fn sleep_shortly() {
     let time = Timespec { tv_sec: 0, tv_nsec: 20_000 };
     let _ = nanosleep(&time);
 }
