@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How many times as long as asked for a program is waited for: what a quiet machine does in that
 /// time many times over, a busy one may not do once.
-const PATIENCE: u32 = 4;
+const TIMEOUT_FACTOR: u32 = 4;
 /// How much of a failed program's output an error quotes.
 const LINES_QUOTED: usize = 12;
 
@@ -322,7 +322,7 @@ impl Running {
     ///
     /// If it runs longer than several times `timeout`; it is killed then.
     pub fn wait(mut self, timeout: Duration) -> Result<Finished> {
-        let timeout = PATIENCE * timeout;
+        let timeout = TIMEOUT_FACTOR * timeout;
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.poll()? {
@@ -364,7 +364,7 @@ impl Running {
         timeout: Duration,
         mut condition: impl FnMut(&Self) -> bool,
     ) -> Result<()> {
-        let timeout = PATIENCE * timeout;
+        let timeout = TIMEOUT_FACTOR * timeout;
         let deadline = Instant::now() + timeout;
         while !condition(self) {
             // It may have met the condition just before it ended.
