@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::Timespec;
 
+use crate::kernel::{Host, Kernel as _};
 use crate::limits::CLOSE_WAITS_MAX;
 
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
@@ -71,7 +72,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
         if is_so() {
             return;
         }
-        let _ = rustix::thread::nanosleep(&PAUSE);
+        Host::sleep_for(&PAUSE);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Looking before sleeping.
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
-use weft_sys::calls::sched_yield;
-use weft_sys::{Spin, YieldKind, YieldPolicy};
+use rustix::time::Timespec;
+use weft_sys::{Spin, Threads as _, YieldKind, YieldPolicy};
+
+use crate::kernel::{Host, Kernel as _};
 
 /// Looks between two glances at the clock.
 const LOOKS: u32 = 16;
@@ -12,9 +13,9 @@ const OFFER_NS: u64 = 5_000;
 static YIELD_POLICY: YieldPolicy = YieldPolicy::new();
 
 /// Nanoseconds that no one adjusts.
+#[inline]
 pub(crate) fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+    Host::now()
 }
 
 /// Nanoseconds as the kernel takes them.
@@ -62,7 +63,7 @@ impl<'a> Wait<'a> {
                 if YIELD_POLICY.kind(time) == YieldKind::TimedSleep {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
                 }
-                sched_yield();
+                Host::offer_core();
                 let after = now();
                 let took = after - time;
                 if by_looks {

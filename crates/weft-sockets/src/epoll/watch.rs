@@ -5,10 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
-use rustix::io::ioctl_fionread;
 use weft_stream::datagram::Inbox;
-use weft_stream::{Carrier, Pulse};
-use weft_sys::calls::{events_now, is_ready};
+use weft_stream::{Carrier, Kernel as _, Pulse};
 use weft_sys::time_stamp;
 
 use super::again::ends;
@@ -17,8 +15,9 @@ use super::carrier::kernel_control;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, events_now, is_ready};
 use crate::errno;
+use crate::kernel::Host;
 use crate::link::Link;
 use crate::sockets::{Held, Kind};
 use crate::stall::STALL_NS;
@@ -65,7 +64,7 @@ struct Found {
 /// Whether the kernel has room for what is sent by the socket.
 #[cold]
 fn is_writable(fd: RawFd) -> bool {
-    is_ready(Descriptor::of(fd).as_fd(), PollFlags::OUT)
+    is_ready(fd, PollFlags::OUT)
 }
 
 impl Watch {
@@ -228,7 +227,7 @@ impl Watch {
     fn has_bytes(&self, stream: &Stream) -> bool {
         let descriptor = Descriptor::of(self.fd);
         let fd = descriptor.as_fd();
-        let by_kernel = || ioctl_fionread(fd).is_ok_and(|bytes| bytes > 0);
+        let by_kernel = || Host::unread(fd).is_ok_and(|bytes| bytes > 0);
         let all = |link: Link<'_>| link.all_unread(fd).map_or_else(by_kernel, |bytes| bytes > 0);
         stream.link().is_some_and(all)
     }

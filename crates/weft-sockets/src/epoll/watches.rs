@@ -7,7 +7,6 @@ use libc::epoll_event;
 use rustix::event::PollFlags;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
-use weft_sys::calls::is_ready;
 use weft_sys::time_stamp;
 
 use super::carrier::may_hold_something;
@@ -15,7 +14,7 @@ use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
 use super::watch::News;
 use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, is_ready};
 use crate::limits::IDLE_LOOKS_MAX;
 use crate::link::Link;
 use crate::sleepers::taken;
@@ -139,9 +138,7 @@ impl Watches {
         match self.names.meaning(event.u64, added) {
             Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
                 Some(place) => self.translate_ours(epoll, place, event, round, is_late),
-                None if is_late && !is_ready(Descriptor::of(fd).as_fd(), polled(event.events)) => {
-                    None
-                }
+                None if is_late && !is_ready(fd, polled(event.events)) => None,
                 None => self.translate_foreign(epoll, event),
             },
             Meaning::Gone if !self.is_shared() => None,

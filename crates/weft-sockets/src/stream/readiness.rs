@@ -4,11 +4,11 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use weft_stream::Carrier;
 
 use super::Stream;
 use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
 use crate::remote::Far;
 use crate::sleepers;
@@ -106,7 +106,7 @@ impl Stream {
 
     /// An error that the program is to be told now, once (`SO_ERROR`).
     pub(crate) fn pending_error(&self, fd: RawFd) -> Option<Errno> {
-        let of_the_kernel = || sockopt::socket_error(Descriptor::of(fd)).ok()?.err();
+        let of_the_kernel = || Host::take_error(Descriptor::of(fd).as_fd());
         let error = self.take_error().or_else(of_the_kernel)?;
         self.error_told(error.raw_os_error());
         Some(error)

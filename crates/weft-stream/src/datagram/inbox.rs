@@ -310,15 +310,22 @@ impl Inbox {
         self.entry().left.load(Ordering::Relaxed) != 0
     }
 
-    /// Dozes until a sender has put something, for `time` at most. The inbox stays open; where it
+    /// Waits until a sender has put something, for `time` at most. The inbox stays open; where it
     /// is not, or something waits, this returns at once.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
-        self.dozers().settle_down();
+        self.begin_futex_wait().map_or(Ok(()), |word| word.wait(time))
+    }
+
+    /// The word for a futex wait. `None`: something is there, or the inbox is shut.
+    #[must_use]
+    pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
+        let word = self.dozers();
+        word.settle_down();
         let is_open = self.words.head.load(Ordering::Relaxed) & WINDOW == 0;
-        if is_open && self.is_empty() { self.dozers().wait(time) } else { Ok(()) }
+        (is_open && self.is_empty()).then_some(word)
     }
 
     fn dozers(&self) -> FutexWord<'static> {
