@@ -5,16 +5,35 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 target=${CARGO_TARGET_DIR:-target}
 skips=$target/lab/skipped
-log=$(mktemp)
-times=$(mktemp)
-trap 'rm -f "$log" "$times"' EXIT
+logs=$(mktemp -d)
 passed=0
 failed=0
 failures=()
+# Of each run of tests beside the steps: its process group, its log and its name.
+beside=()
+
+finish() {
+    local group
+    for group in $(jobs -p); do
+        kill -- "-$group" 2>/dev/null
+    done
+    rm -rf "$logs"
+}
+trap finish EXIT
 
 note_failure() {
     failed=$((failed + $2))
     failures+=("$1")
+}
+
+# in_background LOG COMMAND...: starts a command as the head of a process group of its own, which
+# ends with this script. $! is its number.
+in_background() {
+    local log=$1
+    shift
+    set -m
+    "$@" </dev/null >"$log" 2>&1 &
+    set +m
 }
 
 # check NAME COMMAND...: one check, passed if the command succeeds.
@@ -34,17 +53,48 @@ check() {
 # tests NAME COMMAND...: a run of `cargo test`, whose own results are counted. It prints the seconds
 # of each test program.
 tests() {
-    local name=$1 start=$SECONDS runner=$PWD/scripts/timed
+    run_tests "$@" 2>&1 | tee "$logs/tests"
+    count "$1" "${PIPESTATUS[0]}" "$logs/tests"
+}
+
+# tests_beside NAME COMMAND...: the same, while the next steps go on. What it prints is shown, and
+# its results are counted, by `join_tests`.
+tests_beside() {
+    local log=$logs/beside-${#beside[@]}
+    in_background "$log" run_tests "$@"
+    beside+=("$! $log $1")
+}
+
+join_tests() {
+    local each process log name status
+    for each in "${beside[@]}"; do
+        read -r process log name <<<"$each"
+        wait "$process"
+        status=$?
+        cat "$log"
+        count "$name" "$status" "$log"
+    done
+    beside=()
+}
+
+run_tests() {
+    local name=$1 start=$SECONDS runner=$PWD/scripts/timed status
     shift
     echo "== $name"
     CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$runner \
-        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner "$@" 2>&1 | tee "$log"
-    local status=${PIPESTATUS[0]}
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$runner "$@"
+    status=$?
     echo "== $name: $((SECONDS - start)) s"
+    return "$status"
+}
+
+# count NAME STATUS LOG: counts what a run of `cargo test` has printed.
+count() {
+    local name=$1 status=$2 log=$3
     passed=$((passed + $(awk '/^test result:/ { n += $4 } END { print n + 0 }' "$log")))
     failed=$((failed + $(awk '/^test result:/ { n += $6 } END { print n + 0 }' "$log")))
     # "test NAME ... ok <SECONDSs>"
-    sed -n "s/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>\$/\2 \1 ($name)/p" "$log" >>"$times"
+    sed -n "s/^test \(.*\) \.\.\. .*<\([0-9.]*\)s>\$/\2 \1 ($name)/p" "$log" >>"$logs/times"
     mapfile -t -O ${#failures[@]} failures < <(
         sed -n 's/^test \(.*\) \.\.\. FAILED\( <.*>\)\?$/\1/p' "$log"
     )
@@ -59,7 +109,7 @@ summary() {
     local skipped=0
     echo
     echo "The ten slowest tests, in seconds:"
-    sort -rn "$times" | head -n 10 | sed 's/^/  /'
+    sort -rn "$logs/times" | head -n 10 | sed 's/^/  /'
     # A test that skips itself returns normally, so that cargo counts it as passed.
     if [ -s "$skips" ]; then
         skipped=$(wc -l <"$skips")

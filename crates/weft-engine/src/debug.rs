@@ -1,7 +1,7 @@
 //! The state of this process's queue pairs, for `weft ps` and `weft dump`.
 //!
-//! Whoever connects to the abstract Unix socket `weft-debug.PID` gets one JSON document and the end
-//! of the stream. Only the same user and root are answered.
+//! A process that connects to the abstract Unix socket `weft-debug.PID` gets one JSON document and
+//! the end of the stream. Only the same user and root are answered.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,13 +11,12 @@ use rustix::net::{SocketAddrUnix, SocketType, sockopt};
 use rustix::process::{getpid, getuid};
 use weft_sys::{Forkable, Lock};
 
+use crate::limits::DEBUG_BACKLOG;
 use crate::qp::{self, Qp};
 use crate::reactor::Source;
 use crate::strangers::{Listener, Place, Stranger};
 use crate::watched::Watched;
 use crate::{Errno, Result, device, ud};
-
-const BACKLOG: i32 = 4;
 
 static SERVED: Forkable<Lock<bool>> = Forkable::new(|| Lock::new(false));
 
@@ -32,7 +31,7 @@ pub(crate) fn serve() {
 fn start() -> Result<()> {
     let name = format!("weft-debug.{}", getpid().as_raw_nonzero());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    Listener::serve_unix(&address, SocketType::STREAM, BACKLOG, Answer::start)
+    Listener::serve_unix(&address, SocketType::STREAM, DEBUG_BACKLOG, Answer::start)
 }
 
 /// A document on its way to one who asked, until that one has it or takes none of it.

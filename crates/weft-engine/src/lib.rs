@@ -28,11 +28,12 @@
 //! channel
 //! context keys mpa
 //! numbers strangers tcp
-//! limits udp
-//! hello
-//! timer watched
+//! udp
+//! pool timer watched
 //! reactor
-//! access attr clock device event log pool presence random wc
+//! limits
+//! hello
+//! access attr clock device event log presence random wc
 //! ```
 #![doc = include_str!("quick_start.md")]
 

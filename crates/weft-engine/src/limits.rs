@@ -70,3 +70,73 @@ pub const HALF_OPEN_TIME: Duration = Duration::from_millis(250);
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Connections that a listener accepts before others have their turn.
 pub const ACCEPTS_MAX: usize = 64;
+
+// How much one pass does before others have their turn.
+
+/// Slots of a ring that one pass takes before others have their turn.
+pub(crate) const RING_TAKE_MAX: u32 = 64;
+/// Bytes that one pass hands over to a ring before others have their turn.
+pub(crate) const RING_GIVE_MAX: u64 = 1 << 20;
+/// Bytes that one pass takes from a socket before others have their turn.
+pub(crate) const SOCKET_RECEIVE_MAX: usize = 512 << 10;
+/// Bytes that one pass hands to a socket before others have their turn.
+pub(crate) const SOCKET_SEND_MAX: usize = 1 << 20;
+/// Outboxes that one pass hands to a socket before others have their turn.
+pub(crate) const OUTBOXES_MAX: usize = 8;
+/// Batches that one pass takes from a socket before others have their turn.
+pub(crate) const BATCHES_MAX: usize = 8;
+/// Datagrams that may go out before somebody looks whether any have come. A program whose sends are
+/// complete at once finds a completion whenever it polls, so that polling alone never gets there.
+pub(crate) const UNPOLLED_SENDS_MAX: u64 = 64;
+/// Events taken from the kernel at once.
+pub(crate) const EPOLL_EVENTS_MAX: usize = 64;
+/// Bytes that the kernel takes as one run.
+pub(crate) const UDP_RUN_BYTES_MAX: usize = 65_000;
+
+// What waits, and for how long.
+
+/// Bytes that may wait for the next poll before they are sent all the same: enough to share a
+/// system call well, not so many that the peer has nothing to do meanwhile.
+pub(crate) const DEFER_BYTES_MAX: u64 = 256 << 10;
+/// Requests that may wait likewise.
+pub(crate) const DEFER_REQUESTS_MAX: u64 = 64;
+/// Messages of the peer's whose acknowledgement may wait for the next poll.
+pub(crate) const DEFER_ACKS_MAX: u64 = 16;
+/// How long requests wait for a peer that should connect: a little longer than the side that dials
+/// tries, so that its failure, which says more, comes first.
+pub(crate) const CONNECT_TIME_MAX: Duration = Duration::from_secs(32);
+/// How long requests to a peer that is gone wait at most before they fail.
+pub(crate) const RETRY_TIME_MAX: Duration = Duration::from_millis(500);
+/// Connections that wait to be answered with a description of the process.
+pub(crate) const DEBUG_BACKLOG: i32 = 4;
+/// Sessions of processes of this host that wait to be accepted.
+pub(crate) const SESSION_BACKLOG: i32 = 1_024;
+/// Connections that wait to be accepted on one TCP listener.
+pub(crate) const TCP_BACKLOG: i32 = 1024;
+/// Fresh ports to try until one is free for UDP, too.
+pub(crate) const PORT_ATTEMPTS_MAX: u32 = 8;
+/// Idle buffers that are kept.
+pub(crate) const IDLE_BUFFERS_MAX: usize = 16;
+
+// Shared memory.
+
+/// Payload of a segment that goes through bulk data: small enough for both sides to be at it at
+/// once, and for the second to find it in the cache.
+pub(crate) const RING_CHUNK_MAX: u32 = 32 << 10;
+/// A Write up to this length costs less than what is done for it besides.
+pub(crate) const SMALL_WRITE_MAX: u32 = 4 << 10;
+/// Bytes that are written while the peer's key is in use, for which a deregistration waits.
+pub(crate) const KEY_HELD_BYTES_MAX: u64 = 64 << 10;
+/// How long a peer may be at a key that is being revoked. An honest one is at it for one copy.
+pub(crate) const KEY_IN_USE_MAX: Duration = Duration::from_secs(2);
+/// Keys of one peer that are remembered; then all are forgotten, and asked for again when they are
+/// used.
+pub(crate) const PEER_KEYS_MAX: usize = 1_024;
+/// Bytes of one packet of a session between processes of this host.
+pub(crate) const PACKET_LEN_MAX: usize = 96;
+/// Descriptors that come with such a packet.
+pub(crate) const PACKET_FDS_MAX: usize = 2;
+/// Regions longer than this, in bytes, stay where they are: copying them takes long.
+pub(crate) const REMAP_LEN_MAX: usize = 1 << 30;
+/// How many registered regions are looked at to find out that none overlaps a new one.
+pub(crate) const REMAP_LOOKS_MAX: usize = 64;

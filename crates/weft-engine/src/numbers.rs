@@ -7,11 +7,8 @@ use std::sync::{Arc, Weak};
 
 use weft_sys::Lock;
 
-use crate::limits::{OBJECTS_MAX, QPS_PER_PORT};
+use crate::limits::{OBJECTS_MAX, PORT_ATTEMPTS_MAX, QPS_PER_PORT};
 use crate::{Errno, Result, random};
-
-/// Fresh ports to try until one is free for UDP, too.
-const PORT_ATTEMPTS_MAX: u32 = 8;
 
 #[derive(Debug)]
 enum Slot<T> {

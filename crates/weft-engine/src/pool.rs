@@ -1,11 +1,10 @@
 //! Buffers for bytes on their way to and from sockets, lent to the connections that have any.
 
+use crate::limits::IDLE_BUFFERS_MAX;
 use weft_sys::{Forkable, Lock};
 
 /// Size of a buffer: two of our largest FPDUs and room for what a receive brings with them.
 pub(super) const BUFFER_LEN: usize = 256 << 10;
-/// Idle buffers that are kept.
-const IDLE_MAX: usize = 16;
 
 static IDLE: Forkable<Lock<Vec<Vec<u8>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
@@ -25,7 +24,7 @@ pub(crate) fn give_back(buffer: &mut Vec<u8>) {
         return;
     }
     let mut idle = IDLE.get().lock();
-    if idle.len() < IDLE_MAX {
+    if idle.len() < IDLE_BUFFERS_MAX {
         idle.push(std::mem::take(buffer));
     } else {
         drop(idle);

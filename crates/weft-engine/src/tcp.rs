@@ -13,6 +13,7 @@ use weft_sys::interface_addresses;
 use weft_wire::mpa::fpdu;
 
 use crate::device::Device;
+use crate::limits::TCP_BACKLOG;
 use crate::{Errno, Result};
 
 /// How long sent data may stay unacknowledged before the connection is given up.
@@ -21,8 +22,6 @@ const USER_TIMEOUT_MS: u32 = 20_000;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_PROBES: u32 = 5;
-/// Connections that wait to be accepted on one listener.
-const BACKLOG: i32 = 1024;
 /// Longest ULPDU between Weft peers: 32 KiB of payload and the longer of the two DDP headers.
 const WEFT_MULPDU: usize = (32 << 10) + weft_wire::ddp::UNTAGGED_LEN;
 
@@ -61,7 +60,7 @@ fn listen_on(address: SocketAddr) -> Result<OwnedFd> {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
     bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, TCP_BACKLOG)?;
     Ok(socket)
 }
 

@@ -4,10 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use weft_sys::{Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 
+use crate::limits::UDP_RUN_BYTES_MAX;
 use crate::{Errno, Result, pool};
 
-/// Bytes that the kernel takes as one run.
-const RUN_BYTES_MAX: usize = 65_000;
 /// Bytes of room that a socket asks for in either direction: nothing slows a sender of datagrams
 /// down, so the receiver's kernel must hold what the program has not taken yet.
 const SOCKET_ROOM: i32 = 8 << 20;
@@ -40,7 +39,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new(can_segment: bool) -> Self {
-        let segment_max = if can_segment { RUN_BYTES_MAX } else { 0 };
+        let segment_max = if can_segment { UDP_RUN_BYTES_MAX } else { 0 };
         Self { bytes: Vec::new(), runs: Vec::new(), next: 0, segment_max, done: 0, dropped: 0 }
     }
 
@@ -76,7 +75,7 @@ impl Outbox {
                     && run.segment <= self.segment_max
                     && run.bytes.len() % run.segment == 0
                     && run.bytes.len() / run.segment < SEGMENTS_MAX
-                    && end - run.bytes.start <= RUN_BYTES_MAX =>
+                    && end - run.bytes.start <= UDP_RUN_BYTES_MAX =>
             {
                 run.bytes.end = end;
             }

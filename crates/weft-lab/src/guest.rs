@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::compile::compile;
+use crate::folder::Folder;
 use crate::namespace::{Namespace, namespaces_denied};
 use crate::packages::locate;
 use crate::paths::{kept, scratch, source};
@@ -96,13 +97,11 @@ impl Guest {
         let name = format!("{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let host = Namespace::with_tap()?;
         let address = Ipv4Addr::new(10, 77, 0, 2);
-        // The path of a socket must be short.
-        let socket = std::env::temp_dir().join(format!("weft-lab-siw-{name}"));
+        let folder = Folder::new(0o700)?;
+        let socket = folder.path().join("agent");
         let console = scratch("siw")?.join(format!("{name}.console"));
         let running = machine(&host, address, &socket, &console, offload)?.start()?;
         let serial = connect(&socket)?;
-        // The connection stays.
-        let _ = fs::remove_file(&socket);
         let serial = Mutex::new(BufReader::new(serial));
         let guest = Self { _machine: running, serial, console, host, address };
         guest.command("rdma link show siw0/1 && dmesg -c >/dev/null", BOOT_TIMEOUT)?;

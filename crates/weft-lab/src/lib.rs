@@ -14,7 +14,7 @@
 //! capture guest loss servers sockets stage venv
 //! differ program skip
 //! compile namespace
-//! crowd endpoint machine packages parse paths ports usage
+//! crowd endpoint folder limits machine packages parse paths ports usage
 //! ```
 
 pub mod capture;
@@ -22,7 +22,9 @@ mod compile;
 mod crowd;
 pub mod differ;
 pub mod endpoint;
+mod folder;
 pub mod guest;
+mod limits;
 mod loss;
 pub mod machine;
 pub mod measure;
@@ -46,6 +48,7 @@ pub use compile::{
     compile, compile_cargo, compile_cgo, compile_cpp, compile_erlang, compile_folder, compile_go,
     compile_java, compile_library, compile_plain,
 };
+pub use folder::Folder;
 pub use namespace::{Namespace, NamespacePair, namespaces_denied};
 pub use packages::{locate, require};
 pub use paths::{kept, scratch, source, weft};

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{self, Command};
 use std::sync::OnceLock;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::folder::remove_registries;
 use crate::packages::locate;
 
 /// Where iproute2 keeps named namespaces.
@@ -98,8 +100,12 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        let number = fs::metadata(Path::new(DIRECTORY).join(&self.name)).map(|file| file.ino());
         // Nothing to do about a failure: the next lab sweeps up what is left.
         let _ = ip(&["netns", "delete", &self.name]);
+        if let Ok(number) = number {
+            remove_registries(number);
+        }
     }
 }
 

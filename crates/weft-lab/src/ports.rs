@@ -1,33 +1,62 @@
 //! Port numbers for servers, so that tests never meet each other.
 
 use std::net::{Ipv6Addr, SocketAddrV6};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::process;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use rustix::net::{AddressFamily, SocketType, bind, socket};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket, socket_with,
+};
 
 /// Below the range that the kernel gives to outgoing connections (32768 and up).
 const FIRST: u16 = 20_000;
-const COUNT: u16 = 12_000;
+/// Ports are claimed in blocks, each by a name that only one process of the host can have.
+const BLOCK: u16 = 100;
+const BLOCKS: u16 = 120;
 
-static NEXT: AtomicU16 = AtomicU16::new(0);
+/// What this process has claimed, for as long as it lives.
+struct Claimed {
+    names: Vec<OwnedFd>,
+    ports: Range<u16>,
+}
 
-/// A port that no one listens on, TCP or UDP, and that this process has not had before.
+static CLAIMED: Mutex<Claimed> = Mutex::new(Claimed { names: Vec::new(), ports: 0..0 });
+
+/// A port that no one listens on, TCP or UDP, and that neither this process nor a lab beside it has
+/// had before.
 ///
 /// # Panics
 ///
 /// If every port of the lab's range is taken.
 pub fn next() -> u16 {
-    // Test binaries that run side by side start at different places.
-    let offset = (process::id() % u32::from(COUNT)) as u16 / 100 * 100;
-    for _ in 0..COUNT {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + offset.wrapping_add(step) % COUNT;
-        if is_free(port) {
+    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(port) = claimed.ports.find(|&port| is_free(port)) {
             return port;
         }
+        let (name, ports) = claim();
+        claimed.names.push(name);
+        claimed.ports = ports;
     }
-    panic!("no port is free between {FIRST} and {}", FIRST + COUNT);
+}
+
+/// A block that no process has claimed. Where the search begins differs from process to process:
+/// connections of a lab that has just ended may still be closing.
+fn claim() -> (OwnedFd, Range<u16>) {
+    let begin = (process::id() % u32::from(BLOCKS)) as u16;
+    let attempt = |step| {
+        let first = FIRST + (begin + step) % BLOCKS * BLOCK;
+        let name = format!("weft-lab-ports-{first}");
+        let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+        bind(&socket, &name).ok()?;
+        Some((socket, first..first + BLOCK))
+    };
+    let claimed = (0..BLOCKS).find_map(attempt);
+    claimed.unwrap_or_else(|| panic!("no port is free from {FIRST} on, {BLOCKS} x {BLOCK}"))
 }
 
 /// By binding, not by listening: a test beside this one may wait for a server at the port.
@@ -49,5 +78,12 @@ mod tests {
         let _taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, first)).unwrap();
         assert_ne!(first, super::next());
         assert!(!super::is_free(first));
+    }
+
+    #[test]
+    fn a_block_is_claimed_once() {
+        let ((_one, ports), (_other, others)) = (super::claim(), super::claim());
+        assert_ne!(ports, others);
+        assert!(ports.end <= super::FIRST + super::BLOCKS * super::BLOCK);
     }
 }

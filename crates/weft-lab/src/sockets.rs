@@ -2,8 +2,8 @@
 //! and stay what they were if one end does not.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +15,7 @@ use serde::Deserialize;
 use weft_stream::Registry;
 use weft_stream::datagram::Datagrams;
 
+use crate::folder::Folder;
 use crate::paths::{scratch, weft};
 use crate::program::Program;
 use crate::skip::note_skip;
@@ -54,7 +55,7 @@ pub struct Sockets {
     registry: Registry,
     /// Likewise, for UDP.
     datagrams: Datagrams,
-    shared: PathBuf,
+    shared: Folder,
     files: PathBuf,
 }
 
@@ -84,13 +85,9 @@ impl Sockets {
     pub fn new(ends: Ends) -> Result<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let own = format!("{}-{}", process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
-        let shared = PathBuf::from(format!("/dev/shm/weft-lab-{own}"));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&shared)
-            .with_context(|| format!("cannot make {}", shared.display()))?;
-        let registry = Registry::open(&shared)?;
-        let datagrams = Datagrams::open(&shared)?;
+        let shared = Folder::in_memory(0o700)?;
+        let registry = Registry::open(shared.path())?;
+        let datagrams = Datagrams::open(shared.path())?;
         let files = scratch(&format!("sockets/{own}"))?;
         Ok(Self { ends, user: None, registry, datagrams, shared, files })
     }
@@ -111,7 +108,7 @@ impl Sockets {
             note_skip(test, "another user cannot read what has been built");
             return Ok(None);
         }
-        for directory in [&sockets.shared, &sockets.files] {
+        for directory in [sockets.shared.path(), &sockets.files] {
             chown(directory, Some(NOBODY), None)?;
         }
         sockets.user = Some(NOBODY);
@@ -140,7 +137,7 @@ impl Sockets {
 
     fn program(&self, name: &Path, under_weft: bool) -> Program {
         let program = if under_weft { Program::weft(name) } else { Program::plain(name) };
-        let program = program.env("WEFT_SHM_DIR", &self.shared).directory(&self.files);
+        let program = program.env("WEFT_SHM_DIR", self.shared.path()).directory(&self.files);
         match self.user {
             Some(user) => program.as_user(&user.to_string()),
             None => program,
@@ -243,7 +240,6 @@ impl Drop for Sockets {
         self.registry.leave();
         self.datagrams.leave();
         // What cannot be removed does no harm.
-        let _ = fs::remove_dir_all(&self.shared);
         let _ = fs::remove_dir_all(&self.files);
     }
 }

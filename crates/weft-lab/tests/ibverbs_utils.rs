@@ -1,5 +1,6 @@
 //! The programs of Debian's `ibverbs-utils`.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -157,7 +158,10 @@ fn xsrq_pingpong(stage: &Stage, options: &str) -> Result<()> {
     let port = ports::next();
     let server = Program::weft("ibv_xsrq_pingpong").args(["-p", &port.to_string()]).line(options);
     let client = server.clone().arg(stage.server_address().to_string());
-    let (server, client) = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT)?;
+    let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
+    // They leave it behind. Who has it open does not need its name.
+    let _ = fs::remove_file("/tmp/xrc_domain");
+    let (server, client) = ends?;
     server.said("success")?;
     client.said("success")?;
     Ok(())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use weft_lab::endpoint::Port;
-use weft_lab::{Program, Running, Stage, ports, scratch, skip_without_namespaces};
+use weft_lab::{Folder, Program, Running, Stage, ports, scratch, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const TARGET: &str = "iqn.2026-01.org.example:disk";
@@ -17,6 +17,7 @@ const DISK_BYTES: u64 = 32 << 20;
 /// A running target, and the address of its disk.
 struct Target {
     _daemon: Running,
+    _folder: Folder,
     url: String,
 }
 
@@ -26,8 +27,8 @@ impl Target {
         let directory = scratch(&format!("iser-{port}"))?;
         let disk = directory.join("disk");
         fs::File::create(&disk)?.set_len(DISK_BYTES)?;
-        // A path that fits into a socket address wherever the workspace is.
-        let socket = std::env::temp_dir().join(format!("weft-lab-tgtd-{port}"));
+        let folder = Folder::new(0o700)?;
+        let socket = folder.path().join("control");
         let control = port.to_string();
 
         let daemon = Program::weft("tgtd")
@@ -53,7 +54,7 @@ impl Target {
         administer("--mode target --op bind --initiator-address ALL")?;
         administer(&format!("--mode target --op bind --initiator-name {INITIATOR}"))?;
         let url = format!("iser://{}:{port}/{TARGET}/1", stage.server_address());
-        Ok(Self { _daemon: daemon, url })
+        Ok(Self { _daemon: daemon, _folder: folder, url })
     }
 }
 

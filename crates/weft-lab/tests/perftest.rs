@@ -1,5 +1,6 @@
 //! Debian's perftest: every operation, connected by the program itself and by `rdma_cm` (`-R`).
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -18,6 +19,10 @@ fn run(stage: &Stage, program: &str, options: &str) -> Result<Finished> {
     let server = Program::weft(program).line("-F -p").arg(port.to_string()).line(options);
     let client = server.clone().arg(stage.server_address().to_string());
     let ends = stage.converse(&server, Port::Tcp(port), &client, TIMEOUT);
+    // perftest leaves them behind. Who has them open does not need their names.
+    for end in ["server", "client"] {
+        let _ = fs::remove_file(format!("/tmp/xrc_domain_{end}"));
+    }
     Ok(ends.with_context(|| format!("{program} {options}"))?.1)
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use weft_lab::endpoint::Port;
-use weft_lab::{Program, Running, Stage, ports, scratch, skip_without_namespaces};
+use weft_lab::{Folder, Program, Running, Stage, ports, scratch, skip_without_namespaces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_MIB: u64 = 64;
@@ -85,17 +85,14 @@ impl Monitor {
 }
 
 /// A machine that never runs: it starts paused and stays so.
-fn machine(name: &str, directory: &Path, options: &[String]) -> Result<(Program, PathBuf)> {
-    let socket = std::env::temp_dir().join(format!(
-        "weft-lab-{name}-{}",
-        directory.file_name().context("no name")?.to_string_lossy()
-    ));
+fn machine(name: &str, folder: &Folder, options: &[String]) -> (Program, PathBuf) {
+    let socket = folder.path().join(name);
     let program = Program::weft("qemu-system-x86_64")
         .line("-S -display none -nodefaults -machine pc,accel=tcg -m")
         .arg(MEMORY_MIB.to_string())
         .args(["-qmp", &format!("unix:{},server=on,wait=off", socket.display())])
         .args(options);
-    Ok((program, socket))
+    (program, socket)
 }
 
 fn migrate(stage: &Stage, pin_all: bool) -> Result<()> {
@@ -107,9 +104,10 @@ fn migrate(stage: &Stage, pin_all: bool) -> Result<()> {
     let address = format!("rdma:{}:{port}", stage.server_address());
 
     let incoming = ["-incoming".to_owned(), "defer".to_owned()];
-    let (destination, destination_socket) = machine("to", &directory, &incoming)?;
+    let folder = Folder::new(0o700)?;
+    let (destination, destination_socket) = machine("to", &folder, &incoming);
     let load = format!("loader,file={},addr={PATTERN_ADDRESS},force-raw=on", image.display());
-    let (source, source_socket) = machine("from", &directory, &["-device".to_owned(), load])?;
+    let (source, source_socket) = machine("from", &folder, &["-device".to_owned(), load]);
     let destination: Running = stage.server(destination).start()?;
     let source: Running = stage.client(source).start()?;
     let mut to = Monitor::connect(&destination_socket)?;

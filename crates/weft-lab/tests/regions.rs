@@ -47,7 +47,7 @@ fn random_programs_and_their_regions() -> Result<()> {
 #[test]
 fn random_programs_without_shared_memory() -> Result<()> {
     for seed in 1..=2 {
-        let ended = run(seed, |program| program.env("WEFT_ADOPT", "0"))?;
+        let ended = run(seed, |program| program.env("WEFT_REMAP", "0"))?;
         ensure!(pages(&ended)?[1] == 0, ended.complaint("memory is shared"));
     }
     Ok(())

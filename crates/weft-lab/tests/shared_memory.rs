@@ -98,7 +98,7 @@ fn memory_that_cannot_be_reached() -> Result<()> {
         end.said(&format!("{SHARES}direct"))?;
     }
     let [server, client] = flow(&stage, |program, serves| {
-        let program = program.as_user(OTHER_USER).env("WEFT_ADOPT", "0");
+        let program = program.as_user(OTHER_USER).env("WEFT_REMAP", "0");
         if serves { program.env("LAB_UNDUMPABLE", "1") } else { program }
     })?;
     client.said(&format!("{SHARES}ring"))?;
@@ -206,7 +206,7 @@ fn a_peer_that_runs_another_program_is_not_written_to() -> Result<()> {
         let files = ["ready", "done"].map(|name| files.join(format!("{port}-{round}-{name}")));
         let program = |words: &[&str]| {
             let program = program(&execing, words.iter().map(|&word| word.to_owned()));
-            program.args(&files).env("WEFT_TRANSPORT", "shm").env("WEFT_ADOPT", "0")
+            program.args(&files).env("WEFT_TRANSPORT", "shm").env("WEFT_REMAP", "0")
         };
         let server = program(&["serve", &port]).start()?.listening(Port::Tcp(port.parse()?))?;
         let client = program(&["connect", "127.0.0.1", &port]).run(TIMEOUT);

@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
-use weft_lab::{Finished, Program, Running, compile_plain, locate, note_skip, ports, source};
+use weft_lab::{
+    Finished, Folder, Program, Running, compile_plain, locate, note_skip, ports, source,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECTIONS: u32 = 4;
@@ -266,8 +268,9 @@ fn cgi_answers_are_whole() -> Result<()> {
     for ends in [Ends::Both, Ends::Server] {
         let (sockets, port) = (Sockets::new(ends)?, ports::next());
         // A directory that another user can read, too.
-        let public = PathBuf::from(format!("/tmp/weft-lab-cgi-{port}"));
-        fs::create_dir_all(public.join("cgi-bin"))?;
+        let folder = Folder::new(0o755)?;
+        let public = folder.path();
+        fs::create_dir(public.join("cgi-bin"))?;
         let body = public.join("body");
         fs::write(&body, sockets.make_file("body", LENGTH)?)?;
         let text = format!("echo Content-Type: text/plain; echo; exec cat {}", body.display());
@@ -275,7 +278,7 @@ fn cgi_answers_are_whole() -> Result<()> {
             |_| fs::copy(sockets.path("script"), public.join("cgi-bin/script")).map(drop),
         )?;
         let server = sockets.server("/usr/bin/python3").line("-m http.server --cgi");
-        let server = server.line("--bind 127.0.0.1").arg(port.to_string()).directory(&public);
+        let server = server.line("--bind 127.0.0.1").arg(port.to_string()).directory(public);
         let server = server.start()?.listening(Port::Tcp(port));
         let answered = server.and_then(|mut server| {
             let client = sockets.client("/usr/bin/python3").arg(source("programs/cgi.py"));
@@ -283,7 +286,6 @@ fn cgi_answers_are_whole() -> Result<()> {
             let ended = client.run(TIMEOUT).and_then(Finished::success);
             ended.map_err(|error| error.context(server.account()))?.said("answered 300")
         });
-        let _ = fs::remove_dir_all(&public); // What cannot be removed does no harm.
         answered.with_context(|| format!("weft: {ends:?}"))?;
     }
     Ok(())

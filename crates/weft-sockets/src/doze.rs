@@ -2,9 +2,9 @@
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use weft_stream::End;
-use weft_sys::Doze;
+use weft_sys::FutexWord;
 
+use crate::kernel::{End, Host, Kernel as _};
 use crate::limits::DOZED_ENDS_MAX;
 use crate::wait;
 
@@ -16,11 +16,11 @@ pub(crate) const TIME_NS: u64 = 10_000_000;
 /// # Errors
 /// `EINTR`: a signal was handled.
 pub(crate) fn doze<'a>(ends: impl Iterator<Item = &'a End>, time: u64) -> Result<(), Errno> {
-    let mut words: SmallVec<[Doze<'static>; DOZED_ENDS_MAX]> = SmallVec::new();
+    let mut words: SmallVec<[FutexWord<'static>; DOZED_ENDS_MAX]> = SmallVec::new();
     for end in ends {
         let Some(word) = end.begin_doze() else { return Ok(()) };
         words.push(word);
     }
     let until = wait::timespec(wait::now().saturating_add(time.min(TIME_NS)));
-    Doze::doze_on_any(words.into_iter(), &until)
+    Host::wait_for_peers(words.into_iter(), &until)
 }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, test_kill_process};
 use weft_sys::{Alarm, Tag};
 
 use crate::limits::ALARMS_MAX;
-use crate::pipes::{self, OwnPipe};
+use crate::pipes::OwnPipe;
 use crate::registry::Registry;
 
 /// An alarm that is the calling process's, until it is given back or the process ends.
@@ -42,7 +42,8 @@ impl OwnAlarm {
     /// Has peers ring it by a pipe, once `watch` has seen to it that the pipe wakes the sleeper.
     /// Without a pipe they ring by the connection.
     pub fn open_pipe(&mut self, watch: impl FnOnce(BorrowedFd<'_>) -> bool) {
-        let Some(pipe) = OwnPipe::open(self.registry, self.index) else { return };
+        self.registry.alarm(self.index).made.store(1, Ordering::SeqCst);
+        let Some(pipe) = OwnPipe::open(&self.registry.pipe_path(self.index)) else { return };
         if watch(pipe.as_fd()) {
             self.pipe_word().store(pipe.inode(), Ordering::Release);
             self.pipe = Some(pipe);
@@ -110,7 +111,12 @@ pub(crate) fn of_peer(registry: &Registry, tag: Tag) -> Option<Alarm<'_>> {
 
 /// Rings the alarm of a peer's tag by its pipe, if it has one.
 pub(crate) fn ring(registry: &Registry, tag: Tag) -> bool {
-    tag.index() < ALARMS_MAX && pipes::ring(registry, tag.index())
+    let index = tag.index();
+    if index >= ALARMS_MAX {
+        return false;
+    }
+    let inode = registry.alarm(index).pipe.load(Ordering::Acquire);
+    registry.pipes.ring(index, inode, || registry.pipe_path(index))
 }
 
 fn of(registry: &Registry, index: usize) -> Alarm<'_> {

@@ -23,15 +23,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::io::Errno;
 use weft_sys::{SharedGuard, SharedLock};
 
-use crate::flow::{Flow, Queue};
+use crate::flow::Flow;
 use crate::grants::Grants;
 use crate::holders::{Holder, Holders};
 use crate::kernel::{Kernel, Linux};
 use crate::layout::PROGRAM_LEN;
 use crate::limits::WRITABLE_LEN;
+use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::ring::Broken;
 use crate::source::Sources;
+use crate::sweep::take_slot;
 use crate::tuple::Tuple;
 use crate::words::{NONE, Role, Side, joined};
 
@@ -102,6 +104,22 @@ pub struct ReportedEdge {
     pub received: Option<u64>,
 }
 
+/// A kernel that may let a process put unread bytes back into the kernel's queues.
+pub trait PutBack: Kernel {
+    /// Goes back to TCP for good, and puts back what is unread if the process can have the peer's
+    /// socket: [`End::leave`].
+    fn leave(end: &End<Self>, socket: Self::Socket<'_>) {
+        end.leave_unread(socket);
+    }
+
+    /// Puts back what the peer has not read, if the process can: [`End::put_back_own`].
+    fn put_back_own(_end: &End<Self>, _socket: Self::Socket<'_>) {}
+
+    /// Puts back what has stayed in memory when the connection left it, if the process can:
+    /// [`End::put_back_rest`].
+    fn put_back_rest(_end: &End<Self>, _socket: Self::Socket<'_>) {}
+}
+
 /// One end of a connection that is, or may be, carried by shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct End<K: Kernel = Linux> {
@@ -128,7 +146,7 @@ impl<K: Kernel> End<K> {
         me: &Process,
         flow: Flow,
     ) -> Option<Self> {
-        let (slot, generation) = registry.take::<K>(tuple)?;
+        let (slot, generation) = take_slot::<K>(registry, tuple)?;
         // Credits stand for buffers, which have to be there.
         let has_buffers = || (0..2).all(|direction| registry.fill(slot, direction, 0) > 0);
         let flow = if flow == Flow::Credit && has_buffers() { flow } else { Flow::Packed };

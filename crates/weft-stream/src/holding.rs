@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use weft_sys::SectionOnce;
 
-use crate::end::End;
-use crate::kernel::{Kernel, Linux};
+use crate::end::{End, PutBack};
+use crate::kernel::Linux;
 
 /// The end that a socket of this process has, if it has one, and by which number the process is
 /// counted among its holders.
 #[derive(Debug)]
-pub struct Holding<K: Kernel = Linux> {
+pub struct Holding<K: PutBack = Linux> {
     end: SectionOnce<End<K>>,
     /// The number by which this process holds the end; 0: not, or not any more.
     holder: AtomicU32,
@@ -23,13 +23,13 @@ pub struct Holding<K: Kernel = Linux> {
     sleepers: AtomicU32,
 }
 
-impl<K: Kernel> Default for Holding<K> {
+impl<K: PutBack> Default for Holding<K> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Kernel> Holding<K> {
+impl<K: PutBack> Holding<K> {
     /// Of a socket that has no end yet.
     #[must_use]
     pub const fn new() -> Self {

@@ -26,11 +26,10 @@ use weft_sys::calls::{
 };
 use weft_sys::{Buffers, Threads, network_namespace};
 
-use crate::end::End;
+use crate::proc_tcp::listed;
 use crate::registry::Registry;
 pub use crate::sock_diag::Held;
 use crate::sock_diag::holder_of;
-use crate::sweep::listed;
 use crate::tuple::Tuple;
 
 /// A kernel.
@@ -120,19 +119,6 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     /// Seconds of the monotonic clock.
     fn second() -> u64;
 
-    /// Goes back to TCP for good, and puts back what is unread if the process can have the peer's
-    /// socket: [`End::leave`].
-    fn leave(end: &End<Self>, socket: Self::Socket<'_>) {
-        end.leave_unread(socket);
-    }
-
-    /// Puts back what the peer has not read, if the process can: [`End::put_back_own`].
-    fn put_back_own(_end: &End<Self>, _socket: Self::Socket<'_>) {}
-
-    /// Puts back what has stayed in memory when the connection left it, if the process can:
-    /// [`End::put_back_rest`].
-    fn put_back_rest(_end: &End<Self>, _socket: Self::Socket<'_>) {}
-
     /// Wakes all who sleep on a word.
     fn wake_all(word: &AtomicU32) {
         Self::wake(word, u32::MAX);
@@ -183,18 +169,6 @@ impl Kernel for Linux {
         let _ = set_tcp_cork(socket, false);
         let _ = set_tcp_nodelay(socket, true);
         before.map(|on| on == Ok(true))
-    }
-
-    fn leave(end: &End, socket: BorrowedFd<'_>) {
-        end.leave_and_put_back(socket);
-    }
-
-    fn put_back_own(end: &End, socket: BorrowedFd<'_>) {
-        end.put_back_before_the_end(socket);
-    }
-
-    fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
-        end.put_back_before_later(socket);
     }
 
     fn dissolve(socket: BorrowedFd<'_>) {

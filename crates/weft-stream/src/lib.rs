@@ -14,13 +14,13 @@
 //! inheritance remote snapshot
 //! holding places shown
 //! end
-//! flow
+//! queue
 //! credit peer_socket
 //! alarms grants holders pullers ring source sweep
-//! datagram kernel pipes words
+//! datagram kernel words
 //! plan registry
-//! layout
-//! bitmap how judge limits patience reason rules sock_diag tuple
+//! layout slot_file
+//! bitmap flow how judge limits patience pipes proc_tcp reason rules sock_diag tuple
 //! ```
 
 mod alarms;
@@ -46,7 +46,9 @@ mod pipes;
 #[doc(hidden)]
 pub mod places;
 mod plan;
+mod proc_tcp;
 mod pullers;
+mod queue;
 mod reason;
 mod registry;
 pub mod remote;
@@ -55,6 +57,7 @@ pub mod rules;
 mod shown;
 #[cfg(test)]
 mod sim;
+mod slot_file;
 mod snapshot;
 mod sock_diag;
 mod source;
@@ -63,7 +66,7 @@ mod tuple;
 mod words;
 
 pub use alarms::OwnAlarm;
-pub use end::{Carrier, Delays, End, Process, Pulse, ReportedEdge};
+pub use end::{Carrier, Delays, End, Process, Pulse, PutBack, ReportedEdge};
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use holding::Holding;
@@ -73,8 +76,9 @@ pub use kernel::{Held, Kernel, Linux};
 pub use patience::Patience;
 pub use plan::Plan;
 pub use reason::Reason;
-pub use registry::{OpenError, Registry, directory, is_local};
+pub use registry::{Registry, is_local};
 pub use shown::Shown;
+pub use slot_file::{OpenError, directory};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, SideSnapshot, Totals};
 pub use source::{Owner, SourceNumber};
 pub use tuple::Tuple;

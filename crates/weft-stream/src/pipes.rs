@@ -7,17 +7,16 @@
 //! while anybody uses the registry, and the alarm's next owner has the same pipe.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open, unlink};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mknodat, open};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use weft_sys::calls::{read, write};
 use weft_sys::{ApartFd, SectionOnce};
 
 use crate::limits::ALARMS_MAX;
-use crate::registry::Registry;
 
 /// Bytes that one call takes out of a pipe.
 const AT_ONCE: usize = 64;
@@ -36,16 +35,13 @@ impl AsFd for OwnPipe {
 }
 
 impl OwnPipe {
-    /// Opens the pipe of the alarm of this index, and makes it if there is none. `None` if that
-    /// cannot be.
-    pub(crate) fn open(registry: &Registry, index: usize) -> Option<Self> {
-        registry.alarm(index).made.store(1, Ordering::SeqCst);
-        let path = path(registry, index);
-        match mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
+    /// Opens the pipe of this name, and makes it if there is none. `None` if that cannot be.
+    pub(crate) fn open(path: &Path) -> Option<Self> {
+        match mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(_) => return None,
         }
-        let (file, inode) = open_pipe(&path)?;
+        let (file, inode) = open_pipe(path)?;
         Some(Self { fd: ApartFd::new(&file)?, inode })
     }
 
@@ -78,6 +74,24 @@ impl Pipes {
     pub(crate) fn new() -> Self {
         Self((0..ALARMS_MAX).map(|_| Theirs::default()).collect())
     }
+
+    /// Rings the alarm of an index by its pipe, which the registry knows by `inode`, and which has
+    /// this name. `false`: it has none, or none that this process could open.
+    pub(crate) fn ring(&self, index: usize, inode: u64, path: impl FnOnce() -> PathBuf) -> bool {
+        if inode == 0 {
+            return false;
+        }
+        let Some(known) = self.0.get(index) else { return false };
+        let opened = known.get(|| {
+            let (file, inode) = open_pipe(&path())?;
+            Some((ApartFd::new(&file)?, inode))
+        });
+        match opened {
+            // One that is full is heard, too.
+            Some((fd, of)) if *of == inode => matches!(write(fd, &[0]), Ok(1) | Err(Errno::AGAIN)),
+            _ => false,
+        }
+    }
 }
 
 impl Theirs {
@@ -89,43 +103,9 @@ impl Theirs {
     }
 }
 
-/// Rings the alarm of an index by its pipe. `false`: it has none, or none that this process could
-/// open.
-pub(crate) fn ring(registry: &Registry, index: usize) -> bool {
-    let inode = registry.alarm(index).pipe.load(Ordering::Acquire);
-    if inode == 0 {
-        return false;
-    }
-    let Some(known) = registry.pipes.0.get(index) else { return false };
-    let opened = known.get(|| {
-        let (file, inode) = open_pipe(&path(registry, index))?;
-        Some((ApartFd::new(&file)?, inode))
-    });
-    match opened {
-        // One that is full is heard, too.
-        Some((fd, of)) if *of == inode => matches!(write(fd, &[0]), Ok(1) | Err(Errno::AGAIN)),
-        _ => false,
-    }
-}
-
-/// The last process that uses the registry removes the names.
-pub(crate) fn remove_all(registry: &Registry) {
-    for index in 0..ALARMS_MAX {
-        if registry.alarm(index).made.load(Ordering::Relaxed) != 0 {
-            let _ = unlink(path(registry, index)); // It may never have come to be.
-        }
-    }
-}
-
-fn path(registry: &Registry, index: usize) -> PathBuf {
-    let mut path = registry.path().as_os_str().to_owned();
-    path.push(format!(".alarm-{index}"));
-    path.into()
-}
-
 /// Opens a pipe of this user's own. Whoever has it open for both directions gets no SIGPIPE, and
 /// no end of it.
-fn open_pipe(path: &PathBuf) -> Option<(OwnedFd, u64)> {
+fn open_pipe(path: &Path) -> Option<(OwnedFd, u64)> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(path, flags, Mode::empty()).ok()?;
     let status = fstat(&file).ok()?;
@@ -139,6 +119,7 @@ fn open_pipe(path: &PathBuf) -> Option<(OwnedFd, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::Registry;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     fn registry(dir: &tempfile::TempDir) -> &'static Registry {
@@ -147,6 +128,16 @@ mod tests {
 
     fn say(registry: &Registry, index: usize, inode: u64) {
         registry.alarm(index).pipe.store(inode, Ordering::Release);
+    }
+
+    fn open(registry: &Registry, index: usize) -> Option<OwnPipe> {
+        registry.alarm(index).made.store(1, Ordering::SeqCst);
+        OwnPipe::open(&registry.pipe_path(index))
+    }
+
+    fn ring(registry: &Registry, index: usize) -> bool {
+        let inode = registry.alarm(index).pipe.load(Ordering::Acquire);
+        registry.pipes.ring(index, inode, || registry.pipe_path(index))
     }
 
     fn is_heard(pipe: &OwnPipe) -> bool {
@@ -159,7 +150,7 @@ mod tests {
     fn a_peer_rings_what_the_registry_names() {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (registry(&dir), registry(&dir));
-        let pipe = OwnPipe::open(ours, 3).expect("a pipe");
+        let pipe = open(ours, 3).expect("a pipe");
         assert!(!ring(theirs, 3), "nobody watches it yet");
         say(ours, 3, pipe.inode());
         assert!(ring(theirs, 3) && is_heard(&pipe));
@@ -171,7 +162,7 @@ mod tests {
         assert!(!is_heard(&pipe));
         // The next owner has the same one, which the peer has open.
         drop(pipe);
-        let next = OwnPipe::open(ours, 3).expect("the pipe");
+        let next = open(ours, 3).expect("the pipe");
         say(ours, 3, next.inode());
         assert!(ring(theirs, 3) && is_heard(&next));
         say(ours, 3, next.inode() + 1);
@@ -182,23 +173,24 @@ mod tests {
     fn what_is_not_a_pipe_of_our_own_is_not_rung() {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (registry(&dir), registry(&dir));
-        std::fs::write(path(ours, 5), "no pipe").expect("a file");
-        assert!(OwnPipe::open(ours, 5).is_none());
+        std::fs::write(ours.pipe_path(5), "no pipe").expect("a file");
+        assert!(open(ours, 5).is_none());
         say(ours, 5, 1);
         assert!(!ring(theirs, 5));
         assert!(!ring(theirs, ALARMS_MAX - 1));
-        mknodat(CWD, path(ours, 6), FileType::Fifo, Mode::from_raw_mode(0o666), 0).expect("made");
-        rustix::fs::chmod(path(ours, 6), Mode::from_raw_mode(0o666)).expect("changed");
-        assert!(OwnPipe::open(ours, 6).is_none(), "others may have it open");
+        mknodat(CWD, ours.pipe_path(6), FileType::Fifo, Mode::from_raw_mode(0o666), 0)
+            .expect("made");
+        rustix::fs::chmod(ours.pipe_path(6), Mode::from_raw_mode(0o666)).expect("changed");
+        assert!(open(ours, 6).is_none(), "others may have it open");
     }
 
     #[test]
     fn the_last_to_leave_removes_the_names() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = registry(&dir);
-        let _pipe = OwnPipe::open(registry, 7).expect("a pipe");
-        assert!(path(registry, 7).exists());
+        let _pipe = open(registry, 7).expect("a pipe");
+        assert!(registry.pipe_path(7).exists());
         registry.leave();
-        assert!(!path(registry, 7).exists());
+        assert!(!registry.pipe_path(7).exists());
     }
 }

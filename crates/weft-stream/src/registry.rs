@@ -1,75 +1,48 @@
 //! What the processes of one user and host share: a file with a slot for each connection, and a
 //! table in which the accepting side finds what the connecting side offers.
-//!
-//! The file is of one network namespace, in which the addresses of both ends name one connection,
-//! and of one PID namespace, in which numbers of threads name holders of locks. No process has to
-//! be there for the others: the file stays while anybody uses it.
 
-use std::fs::{metadata, read_dir};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::fs::unlink;
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::{NamedMemory, OpenSlots, SharedMemory, SlotState};
+use weft_sys::{SharedMemory, SlotState};
 
-use crate::bitmap::Bitmap;
 use crate::flow::Flow;
-use crate::kernel::Kernel;
 use crate::layout::{
-    self, BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
-    alarm_at, big_ring_at, entry_at, slot_at,
+    self, BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS, alarm_at,
+    big_ring_at, entry_at, slot_at,
 };
-use crate::limits::{BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
-use crate::pipes::{self, Pipes};
+use crate::limits::{ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
+use crate::pipes::Pipes;
 use crate::reason::Reason;
-use crate::sweep;
+use crate::slot_file::{Format, OpenError, SlotFile};
 use crate::tuple::{Tuple, from_halves, halves};
 
-/// How the file's name begins.
-const NAME: &str = "weft-sockets";
+/// The file of slots, of which each is a connection's.
+static FORMAT: Format = Format {
+    name: "weft-sockets",
+    version: VERSION,
+    common_len: COMMON_LEN,
+    bitmap: BITMAP,
+    slots: CONNECTIONS_MAX,
+    slot_len: SLOT_LEN,
+};
 
 /// The shared file, mapped.
 #[derive(Debug)]
 pub struct Registry {
-    file: NamedMemory,
-    path: PathBuf,
+    file: SlotFile,
     user: u32,
-    opened: OpenSlots,
     /// The second in which the dead were looked for.
-    swept: AtomicU64,
+    pub(crate) swept: AtomicU64,
     /// For each side of each slot: the process whose memory may be read as its sender's
     /// ([`crate::pullers`]).
     pub(crate) pullers: Vec<AtomicU64>,
     /// Others' pipes, by alarm.
     pub(crate) pipes: Pipes,
-}
-
-/// Why a registry is not to be had.
-#[derive(Debug)]
-pub struct OpenError {
-    /// The file.
-    pub path: PathBuf,
-    /// What the system says about it.
-    pub errno: Errno,
-}
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot share memory through {}: {}", self.path.display(), self.errno)
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-/// The directory of registries: `WEFT_SHM_DIR`, or that of POSIX shared memory.
-#[must_use]
-pub fn directory() -> PathBuf {
-    std::env::var_os("WEFT_SHM_DIR")
-        .filter(|dir| !dir.is_empty())
-        .map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
 }
 
 impl Registry {
@@ -78,57 +51,36 @@ impl Registry {
     /// # Errors
     /// What the file system says; `EPERM` if somebody else's file has the name.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        let path = directory.join(file_name(NAME, VERSION));
-        loop {
-            let registry = Self::map(&path, true)?;
-            registry.counters().users.fetch_add(1, Ordering::SeqCst);
-            // The last user before us may have removed it in this moment.
-            if registry.file.is_at(&path) {
-                return Ok(registry);
-            }
-        }
+        SlotFile::open(directory, &FORMAT).map(Self::of)
     }
 
     /// The registries of this user in `directory`, to look at only.
     #[must_use]
     pub fn existing(directory: &Path) -> Vec<Self> {
-        let prefix = format!("{NAME}-{VERSION}.{}.", geteuid().as_raw());
-        let files = read_dir(directory).into_iter().flatten().flatten();
-        let names = files.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
-        names.filter_map(|file| Self::map(&file.path(), false).ok()).collect()
+        SlotFile::existing(directory, &FORMAT).map(Self::of).collect()
     }
 
-    fn map(path: &Path, create: bool) -> Result<Self, OpenError> {
-        let failed = |errno| OpenError { path: path.to_owned(), errno };
-        let file = NamedMemory::open(path, FILE_LEN, create).map_err(failed)?;
-        let accessible = if create { COMMON_LEN } else { FILE_LEN };
-        file.open_range(0, accessible).map_err(failed)?;
-        if create {
-            file.fill_range(0, COMMON_LEN).map_err(failed)?;
-        }
-        let count = if create { CONNECTIONS_MAX } else { 0 };
-        let user = geteuid().as_raw();
-        Ok(Self {
+    fn of(file: SlotFile) -> Self {
+        let count = if file.is_used() { CONNECTIONS_MAX } else { 0 };
+        Self {
             file,
-            path: path.to_owned(),
-            user,
-            opened: OpenSlots::new(count),
+            user: geteuid().as_raw(),
             swept: AtomicU64::new(0),
             pullers: (0..2 * count).map(|_| AtomicU64::new(0)).collect(),
             pipes: Pipes::new(),
-        })
+        }
     }
 
     /// The file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Whether it is that of this process's namespaces, so that the processes and addresses in it
     /// are those that this process sees.
     pub(crate) fn is_own(&self) -> bool {
-        self.path.file_name().is_some_and(|name| *name == *file_name(NAME, VERSION))
+        self.file.is_own()
     }
 
     /// The user whose it is.
@@ -139,26 +91,36 @@ impl Registry {
 
     /// This process will not use it any more. The last one removes the name.
     pub fn leave(&self) {
-        if self.counters().users.fetch_sub(1, Ordering::SeqCst) == 1 {
-            pipes::remove_all(self);
-            self.file.unlink(&self.path);
-        }
+        self.file.leave(|| {
+            let made = |&index: &usize| self.alarm(index).made.load(Ordering::Relaxed) != 0;
+            for index in (0..ALARMS_MAX).filter(made) {
+                let _ = unlink(self.pipe_path(index)); // It may never have come to be.
+            }
+        });
+    }
+
+    /// The name of an alarm's pipe.
+    pub(crate) fn pipe_path(&self, index: usize) -> PathBuf {
+        let mut path = self.path().as_os_str().to_owned();
+        path.push(format!(".alarm-{index}"));
+        path.into()
     }
 
     /// A relative, born by fork, uses it too.
     pub fn enter(&self) {
-        self.counters().users.fetch_add(1, Ordering::SeqCst);
+        self.file.enter();
     }
 
-    /// Takes a slot for a connection and prepares its directory entry. Returns it with its
-    /// generation. `None` if all are taken or there is no memory.
-    pub(crate) fn take<K: Kernel>(&self, tuple: &Tuple) -> Option<(usize, u32)> {
-        let slot = self.bitmap().take().or_else(|| {
-            self.sweep_now_and_then::<K>();
-            self.bitmap().take()
-        })?;
+    /// Takes a slot that nobody has. `None` if all are taken.
+    pub(crate) fn reserve(&self) -> Option<usize> {
+        self.file.bitmap().take()
+    }
+
+    /// Prepares the directory entry of a reserved slot for a connection. Returns the slot with its
+    /// generation. `None` if there is no memory: the slot has been given back.
+    pub(crate) fn prepare(&self, slot: usize, tuple: &Tuple) -> Option<(usize, u32)> {
         if self.open_slot(slot).is_err() {
-            self.bitmap().give(slot);
+            self.file.bitmap().give(slot);
             return None;
         }
         let generation = self.state(slot).prepare();
@@ -188,15 +150,6 @@ impl Registry {
     /// What carries a slot's connection.
     pub(crate) fn transport(&self, slot: usize) -> u32 {
         self.entry(slot).transport.load(Ordering::Relaxed)
-    }
-
-    /// While all slots are in use by the living, to look for the dead each time would be in vain.
-    #[cold]
-    fn sweep_now_and_then<K: Kernel>(&self) {
-        let second = K::second();
-        if self.swept.swap(second, Ordering::Relaxed) != second {
-            sweep::sweep::<K>(self);
-        }
     }
 
     /// Shows a prepared slot to those who look for the tuple. `false` if the table has no room.
@@ -269,7 +222,7 @@ impl Registry {
             }
         }
         self.state(slot).free(generation);
-        self.bitmap().give(slot);
+        self.file.bitmap().give(slot);
     }
 
     /// A slot's flow control.
@@ -315,31 +268,28 @@ impl Registry {
     /// Makes a slot accessible in this process.
     pub(crate) fn open_slot(&self, slot: usize) -> Result<(), Errno> {
         const OPEN: u32 = 1;
-        self.opened.open(slot, OPEN, || {
-            self.file.open_range(slot_at(slot), SLOT_LEN)?;
-            self.file.fill_range(slot_at(slot), SLOT_SMALL_LEN)
-        })
+        self.file.open_slot(slot, OPEN, SLOT_SMALL_LEN)
     }
 
     /// Gives back the address space of slots that this process has not used: it will use no others.
     pub fn shrink(&'static self) {
-        self.opened.give_back(&self.file, slot_at(0), SLOT_LEN);
+        self.file.shrink();
     }
 
     /// The live slots, with their generations.
     pub(crate) fn live(&self) -> impl Iterator<Item = (usize, u32)> {
-        self.bitmap().taken().filter_map(|slot| Some((slot, self.live_generation(slot)?)))
+        self.file.bitmap().taken().filter_map(|slot| Some((slot, self.live_generation(slot)?)))
     }
 
     /// How many slots are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.bitmap().count()
+        self.file.bitmap().count()
     }
 
     /// Whether this process may look at a slot's words.
     pub(crate) fn is_accessible(&self, slot: usize) -> bool {
-        self.opened.is_empty() || self.open_slot(slot).is_ok()
+        !self.file.is_used() || self.open_slot(slot).is_ok()
     }
 
     pub(crate) fn generation(&self, slot: usize) -> u32 {
@@ -398,10 +348,6 @@ impl Registry {
         let bucket = tuple.hash() as usize % BUCKETS_COUNT;
         (0..WAYS).map(move |way| self.word(BUCKETS + 4 * (bucket * WAYS + way)))
     }
-
-    fn bitmap(&self) -> Bitmap<'_> {
-        Bitmap::new(self.memory(), BITMAP, CONNECTIONS_MAX)
-    }
 }
 
 /// Bits of a name that hold the slot's number, plus one.
@@ -420,18 +366,6 @@ fn found(word: &AtomicU32) -> Option<(usize, u32)> {
     (slot < CONNECTIONS_MAX).then_some((slot, name))
 }
 
-/// The name of this process's file of a kind: by its user, and by the namespaces that it is in.
-pub(crate) fn file_name(kind: &str, version: u32) -> String {
-    let user = geteuid().as_raw();
-    let [net, pid] = ["net", "pid"].map(namespace);
-    format!("{kind}-{version}.{user}.{net}.{pid}")
-}
-
-/// Which namespace of a kind this process is in.
-fn namespace(kind: &str) -> u64 {
-    metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino())
-}
-
 /// Whether both ends of a connection are on this host, as far as its addresses tell.
 #[must_use]
 pub fn is_local(own: SocketAddr, peer: SocketAddr) -> bool {
@@ -444,6 +378,7 @@ pub fn is_local(own: SocketAddr, peer: SocketAddr) -> bool {
 mod tests {
     use super::*;
     use crate::kernel::Linux;
+    use crate::sweep::take_slot;
 
     fn tuple(port: u16) -> Tuple {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -455,7 +390,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (Registry::open(dir.path()), Registry::open(dir.path()));
         let (ours, theirs) = (ours.expect("a registry"), theirs.expect("the same"));
-        let (slot, generation) = ours.take::<Linux>(&tuple(1)).expect("room");
+        let (slot, generation) = take_slot::<Linux>(&ours, &tuple(1)).expect("room");
         assert!(ours.publish(slot, generation, &tuple(1)));
         assert_eq!(theirs.find(&tuple(2)), None);
         assert_eq!(theirs.find(&tuple(1).in_namespace(5)), None, "of another network");
@@ -475,7 +410,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let [dead, live] = [(); 2].map(|()| {
-            let (slot, generation) = registry.take::<Linux>(&tuple(1)).expect("room");
+            let (slot, generation) = take_slot::<Linux>(&registry, &tuple(1)).expect("room");
             assert!(registry.publish(slot, generation, &tuple(1)));
             (slot, generation)
         });
@@ -488,7 +423,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let take = |port| {
-            let (slot, generation) = registry.take::<Linux>(&tuple(port)).expect("room");
+            let (slot, generation) = take_slot::<Linux>(&registry, &tuple(port)).expect("room");
             assert!(registry.publish(slot, generation, &tuple(port)));
             (slot, generation)
         };
@@ -506,10 +441,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         for _ in 0..CONNECTIONS_MAX {
-            registry.bitmap().take().expect("room");
+            registry.file.bitmap().take().expect("room");
         }
-        assert_eq!(registry.bitmap().take(), None);
-        registry.bitmap().give(77);
-        assert_eq!(registry.bitmap().take(), Some(77));
+        assert_eq!(registry.file.bitmap().take(), None);
+        registry.file.bitmap().give(77);
+        assert_eq!(registry.file.bitmap().take(), Some(77));
     }
 }

@@ -7,6 +7,7 @@ use crate::end::Process;
 use crate::kernel::Linux;
 use crate::reason::Reason;
 use crate::registry::Registry;
+use crate::sweep::take_slot;
 use crate::tuple::Tuple;
 use crate::words::{Direction, Role, Side, joined};
 
@@ -33,7 +34,7 @@ impl Shown {
         role: Role,
         me: &Process,
     ) -> Option<Self> {
-        let (slot, generation) = registry.take::<Linux>(tuple)?;
+        let (slot, generation) = take_slot::<Linux>(registry, tuple)?;
         let [own, peer] = [role, role.other()].map(|role| Side::of(registry, slot, role));
         let [out, come] = [role, role.other()].map(|from| Direction::of(registry, slot, from));
         own.reset();

@@ -63,7 +63,7 @@ pub struct DirectionSnapshot {
     /// flow control could make use of.
     pub stalled_allotted: u64,
     /// Wake-ups by the kernel's socket.
-    pub bells: u64,
+    pub wakeups: u64,
     /// Bytes that were copied only once.
     pub pulled: u64,
     /// Bytes put and not yet read.
@@ -186,7 +186,7 @@ impl Registry {
             stalls: word(&words.stalls),
             stalled_used: word(&words.stalled_used),
             stalled_allotted: word(&words.stalled_allotted),
-            bells: word(&words.bells),
+            wakeups: word(&words.bells),
             pulled,
             unread: put.saturating_sub(word(&words.tail)),
         }

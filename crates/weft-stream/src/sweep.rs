@@ -1,12 +1,29 @@
-//! Finds slots that nobody uses any more: their processes were killed.
+//! Takes slots, and gives back those that nobody uses any more: their processes were killed.
 
-use std::collections::HashSet;
-use std::fs::read_to_string;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering;
 
 use crate::kernel::Kernel;
 use crate::registry::Registry;
 use crate::tuple::Tuple;
+
+/// Takes a slot for a connection, and returns it with its generation. If all are taken, those that
+/// nobody uses are given back first. `None` if all are in use, or there is no memory.
+pub(crate) fn take_slot<K: Kernel>(registry: &Registry, tuple: &Tuple) -> Option<(usize, u32)> {
+    let slot = registry.reserve().or_else(|| {
+        sweep_now_and_then::<K>(registry);
+        registry.reserve()
+    })?;
+    registry.prepare(slot, tuple)
+}
+
+/// While all slots are in use by the living, to look for the dead each time would be in vain.
+#[cold]
+fn sweep_now_and_then<K: Kernel>(registry: &Registry) {
+    let second = K::second();
+    if registry.swept.swap(second, Ordering::Relaxed) != second {
+        sweep::<K>(registry);
+    }
+}
 
 /// Gives back the slots of connections of which no process has either end. Several processes may do
 /// so at once.
@@ -44,47 +61,10 @@ fn is_abandoned<K: Kernel>(tuple: &Tuple, namespace: u64) -> bool {
         && K::holder_of(acceptor, connector) == Ok(None)
 }
 
-/// Every connection in the kernel that has an owner, named both ways round.
-pub(crate) fn listed(namespace: u64) -> HashSet<Tuple> {
-    let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-    let texts = files.map(|file| read_to_string(file).unwrap_or_default());
-    let lines = texts.iter().flat_map(|text| text.lines().skip(1));
-    let pairs = lines.filter_map(parse);
-    let both_ways = pairs.flat_map(|(own, peer)| [Tuple::new(own, peer), Tuple::new(peer, own)]);
-    both_ways.map(|tuple| tuple.in_namespace(namespace)).collect()
-}
-
-/// A line of `/proc/net/tcp` (proc(5)): both addresses. `None` for a socket that no process has.
-fn parse(line: &str) -> Option<(SocketAddr, SocketAddr)> {
-    let mut fields = line.split_whitespace().skip(1);
-    let (own, peer) = (address(fields.next()?)?, address(fields.next()?)?);
-    let inode = fields.nth(6)?;
-    (inode != "0").then_some((own, peer))
-}
-
-/// Hexadecimal words in the CPU's byte order, and a port.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| {
-        let word = u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?;
-        Some(word.to_ne_bytes())
-    };
-    if ip.len() == 8 {
-        return Some(SocketAddr::from((Ipv4Addr::from(word(0)?), port)));
-    }
-    let mut bytes = [0; 16];
-    for (index, part) in bytes.chunks_exact_mut(4).enumerate() {
-        part.copy_from_slice(&word(8 * index)?);
-    }
-    Some(SocketAddr::from((Ipv6Addr::from(bytes), port)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{TcpListener, TcpStream};
-    use std::sync::atomic::Ordering;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
 
     use crate::holders::{Holder, Holders};
     use crate::kernel::Linux;
@@ -103,7 +83,7 @@ mod tests {
     fn connections_without_ends_are_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
-        let (slot, generation) = registry.take::<Linux>(&tuple(1)).expect("room");
+        let (slot, generation) = take_slot::<Linux>(&registry, &tuple(1)).expect("room");
         assert!(registry.publish(slot, generation, &tuple(1)));
         for end in 0..2 {
             let moved = &registry.page(slot).directions[end].head;
@@ -128,7 +108,7 @@ mod tests {
         let ends = client.local_addr().and_then(|own| Ok((own, client.peer_addr()?)));
         let (own, peer) = ends.expect("connected");
         let tuple = here(Tuple::new(own, peer));
-        let (slot, generation) = registry.take::<Linux>(&tuple).expect("room");
+        let (slot, generation) = take_slot::<Linux>(registry, &tuple).expect("room");
         assert!(registry.publish(slot, generation, &tuple));
         Holders::of(registry, slot, Role::Connector).add(Holder::Process(i32::MAX as u32));
         sweep::<Linux>(registry);
@@ -140,22 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_list_is_read() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-        let (own, peer) = (client.local_addr(), client.peer_addr());
-        let (own, peer) = (own.expect("connected"), peer.expect("connected"));
-        assert!(listed(3).contains(&Tuple::new(own, peer).in_namespace(3)));
-        let other = Tuple::new("127.0.0.1:1".parse().expect("an address"), peer);
-        assert!(!listed(0).contains(&other));
-    }
-
-    #[test]
     fn connections_of_other_networks_are_not_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         let elsewhere = tuple(1).in_namespace(u64::MAX);
-        let (slot, generation) = registry.take::<Linux>(&elsewhere).expect("room");
+        let (slot, generation) = take_slot::<Linux>(&registry, &elsewhere).expect("room");
         assert!(registry.publish(slot, generation, &elsewhere));
         sweep::<Linux>(&registry);
         assert_eq!(registry.in_use(), 1);

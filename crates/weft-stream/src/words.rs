@@ -1,6 +1,6 @@
 //! The words of a slot: what both ends of a connection, and their relatives, know of it.
 
-use weft_sys::{Doze, Waits};
+use weft_sys::{FutexWord, Waits};
 
 pub(crate) use crate::layout::{Direction, NONE, Side};
 use crate::registry::Registry;
@@ -44,8 +44,8 @@ impl Side {
         Waits {
             sleepers: &self.sleepers,
             tag: &self.tag,
-            bell: &self.bell,
-            doze: Doze::on(&self.doze),
+            wakeup: &self.bell,
+            futex: FutexWord::on(&self.doze),
             wanted: &self.space_wanted,
         }
     }

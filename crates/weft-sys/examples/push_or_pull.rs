@@ -27,7 +27,7 @@ const ROUNDS: usize = 100;
 /// Bytes that are pulled or pushed at once.
 const PIECE_LEN: usize = 256 << 10;
 const RING_LEN: usize = 2 << 20;
-/// Bytes after which the ring's receiver is told.
+/// Bytes after which the ring's receiver sees them.
 const PUBLISH_LEN: usize = 32 << 10;
 
 // Words, a pair of cache lines each: the number of the transfer that has begun, been pushed, been

@@ -7,8 +7,8 @@
 //! has been woken until it sleeps again. What may bring something has a [`Tag`] that names alarm
 //! and sleep. The sleeper promises to look at all that has the tag of a sleep when that is over.
 //!
-//! Whoever wakes the sleeper does so first, and says it then ([`Alarm::has_rung`]): if it is
-//! stopped in between, others wake it once more.
+//! The peer that wakes the sleeper does so first, and records it then ([`Alarm::has_woken`]): if
+//! the peer is stopped in between, others wake the sleeper once more.
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 
@@ -106,7 +106,7 @@ impl Alarm<'_> {
     }
 
     /// The sleeper has been woken, which others need not do any more.
-    pub fn has_rung(self, tag: Tag) {
+    pub fn has_woken(self, tag: Tag) {
         let sleep = tag.sleep();
         let woken = sleep.wrapping_add(1);
         // If it sleeps again by now, that is another sleep.
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!((first.index(), alarm.stage(first)), (3, Stage::Other));
         alarm.begin(first);
         assert_eq!(alarm.stage(first), Stage::Asleep);
-        alarm.has_rung(first);
+        alarm.has_woken(first);
         assert_eq!(alarm.stage(first), Stage::Woken);
         alarm.end(first);
         assert_eq!(alarm.stage(first), Stage::Woken);
@@ -134,7 +134,7 @@ mod tests {
         assert_ne!(first, second);
         alarm.begin(second);
         assert_eq!((alarm.stage(first), alarm.stage(second)), (Stage::Other, Stage::Asleep));
-        alarm.has_rung(first);
+        alarm.has_woken(first);
         assert_eq!(alarm.stage(second), Stage::Asleep, "that was another sleep");
     }
 

@@ -7,7 +7,7 @@
 //! its parent were at.
 //!
 //! # Safety
-//! A block belongs to whoever has allocated it until it is given back, and to the list of its size
+//! A block belongs to its allocator's caller until it is given back, and to the list of its size
 //! from then on; its first word is the address of the next one then.
 #![allow(unsafe_code)]
 
@@ -73,7 +73,7 @@ impl Heap {
     /// # Safety
     /// The thread is not in the middle of a call of the allocator.
     pub unsafe fn forked(&self) {
-        // SAFETY: whoever held it does not exist here, and has left everything whole.
+        // SAFETY: a thread that held it does not exist here, and has left everything whole.
         unsafe { self.0.thaw() };
     }
 }

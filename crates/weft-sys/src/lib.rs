@@ -9,44 +9,45 @@
 //! heap shared_lock
 //! section
 //! signal_lock
-//! adopt lock mapping open_slots waits
-//! doze futex maps named presence process_memory ring
-//! alarm apart buffers calls process_vm shared slot slot_state thread
-//! atomic by_hand forkable interfaces layout leftover offer region scarcity socket
-//! spin time_stamp udp userfault wait
+//! lock mapping open_slots remap waits
+//! futex futex_word maps named presence process_memory ring
+//! alarm apart buffers calls process_vm shared slot slot_state thread yield_policy
+//! atomic by_hand cpu_contention forkable interfaces layout leftover next_function region socket
+//! limits spin time_stamp udp userfault wait
 //! ```
 
-#[cfg(not(loom))]
-mod adopt;
 mod alarm;
 mod apart;
 mod atomic;
 mod buffers;
 mod by_hand;
 pub mod calls;
-mod doze;
+mod cpu_contention;
 mod forkable;
 mod futex;
+mod futex_word;
 #[cfg(not(loom))]
 mod heap;
 mod interfaces;
 #[cfg(not(loom))]
 mod layout;
 mod leftover;
+mod limits;
 mod lock;
 mod mapping;
 mod maps;
 #[cfg(not(loom))]
 mod named;
-mod offer;
+mod next_function;
 #[cfg(not(loom))]
 mod open_slots;
 mod presence;
 mod process_memory;
 mod process_vm;
 mod region;
+#[cfg(not(loom))]
+mod remap;
 mod ring;
-mod scarcity;
 #[cfg(not(loom))]
 mod section;
 #[cfg(not(loom))]
@@ -64,17 +65,16 @@ mod udp;
 mod userfault;
 mod wait;
 mod waits;
+mod yield_policy;
 
-#[cfg(not(loom))]
-pub use adopt::{Adopted, View, adoptable, is_alone, own_pages, views};
 pub use alarm::{Alarm, Stage, Tag};
 pub use apart::{ApartFd, apart_within, is_apart};
 pub use buffers::Buffers;
 pub use by_hand::system_call;
 #[cfg(target_arch = "x86_64")]
 pub use by_hand::{raw_system_call, set_system_call_gate};
-pub use doze::Doze;
 pub use forkable::{Forkable, in_forked_child, neutralise};
+pub use futex_word::FutexWord;
 #[cfg(not(loom))]
 pub use heap::Heap;
 pub use interfaces::{InterfaceAddress, interface_addresses};
@@ -85,7 +85,7 @@ pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;
 #[cfg(not(loom))]
 pub use named::NamedMemory;
-pub use offer::{CoreOffers, NAP, Offer};
+pub use next_function::{NextFunction, c_name};
 #[cfg(not(loom))]
 pub use open_slots::OpenSlots;
 #[cfg(not(loom))]
@@ -94,9 +94,10 @@ pub use process_memory::ProcessMemory;
 pub use process_vm::{PIECES_MAX, Piece, Proof, peek_process, poke_process, read_proven};
 pub use region::Region;
 #[cfg(not(loom))]
+pub use remap::{RemappedPages, View, is_alone, own_pages, remappable, views};
+#[cfg(not(loom))]
 pub use ring::SharedSlots;
 pub use ring::{Broken, Consumer, Producer, SLOT_BODY_LEN, SLOT_LEN, SlotBody, Slots};
-pub use scarcity::Scarcity;
 #[cfg(not(loom))]
 pub use section::{
     Handled, Section, SectionGuard, SectionLock, SectionOnce, defer, never_defer, note_handled,
@@ -116,6 +117,7 @@ pub use udp::{Arrival, RecvBatch, Run, SEGMENTS_MAX, SEND_RUNS_MAX, UdpSocket};
 pub use userfault::UserFault;
 pub use wait::wait_readable;
 pub use waits::{Sleeper, Waits};
+pub use yield_policy::{TIMED_SLEEP, YieldKind, YieldPolicy};
 
 use std::os::fd::OwnedFd;
 

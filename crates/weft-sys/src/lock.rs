@@ -11,22 +11,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::futex::Futex;
+use crate::limits::LOCK_SPINS_MAX;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How often a thread looks again before it sleeps. The sections are some hundred nanoseconds long.
-const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
-
 /// How long a thread sleeps at most before it looks again whether a plain [`Lock`] is free.
-const NAP: Duration = Duration::from_micros(100);
+const SLEEP_TIME: Duration = Duration::from_micros(100);
 
 /// A futex lock that does not poison: a section that could panic in the middle is a defect of the
 /// section. While nobody else wants it, one compare-and-swap to take, and to free one store, which
 /// does not wait for the stores before it as a second atomic operation would: those may be to a
 /// line that another process has. A thread that begins to wait just then may miss that it is woken,
-/// and sleeps for `NAP`.
+/// and sleeps for `SLEEP_TIME`.
 ///
 /// Of a lock that `KEEPS_NOTES`, a thread that leaves a note (by a sequentially consistent store)
 /// before a [`Lock::try_lock`] that fails can rely on it that the holder finds the note when it
@@ -101,7 +99,7 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
 
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..SPINS_MAX {
+        for _ in 0..LOCK_SPINS_MAX {
             if self.state.load(Ordering::Relaxed) == FREE && self.try_take() {
                 return;
             }
@@ -109,7 +107,7 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
         }
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             // A wait that ends too early only means looking again.
-            self.state.wait(CONTENDED, (!KEEPS_NOTES).then_some(NAP));
+            self.state.wait(CONTENDED, (!KEEPS_NOTES).then_some(SLEEP_TIME));
         }
     }
 

@@ -5,8 +5,8 @@
 //! stays with the address space that the process had when it was opened, whatever becomes of the
 //! number; once that is gone, reads and writes move no bytes. It copies each page twice, so only
 //! what must not go astray is copied through it, which is what is written, and a look at whether
-//! the address space is still there. Reading takes `process_vm_readv(2)`, which is told
-//! afterwards from a read of another process.
+//! the address space is still there. Reading takes `process_vm_readv(2)`; a check
+//! afterwards shows whether it read another process.
 //!
 //! # Safety
 //! The kernel checks the other process's addresses; ours come from a [`Region`], whose maker

@@ -2,7 +2,7 @@
 //!
 //! Blocking signals costs two system calls a section, too much for a lock that each message takes.
 //! So a section only counts, in a word of its thread, and a handler that comes in the middle is
-//! deferred: whoever stands in front of the program's handlers asks [`defer`], which notes the
+//! deferred: the handler in front of the program's own asks [`defer`], which notes the
 //! signal and returns with all signals blocked. The end of the section sends the signal again.
 //!
 //! # Safety
@@ -188,7 +188,7 @@ impl Handled {
     /// Up to now.
     #[must_use]
     #[inline]
-    pub fn so_far() -> Self {
+    pub fn up_to_now() -> Self {
         THREAD.with(|thread| Self { all: thread.handled.get(), ending: thread.ending.get() })
     }
 
@@ -196,14 +196,14 @@ impl Handled {
     #[must_use]
     #[inline]
     pub fn ends_calls_now(self) -> bool {
-        Self::so_far().ending != self.ending
+        Self::up_to_now().ending != self.ending
     }
 
     /// Whether the thread has run one since: a call that began then has been interrupted.
     #[must_use]
     #[inline]
     pub fn is_more_now(self) -> bool {
-        Self::so_far().all != self.all
+        Self::up_to_now().all != self.all
     }
 }
 
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(HANDLED.load(Ordering::SeqCst), 0, "the section goes on undisturbed");
         drop(held);
         assert_eq!((HANDLED.load(Ordering::SeqCst), *COUNT.lock()), (1, 11));
-        assert_eq!(VALUE.load(Ordering::SeqCst), 7, "the handler is told what it would have been");
+        assert_eq!(VALUE.load(Ordering::SeqCst), 7, "the handler gets what it would have got");
         assert_eq!(blocked(), mask);
 
         COUNT.freeze();

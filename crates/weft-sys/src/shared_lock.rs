@@ -11,15 +11,13 @@ use rustix::thread::gettid;
 use rustix::time::Timespec;
 
 use crate::calls::{Sharing, futex_wait, futex_wake, sched_yield};
+use crate::limits::{SHARED_LOCK_SPINS_MAX, SHARED_LOCK_YIELDS_MAX};
 
 const FREE: u32 = 0;
 /// Beside the holder's thread number: somebody sleeps.
 const CONTENDED: u32 = 1 << 31;
-/// The sections are short: some hundred nanoseconds and a copy.
-const SPINS_MAX: u32 = 200;
-const YIELDS_MAX: u32 = 8;
 /// How long to sleep before looking whether the holder still lives.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// How many forks lie between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -112,7 +110,7 @@ impl Threads for Linux {
     }
 
     fn wait(word: &AtomicU32, value: u32) -> bool {
-        futex_wait(word, Sharing::Processes, value, Some(&PATIENCE)) == Err(Errno::TIMEDOUT)
+        futex_wait(word, Sharing::Processes, value, Some(&SLEEP_TIME)) == Err(Errno::TIMEDOUT)
     }
 
     fn wake(word: &AtomicU32, count: u32) {
@@ -172,13 +170,17 @@ impl<'a, T: Threads> SharedLock<'a, T> {
             }
             if held == FREE {
                 // Who has waited leaves the mark, for there may be others that sleep.
-                let mark = if looks > SPINS_MAX + YIELDS_MAX { CONTENDED } else { 0 };
+                let mark = if looks > SHARED_LOCK_SPINS_MAX + SHARED_LOCK_YIELDS_MAX {
+                    CONTENDED
+                } else {
+                    0
+                };
                 if self.try_replace(held, own | mark) {
                     return true;
                 }
-            } else if looks < SPINS_MAX {
+            } else if looks < SHARED_LOCK_SPINS_MAX {
                 std::hint::spin_loop();
-            } else if looks < SPINS_MAX + YIELDS_MAX {
+            } else if looks < SHARED_LOCK_SPINS_MAX + SHARED_LOCK_YIELDS_MAX {
                 T::offer_core();
             } else if held & CONTENDED == 0 {
                 self.try_replace(held, held | CONTENDED);
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_told_that_its_own_thread_holds_it() {
+    fn lock_refuses_a_handler_whose_own_thread_holds_it() {
         let word = AtomicU32::new(0);
         let held = SharedLock::on(&word).lock().expect("free");
         assert!(SharedLock::on(&word).lock().is_none());

@@ -3,12 +3,12 @@
 //! The places live for ever, and are used again and again. A table names the place of a value; a
 //! thread that looks it up counts itself in ([`Slot::hold`]) and then looks whether the table still
 //! names the place. In between the value may have gone, and another may be there. So a count of
-//! zero never rises but by [`Slot::fill`]: whoever comes late holds nothing, or holds the next
-//! value, which stays until that thread finds that it is not what it looked for.
+//! zero never rises but by [`Slot::fill`]: a thread that comes late holds nothing, or holds the
+//! next value, which stays until that thread finds that it is not what it looked for.
 //!
 //! # Safety
-//! The value is written by [`Slot::fill`], before the count is more than zero, and taken by whoever
-//! makes it zero; in between it is shared by those who hold it.
+//! The value is written by [`Slot::fill`], before the count is more than zero, and taken by the
+//! thread that makes it zero; in between it is shared by those who hold it.
 #![allow(unsafe_code)]
 
 #[cfg(loom)]

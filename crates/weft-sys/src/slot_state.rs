@@ -1,9 +1,9 @@
 //! The state of a slot in shared memory, with the generation of what has it.
 //!
 //! Several processes may decide at once that a slot has no owner any more: the two ends of a
-//! connection, and whoever looks for what killed processes left behind. Every transition is one
-//! compare-and-swap on a word that holds state *and* generation, so one of them frees the slot, and
-//! nobody frees what has been given to another owner in the meantime.
+//! connection, and a sweeper, which looks for what killed processes left behind. Every transition
+//! is one compare-and-swap on a word that holds state *and* generation, so one of them frees the
+//! slot, and nobody frees what has been given to another owner in the meantime.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -29,8 +29,8 @@ impl<'a> SlotState<'a> {
         Self(word)
     }
 
-    /// Begins the next generation and returns it. Only for whoever has reserved the slot (by its
-    /// bit in a bitmap).
+    /// Begins the next generation and returns it. Only for the process that has reserved the slot
+    /// (by its bit in a bitmap).
     #[must_use]
     pub fn prepare(self) -> u32 {
         let next = self.generation().wrapping_add(1);

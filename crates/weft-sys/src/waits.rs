@@ -1,38 +1,38 @@
-//! The words by which two processes that share memory wake each other: who waits says so in words
-//! of its own side, which the peer reads when it has brought something, or made room.
+//! The words by which two processes that share memory wake each other: a thread that waits says so
+//! in words of its own side, which the peer reads when it has brought something, or made room.
 //!
-//! There are two ways to sleep. A dozer ([`Doze`]) is woken by a futex. A sleeper is in the kernel,
-//! on the socket that both sides have, and is woken by a byte that the peer sends over it: a bell.
-//! At most one bell is to be heard at a time.
+//! There are two ways to wait. A futex waiter ([`FutexWord`]) is woken by a futex. A sleeper is in
+//! the kernel, on the socket that both sides have, and is woken by a byte that the peer sends over
+//! it: a wakeup. At most one wakeup is in the socket at a time.
 //!
-//! On both sides what is written comes before what is read, with a full barrier between: whoever
-//! waits looks once more after it has said so, and the peer asks after it has brought something, so
-//! that at least one of them sees the other.
+//! On both sides what is written comes before what is read, with a full barrier between: a thread
+//! that waits looks once more after it has said so, and the peer asks after it has brought
+//! something, so that at least one of them sees the other.
 
 use crate::alarm::Tag;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::doze::Doze;
+use crate::futex_word::FutexWord;
 use crate::presence::{is_asleep, rise, settle_down};
 
-const HEARD: u32 = 0;
-const RUNG: u32 = 1;
+const DRAINED: u32 = 0;
+const PENDING: u32 = 1;
 
 /// One side's words, all zero at first. They may have any value: the peer can write them.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits<'a> {
-    /// Threads that sleep in the kernel until a bell is rung.
+    /// Threads that sleep in the kernel until a wakeup is sent.
     pub sleepers: &'a AtomicU32,
     /// The sleep of one of them ([`Tag`]); 0 if none has said so.
     pub tag: &'a AtomicU64,
-    /// Whether a bell has been rung that is still to be heard.
-    pub bell: &'a AtomicU32,
-    /// Threads that doze until something is brought.
-    pub doze: Doze<'a>,
+    /// Whether a wakeup has been sent that has not been drained yet.
+    pub wakeup: &'a AtomicU32,
+    /// Threads that wait by a futex until something is brought.
+    pub futex: FutexWord<'a>,
     /// Who waits for room, in bits of the user's.
     pub wanted: &'a AtomicU32,
 }
 
-/// For whom bells are rung.
+/// Which thread a wakeup is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleeper {
     /// Nobody sleeps.
@@ -55,16 +55,16 @@ impl Waits<'_> {
         rise(self.sleepers);
     }
 
-    /// One that counts as asleep says which sleep it is, before that begins, or with `None` that it
-    /// is no particular one: before it rises, and before it looks once more if it does not.
+    /// Publishes the tag of this sleep before it begins. `None` clears it: before the thread rises,
+    /// or, if it goes on counting as asleep, before it looks once more.
     pub fn tag(self, tag: Option<Tag>) {
         self.tag.store(tag.map_or(0, Tag::to_word), Ordering::Release);
     }
 
-    /// The bell has been taken from the socket: from here on another is rung. What was brought
-    /// meanwhile, without one, must be looked for after this.
-    pub fn hear(self) {
-        self.bell.store(HEARD, Ordering::Release);
+    /// The wakeup has been taken from the socket: from here on another is sent. What was brought
+    /// meanwhile, without a wakeup, must be looked for after this.
+    pub fn drained(self) {
+        self.wakeup.store(DRAINED, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
@@ -79,12 +79,12 @@ impl Waits<'_> {
 
 /// Of the peer's side.
 impl Waits<'_> {
-    /// Something has been brought: wakes who dozes. Returns who sleeps, for whom a bell has to be
-    /// rung.
+    /// Something has been brought: wakes futex waiters. Returns who sleeps and has to be sent a
+    /// wakeup.
     #[inline]
-    pub fn wake_dozers_for_what_came(self) -> Sleeper {
+    pub fn wake_futex_waiters(self) -> Sleeper {
         let asleep = is_asleep(self.sleepers);
-        self.doze.wake();
+        self.futex.wake();
         if asleep { self.sleeper() } else { Sleeper::None }
     }
 
@@ -98,16 +98,16 @@ impl Waits<'_> {
         Tag::from_word(tag).filter(|_| is_it).map_or(Sleeper::Some, Sleeper::Tagged)
     }
 
-    /// Whether a bell is to be rung now: not while the last one is still to be heard. It counts as
-    /// rung from here on.
+    /// Whether a wakeup is to be sent now: not while the last one has not been drained. It counts
+    /// as sent from here on.
     #[must_use]
-    pub fn claim_bell(self) -> bool {
-        self.bell.swap(RUNG, Ordering::AcqRel) == HEARD
+    pub fn claim_wakeup(self) -> bool {
+        self.wakeup.swap(PENDING, Ordering::AcqRel) == DRAINED
     }
 
-    /// The bell that was claimed could not be rung.
-    pub fn unclaim_bell(self) {
-        self.bell.store(HEARD, Ordering::Release);
+    /// The wakeup that was claimed could not be sent.
+    pub fn unclaim_wakeup(self) {
+        self.wakeup.store(DRAINED, Ordering::Release);
     }
 
     /// Whether somebody waits for the room that has been made.
@@ -134,21 +134,21 @@ mod models {
     use loom::thread;
 
     /// What both sides share: how much has been brought and taken, the reader's and the writer's
-    /// words, and the socket, with the bells that are in it.
+    /// words, and the socket, with the wakeups that are in it.
     #[derive(Default)]
     struct Model {
         brought: AtomicU32,
         taken: AtomicU32,
         reader: Words,
         writer: Words,
-        bells: Mutex<u32>,
+        wakeups: Mutex<u32>,
         arrival: Condvar,
     }
 
     type Words = ([AtomicU32; 4], AtomicU64);
 
-    fn waits(([sleepers, bell, doze, wanted], tag): &Words) -> Waits<'_> {
-        Waits { sleepers, tag, bell, doze: Doze::on(doze), wanted }
+    fn waits(([sleepers, wakeup, futex, wanted], tag): &Words) -> Waits<'_> {
+        Waits { sleepers, tag, wakeup, futex: FutexWord::on(futex), wanted }
     }
 
     impl Model {
@@ -171,49 +171,49 @@ mod models {
         }
 
         /// As the kernel does for a byte that comes.
-        fn ring(&self) {
-            *self.bells.lock().expect("a model does not panic here") += 1;
+        fn send_wakeup(&self) {
+            *self.wakeups.lock().expect("a model does not panic here") += 1;
             self.arrival.notify_one();
         }
 
-        /// Takes what bells there are.
-        fn hear(&self) -> bool {
-            let mut bells = self.bells.lock().expect("a model does not panic here");
-            std::mem::take(&mut *bells) > 0
+        /// Takes the wakeups that are in the socket.
+        fn drain(&self) -> bool {
+            let mut wakeups = self.wakeups.lock().expect("a model does not panic here");
+            std::mem::take(&mut *wakeups) > 0
         }
 
-        /// Sleeps until there is a bell in the socket, which stays there.
+        /// Sleeps until there is a wakeup in the socket, which stays there.
         fn sleep(&self) {
-            let mut bells = self.bells.lock().expect("a model does not panic here");
-            while *bells == 0 {
-                bells = self.arrival.wait(bells).expect("a model does not panic here");
+            let mut wakeups = self.wakeups.lock().expect("a model does not panic here");
+            while *wakeups == 0 {
+                wakeups = self.arrival.wait(wakeups).expect("a model does not panic here");
             }
         }
     }
 
-    /// Who dozes either sees what has been brought or is woken.
+    /// A futex waiter either sees what has been brought or is woken.
     #[test]
-    fn nothing_is_dozed_through() {
+    fn futex_waiter_sees_what_comes_or_is_woken() {
         loom::model(|| {
             let model = Arc::new(Model::default());
             let peer = Arc::clone(&model);
             let bringer = thread::spawn(move || {
                 peer.bring();
-                waits(&peer.reader).wake_dozers_for_what_came();
+                waits(&peer.reader).wake_futex_waiters();
             });
-            let dozers = waits(&model.reader).doze;
-            dozers.settle_down();
+            let word = waits(&model.reader).futex;
+            word.settle_down();
             let found = !model.is_empty();
             bringer.join().expect("no panic");
-            assert!(found || !dozers.is_on(), "it would doze on");
+            assert!(found || !word.has_waiters(), "it would wait on");
         });
     }
 
     const COUNT: u32 = 2;
 
-    /// A reader and what is brought to it, with a bell wherever one is due. A reader that never
-    /// ended for want of one would be reported by loom: nobody could go on.
-    fn bells(read: impl Fn(&Model) + Copy + Send + Sync + 'static) {
+    /// A reader and what is brought to it, with a wakeup wherever one is due. Loom would report a
+    /// reader that never ended for want of one: nobody could go on.
+    fn check_wakeups(read: impl Fn(&Model) + Copy + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(move || {
@@ -223,8 +223,8 @@ mod models {
                 for _ in 0..COUNT {
                     peer.bring();
                     let reader = waits(&peer.reader);
-                    if reader.wake_dozers_for_what_came() != Sleeper::None && reader.claim_bell() {
-                        peer.ring();
+                    if reader.wake_futex_waiters() != Sleeper::None && reader.claim_wakeup() {
+                        peer.send_wakeup();
                     }
                 }
             });
@@ -233,11 +233,11 @@ mod models {
         });
     }
 
-    /// Whoever sleeps until a bell is rung gets all that is brought, though one is rung only where
-    /// none is to be heard.
+    /// A reader that sleeps until a wakeup comes gets all that is brought, though a wakeup is sent
+    /// only where none is pending.
     #[test]
-    fn a_bell_is_rung_for_a_reader_that_sleeps() {
-        bells(|model| {
+    fn sleeping_reader_gets_a_wakeup() {
+        check_wakeups(|model| {
             let own = waits(&model.reader);
             let mut got = 0;
             while got < COUNT {
@@ -247,8 +247,8 @@ mod models {
                 }
                 own.settle_down();
                 if model.is_empty() {
-                    if model.hear() {
-                        own.hear();
+                    if model.drain() {
+                        own.drained();
                     } else if model.is_empty() {
                         model.sleep();
                     }
@@ -260,16 +260,16 @@ mod models {
 
     /// The same for one that counts as asleep all the time, as in an instance of epoll.
     #[test]
-    fn a_bell_is_rung_for_a_reader_that_is_always_settled() {
-        bells(|model| {
+    fn reader_that_always_counts_as_asleep_gets_a_wakeup() {
+        check_wakeups(|model| {
             let own = waits(&model.reader);
             own.settle_down();
             let mut got = 0;
             while got < COUNT {
                 if model.take() {
                     got += 1;
-                } else if model.hear() {
-                    own.hear();
+                } else if model.drain() {
+                    own.drained();
                 } else {
                     model.sleep();
                 }
@@ -279,7 +279,7 @@ mod models {
 
     /// A writer that waits for room either sees it or is known to wait.
     #[test]
-    fn room_is_told_to_who_waits_for_it() {
+    fn writer_that_waits_for_room_is_woken() {
         const BY_FUTEX: u32 = 1;
         loom::model(|| {
             let model = Arc::new(Model::default());
@@ -294,8 +294,8 @@ mod models {
             let value = own.want_room(BY_FUTEX);
             assert_eq!(value, BY_FUTEX);
             let found = model.taken.load(Ordering::Acquire) == 1;
-            let told = reader.join().expect("no panic");
-            assert!(found || told);
+            let woken = reader.join().expect("no panic");
+            assert!(found || woken);
         });
     }
 
@@ -304,8 +304,8 @@ mod models {
     struct Instance {
         sources: [(AtomicU32, Words); 2],
         alarm: AtomicU64,
-        /// Bells in the sockets of both.
-        bells: Mutex<[bool; 2]>,
+        /// Whether there is a wakeup in the socket of each.
+        wakeups: Mutex<[bool; 2]>,
         arrival: Condvar,
     }
 
@@ -314,7 +314,7 @@ mod models {
             let (brought, words) = &self.sources[which];
             brought.store(1, Ordering::Release);
             let reader = waits(words);
-            let tag = match reader.wake_dozers_for_what_came() {
+            let tag = match reader.wake_futex_waiters() {
                 Sleeper::None => return,
                 Sleeper::Tagged(tag) => Some(tag),
                 Sleeper::Some => None,
@@ -323,16 +323,16 @@ mod models {
             if tag.is_some_and(|tag| alarm.stage(tag) == Stage::Woken) {
                 return;
             }
-            if reader.claim_bell() {
+            if reader.claim_wakeup() {
                 self.wake(which);
             }
             if let Some(tag) = tag {
-                alarm.has_rung(tag);
+                alarm.has_woken(tag);
             }
         }
 
         fn wake(&self, which: usize) {
-            self.bells.lock().expect("a model does not panic here")[which] = true;
+            self.wakeups.lock().expect("a model does not panic here")[which] = true;
             self.arrival.notify_one();
         }
 
@@ -340,17 +340,17 @@ mod models {
             self.sources[which].0.load(Ordering::Acquire) != 0
         }
 
-        /// As the kernel does: until one has a bell, which is told once. Which.
+        /// Sleeps as in the kernel: until a wakeup arrives. Returns and clears the flags.
         fn sleep(&self) -> [bool; 2] {
-            let mut bells = self.bells.lock().expect("a model does not panic here");
-            while *bells == [false; 2] {
-                bells = self.arrival.wait(bells).expect("a model does not panic here");
+            let mut wakeups = self.wakeups.lock().expect("a model does not panic here");
+            while *wakeups == [false; 2] {
+                wakeups = self.arrival.wait(wakeups).expect("a model does not panic here");
             }
-            std::mem::take(&mut *bells)
+            std::mem::take(&mut *wakeups)
         }
     }
 
-    /// Peers that ring only if nobody else has: all that they bring is found all the same.
+    /// Peers that send a wakeup only if nobody else has: the sleeper finds all that they bring.
     #[test]
     fn one_alarm_is_enough_for_all() {
         let mut builder = loom::model::Builder::new();
@@ -375,9 +375,9 @@ mod models {
                     alarm.end(tag);
                     continue;
                 }
-                let rung = instance.sleep();
+                let woken = instance.sleep();
                 alarm.end(tag);
-                (0..2).filter(|&which| rung[which]).for_each(|which| own[which].hear());
+                (0..2).filter(|&which| woken[which]).for_each(|which| own[which].drained());
                 got = [0, 1].map(|which| got[which] || instance.is_brought(which));
             }
             for peer in peers {
@@ -452,8 +452,8 @@ mod models {
                 };
                 let found = find(got, is_settled);
                 if found == got {
-                    let rung = instance.sleep();
-                    (0..2).filter(|&which| rung[which]).for_each(|which| own[which].hear());
+                    let woken = instance.sleep();
+                    (0..2).filter(|&which| woken[which]).for_each(|which| own[which].drained());
                 }
                 let mut state = joining.state.lock().expect("a model does not panic here");
                 alarm.end(tag);

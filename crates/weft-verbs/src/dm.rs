@@ -19,14 +19,13 @@ use crate::abi::{IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv
 use crate::context::Context;
 use crate::errno;
 use crate::handles::Handles;
+use crate::limits::DM_LOG_ALIGN_MAX;
 use crate::mr;
 use crate::object::{self, Behind, Object};
 use crate::pd::{Pd, Use, Users};
 
 /// Offsets and lengths are multiples of this many bytes, as with the cards that have such memory.
 const UNIT: u64 = 4;
-/// The largest alignment that can be asked for: a page.
-const LOG_ALIGN_MAX: u32 = 12;
 
 /// The memory. It lives as long as a region or an imported name of it does.
 #[derive(Debug)]
@@ -46,7 +45,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn allocate(context: &Arc<EngineContext>, attr: &ibv_alloc_dm_attr) -> Result<Arc<Self>> {
-        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > LOG_ALIGN_MAX {
+        if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > DM_LOG_ALIGN_MAX {
             return Err(Errno::INVAL);
         }
         if attr.length > limits::DEVICE_MEMORY_MAX {

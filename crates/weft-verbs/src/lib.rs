@@ -23,7 +23,7 @@
 //! handles
 //! device
 //! layout presentation private_stubs rate stage unsupported
-//! abi acks errno mutex object strings
+//! abi acks errno limits mutex object strings
 //! ```
 
 mod acks;
@@ -39,6 +39,7 @@ mod event;
 mod handles;
 mod import;
 mod layout;
+mod limits;
 mod mcast;
 mod mr;
 mod mutex;

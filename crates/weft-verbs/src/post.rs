@@ -9,7 +9,6 @@
 use std::ffi::c_int;
 use std::slice;
 
-use weft_engine::limits::SGE_MAX;
 use weft_engine::qp::{Poster, QpType};
 use weft_engine::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
@@ -21,12 +20,10 @@ use crate::abi::{
 };
 use crate::ah;
 use crate::errno;
+use crate::limits::INLINE_PIECES_MAX;
 use crate::mw;
 use crate::qp::Qp;
 use crate::srq::Srq;
-
-/// Room for the pieces of one request's inline data.
-const PIECES_MAX: usize = SGE_MAX as usize;
 
 /// The scatter/gather list of a request.
 ///
@@ -37,7 +34,7 @@ const PIECES_MAX: usize = SGE_MAX as usize;
 /// `list` must have `count` elements and stay as it is for `'a`.
 unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge]> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-    if count > PIECES_MAX || (count > 0 && list.is_null()) {
+    if count > INLINE_PIECES_MAX || (count > 0 && list.is_null()) {
         return Err(Errno::INVAL);
     }
     if count == 0 {
@@ -51,8 +48,8 @@ unsafe fn sges<'a>(list: *const ibv_sge, count: c_int) -> Result<&'a [Sge]> {
 ///
 /// # Safety
 /// Each entry must name readable memory of the program that stays as it is for `'a`.
-unsafe fn pieces<'a>(sges: &[Sge]) -> [&'a [u8]; PIECES_MAX] {
-    let mut pieces = [&[][..]; PIECES_MAX];
+unsafe fn pieces<'a>(sges: &[Sge]) -> [&'a [u8]; INLINE_PIECES_MAX] {
+    let mut pieces = [&[][..]; INLINE_PIECES_MAX];
     for (piece, sge) in pieces.iter_mut().zip(sges).filter(|(_, sge)| sge.length != 0) {
         // SAFETY: readable, by the caller's promise; an address of the program fits a pointer.
         *piece = unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };

@@ -76,7 +76,7 @@ fn direction(seen: &DirectionSnapshot) -> Direction {
         stalls: seen.stalls,
         stalled_used: seen.stalled_used,
         stalled_allotted: seen.stalled_allotted,
-        wakeups: seen.bells,
+        wakeups: seen.wakeups,
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
             stalls: 0,
             stalled_used: 0,
             stalled_allotted: 0,
-            bells: 1,
+            wakeups: 1,
             pulled: 0,
             unread: 0,
         }

@@ -11,13 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_sys::{Forkable, Lock};
 
-use super::listen::Listener;
+/// A listener that may hold a TCP port which the program wants.
+pub(super) trait PortHolder: Send + Sync {
+    /// Leaves TCP port `port` to the program, if it is held for foreign peers. Returns whether it
+    /// was.
+    fn release_tcp(&self, port: u16) -> bool;
+}
 
 static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 /// A child has none: its parent's listeners are not its own.
-static HOLDERS: Forkable<Lock<Vec<Weak<Listener>>>> = Forkable::new(|| Lock::new(Vec::new()));
+static HOLDERS: Forkable<Lock<Vec<Weak<dyn PortHolder>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
-/// From now on [`release`] is called before the program is told that a TCP port is in use.
+/// From now on [`release`] is called before the program gets an error because a TCP port is in use.
 pub fn announce() {
     ANNOUNCED.store(true, Ordering::Release);
 }
@@ -36,7 +41,7 @@ pub(super) fn is_announced() -> bool {
 }
 
 /// A listener that can be asked for its TCP port.
-pub(super) fn register(listener: Weak<Listener>) {
+pub(super) fn register(listener: Weak<dyn PortHolder>) {
     let mut holders = HOLDERS.get().lock();
     holders.retain(|holder| holder.strong_count() > 0);
     holders.push(listener);

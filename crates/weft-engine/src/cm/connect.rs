@@ -26,14 +26,14 @@ use crate::{Errno, Result, shm, strangers};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
 const DEPTH_ANY: u8 = 0xff;
-/// The path MTU that queue pairs are told, `IBV_MTU_1024`: every Ethernet's.
+/// The path MTU of queue pairs, `IBV_MTU_1024`: every Ethernet's.
 const PATH_MTU: u32 = 3;
 const HOP_LIMIT: u8 = 64;
 /// About 0.5 s in the verbs encoding. TCP decides, in truth.
 const ACK_TIMEOUT: u8 = 17;
 /// Retries without end: a missing receive is waited for, because an identifier has no way to tell
 /// the peer its own wish.
-const RETRY_MAX: u8 = 7;
+const RETRY_FOREVER: u8 = 7;
 
 /// Whose queue pair an identifier connects.
 #[derive(Clone, Debug)]
@@ -457,7 +457,7 @@ impl Callee for Id {
         };
         drop(inner);
         match taken {
-            Some(child) => incoming::announce(&incoming, &child),
+            Some(child) => incoming::announce(&incoming, &(child as _)),
             None => incoming.reject(&[]),
         }
     }
@@ -544,8 +544,8 @@ impl Inner {
             QpState::Rts => {
                 self.peer_qp.ok_or(Errno::INVAL)?;
                 attr.timeout = self.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
-                attr.retry_cnt = RETRY_MAX;
-                attr.rnr_retry = RETRY_MAX;
+                attr.retry_cnt = RETRY_FOREVER;
+                attr.rnr_retry = RETRY_FOREVER;
                 attr.max_rd_atomic = self.depths.initiator_depth;
                 AttrMask::TIMEOUT
                     | AttrMask::RETRY_CNT

@@ -9,7 +9,7 @@ use weft_wire::datagram::MULTICAST_QP;
 
 use super::connect::{ConnectParam, Via};
 use super::event::{DatagramParam, EventKind, EventParam, sidr_status};
-use super::id::{Id, Inner, PeerQp, Phase};
+use super::id::{Id, Inner, Membership, PeerQp, Phase};
 use super::lookup::{Inquirer, Lookup};
 use super::service::{Host, Inquiry, Service};
 use super::sidr::{REJECTED, Reply, SUCCESS};
@@ -20,12 +20,6 @@ use crate::{Errno, Result};
 
 /// The Q_Key of all queue pairs of this space (`RDMA_UDP_QKEY`).
 const QKEY: u32 = 0x0123_4567;
-
-/// A multicast group that an identifier has joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Membership {
-    group: IpAddr,
-}
 
 impl Inner {
     /// Binds the port of this space: a UDP port of the same number.
@@ -161,7 +155,7 @@ impl Id {
         if inner.groups.len() == before {
             return Err(Errno::ADDRNOTAVAIL);
         }
-        // What the program has not heard of did not happen.
+        // The join is forgotten if its event has not been reported.
         let gid = gid_of(group);
         let is_this = |param: &EventParam| {
             let global = param.datagram.as_ref().and_then(|datagram| datagram.address.global);

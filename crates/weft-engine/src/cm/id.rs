@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use weft_sys::{Lock, LockGuard, UdpSocket, interface_addresses};
 
-use super::datagram::Membership;
+use super::channel::{Delivery, EventChannel};
 use super::dial::Call;
 use super::endpoint::Endpoint;
-use super::event::{self, Channel, Event, EventKind, EventParam};
+use super::event::{self, EventKind, EventParam};
 use super::handshake::Greeted;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, ProgramRequest};
 use super::limits::{BACKLOG_MAX, DISCONNECT_TIME, TIMEWAIT};
 use super::listen::{Callee, Listener};
 use super::lookup::Lookup;
@@ -40,10 +40,30 @@ pub enum PortSpace {
     Datagram,
 }
 
+/// An event of an identifier.
+#[derive(Debug)]
+pub struct Event {
+    /// The identifier that it happened to; of a connection request the new one.
+    pub id: Arc<Id>,
+    /// Of a connection request, the listener.
+    pub listener: Option<Arc<Id>>,
+    /// What happened.
+    pub kind: EventKind,
+    /// 0; a negative `errno`; or of a rejection the reason, see [`reject`](super::reject).
+    pub status: i32,
+    /// What came with it.
+    pub param: EventParam,
+    /// Of a connection request that the program has not taken, a place among those.
+    place: Option<Place>,
+}
+
+/// The channel of the events of identifiers.
+pub type Channel = EventChannel<Event>;
+
 /// An identifier: a connection, a connection attempt, or a listener.
 pub struct Id {
     pub(super) this: Weak<Self>,
-    /// The face's own name for this object; events carry it to the program.
+    /// The C library's own name for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     space: PortSpace,
     /// Connection requests that the program has not taken.
@@ -70,14 +90,14 @@ pub(super) struct Inner {
     disconnecting: Option<Timer>,
     /// When the end of the connection is to be reported as forgotten.
     timewait: Option<Timer>,
-    /// The peer has disconnected, which the program has not heard.
+    /// The peer has disconnected, which has not been reported to the program.
     pub(super) unread: Option<UnreadWait>,
     pub(super) phase: Phase,
 }
 
 /// The wait for the program to take what completed before the peer disconnected.
 pub(super) struct UnreadWait {
-    /// When the program hears of the end in any case.
+    /// When the end is reported in any case.
     pub(super) limit: Timer,
     /// When to look next.
     pub(super) look: Timer,
@@ -107,6 +127,12 @@ pub(super) struct End {
     pub(super) endpoint: Arc<dyn Endpoint>,
     /// The queue pair belongs to the identifier, which changes its state.
     pub(super) managed: bool,
+}
+
+/// A multicast group that an identifier has joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Membership {
+    pub(super) group: IpAddr,
 }
 
 /// How far an identifier has come.
@@ -436,8 +462,8 @@ impl Id {
         std::ptr::eq(Arc::as_ptr(event.owner()), self)
     }
 
-    /// Called by the channel, with its lock held, when the program takes an event of ours.
-    pub(super) fn event_taken(&self, event: &Event) {
+    /// The program takes an event of ours. Called with the channel locked.
+    fn event_taken(&self, event: &Event) {
         if event.kind == EventKind::ConnectRequest {
             self.requests_waiting.fetch_sub(1, Ordering::AcqRel);
         }
@@ -474,25 +500,6 @@ impl Id {
         true
     }
 
-    /// The peer of a request has given up: what the program has not been told of did not happen.
-    /// Returns whether that is so.
-    pub(super) fn withdraw_request(&self) -> bool {
-        let events = {
-            let inner = self.lock();
-            if !matches!(inner.phase, Phase::Requested { .. }) {
-                return false;
-            }
-            inner.channel.extract(|event| {
-                event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
-            })
-        };
-        for event in &events {
-            event.owner().event_taken(event);
-            self.destroy();
-        }
-        !events.is_empty()
-    }
-
     /// Reports the end of a connection that the program ends, soon.
     pub(super) fn post_disconnected_soon(&self) {
         // Locked before, for the timer may expire at once.
@@ -504,6 +511,21 @@ impl Id {
     pub(super) fn post_disconnected(&self, inner: &mut Inner) {
         self.post(inner, EventKind::Disconnected, 0, EventParam::default());
         inner.timewait = Some(Timer::after(TIMEWAIT, self.arc()));
+    }
+}
+
+impl Event {
+    /// Whose acknowledgement is due: the identifier that the event keeps from being destroyed.
+    #[must_use]
+    pub fn owner(&self) -> &Arc<Id> {
+        self.listener.as_ref().unwrap_or(&self.id)
+    }
+}
+
+impl Delivery for Event {
+    fn taken(&mut self) {
+        self.place = None;
+        self.owner().event_taken(self);
     }
 }
 
@@ -545,6 +567,24 @@ impl Inner {
         {
             pending::unexpect((peer.gid, peer.number));
             self.expecting = false;
+        }
+    }
+}
+
+impl ProgramRequest for Id {
+    fn withdraw(&self) {
+        let events = {
+            let inner = self.lock();
+            if !matches!(inner.phase, Phase::Requested { .. }) {
+                return;
+            }
+            inner.channel.extract(|event| {
+                event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
+            })
+        };
+        for event in &events {
+            event.owner().event_taken(event);
+            self.destroy();
         }
     }
 }

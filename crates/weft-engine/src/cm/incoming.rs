@@ -8,9 +8,7 @@ use weft_sys::Lock;
 use weft_wire::mpa::negotiate::{Params, Request};
 
 use super::handshake::Greeted;
-use super::id::Id;
 use super::limits::{PEER_PRIVATE_DATA_MAX, REQUEST_TIMEOUT, UNTAKEN_TIMEOUT};
-use super::listen::Listener;
 use crate::mpa::incoming::{self, Host};
 use crate::mpa::responder::Limits;
 use crate::strangers::Place;
@@ -25,13 +23,28 @@ const LIMITS: Limits = Limits {
     answer_time: UNTAKEN_TIMEOUT,
 };
 
+/// The listener at which a connection has come in.
+pub(super) trait Acceptor: Send + Sync {
+    /// A half-open connection has failed.
+    fn forget(&self, number: u64);
+
+    /// A half-open connection's request is whole.
+    fn requested(&self, number: u64, request: Request);
+}
+
+/// What the program sees of a connection request.
+pub(super) trait ProgramRequest: Send + Sync {
+    /// The peer has given up: takes the request back unless the program has been notified of it.
+    fn withdraw(&self);
+}
+
 /// Where a connection has come in.
 pub(super) struct Door {
-    listener: Weak<Listener>,
+    listener: Weak<dyn Acceptor>,
     /// Number in the listener's set of half-open connections.
     number: u64,
     /// What the program sees of the request.
-    request: Lock<Option<Weak<Id>>>,
+    request: Lock<Option<Weak<dyn ProgramRequest>>>,
 }
 
 /// Takes a connection.
@@ -42,7 +55,7 @@ pub(super) fn start(
     stream: OwnedFd,
     ends: [SocketAddr; 2],
     number: u64,
-    listener: Weak<Listener>,
+    listener: Weak<dyn Acceptor>,
     place: Place,
 ) -> Result<Arc<Incoming>> {
     Incoming::start(
@@ -57,8 +70,9 @@ pub(super) fn start(
 /// Accepts the request and hands over the stream.
 ///
 /// # Errors
-/// `ECONNRESET` when the peer has given up; `EPROTO` when it wants what we do not have, and was
-/// told so; `EINVAL` for private data that does not fit, and then the request goes on waiting.
+/// `ECONNRESET` when the peer has given up; `EPROTO` when it wants what we do not have, and has
+/// been rejected; `EINVAL` for private data that does not fit, and then the request goes on
+/// waiting.
 pub(super) fn accept(incoming: &Incoming, params: Params, private_data: &[u8]) -> Result<Greeted> {
     let accepted = incoming.accept(params, private_data);
     if matches!(accepted, Err(Errno::PROTO)) {
@@ -68,21 +82,21 @@ pub(super) fn accept(incoming: &Incoming, params: Params, private_data: &[u8]) -
     Ok(Greeted::new(stream, incoming.addresses(), false, negotiated, Vec::new()))
 }
 
-/// The program is to be told of `request`, or has been. It need not be told if the peer leaves
+/// Reports `request` to the program, or has done so. It need not be reported if the peer leaves
 /// first.
-pub(super) fn announce(incoming: &Incoming, request: &Arc<Id>) {
+pub(super) fn announce(incoming: &Incoming, request: &Arc<dyn ProgramRequest>) {
     *incoming.host.request.lock() = Some(Arc::downgrade(request));
     if incoming.is_over() {
-        request.withdraw_request();
+        request.withdraw();
     }
 }
 
 impl Door {
-    /// The peer has left, or waited for too long: the program need not hear of it any more.
+    /// The peer has left, or waited for too long: the request need not be reported any more.
     fn withdraw(&self) {
         let request = self.request.lock().as_ref().and_then(Weak::upgrade);
         if let Some(request) = request {
-            request.withdraw_request();
+            request.withdraw();
         }
     }
 }
@@ -103,7 +117,7 @@ impl Host for Door {
         door.withdraw();
     }
 
-    /// What the program has been told of is its own to answer.
+    /// A request that has been reported is the program's to answer.
     fn overdue(incoming: &Incoming) {
         incoming.host.withdraw();
     }

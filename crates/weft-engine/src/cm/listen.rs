@@ -10,8 +10,8 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Request;
 
-use super::claim;
-use super::incoming::{self, Incoming};
+use super::claim::{self, PortHolder};
+use super::incoming::{self, Acceptor, Incoming};
 use super::limits::{ANSWERS_MAX, PORT_GRACE};
 use super::option::Options;
 use super::port::{self, Port, Sockets};
@@ -98,12 +98,12 @@ impl Listener {
             state.foreign = Some(Foreign { stream, grace });
         }
         drop(state);
-        claim::register(Weak::clone(&self.this));
+        claim::register(Weak::clone(&self.this) as _);
         self.open_foreign();
         Ok(())
     }
 
-    /// Stops listening. Requests that the program has not been told of are dropped.
+    /// Stops listening. Requests that have not been reported to the program are dropped.
     pub(super) fn close(&self) {
         let old = {
             let mut state = self.state.lock();
@@ -111,37 +111,6 @@ impl Listener {
         };
         for incoming in old.half_open.values() {
             incoming.abandon();
-        }
-    }
-
-    /// Leaves TCP port `port` to the program, if it is held for foreign peers. Returns whether it
-    /// was.
-    pub(super) fn release_tcp(&self, port: u16) -> bool {
-        let (listening, bound) = {
-            let mut state = self.state.lock();
-            // Without a port of our own for Weft peers there is nothing to give.
-            if self.address.port() != port || state.stream_port == port {
-                return false;
-            }
-            let own = state.streams.len().min(1);
-            (state.streams.split_off(own), state.foreign.take())
-        };
-        !listening.is_empty() || bound.is_some()
-    }
-
-    /// A half-open connection has failed.
-    pub(super) fn forget(&self, number: u64) {
-        let removed = self.state.lock().half_open.remove(&number);
-        drop(removed);
-    }
-
-    /// A half-open connection's request is whole.
-    pub(super) fn requested(&self, number: u64, request: Request) {
-        let removed = self.state.lock().half_open.remove(&number);
-        let Some(incoming) = removed else { return };
-        match self.callee.upgrade() {
-            Some(callee) => callee.requested(incoming, request),
-            None => incoming.abandon(),
         }
     }
 
@@ -205,7 +174,7 @@ impl Listener {
         let mut local = socket::local_address(&stream)?;
         // To the program it is the RDMA port that was reached.
         local.set_port(self.address.port());
-        incoming::start(stream, [local, peer], number, Weak::clone(&self.this), place)
+        incoming::start(stream, [local, peer], number, Weak::clone(&self.this) as _, place)
     }
 
     /// Answers port queries.
@@ -215,7 +184,7 @@ impl Listener {
         let mut buffer = [0; query::LEN + 1];
         for _ in 0..ANSWERS_MAX {
             match rustix::net::recvfrom(datagram, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _, Some(asker))) => {
+                Ok((length, _, Some(client))) => {
                     let query = &buffer[..length.min(buffer.len())];
                     let port = self.address.port();
                     if let Some(answer) = query::answer(query, port, state.stream_port) {
@@ -224,7 +193,7 @@ impl Listener {
                             datagram.as_fd(),
                             &answer,
                             SendFlags::DONTWAIT,
-                            &asker,
+                            &client,
                         );
                     }
                 }
@@ -248,6 +217,37 @@ impl Listener {
             && let Ok(stream) = Watched::new(stream, self.owner())
         {
             state.streams.push(stream);
+        }
+    }
+}
+
+impl PortHolder for Listener {
+    fn release_tcp(&self, port: u16) -> bool {
+        let (listening, bound) = {
+            let mut state = self.state.lock();
+            // Without a port of our own for Weft peers there is nothing to give.
+            if self.address.port() != port || state.stream_port == port {
+                return false;
+            }
+            let own = state.streams.len().min(1);
+            (state.streams.split_off(own), state.foreign.take())
+        };
+        !listening.is_empty() || bound.is_some()
+    }
+}
+
+impl Acceptor for Listener {
+    fn forget(&self, number: u64) {
+        let removed = self.state.lock().half_open.remove(&number);
+        drop(removed);
+    }
+
+    fn requested(&self, number: u64, request: Request) {
+        let removed = self.state.lock().half_open.remove(&number);
+        let Some(incoming) = removed else { return };
+        match self.callee.upgrade() {
+            Some(callee) => callee.requested(incoming, request),
+            None => incoming.abandon(),
         }
     }
 }

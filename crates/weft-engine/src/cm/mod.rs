@@ -10,7 +10,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `id`, `connect` | the states of an identifier |
-//! | `event` | events and channels |
+//! | `event`, `channel` | what events say, and how they get to the program |
 //! | `port`, [`claim`], `query` | RDMA ports laid over TCP and UDP ports |
 //! | `ask` | who of the peers is a Weft peer |
 //! | `dial`, `listen`, `incoming`, `handshake` | the exchange, active and passive |
@@ -24,6 +24,7 @@
 //! ([`crate::qp::Monitor`]) takes; the one that orders events is held (`event.rs`).
 
 mod ask;
+mod channel;
 pub mod claim;
 mod connect;
 mod datagram;
@@ -46,7 +47,8 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use channel::{Delivery, EventChannel};
 pub use connect::{ConnectParam, Via};
-pub use event::{Channel, DatagramParam, Event, EventKind, EventParam, reject, sidr_status};
-pub use id::{Id, PortSpace};
+pub use event::{DatagramParam, EventKind, EventParam, reject, sidr_status};
+pub use id::{Channel, Event, Id, PortSpace};
 pub use option::IdOption;

@@ -6,14 +6,15 @@
 //! | queue pair, 4 | Q_Key, 4 | private data, 224 |
 //! ```
 //!
-//! A client asks UDP port P of the host; whoever listens on RDMA port P of the datagram space
-//! answers with the queue pair to send to, or with a status. All fields are big-endian. Every
-//! message is 256 bytes long, as InfiniBand's are, so that a forged sender address gains nothing.
+//! A client asks UDP port P of the host; the process that listens on RDMA port P of the
+//! datagram space answers with the queue pair to send to, or with a status. All fields are
+//! big-endian. Every message is 256 bytes long, as InfiniBand's are, so that a forged sender
+//! address gains nothing.
 
 /// Length of every message.
 pub(super) const LEN: usize = 256;
 /// Bytes of private data that fit.
-pub(super) const DATA_MAX: usize = LEN - DATA_AT;
+pub(super) const DATA_ROOM: usize = LEN - DATA_AT;
 
 const MAGIC: [u8; 8] = *b"\xf7WeftSd\x1a";
 const VERSION: u8 = 1;
@@ -41,7 +42,7 @@ pub(super) struct Request {
     pub(super) port: u16,
     /// Says which request a reply belongs to; nobody else knows it.
     pub(super) nonce: u64,
-    /// At most [`DATA_MAX`] bytes.
+    /// At most [`DATA_ROOM`] bytes.
     pub(super) private_data: Vec<u8>,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Reply {
     pub(super) qp_num: u32,
     /// Its Q_Key.
     pub(super) qkey: u32,
-    /// At most [`DATA_MAX`] bytes.
+    /// At most [`DATA_ROOM`] bytes.
     pub(super) private_data: Vec<u8>,
 }
 
@@ -102,7 +103,7 @@ fn header(kind: u8, nonce: u64, private_data: &[u8]) -> [u8; LEN] {
     message[KIND_AT] = kind;
     message[NONCE_AT..STATUS_AT].copy_from_slice(&nonce.to_be_bytes());
     // The callers have checked the length; too much would be cut.
-    let len = private_data.len().min(DATA_MAX);
+    let len = private_data.len().min(DATA_ROOM);
     message[DATA_LEN_AT] = len as u8;
     message[DATA_AT..DATA_AT + len].copy_from_slice(&private_data[..len]);
     message
@@ -129,7 +130,7 @@ mod tests {
         let request = Request { port: 7174, nonce: 77, private_data: vec![1, 2, 3] };
         assert_eq!(Request::parse(&request.emit()), Some(request.clone()));
         assert_eq!(Reply::parse(&request.emit()), None);
-        let private_data = vec![9; DATA_MAX];
+        let private_data = vec![9; DATA_ROOM];
         let reply = Reply { nonce: 77, status: REJECTED, qp_num: 0xabcdef, qkey: 5, private_data };
         assert_eq!(Reply::parse(&reply.emit()), Some(reply.clone()));
         assert_eq!(Request::parse(&reply.emit()), None);
@@ -144,7 +145,7 @@ mod tests {
             assert_eq!(Request::parse(&bad), None, "byte {at}");
         }
         let mut bad = good;
-        bad[DATA_LEN_AT] = DATA_MAX as u8 + 1;
+        bad[DATA_LEN_AT] = DATA_ROOM as u8 + 1;
         assert_eq!(Request::parse(&bad), None);
         assert_eq!(Request::parse(&good[..LEN - 1]), None);
         assert_eq!(Request::parse(&[]), None);

@@ -15,24 +15,19 @@ use weft_wire::rdmap::Opcode;
 
 use super::control::Control;
 use super::header::MessageHeader;
-use super::host::Host;
+use super::host::{Host, Keys, Pinned};
 use super::payload::Payload;
 use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
-use crate::limits::RNR_BYTES_MAX;
-use crate::mr::{AccessContext, Pin};
+use crate::limits::{RING_CHUNK_MAX, RING_GIVE_MAX, RING_TAKE_MAX, RNR_BYTES_MAX};
 use crate::queue::send;
 use crate::reactor::Reactor;
-use crate::registered::MrCache;
 use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
     Session, Targets,
 };
 use crate::wr::{Operation, SendFlags, Sge};
 
-/// Payload of a segment that goes through bulk data: small enough for both sides to be at it at
-/// once, and for the second to find it in the cache.
-pub(super) const CHUNK_MAX: u32 = 32 << 10;
 /// Messages from this length on are fetched by the receiver: a system call costs less than the
 /// second copy.
 const PULL_MIN: u32 = 16 << 10;
@@ -41,20 +36,16 @@ const PULL_MIN: u32 = 16 << 10;
 const WORTH_WAITING: u32 = 256 << 10;
 /// Slots that one step may take.
 const STEP_SLOTS: u32 = 4;
-/// Slots that one pass takes before others have their turn.
-const TAKE_MAX: u32 = 64;
 /// Passes that take all that a ring holds.
-pub(crate) const PASSES_PER_RING: u32 = SLOTS.div_ceil(TAKE_MAX);
-/// Bytes that one pass hands over before others have their turn.
-const GIVE_MAX: u64 = 1 << 20;
+pub(crate) const PASSES_PER_RING: u32 = SLOTS.div_ceil(RING_TAKE_MAX);
 
 const PLACED_LEN: usize = 4;
 /// Payload that fits a slot behind the longest header.
-pub(super) const INLINE_MAX: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
+pub(super) const SLOT_ROOM: usize = SLOT_BODY_LEN - PLACED_LEN - ddp::UNTAGGED_LEN;
 /// Pieces of a message that is fetched which fit a slot, 12 bytes each.
-const PULL_PIECES_MAX: usize = INLINE_MAX / PIECE_LEN;
+const SLOT_PIECES: usize = SLOT_ROOM / PIECE_LEN;
 const PIECE_LEN: usize = 12;
-const _: () = assert!(PULL_PIECES_MAX <= PIECES_MAX);
+const _: () = assert!(SLOT_PIECES <= PIECES_MAX);
 
 /// Where the payload of a slot is.
 pub(super) const INLINE: u32 = 0;
@@ -169,7 +160,7 @@ impl Ring {
     }
 
     fn has_bulk_room(&mut self) -> bool {
-        let needed = self.next_chunk_at(CHUNK_MAX as usize).1 + u64::from(CHUNK_MAX);
+        let needed = self.next_chunk_at(RING_CHUNK_MAX as usize).1 + u64::from(RING_CHUNK_MAX);
         if needed - self.bulk_freed() <= BULK_LEN as u64 {
             return true;
         }
@@ -289,13 +280,13 @@ impl<H: Host> Link<H> {
     pub(crate) fn share(&mut self, ring: Box<Ring>) {
         self.opening.rtr_due = None;
         self.opening.hold = false;
-        self.opening.heard = true;
+        self.opening.peer_began = true;
         self.transport = Transport::Ring(ring);
     }
 
     /// Whether the peer, which opened the connection, may still choose shared memory.
     pub(crate) fn may_share(&self) -> bool {
-        self.phase.is_open() && self.opening.hold && !self.opening.heard
+        self.phase.is_open() && self.opening.hold && !self.opening.peer_began
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -348,9 +339,9 @@ impl<H: Host> Link<H> {
     }
 
     fn take_slots(&mut self, view: &View, taken: &mut u32, host: &H) -> Result<(), Fault> {
-        while *taken < TAKE_MAX && self.takes_slots() {
+        while *taken < RING_TAKE_MAX && self.takes_slots() {
             let Some(info) = view.rx.peek() else { break };
-            let small = self.take_small_sends(view, TAKE_MAX - *taken, host)?;
+            let small = self.take_small_sends(view, RING_TAKE_MAX - *taken, host)?;
             *taken += small;
             if small != 0 {
                 continue;
@@ -429,7 +420,7 @@ impl<H: Host> Link<H> {
     pub(crate) fn output_ring(&mut self, host: &H) -> bool {
         let before = self.sender.appended;
         let mut has_more = true;
-        while has_more && self.sender.appended - before < GIVE_MAX {
+        while has_more && self.sender.appended - before < RING_GIVE_MAX {
             has_more = self.step(host);
         }
         self.sender.taken = self.sender.appended;
@@ -470,26 +461,26 @@ impl<H: Host> Link<H> {
         let reliable = self.is_acknowledged();
         let Some(ring) = self.transport.ring_mut() else { return false };
         let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
-        let cache = &mut self.sender.cache;
+        let keys = &mut self.sender.keys;
         let may_pull = offset == 0
             && reliable
             && rest >= PULL_MIN
             && inline.is_empty()
             && ring.rings.peer_pulls();
-        let list = if may_pull { pull_list(cache, context, sges) } else { None };
-        let count = if list.is_some() { rest } else { rest.min(CHUNK_MAX) };
+        let list = if may_pull { pull_list(keys, context, sges) } else { None };
+        let count = if list.is_some() { rest } else { rest.min(RING_CHUNK_MAX) };
         let segment = header.segment(offset, count == rest);
         let gathered = if let Some(list) = list {
             ring.push_slot(PULL, &segment, &list, placed);
             Ok(())
-        } else if !inline.is_empty() && count as usize <= INLINE_MAX {
+        } else if !inline.is_empty() && count as usize <= SLOT_ROOM {
             ring.push(&segment, &inline[offset as usize..(offset + count) as usize], placed);
             Ok(())
-        } else if count as usize <= INLINE_MAX {
+        } else if count as usize <= SLOT_ROOM {
             let mut scratch = std::mem::take(&mut ring.scratch);
             scratch.clear();
             let (offset, count) = (offset.into(), count.into());
-            let gathered = place::gather(cache, context, sges, offset, count, &mut scratch);
+            let gathered = place::gather(keys, context, sges, offset, count, &mut scratch);
             if gathered.is_ok() {
                 ring.push(&segment, &scratch, placed);
             }
@@ -503,7 +494,7 @@ impl<H: Host> Link<H> {
                     return Ok(());
                 }
                 place::pieces(sges, offset.into(), count.into()).try_for_each(|(key, addr, len)| {
-                    let pin = cache.access(context, key, addr, len, Access::empty())?;
+                    let pin = keys.access(context, key, addr, len, Access::empty())?;
                     at += copy_to_chunk(memory, at, &pin);
                     Ok(())
                 })
@@ -536,14 +527,14 @@ impl<H: Host> Link<H> {
         let context = host.context();
         let placed = self.receiver.placed;
         let Some(ring) = self.transport.ring_mut() else { return false };
-        let cache = &mut self.sender.cache;
+        let keys = &mut self.sender.keys;
         let size = usize::try_from(len).unwrap_or(0);
         let copied = if size == 0 {
             ring.push(header, &[], placed);
             Ok(())
         } else {
             ring.push_chunk(header, size, placed, |memory, at| {
-                let pin = cache.access(context, key, addr, len, Access::REMOTE_READ)?;
+                let pin = keys.access(context, key, addr, len, Access::REMOTE_READ)?;
                 copy_to_chunk(memory, at, &pin);
                 Ok(())
             })
@@ -596,11 +587,11 @@ impl<H: Host> Link<H> {
                 return Direct::Wait;
             }
             let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
-            let cache = &mut self.sender.cache;
+            let keys = &mut self.sender.keys;
             let is_read = needs == Access::REMOTE_READ;
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
-                let pin = cache.access(context, key, addr, len, local).ok()?;
+                let pin = keys.access(context, key, addr, len, local).ok()?;
                 pin.places()
                     .try_for_each(|place| copy_direct(&view.peer, &mut targets, &place, is_read))
             };
@@ -610,7 +601,7 @@ impl<H: Host> Link<H> {
                 old.map(|old| {
                     let old = old.to_ne_bytes();
                     // The list has been checked. Who deregisters it meanwhile gets no old value.
-                    let _ = place::scatter(cache, context, sges, 0, Payload::Bytes(&old));
+                    let _ = place::scatter(keys, context, sges, 0, Payload::Bytes(&old));
                 })
             } else if inline.is_empty() {
                 place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
@@ -653,24 +644,24 @@ impl<H: Host> Link<H> {
 
 /// Says where a message is that the peer fetches. `None` if that would not fit a slot, or the list
 /// is wrong.
-fn pull_list(
-    cache: &mut MrCache,
-    context: AccessContext<'_>,
+fn pull_list<K: Keys>(
+    keys: &mut K,
+    context: K::Context<'_>,
     sges: &[Sge],
-) -> Option<SmallVec<[u8; PULL_PIECES_MAX * PIECE_LEN]>> {
+) -> Option<SmallVec<[u8; SLOT_PIECES * PIECE_LEN]>> {
     let mut list = SmallVec::new();
     for (key, addr, len) in place::pieces(sges, 0, place::total(sges)) {
-        let pin = cache.access(context, key, addr, len, Access::empty()).ok()?;
+        let pin = keys.access(context, key, addr, len, Access::empty()).ok()?;
         for place in pin.places() {
             list.extend_from_slice(&(place.addr() as u64).to_ne_bytes());
             list.extend_from_slice(&low(place.len() as u64).to_ne_bytes());
         }
     }
-    (list.len() <= PULL_PIECES_MAX * PIECE_LEN).then_some(list)
+    (list.len() <= SLOT_PIECES * PIECE_LEN).then_some(list)
 }
 
 /// Copies registered memory to a chunk of bulk data and returns its length.
-fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &Pin<'_>) -> usize {
+fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &impl Pinned) -> usize {
     let mut done = 0;
     for place in pin.places() {
         memory.copy_from(at + done, &place);
@@ -752,7 +743,7 @@ pub(super) fn len_and_kind(info: u32) -> (usize, u32) {
     (len.into(), kind.into())
 }
 
-fn pull_pieces(rest: &[u8]) -> SmallVec<[Piece; PULL_PIECES_MAX]> {
+fn pull_pieces(rest: &[u8]) -> SmallVec<[Piece; SLOT_PIECES]> {
     let pieces = rest.chunks_exact(PIECE_LEN).filter_map(|piece| {
         let (addr, len) = piece.split_first_chunk()?;
         let len = len.first_chunk()?;

@@ -10,21 +10,15 @@ use super::Qp;
 use super::conn::Conn;
 use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_RETRY_RNR, WORK_RING, WORK_SEND};
 use crate::attr::QpType;
+use crate::limits::{CONNECT_TIME_MAX, DEFER_ACKS_MAX, RETRY_TIME_MAX};
 use crate::link::host::Work;
 use crate::link::{AwaitedPeer, Link};
 use crate::reactor::{Reactor, Source};
 use crate::srq::AwaitsReceive;
+use crate::timer::Timer;
 
 /// Requests between two polls from which on more of the same are expected.
 const BURST_MIN: u64 = 4;
-/// Messages of the peer's whose acknowledgement may wait for the next poll, for the same reason.
-const DEFER_ACKS_MAX: u64 = 16;
-
-/// How long requests wait for a peer that should connect: a little longer than the side that dials
-/// tries, so that its failure, which says more, comes first.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(32);
-/// How long requests to a peer that is gone wait at most before they fail.
-const RETRY_TIME_MAX: Duration = Duration::from_millis(500);
 
 impl Qp {
     /// Does what `what` asks for, or leaves it to the thread that is at it.
@@ -129,16 +123,13 @@ impl Qp {
     }
 
     pub(super) fn start_retry_timer(&self, wait: Duration) {
-        let fresh = Reactor::get().start_timer(Instant::now() + wait, self.me());
-        if let Some(old) = self.retry_timer.lock().replace(fresh) {
-            Reactor::get().stop_timer(old);
-        }
+        // Locked before, for the timer may expire at once.
+        let mut timer = self.retry_timer.lock();
+        *timer = Some(Timer::after(wait, self.me()));
     }
 
     pub(super) fn stop_retry_timer(&self) {
-        if let Some(timer) = self.retry_timer.lock().take() {
-            Reactor::get().stop_timer(timer);
-        }
+        *self.retry_timer.lock() = None;
     }
 
     /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
@@ -193,8 +184,12 @@ impl Source for Qp {
         self.drive(WORK_RECEIVE | WORK_DRAIN);
     }
 
-    fn expired(&self, _: Instant) {
-        *self.retry_timer.lock() = None;
+    fn expired(&self, now: Instant) {
+        // It may be one that has been stopped or replaced meanwhile.
+        let due = self.retry_timer.lock().take_if(|timer| timer.is_due(now));
+        if due.is_none() {
+            return;
+        }
         self.conn.lock().link.give_up_waiting(self);
         self.drive(WORK_SEND | WORK_RECEIVE | WORK_DRAIN);
     }

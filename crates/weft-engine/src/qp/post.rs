@@ -7,15 +7,11 @@ use weft_sys::LockGuard;
 use super::Qp;
 use super::work::{WORK_RETRY_RNR, WORK_SEND};
 use crate::attr::{QpState, QpType};
+use crate::limits::{DEFER_BYTES_MAX, DEFER_REQUESTS_MAX};
 use crate::queue::send::SendQueue;
 use crate::reactor::Reactor;
 use crate::wr::{RecvRequest, SendRequest};
 use crate::{Errno, Result};
-
-/// Bytes and requests that may wait for the next poll before they are sent all the same: enough to
-/// share a system call well, not so many that the peer has nothing to do meanwhile.
-const DEFER_BYTES_MAX: u64 = 256 << 10;
-const DEFER_REQUESTS_MAX: u64 = 64;
 
 impl Qp {
     /// Starts posting send work requests. Other posting threads wait until the value is dropped,

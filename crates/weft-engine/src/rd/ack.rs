@@ -2,20 +2,20 @@
 
 use weft_wire::rd::{Acknowledgement, Header, Kind, words};
 
-use super::machine::Shared;
+use super::limits::RTT_MAX;
 use super::message::What;
 use super::outbox::Fate;
-use super::peer::{Peer, stamp};
+use super::peer::Peer;
 use super::request::Status;
 use super::seq::distance;
+use super::shared::Shared;
+use super::time::stamp;
 
 /// Datagrams sent later that arrive before one that is taken for lost (RFC 9002, section 6.1.1).
 const REORDER: u64 = 3;
 /// A datagram sent earlier than one that arrived is lost after this part of a round trip, in
 /// eighths (RFC 9002, section 6.1.2).
 const LATE_EIGHTHS: u64 = 9;
-/// What is longer than this, in microseconds, is no round trip.
-const RTT_MAX: u32 = 60_000_000;
 
 impl Peer {
     /// Deals with what the peer has received of our stream.
@@ -34,7 +34,7 @@ impl Peer {
             // Not even sent: a liar's acknowledgement says nothing.
             return;
         }
-        self.heard_at = now;
+        self.acked_at = now;
         let reopened = self.window == 0 && header.window != 0;
         if arrived >= 0 {
             self.window = header.window;

@@ -6,7 +6,8 @@ use weft_wire::rd::WINDOW_MAX;
 pub const PEERS_MAX: usize = 65_536;
 /// Peers whose address may be forged, among them. Further ones must repeat an epoch first.
 pub const UNPROVEN_MAX: usize = 1_024;
-/// Bytes of a datagram unless told otherwise: what an Ethernet frame carries over IPv6 and UDP.
+/// Bytes of a datagram unless the program chooses another length: what an Ethernet frame carries
+/// over IPv6 and UDP.
 pub const DATAGRAM_LEN: usize = 1_452;
 /// The least that a datagram may be: every control message fits in.
 pub const DATAGRAM_LEN_MIN: usize = 256;
@@ -64,3 +65,14 @@ pub const RTO_MIN: u64 = 10_000;
 pub const RTO_MAX: u64 = 2_000_000;
 /// How long an acknowledgement waits for data that it can ride on, or for a second datagram.
 pub const ACK_DELAY: u64 = 1_000;
+
+/// What is longer than this, in microseconds, is no round trip.
+pub(crate) const RTT_MAX: u32 = 60_000_000;
+/// Batches that one pass takes from the socket before others have their turn.
+pub(crate) const BATCHES_MAX: usize = 8;
+/// Bytes of a burst that count for the window.
+pub(crate) const QUANTUM_MAX: u64 = 64 << 10;
+/// Outboxes kept for the next peers that become active, so that messages cost no allocation each.
+pub(crate) const SPARE_MAX: usize = 16;
+/// Messages and datagrams for which an outbox that is put aside keeps room.
+pub(crate) const KEPT_MAX: usize = 64;

@@ -4,128 +4,22 @@
 //! that is random follows from the secret that the endpoint is made with.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
-use weft_wire::rd::{Acknowledgement, End, HEADER_LEN, Header, Kind, Reason, parse, seal};
+use weft_wire::rd::{HEADER_LEN, Header, Kind, Reason, parse, seal};
 
 use super::limits::{
-    BURST, EARLY_BYTES_MAX, RECEIVE_COST, REPLIES_MAX, REQUEST_BYTES_MAX, REQUESTS_MAX,
-    SEND_LEN_MAX, TRANSFER_LEN_MAX, UNPROVEN_MAX,
+    BURST, RECEIVE_COST, REQUEST_BYTES_MAX, REQUESTS_MAX, SEND_LEN_MAX, TRANSFER_LEN_MAX,
+    UNPROVEN_MAX,
 };
 use super::memory::Memory;
 use super::message::{Message, What};
-use super::outbox::Outbox;
-use super::peer::{NEVER, Peer, stamp};
-use super::request::{Data, Event, PeerAddress, Request, Status};
+use super::peer::Peer;
+use super::request::{Data, Event, PeerAddress, Request};
+use super::shared::{Settings, Shared};
 use super::table::Table;
+use super::time::NEVER;
 use crate::{Errno, Result};
-
-/// What is kept for the next peer that becomes active, so that messages cost no allocation each.
-const SPARE_MAX: usize = 16;
-
-/// What the program decides.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    /// The endpoint's number.
-    pub(super) endpoint: u16,
-    /// Bytes of a datagram at most.
-    pub(super) datagram_len: usize,
-    /// Peers known at a time.
-    pub(super) peers_max: usize,
-    /// Bytes of received Sends that wait for the program.
-    pub(super) receive_bytes: usize,
-}
-
-/// What the peers have in common.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) config: Settings,
-    /// From which epochs follow.
-    secret: [u64; 2],
-    next_stream: u32,
-    next_read: u32,
-    /// Requests that are open, and the bytes that they own.
-    requests: usize,
-    request_bytes: usize,
-    pub(super) receive_room: usize,
-    pub(super) early_room: usize,
-    pub(super) unproven: usize,
-    /// Peers that found no room for a Send.
-    pub(super) starved: Vec<PeerAddress>,
-    /// A Send has just found none.
-    pub(super) no_room: bool,
-    pub(super) events: VecDeque<Event>,
-    replies: VecDeque<(SocketAddr, Header)>,
-    #[allow(clippy::vec_box)] // They move into peers, which keep a pointer.
-    pub(super) spare: Vec<Box<Outbox>>,
-}
-
-impl Shared {
-    pub(super) fn datagram_len(&self) -> u32 {
-        // A datagram has at most 65,507 bytes.
-        self.config.datagram_len as u32
-    }
-
-    /// What this endpoint calls itself towards an address. It cannot be guessed, and need not be
-    /// remembered: a stranger that repeats it has received something there.
-    pub(super) fn epoch(&self, address: &PeerAddress) -> u32 {
-        #[allow(deprecated)] // SipHash with a key; the hasher that replaces it has none.
-        let mut hasher = std::hash::SipHasher::new_with_keys(self.secret[0], self.secret[1]);
-        address.hash(&mut hasher);
-        (hasher.finish() as u32).max(1)
-    }
-
-    pub(super) fn new_stream(&mut self) -> u32 {
-        self.next_stream = self.next_stream.wrapping_add(1);
-        self.next_stream
-    }
-
-    pub(super) fn complete(&mut self, id: u64, own_bytes: usize, status: Status) {
-        self.requests -= 1;
-        self.request_bytes -= own_bytes;
-        self.events.push_back(Event::Completed { id, status });
-    }
-
-    pub(super) fn keep_spare(&mut self, mut outbox: Box<Outbox>) {
-        if self.spare.len() < SPARE_MAX {
-            outbox.clear();
-            self.spare.push(outbox);
-        }
-    }
-
-    /// Answers a datagram without any state: no more than one for each, and no longer than it.
-    pub(super) fn reply(
-        &mut self,
-        now: u64,
-        to: PeerAddress,
-        header: &Header,
-        kind: Kind,
-        next: Option<u32>,
-    ) {
-        if self.replies.len() >= REPLIES_MAX {
-            return;
-        }
-        let reply = Header {
-            kind,
-            syn: false,
-            probe: false,
-            lost: false,
-            source: End {
-                endpoint: self.config.endpoint,
-                epoch: self.epoch(&to),
-                stream: header.destination.stream,
-            },
-            destination: header.source,
-            window: 0,
-            sequence: 0,
-            ack: next.map(|next| Acknowledgement { next, selective: 0 }),
-            timestamp: stamp(now),
-            echo: header.timestamp,
-        };
-        self.replies.push_back((to.socket, reply));
-    }
-}
 
 /// The protocol of one endpoint.
 #[derive(Debug)]
@@ -144,23 +38,7 @@ impl Machine {
     pub(super) fn new(config: Settings, secret: [u64; 2]) -> Self {
         Self {
             table: Table::default(),
-            shared: Shared {
-                config,
-                secret,
-                next_stream: 0,
-                // An answer to a process that was here before must not be taken for ours.
-                next_read: secret[0] as u32,
-                requests: 0,
-                request_bytes: 0,
-                receive_room: config.receive_bytes,
-                early_room: EARLY_BYTES_MAX,
-                unproven: 0,
-                starved: Vec::new(),
-                no_room: false,
-                events: VecDeque::new(),
-                replies: VecDeque::new(),
-                spare: Vec::new(),
-            },
+            shared: Shared::new(config, secret),
             timers: BTreeSet::new(),
             ready: VecDeque::new(),
             burst: 0,
@@ -336,12 +214,12 @@ impl Machine {
         !self.ready.is_empty() || !self.shared.replies.is_empty()
     }
 
-    /// Whether the program is to be told of something.
+    /// Whether there is an event for the program.
     pub(super) fn has_event(&self) -> bool {
         !self.shared.events.is_empty()
     }
 
-    /// What the program is to be told next.
+    /// The next event for the program.
     pub(super) fn next_event(&mut self, now: u64) -> Option<Event> {
         let event = self.shared.events.pop_front()?;
         if let Event::Received { bytes, .. } = &event {
@@ -423,7 +301,8 @@ impl Machine {
         let Shared { config, requests, request_bytes, .. } = &self.shared;
         let Shared { receive_room, early_room, unproven, .. } = &self.shared;
         (*requests, *request_bytes, *unproven) == (0, 0, 0)
-            && (*receive_room, *early_room) == (config.receive_bytes, EARLY_BYTES_MAX)
+            && (*receive_room, *early_room)
+                == (config.receive_bytes, super::limits::EARLY_BYTES_MAX)
             && self.timers.is_empty()
             && self.peers() == 0
     }

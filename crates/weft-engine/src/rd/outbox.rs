@@ -2,15 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::limits::READS_MAX;
-use super::machine::Shared;
+use super::limits::{KEPT_MAX, READS_MAX};
 use super::message::{Message, What};
-use super::peer::Peer;
 use super::rate::Sent;
 use super::request::Buffer;
-
-/// Messages and datagrams for which an outbox that is put aside keeps room.
-const KEPT_MAX: usize = 64;
 
 /// A read whose response is awaited.
 #[derive(Debug)]
@@ -136,44 +131,5 @@ impl Outbox {
         }
         flight.fate = Fate::Lost;
         self.lost += 1;
-    }
-}
-
-impl Peer {
-    /// Adds a message to what goes to the peer.
-    pub(super) fn enqueue(&mut self, now: u64, shared: &mut Shared, message: Message) {
-        if !self.is_waiting() {
-            (self.heard_at, self.timer_from, self.backoff) = (now, now, 0);
-        }
-        if self.outbox.is_none() {
-            self.rate.resume(now);
-            self.outbox = Some(shared.spare.pop().unwrap_or_default());
-        }
-        let Some(outbox) = &mut self.outbox else { return };
-        outbox.responses += usize::from(matches!(message.what, What::Response { .. }));
-        outbox.messages.push_back(message);
-        self.active_at = now;
-    }
-
-    /// Whether something must come from the peer.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.outbox.is_some() || self.is_unsettled()
-    }
-
-    /// The peer goes on introducing its stream until it hears that we know it.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.proven && self.their_syn
-    }
-
-    /// Datagrams under way.
-    pub(super) fn flights(&self) -> usize {
-        self.outbox.as_ref().map_or(0, |outbox| outbox.flights.len())
-    }
-
-    /// Puts an outbox aside that has nothing to do any more.
-    pub(super) fn tidy_outbox(&mut self, shared: &mut Shared) {
-        if let Some(outbox) = self.outbox.take_if(|outbox| outbox.is_empty()) {
-            shared.keep_spare(outbox);
-        }
     }
 }

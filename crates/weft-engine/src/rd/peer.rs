@@ -12,18 +12,18 @@ use weft_wire::rd::{CRC_LEN, HEADER_LEN, Header, Kind, Reason};
 
 use super::inbox::Inbox;
 use super::limits::{FIRST_FLIGHT, GIVE_UP, IDLE};
-use super::machine::Shared;
 use super::memory::Memory;
+use super::message::{Message, What};
 use super::outbox::Outbox;
 use super::rate::Rate;
 use super::request::{PeerAddress, Status};
 use super::rtt::Rtt;
 use super::seq::distance;
+use super::shared::Shared;
+use super::time::{NEVER, stamp};
 
 /// Bytes that an unproven address may be sent for each that came from it (RFC 9000, section 8.1).
 const AMPLIFICATION: u32 = 3;
-/// No time: later than all others.
-pub(super) const NEVER: u64 = u64::MAX;
 
 /// One end's name for itself, and for the stream that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -70,7 +70,7 @@ pub(super) struct Peer {
     pub(super) rtt: Rtt,
     pub(super) rate: Rate,
     /// When the peer last acknowledged, or we began to wait for that.
-    pub(super) heard_at: u64,
+    pub(super) acked_at: u64,
     /// From when the retransmission timer runs.
     pub(super) timer_from: u64,
 
@@ -84,9 +84,9 @@ pub(super) struct Peer {
     pub(super) refused: Option<Reason>,
     /// A Send of its found no room, so it is to send nothing.
     pub(super) closed: bool,
-    /// It is on the list of those to be told when there is room.
+    /// It is on the list of the peers to notify when there is room.
     pub(super) starved: bool,
-    /// When it must be told what has arrived.
+    /// When what has arrived must be acknowledged.
     pub(super) ack_at: u64,
     /// Its clock when it sent what we last received, and when that was.
     echo: u32,
@@ -100,11 +100,6 @@ pub(super) struct Peer {
 }
 
 const _: () = assert!(size_of::<Peer>() <= 288, "the state of an idle peer has grown");
-
-/// A clock of 32 bits, in microseconds, which is never 0.
-pub(super) fn stamp(now: u64) -> u32 {
-    (now as u32).max(1)
-}
 
 impl Peer {
     /// A peer that we are about to contact, or that has contacted us.
@@ -130,7 +125,7 @@ impl Peer {
             probe: false,
             rtt: Rtt::default(),
             rate: Rate::new(now),
-            heard_at: now,
+            acked_at: now,
             timer_from: now,
             inbox: None,
             recv_next: 1,
@@ -338,10 +333,10 @@ impl Peer {
         }
     }
 
-    /// Starts a new stream with what is open. A peer forgets only what it has not heard of for
-    /// [`IDLE`], so it cannot have carried out what is younger than [`GIVE_UP`].
+    /// Starts a new stream with what is open. A peer forgets only what it has received nothing of
+    /// for [`IDLE`], so it cannot have carried out what is younger than [`GIVE_UP`].
     fn renew_if_safe(&mut self, now: u64, shared: &mut Shared) {
-        if self.is_waiting() && now.saturating_sub(self.heard_at) > GIVE_UP {
+        if self.is_waiting() && now.saturating_sub(self.acked_at) > GIVE_UP {
             self.fail(now, shared, Status::PeerUnreachable);
         } else {
             self.renew(now, shared, true);
@@ -378,5 +373,42 @@ impl Peer {
         let left = self.allowance.checked_sub(len);
         self.allowance = left.unwrap_or(self.allowance);
         left.is_some()
+    }
+
+    /// Adds a message to what goes to the peer.
+    pub(super) fn enqueue(&mut self, now: u64, shared: &mut Shared, message: Message) {
+        if !self.is_waiting() {
+            (self.acked_at, self.timer_from, self.backoff) = (now, now, 0);
+        }
+        if self.outbox.is_none() {
+            self.rate.resume(now);
+            self.outbox = Some(shared.spare.pop().unwrap_or_default());
+        }
+        let Some(outbox) = &mut self.outbox else { return };
+        outbox.responses += usize::from(matches!(message.what, What::Response { .. }));
+        outbox.messages.push_back(message);
+        self.active_at = now;
+    }
+
+    /// Whether something must come from the peer.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.outbox.is_some() || self.is_unsettled()
+    }
+
+    /// The peer goes on introducing its stream until it hears that we know it.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.proven && self.their_syn
+    }
+
+    /// Datagrams under way.
+    pub(super) fn flights(&self) -> usize {
+        self.outbox.as_ref().map_or(0, |outbox| outbox.flights.len())
+    }
+
+    /// Puts an outbox aside that has nothing to do any more.
+    pub(super) fn tidy_outbox(&mut self, shared: &mut Shared) {
+        if let Some(outbox) = self.outbox.take_if(|outbox| outbox.is_empty()) {
+            shared.keep_spare(outbox);
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! Kept: start-up, drain, the cycle of gains, the look for a shorter round trip. Left out: what
 //! concerns policers, long-term sampling and ECN.
 
-use super::limits::RTO_MAX;
+use super::limits::{QUANTUM_MAX, RTO_MAX};
 
 /// Rounds over which the highest bandwidth counts, twice: it is that of two windows.
 const WINDOW_ROUNDS: u8 = 5;
@@ -25,8 +25,6 @@ const DATAGRAMS_INITIAL: u64 = 32;
 /// Datagrams may be ahead of their time by so much, in microseconds: timers are coarse, and system
 /// calls that take several datagrams cheap.
 const AHEAD: u64 = 1_000;
-/// Bytes of such a burst that count for the window.
-const QUANTUM_MAX: u64 = 64 << 10;
 /// Gains in hundredths. 2/ln 2 doubles the rate each round.
 const STARTUP_GAIN: u64 = 289;
 const DRAIN_GAIN: u64 = 35;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::limits::SWEEP;
-use super::machine::Shared;
 use super::peer::Peer;
 use super::request::PeerAddress;
+use super::shared::Shared;
 
 /// Peers by address. Each keeps its slot until it is forgotten.
 #[derive(Debug, Default)]

@@ -8,15 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, SharedMemory};
+use weft_sys::{RemappedPages, SharedMemory};
 
 use super::segment::{GrantWords, Rings};
 use crate::access::Access;
+use crate::limits::PEER_KEYS_MAX;
 
 /// Uses of a key after which an answer that has not come is asked for again.
-const PATIENCE: u32 = 1_024;
-/// Keys that are remembered; then all are forgotten, and asked for again when they are used.
-const KEYS_MAX: usize = 1_024;
+const ASK_AGAIN_USES: u32 = 1_024;
 
 /// Memory of the peer's that a key names.
 #[derive(Clone, Debug)]
@@ -54,7 +53,7 @@ pub(crate) struct Pages {
 #[derive(Clone, Debug)]
 pub(super) enum Memory {
     /// Ours, for a peer to map.
-    Own(Arc<Adopted>),
+    Own(Arc<RemappedPages>),
     /// A peer's, mapped.
     Mapped(Arc<SharedMemory>),
 }
@@ -177,8 +176,8 @@ pub(crate) struct Mapped<'a> {
     pub(crate) offset: usize,
 }
 
-/// The target is told that a key is in use, until this is dropped: it waits for that with the
-/// deregistration.
+/// Shows the target that a key is in use, until this is dropped: the target waits for that with
+/// the deregistration.
 #[derive(Debug)]
 pub(crate) struct InUse<'a>(&'a GrantWords);
 
@@ -276,12 +275,12 @@ impl PeerKeys {
             Some(Known::Denied) => return None,
             Some(Known::Asked { uses, .. }) => {
                 *uses += 1;
-                if *uses < PATIENCE {
+                if *uses < ASK_AGAIN_USES {
                     return None;
                 }
             }
             None => {
-                if self.known.len() >= KEYS_MAX {
+                if self.known.len() >= PEER_KEYS_MAX {
                     self.known.clear();
                 }
             }

@@ -10,11 +10,10 @@ use super::directory::{directory, name_of, sweep};
 use super::policy::{Choice, choice};
 use super::session::Session;
 use crate::hello::ProcessId;
+use crate::limits::SESSION_BACKLOG;
 use crate::log::{self, Level};
 use crate::strangers::Listener;
 use crate::{Result, random};
-
-const BACKLOG: i32 = 1_024;
 
 /// This process's identity; all zero when it shares no memory. The listeners start with it.
 pub(crate) fn own_id() -> &'static ProcessId {
@@ -52,5 +51,5 @@ fn start() -> ProcessId {
 }
 
 fn serve(address: SocketAddrUnix) -> Result<()> {
-    Listener::serve_unix(&address, SocketType::SEQPACKET, BACKLOG, Session::accept)
+    Listener::serve_unix(&address, SocketType::SEQPACKET, SESSION_BACKLOG, Session::accept)
 }

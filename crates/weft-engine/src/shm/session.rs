@@ -19,7 +19,6 @@ use rustix::process::{Pid, getuid};
 use rustix::time::Timespec;
 use weft_sys::{Lock, PeerPresence, SharedMemory, own_pages, peer_credentials};
 
-use super::adoption::LEN_MAX as ADOPTED_LEN_MAX;
 use super::directory::{find, sweep_directory};
 use super::keys::{Granted, KeyOwner, Memory, Pages};
 use super::peer::Peer;
@@ -27,6 +26,7 @@ use super::policy::admits;
 use super::segment::{RingOwner, Rings};
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
+use crate::limits::{PACKET_FDS_MAX, PACKET_LEN_MAX, REMAP_LEN_MAX};
 use crate::reactor::Source;
 use crate::strangers::{Place, Stranger};
 use crate::timer::Timer;
@@ -34,9 +34,7 @@ use crate::watched::Watched;
 use crate::{Errno, Result, presence};
 
 /// How long a stranger may take to say what it wants.
-const OFFER_PATIENCE: Duration = Duration::from_secs(5);
-const PACKET_LEN_MAX: usize = 96;
-const FDS_MAX: usize = 2;
+const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The version of this protocol and of the segment's layout.
 const VERSION: u8 = 2;
 
@@ -160,7 +158,7 @@ pub(crate) struct Session {
 struct Packet {
     bytes: [u8; PACKET_LEN_MAX],
     len: usize,
-    fds: [Option<OwnedFd>; FDS_MAX],
+    fds: [Option<OwnedFd>; PACKET_FDS_MAX],
 }
 
 impl Session {
@@ -203,7 +201,7 @@ impl Session {
 
     /// Starts to wait for what is next.
     fn start_timer(self: &Arc<Self>) -> Timer {
-        Timer::after(OFFER_PATIENCE, Arc::clone(self) as _)
+        Timer::after(OFFER_TIMEOUT, Arc::clone(self) as _)
     }
 
     /// Refuses those whom the user does not admit.
@@ -264,7 +262,7 @@ impl Session {
     }
 
     fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
@@ -275,7 +273,7 @@ impl Session {
 
     /// The next packet; `None` when the peer's end is closed.
     fn receive(&self) -> Result<Option<Packet>> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; PACKET_LEN_MAX];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -326,7 +324,11 @@ impl Session {
         }
     }
 
-    fn handle_offer(&self, fields: &mut Fields<'_>, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<()> {
+    fn handle_offer(
+        &self,
+        fields: &mut Fields<'_>,
+        fds: [Option<OwnedFd>; PACKET_FDS_MAX],
+    ) -> Result<()> {
         self.take_stage(|stage| matches!(stage, Stage::Strange { .. }))?;
         let [Some(segment), Some(presence)] = fds else { return Err(Errno::PROTO) };
         if fields.byte()? != VERSION {
@@ -350,7 +352,7 @@ impl Session {
     fn handle_accept(
         &self,
         fields: &mut Fields<'_>,
-        fds: [Option<OwnedFd>; FDS_MAX],
+        fds: [Option<OwnedFd>; PACKET_FDS_MAX],
     ) -> Result<()> {
         let [Some(presence), None] = fds else { return Err(Errno::PROTO) };
         let presence = PeerPresence::open(presence.as_fd())?;
@@ -395,8 +397,8 @@ impl Session {
                 for long in [*start, *len, *addr] {
                     bytes.extend_from_slice(&long.to_ne_bytes());
                 }
-                if let Some(Memory::Own(adopted)) = memory {
-                    segment_fd = Some(adopted.fd().as_fd());
+                if let Some(Memory::Own(segment)) = memory {
+                    segment_fd = Some(segment.fd().as_fd());
                 }
             }
         }
@@ -500,7 +502,7 @@ impl Fields<'_> {
     }
 
     /// `None` for a grant that makes no sense.
-    fn granted(&mut self, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Option<Granted>> {
+    fn granted(&mut self, fds: [Option<OwnedFd>; PACKET_FDS_MAX]) -> Result<Option<Granted>> {
         let (slot, serial) = (self.word()? as usize, self.word()?);
         let rights = Access::from_bits_truncate(self.word()?);
         let (iova, len, addr) = (self.long()?, self.long()?, self.long()?);
@@ -513,7 +515,7 @@ impl Fields<'_> {
         Ok(makes_sense.then_some(granted))
     }
 
-    fn pages(&mut self, rights: Access, fds: [Option<OwnedFd>; FDS_MAX]) -> Result<Pages> {
+    fn pages(&mut self, rights: Access, fds: [Option<OwnedFd>; PACKET_FDS_MAX]) -> Result<Pages> {
         let (start, len, addr) = (self.long()?, self.long()?, self.long()?);
         // Without a mapping the memory is reached all the same.
         let [fd, _] = fds;
@@ -528,7 +530,7 @@ fn map_segment(fd: &OwnedFd, len: u64, rights: Access) -> Result<Arc<SharedMemor
     if let Some(own) = own_pages(fd.as_fd()) {
         return if own.len() == len { Ok(own) } else { Err(Errno::INVAL) };
     }
-    if len > ADOPTED_LEN_MAX {
+    if len > REMAP_LEN_MAX {
         return Err(Errno::INVAL);
     }
     let writable = rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);

@@ -24,6 +24,7 @@ use weft_wire::ddp::FIRST_MSN;
 
 use crate::attr::QpState;
 use crate::device::gid_of;
+use crate::limits::OUTBOXES_MAX;
 use crate::link::host::Completions;
 use crate::link::payload::Payload;
 use crate::link::place::{gather, scatter};
@@ -40,8 +41,6 @@ use grh::GRH_LEN;
 pub(crate) use owner::{Addressee, Owner, Routes};
 pub(crate) use port::Port;
 
-/// Outboxes that one pass hands to a socket before others have their turn.
-const OUTBOXES_MAX: usize = 8;
 /// A Q_Key with this bit is not meant: the queue pair's own counts (IBTA 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
 
@@ -193,7 +192,7 @@ impl Datagram {
             let mut all = tx.outbox.send(self.port.socket());
             if !all {
                 self.port.await_room(&qp.addressee());
-                // Room that came before this was known is told to nobody.
+                // Room that came before this was known is not notified.
                 all = tx.outbox.send(self.port.socket());
             }
             complete(qp, tx);

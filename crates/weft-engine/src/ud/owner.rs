@@ -9,9 +9,10 @@ use weft_wire::datagram::Header;
 use crate::attr::QpState;
 use crate::link::host::{Effects, Memory};
 use crate::queue::recv::{Fit, RecvWork};
+use crate::registered::MrCache;
 
 /// The queue pair that a half for datagrams belongs to.
-pub(crate) trait Owner: Memory + Effects {
+pub(crate) trait Owner: Memory<Keys = MrCache> + Effects {
     /// Its number.
     fn number(&self) -> u32;
 
@@ -33,7 +34,7 @@ pub(crate) trait Owner: Memory + Effects {
     /// Lets it go on at the next pass.
     fn requeue(&self);
 
-    /// The same value, to be told of datagrams and of room.
+    /// The same value, to be notified of datagrams and of room.
     fn addressee(&self) -> Arc<dyn Addressee>;
 }
 

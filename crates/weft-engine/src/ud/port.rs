@@ -8,15 +8,9 @@ use weft_sys::{Arrival, Lock, NoteLock, RecvBatch, UdpSocket};
 use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::owner::{Addressee, Routes};
+use crate::limits::{BATCHES_MAX, UNPOLLED_SENDS_MAX};
 use crate::reactor::{Reactor, Source};
 use crate::{Errno, Result, udp};
-
-/// Batches that one pass takes from a socket before others have their turn.
-const BATCHES_MAX: usize = 8;
-
-/// Datagrams that may go out before somebody looks whether any have come. A program whose sends are
-/// complete at once finds a completion whenever it polls, so that polling alone never gets there.
-const SENT_MAX: u64 = 64;
 
 /// A UDP socket with what comes in on it.
 #[derive(Debug)]
@@ -74,7 +68,7 @@ impl Port {
 
     /// So many datagrams have gone out.
     pub(super) fn note_sent(&self, count: u64) {
-        if self.sent.fetch_add(count, Ordering::Relaxed) + count >= SENT_MAX {
+        if self.sent.fetch_add(count, Ordering::Relaxed) + count >= UNPOLLED_SENDS_MAX {
             self.drive();
         }
     }

@@ -30,9 +30,9 @@ static void do_limit(const struct step *step)
 	note_result(result);
 }
 
-/* confine how=dumpable|privileges|filter|seccomp: gives up, in this order, being looked at, rights
+/* restrict how=dumpable|privileges|filter|seccomp: gives up, in this order, being looked at, rights
  * that programs have, and system calls (none of them, by a filter that lets all through). */
-static void do_confine(const struct step *step)
+static void do_restrict(const struct step *step)
 {
 	struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
 	struct sock_fprog program = { 1, &all };
@@ -55,5 +55,5 @@ static void do_confine(const struct step *step)
 }
 
 const struct named of_limits[] = {
-	{ "limit", do_limit }, { "confine", do_confine }, { NULL, NULL },
+	{ "limit", do_limit }, { "restrict", do_restrict }, { NULL, NULL },
 };

@@ -56,7 +56,7 @@ const BOTH: &[(&str, &str)] = &[
     ("setresuid", "user how=setresuid"),
     ("unshare", "unshare how=files"),
     ("setns", "unshare how=setns"),
-    ("prctl", "confine how=filter"),
+    ("prctl", "restrict how=filter"),
     ("setrlimit", "limit how=setrlimit"),
     ("nanosleep", "sleep how=nanosleep"),
 ];
@@ -159,7 +159,7 @@ const NUMBERS: &[(&str, &str)] = &[
     ("vfork", "child how=vforkasm"),
     ("exit_group", "exit how=asm"),
     ("prlimit64", "limit how=prlimit"),
-    ("seccomp", "confine how=seccomp"),
+    ("seccomp", "restrict how=seccomp"),
     ("io_uring_setup", "recv way=uring"),
     ("io_submit", "send way=submit"),
     ("io_setup", "send way=submit"),
@@ -257,7 +257,7 @@ const LEFT_OUT: &[(&str, &[&str])] = &[
             "initgroups",
         ],
     ),
-    ("needs a request that is under way, of which nobody can say how far it is", &["aio_cancel"]),
+    ("needs a request that is under way, of which nobody knows how much is done", &["aio_cancel"]),
     ("is about files alone", &["aio_fsync", "isfdtype"]),
     ("is `pipe2` without flags", &["pipe"]),
     (

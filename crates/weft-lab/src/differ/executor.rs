@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::compile_folder;
+use crate::folder::Folder;
 use crate::paths::weft;
 
 /// Longer than any program runs, waits for late steps included.
@@ -104,26 +105,27 @@ impl Executor {
         expected: Option<&Observed>,
         late: Duration,
     ) -> Result<Observed> {
-        let folder = Folder::new()?;
-        let program = folder.path.join("program");
+        // Programs change their user.
+        let folder = Folder::in_memory(0o755)?;
+        let program = folder.path().join("program");
         fs::write(&program, steps.join("\n") + "\n")?;
         let mut command = Command::new(&self.program);
         command.arg(&program);
         if let Some(expected) = expected {
-            let path = folder.path.join("expected");
+            let path = folder.path().join("expected");
             fs::write(&path, expected.lines.join("\n") + "\n")?;
-            let shared = folder.path.join("weft");
+            let shared = folder.path().join("weft");
             fs::create_dir(&shared)?;
             fs::set_permissions(shared, Permissions::from_mode(0o1777))?;
             command
                 .arg(path)
                 .envs(self.weft.iter().map(|(name, value)| (name, value)))
-                .env("WEFT_SHM_DIR", folder.path.join("weft"))
+                .env("WEFT_SHM_DIR", folder.path().join("weft"))
                 .env("DIFFER_LATE_MS", late.as_millis().to_string());
         }
         // Its children have its process group, so that nothing is left of it.
         let child = command
-            .env("DIFFER_DIR", &folder.path)
+            .env("DIFFER_DIR", folder.path())
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -214,29 +216,5 @@ impl Drop for Running {
         // Nobody may be left in the group.
         let _ = kill_process_group(pid, Signal::KILL);
         let _ = self.child.wait();
-    }
-}
-
-/// A directory for the files of one run.
-struct Folder {
-    path: PathBuf,
-}
-
-impl Folder {
-    fn new() -> Result<Self> {
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let path = PathBuf::from(format!("/dev/shm/weft-differ-{}-{serial}", process::id()));
-        fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        // Programs change their user.
-        fs::set_permissions(&path, Permissions::from_mode(0o755))?;
-        Ok(Self { path })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed does no harm.
-        let _ = fs::remove_dir_all(&self.path);
     }
 }

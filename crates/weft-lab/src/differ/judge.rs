@@ -140,16 +140,16 @@ impl<'executor> Judge<'executor> {
         Ok(Verdict::Different(Box::new(failure)))
     }
 
-    /// Whether a program differs only by which events a wait has told whose list was too short for
-    /// all: the first difference beside the order is of a full list, and with longer lists there
-    /// is none.
+    /// Whether a program differs only by which events a wait has reported whose list was too short
+    /// for all: the first difference beside the order is of a full list, and with longer lists
+    /// there is none.
     fn is_of_short_lists(&self, steps: &[String], failure: &Failure) -> Result<bool> {
         let pairs = failure.kernel.lines.iter().zip(&failure.weft.lines);
         let first =
             pairs.into_iter().find(|(kernel, weft)| sort_events(kernel) != sort_events(weft));
         let is_full = first.is_some_and(|(kernel, weft)| {
             let max = step_of(kernel).and_then(|step| max_of(steps.get(step)?));
-            max.is_some() && events_told(kernel) == max && events_told(weft) == max
+            max.is_some() && events_reported(kernel) == max && events_reported(weft) == max
         });
         if !is_full {
             return Ok(false);
@@ -168,8 +168,8 @@ fn step_of(line: &str) -> Option<usize> {
     numbers.next().and_then(|step| step.parse().ok()).or(end)
 }
 
-/// How many events a wait has told.
-fn events_told(line: &str) -> Option<usize> {
+/// How many events a wait has reported.
+fn events_reported(line: &str) -> Option<usize> {
     line.rsplit_once("= ")?.1.parse().ok()
 }
 
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_is_told_from_other_events() {
+    fn another_order_is_not_other_events() {
         assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] [4 in] = 2"), Class::Order);
         assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] = 1"), Class::Result);
         assert_eq!(class("@9 9 -> [4 in] = 1", "@9 9 -> [4 out] = 1"), Class::Result);
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(with_long_list("0 wait v2 max=2 timeout=5"), "0 wait v2 max=32 timeout=5");
         assert_eq!(with_long_list("0 wait v2"), "0 wait v2");
         assert_eq!(max_of("0 wait v2 max=2 timeout=5"), Some(2));
-        assert_eq!(events_told("@9 9 -> [4 in] [0 in] = 2"), Some(2));
+        assert_eq!(events_reported("@9 9 -> [4 in] [0 in] = 2"), Some(2));
         assert_eq!(step_of("@9 8 -> [4 in] = 1"), Some(8));
     }
 }

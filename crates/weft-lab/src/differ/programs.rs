@@ -101,11 +101,11 @@ pub(super) fn given_up(scene: &mut Scene) -> Option<()> {
             let how = scene.pick(&["setrlimit", "prlimit"]);
             scene.step(child, format!("limit what=as value=200000000000 how={how}{way}"));
         }
-        3 => scene.step(child, format!("confine how=dumpable{way}")),
+        3 => scene.step(child, format!("restrict how=dumpable{way}")),
         _ => {
             let how = scene.pick(&["filter", "seccomp"]);
-            scene.step(child, format!("confine how=privileges{way}"));
-            scene.step(child, format!("confine how={how}{way}"));
+            scene.step(child, format!("restrict how=privileges{way}"));
+            scene.step(child, format!("restrict how={how}{way}"));
         }
     }
     let count = scene.unread(b);

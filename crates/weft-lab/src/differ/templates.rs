@@ -7,7 +7,7 @@ use super::traffic::{length, receive_all, send_some};
 /// Enough to be more than the first ring, and less than any.
 const MESSAGE: usize = 300;
 
-/// A message there and a message back, by whoever has the ends.
+/// A message there and a message back, by the actors that have the ends.
 pub(super) fn exchange(scene: &mut Scene, a: usize, b: usize) -> Option<()> {
     for (from, to) in [(a, b), (b, a)] {
         let sender = scene.holder(from)?;
@@ -255,7 +255,7 @@ pub(super) fn epoll_change_while_waiting(scene: &mut Scene) -> Option<()> {
     if sender == waiter {
         return None;
     }
-    // What is there already is told when the change is made.
+    // What is there already is reported when the change is made.
     if scene.chance(2) {
         send_some(scene, a, sender, MESSAGE);
     }
@@ -336,7 +336,7 @@ pub(super) fn epoll_two_waiters(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// What came first is told first.
+/// What came first is reported first.
 pub(super) fn epoll_order(scene: &mut Scene) -> Option<()> {
     let (a, b) = scene.some_pair()?;
     let (epoll, actor) = instance(scene, b)?;
@@ -683,7 +683,7 @@ pub(super) fn asynchronous(scene: &mut Scene) -> Option<()> {
     Some(())
 }
 
-/// After everybody has closed one end, the other hears of it, whoever had it.
+/// After everybody has closed one end, the other sees it, whichever actors had the first.
 pub(super) fn write_after_all_closed(scene: &mut Scene) -> Option<()> {
     let actor = scene.any_actor()?;
     if !scene.has_room() {
@@ -771,9 +771,9 @@ pub(super) fn pass(scene: &mut Scene) -> Option<()> {
         return None;
     }
     let stream = scene.new_stream();
-    let near = scene.new_var(Kind::Stranger, stream, 0, actor);
-    let far = scene.new_var(Kind::Stranger, stream, 1, actor);
-    scene.step(actor, format!("socketpair v{near} v{far}"));
+    let first = scene.new_var(Kind::Stranger, stream, 0, actor);
+    let second = scene.new_var(Kind::Stranger, stream, 1, actor);
+    scene.step(actor, format!("socketpair v{first} v{second}"));
     let how = scene.pick(&["fork", "syscall", "_Fork"]);
     let other = if scene.chance(2) {
         let environment = scene.pick(&["keep", "plain", "none"]);
@@ -786,13 +786,13 @@ pub(super) fn pass(scene: &mut Scene) -> Option<()> {
         send_some(scene, a, actor, MESSAGE);
     }
     let way = scene.pick(&["", "", " way=syscall", " way=asm"]);
-    scene.step(actor, format!("pass v{b} v{near}{way}"));
+    scene.step(actor, format!("pass v{b} v{first}{way}"));
     if scene.chance(2) {
         scene.step(actor, format!("close v{b}"));
         scene.close(b, actor);
     }
     let taken = scene.copy_of(b, other);
-    scene.step(other, format!("take v{taken} v{far}{way}"));
+    scene.step(other, format!("take v{taken} v{second}{way}"));
     receive_all(scene, taken, other);
     exchange(scene, a, taken)
 }

@@ -210,7 +210,7 @@ pub(crate) struct Interruptions {
 impl Interruptions {
     /// Up to now.
     pub(crate) fn so_far() -> Self {
-        Self { ours: own!(interruptions), programs: Handled::so_far() }
+        Self { ours: own!(interruptions), programs: Handled::up_to_now() }
     }
 
     /// Whether a call that has begun then, and been interrupted, goes on: only by us.

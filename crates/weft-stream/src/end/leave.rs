@@ -8,8 +8,8 @@ use weft_sys::SharedGuard;
 
 use super::bells::{AT_ONCE, Heard};
 use super::{BELL, Carrier, End};
-use crate::flow::Queue;
 use crate::kernel::Kernel;
+use crate::queue::Queue;
 use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
 
@@ -65,29 +65,6 @@ impl<K: Kernel> End<K> {
         self.is_peer_gone()
             || self.own.shut_write.load(Ordering::Relaxed) != 0
             || self.does_nobody_receive()
-    }
-}
-
-impl<K: Kernel> End<K> {
-    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
-    /// the socket goes to somebody who does not know them. What neither end has read is put back
-    /// into the kernel's queues. What cannot be is read first, so that the next reader must know
-    /// the rings unless the end [is over](End::is_over).
-    pub fn leave(&self, socket: K::Socket<'_>) {
-        K::leave(self, socket);
-    }
-
-    /// Puts back what the peer has not read, before this half is shut or the socket is closed: the
-    /// kernel sends nothing more then, and the peer might have to hand on its end. If there is
-    /// something, the connection goes back to TCP with it.
-    pub fn put_back_own(&self, socket: K::Socket<'_>) {
-        K::put_back_own(self, socket);
-    }
-
-    /// Puts back what has been left in memory ([`End::leave_unread`]), because nobody would find it
-    /// there any more.
-    pub fn put_back_rest(&self, socket: K::Socket<'_>) {
-        K::put_back_rest(self, socket);
     }
 
     /// Goes back to TCP, and puts nothing back: what the rings hold is read first.

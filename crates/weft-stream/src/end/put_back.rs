@@ -11,8 +11,8 @@
 //! them have been put back the kernel has the whole stream.
 //!
 //! Who is killed in the middle leaves a mark ([`RETURNING`](crate::layout::direction::RETURNING)),
-//! because it is not known which bytes have been sent and not counted. The process that takes one of
-//! the locks next resets the connection.
+//! because it is not known which bytes have been sent and not counted. The process that takes one
+//! of the locks next resets the connection.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -25,10 +25,11 @@ use rustix::time::Timespec;
 use weft_sys::calls::{is_ready, tcp_outstanding, tcp_received};
 use weft_sys::{Buffers, Linux, SharedGuard};
 
-use super::End;
 use super::bells::Heard;
+use super::{End, PutBack};
 use crate::how::How;
 use crate::kernel::Kernel;
+use crate::limits::{KERNEL_WAITS_MAX, TAKEN_LEN_MAX};
 use crate::words::NONE;
 use crate::{peer_socket, pullers};
 
@@ -36,9 +37,43 @@ use crate::{peer_socket, pullers};
 const CHUNK_LEN: usize = 8 << 10;
 /// How long the kernel may take to bring what has been sent, at a time.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-const NAPS_MAX: u32 = 20;
-/// Bytes of the first phase that are taken and sent again, at most.
-const TAKEN_MAX: u64 = 16 << 20;
+
+impl PutBack for Linux {
+    fn leave(end: &End, socket: BorrowedFd<'_>) {
+        end.leave_and_put_back(socket);
+    }
+
+    fn put_back_own(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_before_the_end(socket);
+    }
+
+    fn put_back_rest(end: &End, socket: BorrowedFd<'_>) {
+        end.put_back_before_later(socket);
+    }
+}
+
+impl<K: PutBack> End<K> {
+    /// Goes back to TCP in both directions for good: for what the rings cannot carry, and before
+    /// the socket goes to somebody who does not know them. What neither end has read is put back
+    /// into the kernel's queues. What cannot be is read first, so that the next reader must know
+    /// the rings unless the end [is over](End::is_over).
+    pub fn leave(&self, socket: K::Socket<'_>) {
+        K::leave(self, socket);
+    }
+
+    /// Puts back what the peer has not read, before this half is shut or the socket is closed: the
+    /// kernel sends nothing more then, and the peer might have to hand on its end. If there is
+    /// something, the connection goes back to TCP with it.
+    pub fn put_back_own(&self, socket: K::Socket<'_>) {
+        K::put_back_own(self, socket);
+    }
+
+    /// Puts back what has been left in memory ([`End::leave_unread`]), because nobody would find it
+    /// there any more.
+    pub fn put_back_rest(&self, socket: K::Socket<'_>) {
+        K::put_back_rest(self, socket);
+    }
+}
 
 /// What is before the bytes that are put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +88,7 @@ enum Way {
 
 impl End<Linux> {
     /// [`End::leave`].
-    pub(crate) fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
+    fn leave_and_put_back(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return self.leave_unread(socket) };
         let Some(held) = self.begin_to_leave(socket) else { return };
         let peer = self.other();
@@ -71,7 +106,7 @@ impl End<Linux> {
 
     /// [`End::put_back_rest`]. What the peer has sent by TCP since is taken first, and sent again
     /// behind it.
-    pub(crate) fn put_back_before_later(&self, socket: BorrowedFd<'_>) {
+    fn put_back_before_later(&self, socket: BorrowedFd<'_>) {
         let Some(_readers) = self.lock_readers() else { return };
         let [first, second] = self.in_order();
         let Some(_first) = Self::lock(&first.words().lock) else { return };
@@ -113,7 +148,7 @@ impl End<Linux> {
         // The kernel counts its own memory, which is less than twice the bytes.
         let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
         let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
-        if come > TAKEN_MAX || first.saturating_add(wakeups) > come || !fits {
+        if come > TAKEN_LEN_MAX || first.saturating_add(wakeups) > come || !fits {
             return Ok(());
         }
         words.returning.store(1, Ordering::SeqCst);
@@ -160,7 +195,7 @@ impl End<Linux> {
     }
 
     /// [`End::put_back_own`].
-    pub(crate) fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
+    fn put_back_before_the_end(&self, socket: BorrowedFd<'_>) {
         if self.unsent() == 0 || self.is_the_kernels_to_send() {
             return;
         }
@@ -248,7 +283,7 @@ impl End<Linux> {
         if !self.has_switched_in() {
             return if self.bells_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
         }
-        for _ in 0..NAPS_MAX {
+        for _ in 0..KERNEL_WAITS_MAX {
             while let Ok(Heard::Bells(1..)) = self.take_bells(socket) {}
             if self.bells_left() == 0 {
                 return Way::Clear;
@@ -267,7 +302,7 @@ impl End<Linux> {
         let bells = self.bells_left();
         let all = first.saturating_add(bells);
         let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
-        if all > TAKEN_MAX || !becomes_true(has_come) {
+        if all > TAKEN_LEN_MAX || !becomes_true(has_come) {
             return Way::Blocked;
         }
         let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
@@ -360,7 +395,7 @@ fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     while sent < bytes.len() {
         match send(writer, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(more) => sent += more,
-            Err(Errno::AGAIN) if naps < NAPS_MAX => {
+            Err(Errno::AGAIN) if naps < KERNEL_WAITS_MAX => {
                 naps += 1;
                 wait(writer, PollFlags::OUT);
             }
@@ -381,5 +416,5 @@ fn becomes_true(condition: impl Fn() -> bool) -> bool {
         let _ = rustix::thread::nanosleep(&NAP);
         false
     };
-    (0..NAPS_MAX).any(|_| condition() || wait_a_moment()) || condition()
+    (0..KERNEL_WAITS_MAX).any(|_| condition() || wait_a_moment()) || condition()
 }

@@ -152,7 +152,7 @@ impl<K: Kernel> End<K> {
     /// direction is held.
     #[inline]
     pub(super) fn announce_bytes(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
-        match self.peer.waits().wake_dozers_for_what_came() {
+        match self.peer.waits().wake_futex_waiters() {
             Sleeper::Tagged(tag) => self.wake_unless_woken(socket, held, tag),
             // Of one that has shut down its half, only the kernel can say whether it still lives.
             Sleeper::None if self.peer.shut_write.load(Ordering::Relaxed) == 0 => {}
@@ -176,7 +176,7 @@ impl<K: Kernel> End<K> {
             && (may_live && alarms::ring(self.registry, tag) || self.ring_bell(socket, held))
             && let Some(alarm) = alarm
         {
-            alarm.has_rung(tag);
+            alarm.has_woken(tag);
         }
     }
 
@@ -195,7 +195,7 @@ impl<K: Kernel> End<K> {
     /// Wakes who sleeps at the other end on the word.
     #[inline]
     pub(super) fn wake_dozers(&self) {
-        self.peer.waits().doze.wake();
+        self.peer.waits().futex.wake();
     }
 
     /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
@@ -207,7 +207,7 @@ impl<K: Kernel> End<K> {
         if self.peer.refs.load(Ordering::Acquire) == 0 {
             return false; // Nobody is there to be woken, and the kernel would reset the connection.
         }
-        if !self.peer.waits().claim_bell() {
+        if !self.peer.waits().claim_wakeup() {
             return false; // The last one is still to be heard.
         }
         let words = self.tx.words();
@@ -219,7 +219,7 @@ impl<K: Kernel> End<K> {
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                 // What fills the socket wakes the peer as well. When that has been read, it takes
                 // another bell.
-                self.peer.waits().unclaim_bell();
+                self.peer.waits().unclaim_wakeup();
             }
             Err(_) => self.own.gone.store(1, Ordering::Relaxed),
         }

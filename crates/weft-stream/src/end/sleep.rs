@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use weft_sys::{Doze, Tag};
+use weft_sys::{FutexWord, Tag};
 
 use crate::kernel::Kernel;
 
@@ -60,14 +60,14 @@ impl<K: Kernel> End<K> {
     /// # Errors
     /// `EINTR`: a signal was handled.
     pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
-        self.begin_doze().map_or(Ok(()), |word| word.doze(time))
+        self.begin_doze().map_or(Ok(()), |word| word.wait(time))
     }
 
     /// The word to doze on from here on. `None`: something is there, or comes to an end, which is
     /// the kernel's to tell.
     #[must_use]
-    pub fn begin_doze(&self) -> Option<Doze<'static>> {
-        let word = self.own.waits().doze;
+    pub fn begin_doze(&self) -> Option<FutexWord<'static>> {
+        let word = self.own.waits().futex;
         word.settle_down();
         let ends =
             self.peer.parted.load(Ordering::Relaxed) | self.peer.shut_write.load(Ordering::Relaxed);

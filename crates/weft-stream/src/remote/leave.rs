@@ -9,8 +9,10 @@ use std::sync::atomic::Ordering;
 
 use weft_sys::{SharedGuard, SharedLock};
 
-use super::window::{Said, Small, state};
-use super::{Broken, Clock, FLUSH_NS, Remote, Wire};
+use super::clock::Clock;
+use super::end::{Broken, FLUSH_NS, Remote};
+use super::window::{Said, is_set, state};
+use super::wire::Wire;
 
 /// How long an end that leaves waits for the peer to do the same: a thread of the peer's process
 /// answers, whatever the program does.
@@ -24,14 +26,14 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if !self.is_owner() {
             return; // Done before this process was born.
         }
-        if self.small(Small::Leaves).swap(1, Ordering::SeqCst) != 0 {
+        if self.local().leaves.swap(1, Ordering::SeqCst) != 0 {
             return;
         }
         if !self.drive_until(FLUSH_NS, || !self.is_pending()) {
             self.give_up();
         }
         let Some(wire) = self.wire() else { return };
-        if let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock() {
+        if let Some(held) = SharedLock::on(&self.local().tx_lock).lock() {
             self.leave_silently(&held);
         }
         if !self.say(Said::Leaves, 1) {
@@ -52,13 +54,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// The own direction goes back to TCP, or never leaves it. The lock is held.
     pub(super) fn leave_held(&self, _held: &SharedGuard<'_>) -> Result<(), Broken> {
         let is_said = self.back_out().is_some();
-        if is_said || self.is_set(Small::Gone) || self.peer_says(state::CLOSED) {
+        if is_said || is_set(&self.local().gone) || self.peer_says(state::CLOSED) {
             return Ok(());
         }
         let head = self.window.told(Said::Head).load(Ordering::Relaxed);
         // A peer that leaves waits for this, even if nothing more is sent. Whether all of that has
         // arrived was found out then.
-        let may_miss_some = || !self.is_set(Small::ShutWrite) && !self.has_peer_read_all();
+        let may_miss_some = || !is_set(&self.local().shut_write) && !self.has_peer_read_all();
         if !self.say(Said::Back, head + 1) && may_miss_some() {
             // It has not been said, and what was sent before may be missing.
             self.window.told(Said::Back).store(0, Ordering::Release);
@@ -92,7 +94,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if self.peer_leaves()
             && self.wire().is_some()
             && self.back_out().is_none()
-            && let Some(held) = SharedLock::on(self.small(Small::TxLock)).lock()
+            && let Some(held) = SharedLock::on(&self.local().tx_lock).lock()
         {
             self.leave_silently(&held);
         }
@@ -101,7 +103,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// Whether a direction has gone back, or will not leave, TCP.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        self.is_set(Small::Leaves) || self.peer_leaves()
+        is_set(&self.local().leaves) || self.peer_leaves()
     }
 
     /// Whether bytes of the ring are to be read before those of TCP, to which the peer is back.

@@ -8,8 +8,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use weft_sys::{Buffers, SharedLock};
 
-use super::window::{RING, RING_LEN, Said, Small, Wide, state};
-use super::{Broken, Clock, GRACE, PATIENCE_NS, Remote, Wire};
+use super::clock::Clock;
+use super::end::{Broken, GRACE, PATIENCE_NS, Remote};
+use super::window::{RING, RING_LEN, Said, is_set, state};
+use super::wire::Wire;
 use crate::end::Carrier;
 use crate::how::How;
 
@@ -34,9 +36,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         buffers: Buffers<'_>,
         how: How,
     ) -> Result<usize, Errno> {
-        let _held = SharedLock::on(self.small(Small::RxLock)).lock().ok_or(Errno::DEADLK)?;
+        let _held = SharedLock::on(&self.local().rx_lock).lock().ok_or(Errno::DEADLK)?;
         loop {
-            let read = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
+            let read = self.local().tcp_read.load(Ordering::Relaxed);
             if self.switch_in().is_none_or(|switch| read < switch) {
                 match self.recv_over_tcp(socket, buffers, how) {
                     Ok(Some(received)) => return self.unless_untold(socket, buffers, received),
@@ -119,7 +121,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         buffers: Buffers<'_>,
         how: How,
     ) -> Result<Option<usize>, Errno> {
-        let before = self.window.wide(Wide::TcpRead).load(Ordering::Relaxed);
+        let before = self.local().tcp_read.load(Ordering::Relaxed);
         let most = match self.switch_in() {
             None => {
                 // No more is taken than has been seen, for what comes later may be of the third
@@ -141,15 +143,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         };
         if !how.keep {
             let read = before + received as u64;
-            self.window.wide(Wide::TcpRead).store(read, Ordering::Relaxed);
+            self.local().tcp_read.store(read, Ordering::Relaxed);
             if self.is_pending() && how.discard {
                 self.starts.skipped();
             } else if self.is_pending() {
                 self.starts.received(buffers, received);
             }
-            if self.switch_in() == Some(read)
-                && self.small(Small::Sleepers).load(Ordering::Relaxed) > 0
-            {
+            if self.switch_in() == Some(read) && self.local().sleepers.load(Ordering::Relaxed) > 0 {
                 self.doorbell.ring(); // For what the ring has had all the time.
             }
         }
@@ -198,13 +198,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             && let Some(wire) = self.wire()
             && wire.post(&[], Said::Tail, tail).is_some()
         {
-            self.window.wide(Wide::ToldTail).store(tail, Ordering::Relaxed);
+            self.local().reported_tail.store(tail, Ordering::Relaxed);
         }
     }
 
     /// Whether the peer knows of `least` bytes less than have been taken.
     pub(super) fn is_tail_news(&self, tail: u64, least: usize) -> bool {
-        let told = self.window.wide(Wide::ToldTail).load(Ordering::Relaxed);
+        let told = self.local().reported_tail.load(Ordering::Relaxed);
         tail.wrapping_sub(told) >= least as u64
     }
 
@@ -226,7 +226,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// The kernel has no more, and the ring is empty. `None` if something has come meanwhile.
     fn ended(&self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
-        if self.is_set(Small::ShutRead) || self.switch_in().is_none() {
+        if is_set(&self.local().shut_read) || self.switch_in().is_none() {
             return Ok(Some(0));
         }
         if !self.peer_says(state::SHUT_WRITE) && self.back_in().is_none() {
@@ -246,7 +246,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// The peer has died, and all that has come from it has been read. `EAGAIN`: not all, if it has
     /// not left TCP.
     fn dead(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
-        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        self.local().gone.store(1, Ordering::Relaxed);
         if let Some(error) = self.untold_reset(socket) {
             return Err(error);
         }
@@ -260,7 +260,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         match ended {
             Ok((0, _)) if self.has_peer_read_all() => Ok(0),
             Ok((1.., _)) if self.switch_in().is_none() => Err(Errno::AGAIN),
-            _ if self.is_set(Small::ResetTold) => Ok(0),
+            _ if is_set(&self.local().reset) => Ok(0),
             Err(error) if error != Errno::AGAIN => {
                 self.note_reset();
                 Err(error)
@@ -290,7 +290,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if !may_have_ended || self.carrier_in() == Carrier::Tcp {
             return Ok(false);
         }
-        let Some(_held) = SharedLock::on(self.small(Small::RxLock)).lock() else {
+        let Some(_held) = SharedLock::on(&self.local().rx_lock).lock() else {
             return Ok(false);
         };
         match self.look_at_kernel(socket) {

@@ -7,8 +7,10 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use weft_sys::{Buffers, SharedLock};
 
-use super::window::{COPY, RING_LEN, Said, Small, Wide, reset, state};
-use super::{Broken, Clock, GRACE, Remote, Ticket, Wire};
+use super::clock::Clock;
+use super::end::{Broken, GRACE, Remote};
+use super::window::{COPY, RING_LEN, Said, is_set, reset, state};
+use super::wire::{Ticket, Wire};
 use crate::how::DONTWAIT;
 
 /// Free bytes from which on a stream is called writable: what the reader may keep to itself is
@@ -19,11 +21,6 @@ const WRITABLE_LEN: usize = RING_LEN / 2;
 const AT_ONCE_NS: u64 = 100_000;
 
 impl<W: Wire, C: Clock> Remote<W, C> {
-    /// Whether the ring has begun to carry the own direction.
-    pub(super) fn has_switched(&self) -> bool {
-        self.window.told(Said::Switch).load(Ordering::Acquire) != 0
-    }
-
     /// Sends as much as there is room for (`sendmsg(2)` with `MSG_DONTWAIT`).
     ///
     /// # Errors
@@ -35,10 +32,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         buffers: Buffers<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
-        let held = SharedLock::on(self.small(Small::TxLock)).lock().ok_or(Errno::DEADLK)?;
+        let held = SharedLock::on(&self.local().tx_lock).lock().ok_or(Errno::DEADLK)?;
         if !self.is_ring_ready() {
             let sent = buffers.send(socket, flags | DONTWAIT)?;
-            self.window.wide(Wide::TcpSent).fetch_add(sent as u64, Ordering::Relaxed);
+            self.local().tcp_sent.fetch_add(sent as u64, Ordering::Relaxed);
             if self.is_pending() {
                 self.starts.sent(buffers, sent);
             }
@@ -78,11 +75,11 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         let Some(wire) = self.wire() else { return false };
         let may = !wire.is_broken()
-            && !self.is_set(Small::ShutWrite)
-            && !self.is_set(Small::Leaves)
+            && !is_set(&self.local().shut_write)
+            && !is_set(&self.local().leaves)
             && !self.peer_leaves()
             && !self.peer_says(state::CLOSED);
-        let sent = self.window.wide(Wide::TcpSent).load(Ordering::Relaxed);
+        let sent = self.local().tcp_sent.load(Ordering::Relaxed);
         if !may || wire.post(&[], Said::Switch, sent + 1).is_none() {
             return false;
         }
@@ -177,8 +174,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     pub fn is_send_answered(&self) -> bool {
         let state = self.window.heard(Said::State).load(Ordering::Acquire);
         const BOTH: u64 = state::SHUT_READ | state::SHUT_WRITE;
-        self.is_set(Small::Gone)
-            || self.is_set(Small::ShutWrite)
+        is_set(&self.local().gone)
+            || is_set(&self.local().shut_write)
             || state & state::CLOSED != 0
             || state & BOTH == BOTH
     }
@@ -194,8 +191,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         // A peer that has gone takes nothing. One that only seems so, because the wire has ended
         // and it sends no more, must not take what follows for what is missing before.
-        if self.is_set(Small::Gone)
-            && !self.is_set(Small::ShutWrite)
+        if is_set(&self.local().gone)
+            && !is_set(&self.local().shut_write)
             && !self.is_reset()
             && self.has_switched()
             && self.may_have_lost()
@@ -204,9 +201,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         let sent = buffers.send(socket, flags | DONTWAIT);
         // The end that the program itself has made is no news of the peer.
-        let may_be_own = self.is_set(Small::ShutWrite);
+        let may_be_own = is_set(&self.local().shut_write);
         if sent == Err(Errno::CONNRESET) || sent == Err(Errno::PIPE) && !may_be_own {
-            self.small(Small::ResetTold).store(reset::TOLD, Ordering::Relaxed);
+            self.local().reset.store(reset::TOLD, Ordering::Relaxed);
         }
         sent
     }
@@ -226,15 +223,15 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if !self.clock.waits_for(socket, asked, &GRACE) {
             return Err(self.abort(socket));
         }
-        self.small(Small::Gone).store(1, Ordering::Relaxed);
+        self.local().gone.store(1, Ordering::Relaxed);
         self.send_by_kernel(socket, buffers, flags)
     }
 
     /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
     /// is told. What was sent has arrived when this returns, or the connection has been reset.
     pub fn shut_write(&self, socket: BorrowedFd<'_>) {
-        let _held = SharedLock::on(self.small(Small::TxLock)).lock();
-        if self.small(Small::ShutWrite).swap(1, Ordering::SeqCst) == 0
+        let _held = SharedLock::on(&self.local().tx_lock).lock();
+        if self.local().shut_write.swap(1, Ordering::SeqCst) == 0
             && !self.add_to_state(state::SHUT_WRITE)
             && self.has_switched()
             && self.may_have_lost()
@@ -257,7 +254,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// Nothing more will be read (`shutdown(2)` of the reading half). What a peer sends to one that
     /// has shut both halves goes to the kernel, which resets the connection.
     pub fn shut_read(&self) {
-        if self.small(Small::ShutRead).swap(1, Ordering::SeqCst) == 0 && self.wire().is_some() {
+        if self.local().shut_read.swap(1, Ordering::SeqCst) == 0 && self.wire().is_some() {
             self.add_to_state(state::SHUT_READ);
         }
     }
@@ -265,7 +262,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// The last descriptor is about to be closed; if `resets`, the connection is then reset.
     pub fn close(&self, resets: bool) -> Closing {
         let fewer = |refs: u32| refs.checked_sub(1);
-        let refs = self.small(Small::Refs);
+        let refs = &self.local().refs;
         if refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer).is_ok() {
             return Closing::Over;
         }
@@ -275,7 +272,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             self.wire().map(|wire| wire.post(&[], Said::State, said | state::CLOSED));
             return Closing::Reset;
         }
-        let is_untold = self.small(Small::ResetTold).load(Ordering::Relaxed) == reset::UNTOLD;
+        let is_untold = self.local().reset.load(Ordering::Relaxed) == reset::UNTOLD;
         if is_untold {
             return Closing::Reset; // No call comes any more that could tell.
         }
@@ -284,12 +281,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         let is_over = self.wire().is_none() && !self.is_late()
             || self.back_out().is_some()
-            || self.is_set(Small::Gone)
+            || is_set(&self.local().gone)
             || !self.has_switched() && self.switch_in().is_none();
         if is_over {
             return Closing::Over;
         }
-        let _held = SharedLock::on(self.small(Small::TxLock)).lock();
+        let _held = SharedLock::on(&self.local().tx_lock).lock();
         let bits = state::SHUT_WRITE | state::CLOSED;
         let said = self.window.told(Said::State).fetch_or(bits, Ordering::SeqCst) | bits;
         let mut farewell = Farewell { said, ticket: None };

@@ -10,27 +10,65 @@
 //! | heard, ring | write | what the peer says of itself, and its bytes |
 //! | copy | nothing | bytes on their way to the peer's ring |
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use weft_sys::SharedMemory;
+use weft_sys::{SharedMemory, shared_layout};
 
 const PAGE: usize = 4_096;
+/// Words of 64 bits that an end may say: a page of them.
+const SAID_LEN: usize = PAGE / size_of::<AtomicU64>();
+
+shared_layout! {
+    /// A window, up to its ring and its copy.
+    struct Words[3 * PAGE] {
+        0: local: Local,
+        /// What this end says of itself: [`Said`].
+        4_096: own: [AtomicU64; SAID_LEN],
+        /// What the peer says of itself, for it to write; its ring follows.
+        8_192: peer: [AtomicU64; SAID_LEN],
+    }
+}
+
+shared_layout! {
+    /// The words of this end and its relatives.
+    pub(super) struct Local[PAGE] {
+        0: tx_lock: AtomicU32,
+        4: rx_lock: AtomicU32,
+        8: shut_read: AtomicU32,
+        12: shut_write: AtomicU32,
+        16: gone: AtomicU32,
+        /// [`reset`].
+        20: reset: AtomicU32,
+        24: sleepers: AtomicU32,
+        /// It has been told to go back to TCP.
+        28: leaves: AtomicU32,
+        /// Processes that have the socket open beside this one, as far as they say so.
+        32: refs: AtomicU32,
+        36: _gap: [AtomicU32; 247],
+        1_024: tcp_sent: AtomicU64,
+        1_032: tcp_read: AtomicU64,
+        /// The tail that the peer was told last.
+        1_040: reported_tail: AtomicU64,
+        1_048: _rest: [AtomicU64; 381],
+    }
+}
+
+/// What the peer says of itself, for it to write; its ring follows.
+pub const HEARD: usize = offset_of!(Words, peer);
+/// What the peer may say, in bytes.
+pub const HEARD_LEN: usize = SAID_LEN * size_of::<AtomicU64>();
+/// Where the peer's bytes arrive.
+pub const RING: usize = size_of::<Words>();
 /// Bytes of a direction's ring; few in the simulation, where it is to be full often.
 pub const RING_LEN: usize = if cfg!(test) { 1 << 14 } else { 1 << 20 };
-
-/// What this end says of itself: [`Said`].
-pub const TOLD: usize = PAGE;
-/// What the peer says of itself, for it to write; its ring follows.
-pub const HEARD: usize = 2 * PAGE;
-/// Where the peer's bytes arrive.
-pub const RING: usize = HEARD + PAGE;
 /// The bytes that are sent, at the positions that they have in the peer's ring.
 pub const COPY: usize = RING + RING_LEN;
 /// All.
 pub const LEN: usize = COPY + RING_LEN;
-/// What the peer may say, in bytes.
-pub const HEARD_LEN: usize = PAGE;
+
+const _: () = assert!(HEARD + HEARD_LEN == RING && RING.is_multiple_of(PAGE));
 
 /// What an end says of itself: 64-bit words, each written by nobody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,40 +110,16 @@ pub mod state {
 /// What the program knows of a reset, which is told once.
 pub(super) mod reset {
     /// There has been none.
-    pub(in super::super) const NONE: u32 = 0;
-    pub(in super::super) const TOLD: u32 = 1;
+    pub(in crate::remote) const NONE: u32 = 0;
+    pub(in crate::remote) const TOLD: u32 = 1;
     /// What found it had no way to say so.
-    pub(in super::super) const UNTOLD: u32 = 2;
+    pub(in crate::remote) const UNTOLD: u32 = 2;
 }
 
-/// Words of the local part that are 32 bits wide.
-#[derive(Clone, Copy, Debug)]
-#[repr(usize)]
-pub(super) enum Small {
-    TxLock = 0,
-    RxLock = 1,
-    ShutRead = 2,
-    ShutWrite = 3,
-    Gone = 4,
-    /// [`reset`].
-    ResetTold = 5,
-    Sleepers = 6,
-    /// It has been told to go back to TCP.
-    Leaves = 7,
-    /// Processes that have the socket open beside this one, as far as they say so.
-    Refs = 8,
+/// Whether a word of yes or no says yes.
+pub(super) fn is_set(word: &AtomicU32) -> bool {
+    word.load(Ordering::Relaxed) != 0
 }
-
-/// Words of the local part that are 64 bits wide.
-#[derive(Clone, Copy, Debug)]
-#[repr(usize)]
-pub(super) enum Wide {
-    TcpSent = 0,
-    TcpRead = 1,
-    /// The tail that the peer was told last.
-    ToldTail = 2,
-}
-const WIDE: usize = 1_024;
 
 /// The memory of one end.
 #[derive(Debug)]
@@ -133,20 +147,20 @@ impl Window {
     /// What this end says.
     #[must_use]
     pub fn told(&self, word: Said) -> &AtomicU64 {
-        self.0.word64(TOLD + 8 * word as usize)
+        &self.words().own[word as usize]
     }
 
     /// What the peer says, as far as that has come.
     #[must_use]
     pub fn heard(&self, word: Said) -> &AtomicU64 {
-        self.0.word64(HEARD + 8 * word as usize)
+        &self.words().peer[word as usize]
     }
 
-    pub(super) fn small(&self, word: Small) -> &AtomicU32 {
-        self.0.word32(4 * word as usize)
+    pub(super) fn local(&self) -> &Local {
+        &self.words().local
     }
 
-    pub(super) fn wide(&self, word: Wide) -> &AtomicU64 {
-        self.0.word64(WIDE + 8 * word as usize)
+    fn words(&self) -> &Words {
+        self.0.structure(0)
     }
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use weft_sys::{Buffers, Doze, Threads};
+use weft_sys::{Buffers, FutexWord, Threads};
 
 use super::Mutation;
 use super::fibers::{Fiber, pause};
@@ -17,6 +17,7 @@ use super::host::{Host, Pid, SocketId};
 use super::model::Direction;
 use super::process::Memory;
 use super::program;
+use crate::end::PutBack;
 use crate::kernel::{Held, Kernel};
 use crate::layout::BITMAP;
 use crate::limits::CONNECTIONS_MAX;
@@ -55,7 +56,7 @@ pub(super) enum Wait {
     Writable(SocketId),
     /// The word is not this any more, or it is this late.
     Word(&'static AtomicU32, u32, u64),
-    Doze(Doze<'static>, u64),
+    Doze(FutexWord<'static>, u64),
     Until(u64),
     /// The process has become a program, or has ended.
     Borrower(Pid),
@@ -301,6 +302,8 @@ impl Threads for Sim {
     }
 }
 
+impl PutBack for Sim {}
+
 impl Kernel for Sim {
     type Socket<'a> = Socket;
 
@@ -316,7 +319,8 @@ impl Kernel for Sim {
         const TRUNC: i32 = 0x20;
         let most = most.min(buffers.len());
         let bytes = call(socket, |host, id| host.receive_bytes(id, most, flags & PEEK != 0));
-        note(|| format!("  TCP {} has {:?}", socket.fd, bytes.as_ref().map(Vec::len)));
+        let verb = if flags & PEEK == 0 { "has" } else { "shows" };
+        note(|| format!("  TCP {} {verb} {:?}", socket.fd, bytes.as_ref().map(Vec::len)));
         let bytes = bytes?;
         if flags & TRUNC == 0 {
             fill(buffers, &bytes);
@@ -627,7 +631,7 @@ impl State {
             Wait::Word(word, value, until) => {
                 word.load(Ordering::Relaxed) != value || self.now >= until
             }
-            Wait::Doze(doze, until) => !doze.is_on() || self.now >= until,
+            Wait::Doze(doze, until) => !doze.has_waiters() || self.now >= until,
             Wait::Until(until) => self.now >= until,
             Wait::Borrower(pid) => !self.borrowers.contains(&pid),
         }

@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use weft_wire::rd::Reason;
 
 use super::setup::Setup;
-use crate::rd::machine::{Machine, Settings};
+use crate::rd::machine::Machine;
 use crate::rd::memory::{Memory, Party};
 use crate::rd::request::PeerAddress;
+use crate::rd::shared::Settings;
 
 /// Bytes of memory. The library at its start never changes; reads take from it.
 pub(super) const LEN: usize = 1 << 20;

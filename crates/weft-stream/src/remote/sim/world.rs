@@ -16,7 +16,7 @@ use rustix::net::sockopt;
 use rustix::time::Timespec;
 use weft_sys::Buffers;
 
-use super::super::window::{RING_LEN, Said, Small};
+use super::super::window::{RING_LEN, Said};
 use super::super::{Clock, Closing, Remote};
 use super::Mutation;
 use super::net::{End, Net, Setup};
@@ -495,7 +495,7 @@ impl World {
     /// Whether a thread is in a call that others of the same end wait for.
     fn is_held(&self, side: usize) -> bool {
         let this = self.sides[side].borrow();
-        this.end.as_ref().is_some_and(|end| end.small(Small::TxLock).load(Ordering::Relaxed) != 0)
+        this.end.as_ref().is_some_and(|end| end.local().tx_lock.load(Ordering::Relaxed) != 0)
     }
 
     fn parts_of(&self, side: usize) -> Option<(Rc<End>, Rc<TcpStream>)> {

@@ -26,14 +26,12 @@ use rustix::thread::{Timespec, gettid, nanosleep};
 
 use super::{Name, PAGE, Place, map};
 use crate::forkable::Forkable;
+use crate::limits::{CALL_LEN_MAX, PATH_LEN_MAX};
 use crate::maps;
 use crate::thread::spawn_quiet;
 use crate::userfault::UserFault;
 
 const MADV_DONTNEED_LOCKED: libc::c_int = 24;
-/// A system call with its arguments, in hexadecimal.
-const CALL_LEN_MAX: usize = 256;
-const PATH_LEN_MAX: usize = 64;
 /// More than a thread is on a core between the moment when the kernel says that it has to be let go
 /// and the one when it stands still.
 const TIME_TO_STAND_STILL: Duration = Duration::from_micros(500);
@@ -88,7 +86,7 @@ impl Watch {
 fn run(fault: &UserFault, name: &Name) {
     loop {
         let mut fds = [PollFd::from_borrowed_fd(fault.as_fd(), PollFlags::IN)];
-        // Whatever it returns: a thread that waits in vain would wait for ever.
+        // Whatever it returns, go on: a stopped thread that nobody lets go would wait for ever.
         let _ = poll(&mut fds, None);
         empty_all(name);
         fault.let_go();
@@ -130,7 +128,7 @@ fn call_when_still(thread: libc::pid_t) -> Option<[u64; 4]> {
         if time_on_core(thread)? > start + TIME_TO_STAND_STILL {
             return None;
         }
-        nap();
+        sleep_shortly();
     }
 }
 
@@ -145,7 +143,7 @@ fn time_on_core(thread: libc::pid_t) -> Option<Duration> {
     (done == 0).then(|| Some(Duration::new(seconds.ok()?, nanoseconds.ok()?)))?
 }
 
-fn nap() {
+fn sleep_shortly() {
     let time = Timespec { tv_sec: 0, tv_nsec: 20_000 };
     let _ = nanosleep(&time);
 }

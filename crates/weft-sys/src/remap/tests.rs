@@ -49,8 +49,8 @@ fn moved(region: &Region, count: usize) -> Region {
     unsafe { Region::new(new as usize, len) }.expect("no wrap")
 }
 
-fn adopt(region: &Region) -> Result<Arc<Adopted>, Errno> {
-    Adopted::adopt(&adoptable(region).ok_or(Errno::INVAL)?, true)
+fn remap(region: &Region) -> Result<Arc<RemappedPages>, Errno> {
+    RemappedPages::remap(&remappable(region).ok_or(Errno::INVAL)?, true)
 }
 
 fn bytes(region: &Region) -> Vec<u8> {
@@ -64,13 +64,13 @@ fn part(region: &Region, page: usize, count: usize) -> Region {
 }
 
 /// Our mapping of all of a segment.
-fn own(adopted: &Adopted) -> Region {
-    // SAFETY: mapped as long as `adopted` lives, which the tests see to.
-    unsafe { Region::new(adopted.pages.addr(), adopted.len()) }.expect("no wrap")
+fn own(segment: &RemappedPages) -> Region {
+    // SAFETY: mapped as long as `segment` lives, which the tests see to.
+    unsafe { Region::new(segment.pages.addr(), segment.len()) }.expect("no wrap")
 }
 
 fn is_private(region: &Region) -> bool {
-    adoptable(region).is_some()
+    remappable(region).is_some()
 }
 
 #[test]
@@ -80,16 +80,16 @@ fn contents_survive_both_ways_and_are_shared_between() {
         let inner = region.part(100, 3 * PAGE).expect("inside");
         inner.copy_in(&vec![7; inner.len()]);
         let before = bytes(&region);
-        let adopted = adopt(&inner).expect("plain memory");
-        assert!(bytes(&region) == before && adopted.len() == 2 * PAGE);
-        let theirs = SharedMemory::open_beginning(adopted.fd().as_fd(), adopted.len(), true);
+        let segment = remap(&inner).expect("plain memory");
+        assert!(bytes(&region) == before && segment.len() == 2 * PAGE);
+        let theirs = SharedMemory::open_beginning(segment.fd().as_fd(), segment.len(), true);
         let theirs = theirs.expect("sealed");
         theirs.copy_in(10, b"peer");
         assert_eq!(bytes(&region)[PAGE + 10..PAGE + 14], *b"peer");
-        assert_eq!(bytes(&own(&adopted))[10..14], *b"peer");
+        assert_eq!(bytes(&own(&segment))[10..14], *b"peer");
         let uses_it = |range: &Range<usize>| range.contains(&part(&region, 2, 1).addr());
-        assert_eq!(adopted.restore(uses_it), Err(Errno::BUSY));
-        adopted.restore(|_| false).expect("one thread");
+        assert_eq!(segment.restore(uses_it), Err(Errno::BUSY));
+        segment.restore(|_| false).expect("one thread");
         theirs.copy_in(10, b"late");
         assert!(is_private(&part(&region, 1, 2)));
         bytes(&region)[PAGE + 10..PAGE + 14] == *b"peer"
@@ -101,7 +101,7 @@ fn a_child_has_its_own_as_it_was_at_the_fork() {
     in_child(|| {
         let region = pages(3);
         region.copy_in(b"parent");
-        let adopted = adopt(&region).expect("plain memory");
+        let segment = remap(&region).expect("plain memory");
         // A page that cannot be written to, and one that cannot even be read.
         for (page, rights) in [(1, libc::PROT_READ), (2, libc::PROT_NONE)] {
             let addr = part(&region, page, 1).addr() as *mut libc::c_void;
@@ -109,13 +109,13 @@ fn a_child_has_its_own_as_it_was_at_the_fork() {
             // SAFETY: the test's own memory.
             unsafe { libc::mprotect(addr, PAGE, rights) };
         }
-        let (mut told, mut tell) = std::io::pipe().expect("a pipe");
+        let (mut ready, mut signal) = std::io::pipe().expect("a pipe");
         // SAFETY: the child uses its memory and a pipe, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             use std::io::Read as _;
-            let is_told = told.read_exact(&mut [0]).is_ok();
-            let inherited = is_told && bytes(&part(&region, 0, 1))[..6] == *b"parent";
+            let is_ready = ready.read_exact(&mut [0]).is_ok();
+            let inherited = is_ready && bytes(&part(&region, 0, 1))[..6] == *b"parent";
             region.copy_in(b"child!");
             let read = bytes(&part(&region, 1, 1))[..4] == *b"kept";
             let addr = part(&region, 2, 1).addr() as *mut libc::c_void;
@@ -127,9 +127,9 @@ fn a_child_has_its_own_as_it_was_at_the_fork() {
             unsafe { libc::_exit(i32::from(!(inherited && read && hidden && private))) };
         }
         region.copy_in(b"later!");
-        std::io::Write::write_all(&mut tell, b".").expect("room");
+        std::io::Write::write_all(&mut signal, b".").expect("room");
         let good = status_of(child) == 0;
-        drop(adopted);
+        drop(segment);
         good && bytes(&part(&region, 0, 1))[..6] == *b"later!"
     });
 }
@@ -137,18 +137,18 @@ fn a_child_has_its_own_as_it_was_at_the_fork() {
 #[test]
 fn what_is_not_plain_is_left_alone() {
     in_child(|| {
-        let shared = adopt(&mapped(None, 1, libc::MAP_SHARED));
-        let no_page = adopt(&pages(1).part(1, PAGE - 1).expect("inside"));
+        let shared = remap(&mapped(None, 1, libc::MAP_SHARED));
+        let no_page = remap(&pages(1).part(1, PAGE - 1).expect("inside"));
         let region = pages(2);
         unmap(&part(&region, 1, 1));
-        let gap = adopt(&region);
+        let gap = remap(&region);
         let region = pages(1);
-        let first = adopt(&region);
-        let again = adopt(&region);
+        let first = remap(&region);
+        let again = remap(&region);
         let local = [0_u8; 4 * PAGE];
         // SAFETY: on the stack, until the end of this closure.
         let stack = unsafe { Region::new(local.as_ptr() as usize, local.len()) };
-        let stack = adopt(&stack.expect("no wrap"));
+        let stack = remap(&stack.expect("no wrap"));
         [shared, no_page, gap, again, stack].iter().all(Result::is_err) && first.is_ok()
     });
 }
@@ -159,23 +159,23 @@ fn memory_may_change_hands() {
     in_child(|| {
         let region = pages(3);
         region.copy_in(b"old");
-        let adopted = adopt(&region).expect("plain memory");
-        let all = [Arc::clone(&adopted)];
+        let segment = remap(&region).expect("plain memory");
+        let all = [Arc::clone(&segment)];
         assert_eq!(views(&all, &region).len(), 1);
         unmap(&region);
         assert!(views(&all, &region).is_empty());
         mapped(Some(region.addr()), 3, libc::MAP_PRIVATE);
         assert!(views(&all, &region).is_empty());
         region.copy_in(b"new");
-        own(&adopted).copy_in(b"OLD");
-        let second = adopt(&region).expect("plain memory again");
-        let both = [Arc::clone(&adopted), Arc::clone(&second)];
+        own(&segment).copy_in(b"OLD");
+        let second = remap(&region).expect("plain memory again");
+        let both = [Arc::clone(&segment), Arc::clone(&second)];
         let [view] = &views(&both, &region)[..] else { return false };
-        assert!(Arc::ptr_eq(&view.adopted, &second) && second.is_whole(&view.own));
-        adopted.restore(|_| false).expect("nothing to do");
+        assert!(Arc::ptr_eq(&view.segment, &second) && second.is_whole(&view.own));
+        segment.restore(|_| false).expect("nothing to do");
         assert_eq!(views(&both, &region).len(), 1, "the second is as it was");
         second.restore(|_| false).expect("one thread");
-        bytes(&region)[..3] == *b"new" && bytes(&own(&adopted))[..3] == *b"OLD"
+        bytes(&region)[..3] == *b"new" && bytes(&own(&segment))[..3] == *b"OLD"
     });
 }
 
@@ -184,8 +184,8 @@ fn memory_is_found_where_the_program_moved_it() {
     in_child(|| {
         let region = pages(4);
         part(&region, 2, 1).copy_in(b"third");
-        let adopted = adopt(&region).expect("plain memory");
-        let all = [Arc::clone(&adopted)];
+        let segment = remap(&region).expect("plain memory");
+        let all = [Arc::clone(&segment)];
         // Something else in the middle, and the rest elsewhere.
         mapped(Some(part(&region, 1, 1).addr()), 1, libc::MAP_PRIVATE).copy_in(b"other");
         let tail = moved(&part(&region, 2, 2), 8);
@@ -195,11 +195,11 @@ fn memory_is_found_where_the_program_moved_it() {
         let inner = tail.part(100, 4 * PAGE).expect("inside");
         let [view] = &views(&all, &inner)[..] else { return false };
         assert_eq!((view.addr, view.own.len()), (inner.addr(), 2 * PAGE - 100));
-        assert_eq!(view.own.addr(), own(&adopted).addr() + 2 * PAGE + 100);
-        assert!(!adopted.is_whole(&view.own));
+        assert_eq!(view.own.addr(), own(&segment).addr() + 2 * PAGE + 100);
+        assert!(!segment.is_whole(&view.own));
         part(&tail, 6, 1).copy_in(b"grown");
-        adopted.restore(|_| false).expect("one thread");
-        own(&adopted).copy_in(&vec![9; 4 * PAGE]);
+        segment.restore(|_| false).expect("one thread");
+        own(&segment).copy_in(&vec![9; 4 * PAGE]);
         assert!(is_private(&tail) && is_private(&part(&region, 0, 2)));
         bytes(&tail)[..5] == *b"third"
             && bytes(&part(&tail, 6, 1))[..5] == *b"grown"
@@ -212,11 +212,11 @@ fn memory_is_found_where_the_program_moved_it() {
 fn split_memory_is_one_view_and_keeps_its_rights() {
     in_child(|| {
         let region = pages(3);
-        let adopted = adopt(&region).expect("plain memory");
+        let segment = remap(&region).expect("plain memory");
         let middle = part(&region, 1, 1).addr() as *mut libc::c_void;
         // SAFETY: the test's own memory.
         unsafe { libc::mprotect(middle, PAGE, libc::PROT_READ) };
-        let all = [adopted];
+        let all = [segment];
         let [view] = &views(&all, &region)[..] else { return false };
         assert!(all[0].is_whole(&view.own));
         all[0].restore(|_| false).expect("one thread");
@@ -237,7 +237,7 @@ fn memory_that_is_given_back_is_empty() {
     in_child(|| {
         let region = pages(4);
         region.copy_in(&vec![7; 4 * PAGE]);
-        let adopted = adopt(&region).expect("plain memory");
+        let segment = remap(&region).expect("plain memory");
         let given = part(&region, 1, 2);
         // SAFETY: the test's own memory.
         let done = unsafe {
@@ -247,9 +247,9 @@ fn memory_that_is_given_back_is_empty() {
         assert_eq!(bytes(&given), vec![0; 2 * PAGE]);
         assert!(is_private(&given));
         given.copy_in(&vec![8; 2 * PAGE]);
-        assert_eq!(bytes(&own(&adopted)), vec![7; 4 * PAGE], "the old pages");
-        assert_eq!(views(&[Arc::clone(&adopted)], &region).len(), 2);
-        adopted.restore(|_| false).expect("one thread");
+        assert_eq!(bytes(&own(&segment)), vec![7; 4 * PAGE], "the old pages");
+        assert_eq!(views(&[Arc::clone(&segment)], &region).len(), 2);
+        segment.restore(|_| false).expect("one thread");
         let edges = [part(&region, 0, 1), part(&region, 3, 1)];
         bytes(&given) == vec![8; 2 * PAGE]
             && edges.iter().all(|edge| is_private(edge) && bytes(edge) == vec![7; PAGE])
@@ -261,7 +261,7 @@ fn threads_that_give_memory_back_at_once() {
     const ROUNDS: usize = 200;
     in_child(|| {
         let regions = [pages(8), pages(8)];
-        let adopted = regions.map(|region| adopt(&region).expect("plain memory"));
+        let segment = regions.map(|region| remap(&region).expect("plain memory"));
         let threads = regions.map(|region| {
             std::thread::spawn(move || {
                 (0..ROUNDS).all(|round| {
@@ -275,7 +275,7 @@ fn threads_that_give_memory_back_at_once() {
             })
         });
         let good = threads.into_iter().all(|thread| thread.join().is_ok_and(|good| good));
-        drop(adopted);
+        drop(segment);
         good
     });
 }
@@ -284,13 +284,13 @@ fn threads_that_give_memory_back_at_once() {
 fn other_threads_forbid_it() {
     in_child(|| {
         let region = pages(1);
-        let adopted = adopt(&region).expect("plain memory");
+        let segment = remap(&region).expect("plain memory");
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || ended.recv());
-        let refused = adopt(&pages(1)).map(drop) == Err(Errno::BUSY);
-        let busy = adopted.restore(|_| false) == Err(Errno::BUSY);
+        let refused = remap(&pages(1)).map(drop) == Err(Errno::BUSY);
+        let busy = segment.restore(|_| false) == Err(Errno::BUSY);
         unmap(&region);
-        let nothing = adopted.restore(|_| false) == Ok(());
+        let nothing = segment.restore(|_| false) == Ok(());
         drop(end);
         let _ = other.join();
         refused && busy && nothing
@@ -302,9 +302,9 @@ fn other_threads_forbid_it() {
 fn own_segments_are_known() {
     in_child(|| {
         let region = pages(1);
-        let adopted = adopt(&region).expect("plain memory");
-        let found = own_pages(adopted.fd().as_fd()).expect("its own");
+        let segment = remap(&region).expect("plain memory");
+        let found = own_pages(segment.fd().as_fd()).expect("its own");
         let (_other, fd) = SharedMemory::create(PAGE).expect("memory");
-        found.addr() == own(&adopted).addr() && own_pages(fd.as_fd()).is_none()
+        found.addr() == own(&segment).addr() && own_pages(fd.as_fd()).is_none()
     });
 }

@@ -1,9 +1,9 @@
 //! Which registered memory peers of this host can map.
 //!
 //! A region that peers may access is made a shared segment when it is registered, if that is safe
-//! (see [`Adopted::adopt`]), and private memory again when the last region in it is deregistered.
-//! While it is exchanged, nobody may write to it; so memory that a region reaches by its address
-//! already, to which a peer's message may come at any time, is left alone.
+//! (see [`RemappedPages::remap`]), and private memory again when the last region in it is
+//! deregistered. While it is exchanged, nobody may write to it; so memory that a region reaches by
+//! its address already, to which a peer's message may come at any time, is left alone.
 //!
 //! A region that has pages of a segment means these pages from then on, whatever becomes of the
 //! program's addresses: that is what a registration means with hardware. So no region is found by
@@ -14,15 +14,12 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
-use weft_sys::{Adopted, Forkable, Lock, Region, View, adoptable, is_alone, views};
+use weft_sys::{Forkable, Lock, Region, RemappedPages, View, is_alone, remappable, views};
 
 use super::policy::{Choice, choice};
 use crate::access::Access;
+use crate::limits::{REMAP_LEN_MAX, REMAP_LOOKS_MAX};
 
-/// Regions longer than this, in bytes, stay where they are: copying them takes long.
-pub(super) const LEN_MAX: usize = 1 << 30;
-/// How many registered regions are looked at to find out that none overlaps a new one.
-const LOOKS_MAX: usize = 64;
 /// Who may do this changes memory.
 const WRITING: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
@@ -33,14 +30,14 @@ struct Ranges {
     serial: u64,
     /// The longest of these ever.
     longest: usize,
-    adopted: Vec<Arc<Adopted>>,
+    segments: Vec<Arc<RemappedPages>>,
 }
 
 static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::default()));
 
 /// The part of one memory region in this.
 #[derive(Debug)]
-pub(crate) struct Adoption {
+pub(crate) struct Remapping {
     by_address: SmallVec<[(usize, u64); 1]>,
     /// The parts that are segments, in order: none of these may be given back before.
     views: Vec<View>,
@@ -66,23 +63,23 @@ pub(super) struct Pages {
     /// Where we have these pages.
     pub(super) addr: u64,
     /// The segment, if these are all of its pages and the region grants what it lets everybody do.
-    pub(super) segment: Option<Arc<Adopted>>,
+    pub(super) segment: Option<Arc<RemappedPages>>,
 }
 
-impl Adoption {
-    /// Remembers a region that is being registered, and adopts its memory if peers may access it
-    /// and nothing is against it.
+impl Remapping {
+    /// Remembers a region that is being registered, and remaps its memory as shared if peers may
+    /// access it and nothing is against it.
     pub(crate) fn of(region: &Region, access: Access) -> Self {
-        let may_adopt = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
+        let may_remap = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
         let mut ranges = RANGES.get().lock();
         ranges.restore_unused();
-        let mut found = views(&ranges.adopted, region);
-        let pages = (may_adopt && found.is_empty()).then(|| adoptable(region)).flatten();
+        let mut found = views(&ranges.segments, region);
+        let pages = (may_remap && found.is_empty()).then(|| remappable(region)).flatten();
         if let Some(pages) = pages.filter(|pages| !ranges.overlaps(pages))
-            && let Ok(adopted) = Adopted::adopt(&pages, access.intersects(WRITING))
+            && let Ok(segment) = RemappedPages::remap(&pages, access.intersects(WRITING))
         {
-            ranges.adopted.push(adopted);
-            found = views(&ranges.adopted, region);
+            ranges.segments.push(segment);
+            found = views(&ranges.segments, region);
         }
         let mut by_address = SmallVec::new();
         for part in parts(region, &found).filter(|part| part.is_by_address) {
@@ -105,20 +102,20 @@ impl Adoption {
             _ => return None,
         };
         // Who maps a segment has all of it, with the rights that it was made with.
-        let adopted = &view.adopted;
+        let segment = &view.segment;
         let fits =
-            adopted.is_whole(&view.own) && adopted.is_writable() == self.access.intersects(WRITING);
+            segment.is_whole(&view.own) && segment.is_writable() == self.access.intersects(WRITING);
         let pages = Pages {
             start: (view.addr - self.region.addr()) as u64,
             len: view.own.len() as u64,
             addr: view.own.addr() as u64,
-            segment: fits.then(|| Arc::clone(adopted)),
+            segment: fits.then(|| Arc::clone(segment)),
         };
         Some(Reach { addr, pages: Some(pages) })
     }
 }
 
-impl Drop for Adoption {
+impl Drop for Remapping {
     fn drop(&mut self) {
         // Under the lock, so that no region is registered in memory that is being given back.
         let mut ranges = RANGES.get().lock();
@@ -146,27 +143,27 @@ impl Ranges {
         // one is tried at a time, for that takes a look at all mappings.
         let mut tries = if is_alone().unwrap_or(false) { usize::MAX } else { 1 };
         let mut refused = Vec::new();
-        let mut adopted = std::mem::take(&mut self.adopted);
-        adopted.retain(|adopted| {
-            if Arc::strong_count(adopted) != 1 || tries == 0 {
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.retain(|segment| {
+            if Arc::strong_count(segment) != 1 || tries == 0 {
                 return true;
             }
             tries -= 1;
-            if adopted.restore(|pages| self.overlaps(pages)).is_err() {
-                refused.push(Arc::clone(adopted));
+            if segment.restore(|pages| self.overlaps(pages)).is_err() {
+                refused.push(Arc::clone(segment));
             }
             false
         });
         // The others have their turn first.
-        adopted.append(&mut refused);
-        self.adopted = adopted;
+        segments.append(&mut refused);
+        self.segments = segments;
     }
 
     /// Whether a part of some pages is reached by its address; true if that is hard to find out.
     fn overlaps(&self, pages: &Range<usize>) -> bool {
         let first = (pages.start.saturating_sub(self.longest), 0);
         let mut near = self.by_address.range(first..(pages.end, 0));
-        near.by_ref().take(LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
+        near.by_ref().take(REMAP_LOOKS_MAX).any(|(&(at, _), &len)| at + len > pages.start)
             || near.next().is_some()
     }
 }
@@ -192,11 +189,11 @@ fn parts<'a>(region: &'a Region, views: &'a [View]) -> impl Iterator<Item = Part
     })
 }
 
-/// `WEFT_ADOPT=0` leaves all memory where it is.
+/// `WEFT_REMAP=0` leaves all memory where it is.
 fn is_wanted(len: usize) -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
     let wanted = WANTED.get_or_init(|| {
-        choice() != Choice::Forbidden && std::env::var("WEFT_ADOPT").as_deref() != Ok("0")
+        choice() != Choice::Forbidden && std::env::var("WEFT_REMAP").as_deref() != Ok("0")
     });
-    *wanted && len <= LEN_MAX
+    *wanted && len <= REMAP_LEN_MAX
 }

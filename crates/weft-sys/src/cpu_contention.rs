@@ -16,31 +16,31 @@ const LONG_MIN: u32 = 2;
 
 /// What is believed. Threads may learn at once; then one of the lessons is lost.
 #[derive(Debug, Default)]
-pub struct Scarcity {
+pub(crate) struct CpuContention {
     until: AtomicU64,
     span: AtomicU64,
     /// Offers in a row that were taken up for long.
     long: AtomicU32,
 }
 
-impl Scarcity {
+impl CpuContention {
     /// An offer that took more than this, in nanoseconds, was taken up for long.
-    pub const LONG_NS: u64 = 20_000;
+    pub(crate) const LONG_NS: u64 = 20_000;
 
     /// Nothing is known yet.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { until: AtomicU64::new(0), span: AtomicU64::new(0), long: AtomicU32::new(0) }
     }
 
     /// Whether cores are scarce `now`, in nanoseconds.
     #[inline]
-    pub fn is_believed(&self, now: u64) -> bool {
+    pub(crate) fn is_believed(&self, now: u64) -> bool {
         now < self.until.load(Ordering::Relaxed)
     }
 
     /// An offer that ended `now` took this long; both in nanoseconds.
-    pub fn learn(&self, took: u64, now: u64) {
+    pub(crate) fn learn(&self, took: u64, now: u64) {
         let long = if took > Self::LONG_NS { self.long.load(Ordering::Relaxed) + 1 } else { 0 };
         self.long.store(long % LONG_MIN, Ordering::Relaxed);
         if long < LONG_MIN {
@@ -61,13 +61,13 @@ mod tests {
 
     #[test]
     fn a_belief_that_is_true_again_and_again_lasts_long() {
-        let scarcity = Scarcity::new();
+        let contention = CpuContention::new();
         let mut now = 1_000_000_000;
         let mut lost = 0;
         for _ in 0..20 {
-            (0..LONG_MIN).for_each(|_| scarcity.learn(Scarcity::LONG_NS + 1, now));
+            (0..LONG_MIN).for_each(|_| contention.learn(CpuContention::LONG_NS + 1, now));
             lost += LONG_MIN;
-            while scarcity.is_believed(now) {
+            while contention.is_believed(now) {
                 now += 100_000;
             }
         }
@@ -76,22 +76,22 @@ mod tests {
 
     #[test]
     fn one_that_is_not_is_soon_over() {
-        let scarcity = Scarcity::new();
-        assert!(!scarcity.is_believed(1));
+        let contention = CpuContention::new();
+        assert!(!contention.is_believed(1));
         for now in (1..50).map(|times| times * 20_000_000) {
-            (0..LONG_MIN).for_each(|_| scarcity.learn(Scarcity::LONG_NS + 1, now));
-            assert!(scarcity.is_believed(now + SPAN_MIN_NS - 1));
-            assert!(!scarcity.is_believed(now + SPAN_MIN_NS));
+            (0..LONG_MIN).for_each(|_| contention.learn(CpuContention::LONG_NS + 1, now));
+            assert!(contention.is_believed(now + SPAN_MIN_NS - 1));
+            assert!(!contention.is_believed(now + SPAN_MIN_NS));
         }
     }
 
     #[test]
     fn one_offer_says_nothing() {
-        let scarcity = Scarcity::new();
+        let contention = CpuContention::new();
         for now in 1..50 {
-            scarcity.learn(Scarcity::LONG_NS * now, now);
-            scarcity.learn(Scarcity::LONG_NS / now, now);
-            assert!(!scarcity.is_believed(now));
+            contention.learn(CpuContention::LONG_NS * now, now);
+            contention.learn(CpuContention::LONG_NS / now, now);
+            assert!(!contention.is_believed(now));
         }
     }
 }

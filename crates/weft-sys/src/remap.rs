@@ -35,6 +35,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::limits::GROWTH_MAX;
 use crate::maps::{self, Entry};
 use crate::region::Region;
 use crate::shared::SharedMemory;
@@ -45,13 +46,10 @@ use replica::Replica;
 
 /// So near to where the stack is now memory is taken for the stack.
 const STACK_NEAR: usize = 1 << 20;
-/// How much longer than its pages a segment is: `mremap` lets the program's memory grow by what
-/// follows, which has to be there and empty.
-const GROWTH_MAX: usize = 1 << 40;
 
 /// Pages that were the program's own and are a shared segment now.
 #[derive(Debug)]
-pub struct Adopted {
+pub struct RemappedPages {
     pages: Arc<SharedMemory>,
     inode: u64,
     is_writable: bool,
@@ -62,22 +60,22 @@ pub struct Adopted {
 #[derive(Clone, Debug)]
 pub struct View {
     /// The segment.
-    pub adopted: Arc<Adopted>,
+    pub segment: Arc<RemappedPages>,
     /// Where the part begins, as the program sees it.
     pub addr: usize,
     /// The same pages, in our mapping.
     pub own: Region,
 }
 
-impl Adopted {
-    /// Exchanges pages, which [`adoptable`] has found, for a shared segment. Those who get its
+impl RemappedPages {
+    /// Exchanges pages, which [`remappable`] has found, for a shared segment. Those who get its
     /// descriptor can write to it only if it is `writable`.
     ///
     /// # Errors
     /// `EINVAL` when the memory is not of a kind that can be exchanged; `EBUSY` when other threads
     /// could be writing to it; `EFBIG` when the process may not make such a file; `EPERM` and the
     /// like without userfaultfd; what `memfd_create(2)` and `mmap(2)` report.
-    pub fn adopt(pages: &Range<usize>, writable: bool) -> Result<Arc<Self>, Errno> {
+    pub fn remap(pages: &Range<usize>, writable: bool) -> Result<Arc<Self>, Errno> {
         let watch = watch::start()?;
         if !is_alone()? {
             return Err(Errno::BUSY);
@@ -90,7 +88,7 @@ impl Adopted {
             keep_heap();
         }
         let (len, size) = (pages.len(), pages.len() + GROWTH_MAX);
-        // Whoever exceeds the limit is killed.
+        // A process that exceeds the limit is killed.
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < size as u64) {
             return Err(Errno::FBIG);
         }
@@ -99,19 +97,19 @@ impl Adopted {
         let inode = fstat(&fd)?.st_ino;
         let own = Arc::new(SharedMemory::view(fd.as_fd(), len)?);
         children::watch_forks();
-        let adopted = Arc::new(Self { pages: own, inode, is_writable: writable, fd });
-        adopted.exchange(pages)?;
+        let segment = Arc::new(Self { pages: own, inode, is_writable: writable, fd });
+        segment.exchange(pages)?;
         if let Err(errno) = watch.register(pages) {
-            adopted.restore(|_| false)?;
+            segment.restore(|_| false)?;
             return Err(errno);
         }
         let base = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let seals = if writable { base } else { base | SealFlags::FUTURE_WRITE };
-        if let Err(errno) = fcntl_add_seals(&adopted.fd, seals) {
-            adopted.restore(|_| false)?;
+        if let Err(errno) = fcntl_add_seals(&segment.fd, seals) {
+            segment.restore(|_| false)?;
             return Err(errno);
         }
-        Ok(adopted)
+        Ok(segment)
     }
 
     fn exchange(&self, pages: &Range<usize>) -> Result<(), Errno> {
@@ -125,7 +123,7 @@ impl Adopted {
             let at = page * PAGE;
             let from = (pages.start + at) as *const u8;
             let to = self.pages.range(at, PAGE);
-            // SAFETY: both pages are mapped (`adopt` has checked the first) and do not overlap.
+            // SAFETY: both pages are mapped (`remap` has checked the first) and do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, PAGE) };
         }
         let place = Place { at: Some(pages.start), len: pages.len(), rights: READ_WRITE };
@@ -196,7 +194,7 @@ impl Adopted {
     }
 }
 
-impl Drop for Adopted {
+impl Drop for RemappedPages {
     fn drop(&mut self) {
         Table::lock().strike(self.inode);
     }
@@ -204,7 +202,7 @@ impl Drop for Adopted {
 
 /// The whole pages inside a region, if all of that is memory which can be exchanged.
 #[must_use]
-pub fn adoptable(region: &Region) -> Option<Range<usize>> {
+pub fn remappable(region: &Region) -> Option<Range<usize>> {
     let start = region.addr().checked_next_multiple_of(PAGE)?;
     let end = (region.addr() + region.len()) / PAGE * PAGE;
     // The stack that this runs on changes between the copy and the exchange.
@@ -216,18 +214,18 @@ pub fn adoptable(region: &Region) -> Option<Range<usize>> {
     matches!(plainness, Plainness::Plain { .. }).then_some(start..end)
 }
 
-/// The parts of a region that are segments among `adopted` now, in order. What lies between them is
-/// something else, or nobody knows what.
+/// The parts of a region that are segments among `segments` now, in order. What lies between them
+/// is something else, or nobody knows what.
 #[must_use]
-pub fn views(adopted: &[Arc<Adopted>], region: &Region) -> Vec<View> {
+pub fn views(segments: &[Arc<RemappedPages>], region: &Region) -> Vec<View> {
     let range = region.addr()..region.addr() + region.len();
     let mut views: Vec<View> = Vec::new();
-    if adopted.is_empty() {
+    if segments.is_empty() {
         return views;
     }
     let name = Name::own();
     let seen = maps::visit(&range, &mut |entry| {
-        if let Some(view) = view_of(adopted, &name, entry, &range) {
+        if let Some(view) = view_of(segments, &name, entry, &range) {
             let joined = views.last().and_then(|last| join(last, &view));
             match (joined, views.last_mut()) {
                 (Some(whole), Some(last)) => last.own = whole,
@@ -240,7 +238,7 @@ pub fn views(adopted: &[Arc<Adopted>], region: &Region) -> Vec<View> {
 }
 
 fn view_of(
-    adopted: &[Arc<Adopted>],
+    segments: &[Arc<RemappedPages>],
     name: &Name,
     entry: &Entry<'_>,
     range: &Range<usize>,
@@ -248,22 +246,23 @@ fn view_of(
     if !name.is_of(entry) {
         return None;
     }
-    let adopted = adopted.iter().find(|adopted| adopted.inode == entry.inode)?;
+    let segment = segments.iter().find(|segment| segment.inode == entry.inode)?;
     let start = entry.range.start.max(range.start);
     let len = entry.range.end.min(range.end) - start;
     let offset = usize::try_from(entry.offset).ok()? + (start - entry.range.start);
-    // SAFETY: a view of the segment, which `Adopted` keeps mapped; who has a `View` has that, too.
-    let whole = unsafe { Region::new(adopted.pages.addr(), adopted.pages.len()) }?;
+    // SAFETY: a view of the segment, which `RemappedPages` keeps mapped; who has a `View` has that,
+    // too.
+    let whole = unsafe { Region::new(segment.pages.addr(), segment.pages.len()) }?;
     // What the program has let grow is not all there.
     let len = len.min(whole.len().checked_sub(offset)?);
     let own = whole.part(offset, len).filter(|own| !own.is_empty())?;
-    Some(View { adopted: Arc::clone(adopted), addr: start, own })
+    Some(View { segment: Arc::clone(segment), addr: start, own })
 }
 
 /// Two views as one, if the second goes on where the first ends, for the program and for us.
 fn join(first: &View, second: &View) -> Option<Region> {
     let len = first.own.len();
-    let goes_on = Arc::ptr_eq(&first.adopted, &second.adopted)
+    let goes_on = Arc::ptr_eq(&first.segment, &second.segment)
         && first.addr + len == second.addr
         && first.own.addr() + len == second.own.addr();
     // SAFETY: both are parts of one mapping, the second right behind the first.

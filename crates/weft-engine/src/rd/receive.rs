@@ -1,0 +1,327 @@
+//! Takes what comes from a peer: order, messages, and memory.
+
+use weft_wire::ddp::{Header as Ddp, UntaggedQueue};
+use weft_wire::rd::{Header, Kind, ReadFailure, Reason};
+use weft_wire::rdmap::{Opcode, ReadRequest, queue};
+
+use super::limits::{
+    ACK_DELAY, PARTIAL_MAX, PARTIAL_RATE, RECEIVE_COST, RESPONSES_MAX, SEND_LEN_MAX,
+    TRANSFER_LEN_MAX, WINDOW,
+};
+use super::memory::{Memory, Party};
+use super::message::{Message, What};
+use super::peer::Peer;
+use super::request::{Data, Event, Status};
+use super::seq::distance;
+use super::shared::Shared;
+use super::time::NEVER;
+
+/// Why a segment that is next in order is not taken.
+enum Halt {
+    /// Not now: there is no room.
+    NoRoom,
+    /// Not from an address that may be forged.
+    Challenge,
+    /// Never.
+    Refuse(Reason),
+}
+
+impl From<Reason> for Halt {
+    fn from(reason: Reason) -> Self {
+        Self::Refuse(reason)
+    }
+}
+
+impl Peer {
+    /// Deals with a segment of the peer's stream.
+    pub(super) fn receive(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        header: &Header,
+        segment: &[u8],
+    ) {
+        if let Some(reason) = self.refused {
+            let next = Some(self.recv_next);
+            return self.answer(now, shared, header, Kind::Reset(reason), next);
+        }
+        let ahead = distance(self.recv_next, header.sequence);
+        if ahead != 0 {
+            // A second copy, or something is missing before it: the sender wants to know at once.
+            self.ack_at = now;
+            if (1..i32::from(WINDOW)).contains(&ahead) && self.proven {
+                self.keep_early(shared, ahead as usize - 1, segment);
+            }
+            return;
+        }
+        let mut result = self.take(now, shared, memory, segment);
+        while result.is_ok()
+            && let Some(early) = self.next_early(shared)
+        {
+            self.ack_at = now;
+            result = self.take(now, shared, memory, &early);
+        }
+        match result {
+            Ok(()) => {}
+            Err(Halt::NoRoom) => {
+                (self.ack_at, self.closed) = (now, true);
+                shared.no_room = true;
+                if !std::mem::replace(&mut self.starved, true) {
+                    shared.starved.push(self.address);
+                }
+            }
+            Err(Halt::Challenge) => self.answer(now, shared, header, Kind::Challenge, None),
+            Err(Halt::Refuse(reason)) => {
+                self.drop_inbox(shared);
+                self.refused = Some(reason);
+                let next = Some(self.recv_next);
+                self.answer(now, shared, header, Kind::Reset(reason), next);
+            }
+        }
+        self.tidy_inbox();
+    }
+
+    fn keep_early(&mut self, shared: &mut Shared, at: usize, segment: &[u8]) {
+        let held = self.inbox.as_ref().map_or(0, |inbox| inbox.early_len);
+        // Nobody holds more than what is left for others (A. K. Choudhury and E. L. Hahne, "Dynamic
+        // Queue Length Thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
+        if held + segment.len() > shared.early_room {
+            return;
+        }
+        let inbox = self.inbox.get_or_insert_default();
+        if inbox.early.len() <= at {
+            inbox.early.resize(at + 1, None);
+        }
+        if inbox.early[at].is_none() {
+            inbox.early[at] = Some(segment.into());
+            inbox.early_len += segment.len();
+            shared.early_room -= segment.len();
+        }
+    }
+
+    /// The segment that is next in order, if it came before.
+    fn next_early(&mut self, shared: &mut Shared) -> Option<Box<[u8]>> {
+        // What is at the front is the one behind the one just taken.
+        let inbox = self.inbox.as_mut()?;
+        let segment = inbox.early.pop_front()??;
+        inbox.early_len -= segment.len();
+        shared.early_room += segment.len();
+        Some(segment)
+    }
+
+    /// Carries out the segment that is next in order.
+    fn take(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        segment: &[u8],
+    ) -> Result<(), Halt> {
+        let (ddp, at) = Ddp::parse(segment).map_err(|_| Reason::Malformed)?;
+        let opcode = Opcode::of(&ddp).map_err(|_| Reason::Malformed)?;
+        let payload = &segment[at..];
+        match (opcode, ddp) {
+            (Opcode::Send, Ddp::Untagged { ulp_word: length, msn, mo, last, .. }) => {
+                self.take_send(now, shared, length, msn, mo, last, payload)?;
+            }
+            (Opcode::Write, Ddp::Tagged { stag, to, .. }) => {
+                // One of no bytes touches no memory, and its STag is not checked: RFC 5041, 5.2.
+                if !payload.is_empty() {
+                    memory.write(Party::Remote, stag, to, payload)?;
+                }
+            }
+            (Opcode::ReadRequest, Ddp::Untagged { msn, mo, last, .. }) => {
+                self.take_read_request(now, shared, memory, msn, mo, last, payload)?;
+            }
+            (Opcode::ReadResponse, Ddp::Tagged { to, last, .. }) => {
+                self.take_response(shared, memory, to, last, payload);
+            }
+            (Opcode::Terminate, Ddp::Untagged { .. }) => {
+                let failure = ReadFailure::parse(payload).map_err(|_| Reason::Malformed)?;
+                self.end_read(shared, failure.read, Status::Refused(failure.reason));
+            }
+            _ => return Err(Reason::Malformed.into()),
+        }
+        self.recv_next = self.recv_next.wrapping_add(1);
+        if self.flights() == 0 {
+            // A response that is coming in needs no asking for.
+            self.timer_from = now;
+        }
+        // The sender waits for the end of a message, and should hear of every second datagram.
+        let soon = ddp.is_last() || self.ack_at != NEVER;
+        self.ack_at = self.ack_at.min(if soon { now } else { now + ACK_DELAY });
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // The fields of one header.
+    fn take_send(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        length: u32,
+        msn: u32,
+        mo: u32,
+        last: bool,
+        payload: &[u8],
+    ) -> Result<(), Halt> {
+        let cost = length as usize + RECEIVE_COST;
+        if length > SEND_LEN_MAX || cost > shared.config.receive_bytes {
+            return Err(Reason::TooLong.into());
+        }
+        let sends = &mut self.queues[queue::SEND as usize];
+        let mut moved = *sends;
+        let place = moved
+            .check(msn, mo, payload.len(), last, length.into())
+            .map_err(|_| Reason::Malformed)?;
+        let end = place.offset as usize + payload.len();
+        let length = length as usize;
+        let begun = self.inbox.as_ref().map_or(0, |inbox| inbox.partial_len);
+        if last != (end == length) || (!place.first && length != begun) {
+            return Err(Reason::Malformed.into());
+        }
+        if place.first {
+            // Strangers may fill half of the room, with messages of one datagram.
+            let room = if self.proven { shared.receive_room } else { shared.receive_room / 2 };
+            if !self.proven && (!last || cost > room) {
+                return Err(Halt::Challenge);
+            }
+            if cost > room {
+                return Err(Halt::NoRoom);
+            }
+            shared.receive_room -= cost;
+        }
+        *sends = moved;
+        let bytes = if place.first && last {
+            payload.to_vec()
+        } else {
+            let inbox = self.inbox.get_or_insert_default();
+            if place.first {
+                (inbox.partial_len, inbox.partial_at) = (length, now);
+                inbox.partial.reserve_exact(length);
+            }
+            inbox.partial.extend_from_slice(payload);
+            if !last {
+                return Ok(());
+            }
+            inbox.partial_len = 0;
+            std::mem::take(&mut inbox.partial)
+        };
+        shared.events.push_back(Event::Received { from: self.address, bytes });
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // The fields of one header.
+    fn take_read_request(
+        &mut self,
+        now: u64,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        msn: u32,
+        mo: u32,
+        last: bool,
+        payload: &[u8],
+    ) -> Result<(), Halt> {
+        let request = ReadRequest::parse(payload).map_err(|_| Reason::Malformed)?;
+        let responses = self.outbox.as_ref().map_or(0, |outbox| outbox.responses());
+        if !last || request.sink_to as u32 != 0 || responses >= RESPONSES_MAX {
+            return Err(Reason::Malformed.into());
+        }
+        if request.size > TRANSFER_LEN_MAX {
+            return Err(Reason::TooLong.into());
+        }
+        if request.size != 0 {
+            let len = u64::from(request.size);
+            memory.check_remote_read(request.source_stag, request.source_to, len)?;
+        }
+        let requests: &mut UntaggedQueue = &mut self.queues[queue::READ_REQUEST as usize];
+        requests
+            .check(msn, mo, payload.len(), last, ReadRequest::LEN as u64)
+            .map_err(|_| Reason::Malformed)?;
+        let buffer = super::request::Buffer {
+            key: request.source_stag,
+            addr: request.source_to,
+            len: request.size,
+        };
+        let read = (request.sink_to >> 32) as u32;
+        let what = What::Response { read, sink: request.sink_stag };
+        self.enqueue(now, shared, Message::new(0, what, Data::Registered(buffer)));
+        Ok(())
+    }
+
+    fn take_response(
+        &mut self,
+        shared: &mut Shared,
+        memory: &mut dyn Memory,
+        to: u64,
+        last: bool,
+        payload: &[u8],
+    ) {
+        let (number, offset) = ((to >> 32) as u32, to as u32);
+        let Some(read) = self.outbox.as_mut().and_then(|outbox| outbox.read_mut(number)) else {
+            // We have given up on it.
+            return;
+        };
+        let left = (read.into.len - read.received) as usize;
+        let fits = offset == read.received && payload.len() <= left;
+        if !fits || (last && payload.len() != left) {
+            // A peer that answers something else harms its answer only. So does one whose memory
+            // went away: what it could not send any more is missing.
+            return self.end_read(shared, number, Status::Refused(Reason::Malformed));
+        }
+        let addr = read.into.addr.wrapping_add(offset.into());
+        read.received += payload.len() as u32;
+        let written = match payload {
+            [] => Ok(()),
+            _ => memory.write(Party::Local, read.into.key, addr, payload),
+        };
+        match written {
+            Err(reason) => self.end_read(shared, number, Status::LocalAccess(reason)),
+            Ok(()) if last => self.end_read(shared, number, Status::Success),
+            Ok(()) => {}
+        }
+    }
+
+    /// Which of the 64 sequences from `64 * word` behind the first missing one have come.
+    pub(super) fn early_word(&self, word: usize) -> u64 {
+        let Some(inbox) = &self.inbox else { return 0 };
+        let early = inbox.early.iter().skip(64 * word).take(64).enumerate();
+        early.map(|(bit, segment)| u64::from(segment.is_some()) << bit).sum()
+    }
+
+    /// How many words hold anything.
+    pub(super) fn early_words(&self) -> usize {
+        self.inbox.as_ref().map_or(0, |inbox| inbox.early.len().div_ceil(64))
+    }
+
+    /// Gives up a Send that takes up room for too long.
+    pub(super) fn drop_slow_partial(&mut self, now: u64, shared: &mut Shared) {
+        let slow = self.inbox.as_ref().is_some_and(|inbox| {
+            let earned = inbox.partial.len() as u64 * 1_000_000 / PARTIAL_RATE;
+            let allowed = inbox.partial_at + PARTIAL_MAX + earned;
+            inbox.partial_len != 0 && allowed < now
+        });
+        if slow {
+            self.drop_inbox(shared);
+            self.refused = Some(Reason::TooLong);
+        }
+    }
+
+    pub(super) fn drop_inbox(&mut self, shared: &mut Shared) {
+        let Some(inbox) = self.inbox.take() else { return };
+        shared.early_room += inbox.early_len;
+        if inbox.partial_len != 0 {
+            shared.receive_room += inbox.partial_len + RECEIVE_COST;
+        }
+    }
+
+    /// In order and between messages there is nothing to keep.
+    fn tidy_inbox(&mut self) {
+        if let Some(inbox) = &self.inbox
+            && inbox.early.is_empty()
+            && inbox.partial_len == 0
+        {
+            self.inbox = None;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What the peers of an endpoint have in common: its settings, its room, and what it answers
+//! without any state.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+
+use weft_wire::rd::{Acknowledgement, End, Header, Kind};
+
+use super::limits::{EARLY_BYTES_MAX, REPLIES_MAX, SPARE_MAX};
+use super::outbox::Outbox;
+use super::request::{Event, PeerAddress, Status};
+use super::time::stamp;
+
+/// What the program decides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// The endpoint's number.
+    pub(super) endpoint: u16,
+    /// Bytes of a datagram at most.
+    pub(super) datagram_len: usize,
+    /// Peers known at a time.
+    pub(super) peers_max: usize,
+    /// Bytes of received Sends that wait for the program.
+    pub(super) receive_bytes: usize,
+}
+
+/// What the peers have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Settings,
+    /// From which epochs follow.
+    secret: [u64; 2],
+    next_stream: u32,
+    pub(super) next_read: u32,
+    /// Requests that are open, and the bytes that they own.
+    pub(super) requests: usize,
+    pub(super) request_bytes: usize,
+    pub(super) receive_room: usize,
+    pub(super) early_room: usize,
+    pub(super) unproven: usize,
+    /// Peers that found no room for a Send.
+    pub(super) starved: Vec<PeerAddress>,
+    /// A Send has just found none.
+    pub(super) no_room: bool,
+    pub(super) events: VecDeque<Event>,
+    pub(super) replies: VecDeque<(SocketAddr, Header)>,
+    #[allow(clippy::vec_box)] // They move into peers, which keep a pointer.
+    pub(super) spare: Vec<Box<Outbox>>,
+}
+
+impl Shared {
+    pub(super) fn new(config: Settings, secret: [u64; 2]) -> Self {
+        Self {
+            config,
+            secret,
+            next_stream: 0,
+            // An answer to a process that was here before must not be taken for ours.
+            next_read: secret[0] as u32,
+            requests: 0,
+            request_bytes: 0,
+            receive_room: config.receive_bytes,
+            early_room: EARLY_BYTES_MAX,
+            unproven: 0,
+            starved: Vec::new(),
+            no_room: false,
+            events: VecDeque::new(),
+            replies: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub(super) fn datagram_len(&self) -> u32 {
+        // A datagram has at most 65,507 bytes.
+        self.config.datagram_len as u32
+    }
+
+    /// What this endpoint calls itself towards an address. It cannot be guessed, and need not be
+    /// remembered: a stranger that repeats it has received something there.
+    pub(super) fn epoch(&self, address: &PeerAddress) -> u32 {
+        #[allow(deprecated)] // SipHash with a key; the hasher that replaces it has none.
+        let mut hasher = std::hash::SipHasher::new_with_keys(self.secret[0], self.secret[1]);
+        address.hash(&mut hasher);
+        (hasher.finish() as u32).max(1)
+    }
+
+    pub(super) fn new_stream(&mut self) -> u32 {
+        self.next_stream = self.next_stream.wrapping_add(1);
+        self.next_stream
+    }
+
+    pub(super) fn complete(&mut self, id: u64, own_bytes: usize, status: Status) {
+        self.requests -= 1;
+        self.request_bytes -= own_bytes;
+        self.events.push_back(Event::Completed { id, status });
+    }
+
+    pub(super) fn keep_spare(&mut self, mut outbox: Box<Outbox>) {
+        if self.spare.len() < SPARE_MAX {
+            outbox.clear();
+            self.spare.push(outbox);
+        }
+    }
+
+    /// Answers a datagram without any state: no more than one for each, and no longer than it.
+    pub(super) fn reply(
+        &mut self,
+        now: u64,
+        to: PeerAddress,
+        header: &Header,
+        kind: Kind,
+        next: Option<u32>,
+    ) {
+        if self.replies.len() >= REPLIES_MAX {
+            return;
+        }
+        let reply = Header {
+            kind,
+            syn: false,
+            probe: false,
+            lost: false,
+            source: End {
+                endpoint: self.config.endpoint,
+                epoch: self.epoch(&to),
+                stream: header.destination.stream,
+            },
+            destination: header.source,
+            window: 0,
+            sequence: 0,
+            ack: next.map(|next| Acknowledgement { next, selective: 0 }),
+            timestamp: stamp(now),
+            echo: header.timestamp,
+        };
+        self.replies.push_back((to.socket, reply));
+    }
+}

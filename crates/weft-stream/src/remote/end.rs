@@ -1,0 +1,411 @@
+//! One end of a connection to another host: its state, and what can be asked of it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use weft_sys::SectionOnce;
+
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
+
+use super::clock::{Clock, SystemClock};
+use super::doorbell::Doorbell;
+use super::proof::{Moved, Proof, Starts};
+use super::window::{Local, RING_LEN, Said, Window, is_set, reset, state};
+use super::wire::{Ticket, Wire};
+use crate::Role;
+use crate::end::Carrier;
+use crate::shown::Shown;
+
+/// The peer has written what cannot be, or the wire has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// How long what is under way may take before the connection counts as broken, where somebody has
+/// to wait for it: at the end, and when going back to TCP.
+pub(super) const FLUSH_NS: u64 = 2_000_000_000;
+/// How long is waited for the word of a peer whose end or answer is expected.
+pub(super) const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// How long the end of the kernel's connection may come behind that of the wire.
+pub(super) const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// One end of a connection to another host that is, or may be, carried by a [`Wire`].
+#[derive(Debug)]
+pub struct Remote<W, C = SystemClock> {
+    pub(super) clock: C,
+    pub(super) window: Window,
+    wire: SectionOnce<W>,
+    /// It will not get one.
+    off: AtomicU32,
+    /// The wire is a parent's.
+    disowned: AtomicU32,
+    pub(super) shown: SectionOnce<Shown>,
+    pub(super) doorbell: Arc<Doorbell>,
+    pub(super) starts: Starts,
+}
+
+impl<W: Wire> Remote<W> {
+    /// The end of a connection over which nothing has been sent or read yet.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENOMEM` and the like.
+    pub fn new() -> Result<Self, Errno> {
+        Self::with_clock(SystemClock)
+    }
+}
+
+impl<W: Wire, C: Clock> Remote<W, C> {
+    /// The same, which waits by this clock.
+    ///
+    /// # Errors
+    /// As [`Remote::new`].
+    pub fn with_clock(clock: C) -> Result<Self, Errno> {
+        Ok(Self {
+            clock,
+            window: Window::new()?,
+            wire: SectionOnce::new(),
+            off: AtomicU32::new(0),
+            disowned: AtomicU32::new(0),
+            shown: SectionOnce::new(),
+            doorbell: Arc::new(Doorbell::new()?),
+            starts: Starts::new(),
+        })
+    }
+
+    /// How many of the stream's first bytes this end, which is `own`, can prove to know. `None` if
+    /// it can prove nothing.
+    #[must_use]
+    pub fn moved(&self, own: Role) -> Option<Moved> {
+        self.starts.moved(own)
+    }
+
+    /// The proof that the end that is `prover` knows so many of the stream's first bytes, made by
+    /// the end that is `own`. `None` if this end does not know as many, or if they are too few.
+    #[must_use]
+    pub fn proof(&self, own: Role, prover: Role, moved: Moved, said: &[u8]) -> Option<Proof> {
+        self.starts.proof(own, prover, moved, said)
+    }
+
+    /// The memory that the wire is to be made for.
+    #[must_use]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// What wakes the sleepers: it is notified of what the peer writes into
+    /// [`HEARD`](super::window::HEARD).
+    #[must_use]
+    pub fn doorbell(&self) -> &Arc<Doorbell> {
+        &self.doorbell
+    }
+
+    /// Shows it to who looks at this host's connections.
+    pub fn show(&self, shown: Shown) {
+        let _ = self.shown.set(shown); // Once.
+    }
+
+    /// Both ends have agreed; from here on its sender may leave TCP.
+    pub fn begin(&self, wire: W) {
+        if let Some(shown) = self.shown.get() {
+            shown.begun();
+        }
+        let _ = self.wire.set(wire); // Once.
+        let state = self.window.told(Said::State).load(Ordering::SeqCst);
+        if state != 0 {
+            self.wire().map(|wire| wire.post(&[], Said::State, state)); // Said too early.
+        }
+        self.answer_leave(); // The peer may have begun, and left, before.
+    }
+
+    /// There will be no wire: the connection stays the kernel's.
+    pub fn give_up(&self) {
+        if self.off.swap(1, Ordering::AcqRel) == 0
+            && let Some(shown) = self.shown.get().filter(|_| self.is_owner())
+        {
+            shown.given_up();
+        }
+    }
+
+    /// Whether it is the kernel's alone, for good.
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether it is still to be decided what carries it.
+    pub fn is_pending(&self) -> bool {
+        !self.is_off() && self.wire.get().is_none()
+    }
+
+    /// The wire, in the process that may use it.
+    pub(super) fn wire(&self) -> Option<&W> {
+        self.wire.get().filter(|_| self.is_owner())
+    }
+
+    /// Whether this process made it; children only share what has come.
+    pub fn is_owner(&self) -> bool {
+        self.disowned.load(Ordering::Relaxed) == 0
+    }
+
+    /// This is a child just born, and the wire is its parent's.
+    pub fn disown(&self) {
+        self.disowned.store(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.wire().is_some_and(Wire::is_broken)
+    }
+
+    /// The words of this end and its relatives.
+    pub(super) fn local(&self) -> &Local {
+        self.window.local()
+    }
+
+    pub(super) fn peer_says(&self, bits: u64) -> bool {
+        self.window.heard(Said::State).load(Ordering::Acquire) & bits != 0
+    }
+
+    /// Whether the ring has begun to carry the own direction.
+    pub(super) fn has_switched(&self) -> bool {
+        self.window.told(Said::Switch).load(Ordering::Acquire) != 0
+    }
+
+    /// Where the peer has left TCP; `None` if it has not.
+    pub(super) fn switch_in(&self) -> Option<u64> {
+        self.window.heard(Said::Switch).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Where the own direction goes back to TCP.
+    pub(super) fn back_out(&self) -> Option<u64> {
+        self.window.told(Said::Back).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Where the peer's does.
+    pub(super) fn back_in(&self) -> Option<u64> {
+        self.window.heard(Said::Back).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// What carries the bytes to be read next.
+    #[must_use]
+    pub fn carrier_in(&self) -> Carrier {
+        let read = self.local().tcp_read.load(Ordering::Relaxed);
+        let before = self.switch_in().is_none_or(|switch| read < switch);
+        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        if before || self.back_in() == Some(tail) { Carrier::Tcp } else { Carrier::Memory }
+    }
+
+    /// What carries the bytes to be sent next.
+    #[must_use]
+    pub fn carrier_out(&self) -> Carrier {
+        if !self.has_switched() || self.back_out().is_some() {
+            Carrier::Tcp
+        } else {
+            Carrier::Memory
+        }
+    }
+
+    /// Bytes that have come and have not been read.
+    pub(super) fn available(&self) -> Result<usize, Broken> {
+        let head = self.window.heard(Said::Head).load(Ordering::Acquire);
+        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let used = head.checked_sub(tail).ok_or(Broken)?;
+        usize::try_from(used).ok().filter(|&used| used <= RING_LEN).ok_or(Broken)
+    }
+
+    /// Bytes that have come by the ring and have not been read; makes progress if there are none.
+    #[must_use]
+    pub fn unread(&self) -> usize {
+        match self.seen() {
+            0 if self.carrier_in() == Carrier::Memory => {
+                self.drive();
+                self.seen()
+            }
+            seen => seen,
+        }
+    }
+
+    /// Those that have come before progress was made last.
+    #[must_use]
+    pub fn seen(&self) -> usize {
+        match self.carrier_in() {
+            Carrier::Tcp => 0,
+            Carrier::Memory => self.available().unwrap_or(1), // A call will say what is wrong.
+        }
+    }
+
+    /// How many bytes have come into and gone out of the rings: changes whenever readiness may
+    /// have.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let come = self.window.heard(Said::Head).load(Ordering::Acquire);
+        (come, self.window.heard(Said::Tail).load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer can put no more before something is read.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.available() == Ok(RING_LEN)
+    }
+
+    /// Makes progress.
+    pub fn drive(&self) {
+        if let Some(wire) = self.wire() {
+            wire.drive();
+        }
+    }
+
+    /// Drives until it is so, for `limit` nanoseconds at most. Whether it is.
+    pub(super) fn drive_until(&self, limit: u64, mut is_so: impl FnMut() -> bool) -> bool {
+        const BUSY_NS: u64 = 50_000;
+        let began = self.clock.now();
+        loop {
+            if is_so() {
+                return true;
+            }
+            self.drive();
+            let waited = self.clock.now() - began;
+            if waited >= limit {
+                return is_so();
+            }
+            if waited > BUSY_NS {
+                self.clock.sleep(20_000);
+            }
+        }
+    }
+
+    /// Waits until all that was posted up to `ticket` has taken effect. `false` if it has not.
+    pub(super) fn wait_for(&self, ticket: Ticket, limit: u64) -> bool {
+        let Some(wire) = self.wire() else { return false };
+        self.drive_until(limit, || wire.done() >= ticket || wire.is_broken())
+            && wire.done() >= ticket
+    }
+
+    /// Says something, and waits until the peer has heard it.
+    pub(super) fn say(&self, word: Said, value: u64) -> bool {
+        self.window.told(word).store(value, Ordering::SeqCst);
+        let Some(wire) = self.wire() else { return false };
+        let mut ticket = None;
+        let posted = self.drive_until(FLUSH_NS, || {
+            ticket = wire.post(&[], word, value);
+            ticket.is_some() || wire.is_broken()
+        });
+        posted && ticket.is_some_and(|ticket| self.wait_for(ticket, FLUSH_NS))
+    }
+
+    /// Another process of ours has the socket, too.
+    pub fn retain(&self) {
+        self.local().refs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether relatives go on with what this process's wire still brings.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.is_owner()
+            && self.local().refs.load(Ordering::Acquire) > 0
+            && self.switch_in().is_some()
+            && self.back_in().is_none()
+    }
+
+    /// Whether the peer has gone for good.
+    #[must_use]
+    pub fn is_peer_gone(&self) -> bool {
+        is_set(&self.local().gone)
+    }
+
+    /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
+    #[must_use]
+    pub fn has_peer_shut(&self) -> bool {
+        self.peer_says(state::SHUT_WRITE)
+    }
+
+    /// Whether an end has begun, in either direction.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        is_set(&self.local().gone)
+            || is_set(&self.local().shut_read)
+            || is_set(&self.local().shut_write)
+            || self.peer_says(state::SHUT_WRITE | state::CLOSED)
+            || self.is_broken()
+    }
+
+    /// The kernel has said that the connection was reset.
+    pub fn note_reset(&self) {
+        self.local().gone.store(1, Ordering::Relaxed);
+        self.local().reset.store(reset::TOLD, Ordering::Relaxed);
+    }
+
+    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone: what
+    /// it says comes before.
+    pub fn hang_up(&self) {
+        if self.wire().is_none() {
+            return; // The kernel carries it, and knows.
+        }
+        let said = || self.peer_says(state::SHUT_WRITE) || self.is_broken();
+        if !self.drive_until(PATIENCE_NS, said) || !self.peer_says(state::SHUT_WRITE) {
+            self.local().gone.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the wire has ended under bytes that it was to carry. A call tells, and ends the
+    /// connection.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_broken()
+            && (self.has_switched() || self.switch_in().is_some())
+            && !self.has_left()
+            && !is_set(&self.local().gone)
+            && !self.peer_says(state::CLOSED) // Its end is on its way.
+    }
+
+    /// The stream cannot go on: the connection is reset, as the program is told.
+    #[cold]
+    pub(super) fn abort(&self, socket: BorrowedFd<'_>) -> Errno {
+        self.local().gone.store(1, Ordering::Relaxed);
+        if self.local().reset.swap(reset::TOLD, Ordering::Relaxed) != reset::TOLD {
+            let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
+            let _ = connect_unspec(socket);
+            let _ = shutdown(socket, Shutdown::Both);
+            let _ = sockopt::socket_error(socket);
+        }
+        Errno::CONNRESET
+    }
+
+    /// The same in a call that cannot tell the program. A peer that has died hears nothing of it;
+    /// one that lives, and may have ended its own half just now, must not take what it has for all.
+    pub(super) fn reset_silently(&self, socket: BorrowedFd<'_>) {
+        if self.local().reset.load(Ordering::Relaxed) != reset::TOLD {
+            self.abort(socket);
+            self.keep_reset();
+        }
+    }
+
+    /// What cannot tell the program has found that the connection is to be reset: the next call
+    /// does so, and tells.
+    pub(super) fn keep_reset(&self) {
+        self.local().gone.store(1, Ordering::Relaxed);
+        self.local().reset.store(reset::UNTOLD, Ordering::Relaxed);
+    }
+
+    /// Whether the program knows of a reset, or will.
+    pub(super) fn is_reset(&self) -> bool {
+        self.local().reset.load(Ordering::Relaxed) != reset::NONE
+    }
+
+    /// What was found where the program could not be told, once.
+    pub(super) fn untold_reset(&self, socket: BorrowedFd<'_>) -> Option<Errno> {
+        let is_untold = self.local().reset.load(Ordering::Relaxed) == reset::UNTOLD;
+        is_untold.then(|| self.abort(socket))
+    }
+}
+
+impl<W, C> Drop for Remote<W, C> {
+    fn drop(&mut self) {
+        let (wire, shown) = (self.wire.take(), self.shown.take());
+        if self.disowned.load(Ordering::Relaxed) != 0 {
+            std::mem::forget((wire, shown)); // They are a parent's.
+        } else {
+            drop(wire); // Before the window, into which the peer writes by it.
+        }
+    }
+}

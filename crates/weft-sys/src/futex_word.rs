@@ -1,0 +1,106 @@
+//! A word of shared memory on which threads wait, by a futex, until a peer has brought something.
+//! A wakeup by it costs a fraction of what one by a socket or a pipe costs. But only the peer can
+//! wake the thread, and the peer may have died, so every wait is short.
+//!
+//! A thread announces that it is about to wait and then looks once more; the peer brings something
+//! and then asks whether anybody waits. Each side writes before it reads, with a full barrier
+//! between, so that at least one of them sees the other.
+
+#[cfg(not(loom))]
+use smallvec::SmallVec;
+
+use crate::atomic::{AtomicU32, Ordering, fence};
+
+/// Words that one thread waits on without taking memory for them.
+#[cfg(not(loom))]
+const USUAL_WORDS: usize = 8;
+
+const NO_WAITERS: u32 = 0;
+const MAY_WAIT: u32 = 1;
+
+/// A word that threads wait on, zero at first. It may have any value: the peer can write it.
+#[derive(Clone, Copy, Debug)]
+pub struct FutexWord<'a>(&'a AtomicU32);
+
+impl<'a> FutexWord<'a> {
+    /// Uses `word` as a futex.
+    #[must_use]
+    pub fn on(word: &'a AtomicU32) -> Self {
+        Self(word)
+    }
+
+    /// Announces that the calling thread is about to wait. It must look once more before it does.
+    pub fn settle_down(self) {
+        self.0.store(MAY_WAIT, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Waits until a peer wakes the thread, for `time` at most. Returns at once if the peer has
+    /// done so since [`FutexWord::settle_down`].
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    #[cfg(not(loom))]
+    pub fn wait(self, time: &rustix::time::Timespec) -> Result<(), rustix::io::Errno> {
+        use crate::calls::{Sharing, futex_wait};
+        match futex_wait(self.0, Sharing::Processes, MAY_WAIT, Some(time)) {
+            Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits on several words, up to a time of the monotonic clock, until the first of the peers
+    /// wakes the thread. Where the kernel has no such call (Linux before 5.16) it returns at once.
+    ///
+    /// # Errors
+    /// `EINTR`: a signal was handled.
+    #[cfg(not(loom))]
+    pub fn wait_any(
+        words: impl Iterator<Item = Self>,
+        until: &rustix::time::Timespec,
+    ) -> Result<(), rustix::io::Errno> {
+        use rustix::thread::futex::{Wait, WaitFlags, WaitPtr};
+        let waits: SmallVec<[Wait; USUAL_WORDS]> = words
+            .map(|word| {
+                let mut wait = Wait::new();
+                wait.val = MAY_WAIT.into();
+                wait.uaddr = WaitPtr::new(word.0.as_ptr().cast());
+                wait.flags = WaitFlags::SIZE_U32;
+                wait
+            })
+            .collect();
+        match crate::calls::futex_wait_any(&waits, until) {
+            Err(rustix::io::Errno::INTR) => Err(rustix::io::Errno::INTR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether anybody may be waiting. A full barrier lies between what has been brought and this.
+    #[inline]
+    #[must_use]
+    pub fn has_waiters(self) -> bool {
+        self.0.load(Ordering::Relaxed) != NO_WAITERS
+    }
+
+    /// Wakes all threads that wait. A full barrier lies between what has been brought and this.
+    #[inline]
+    pub fn wake(self) {
+        if self.has_waiters() {
+            // A thread that is about to wait finds the word changed; one that waits already is
+            // woken.
+            self.0.store(NO_WAITERS, Ordering::Relaxed);
+            self.wake_waiters();
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[cold]
+    fn wake_waiters(self) {
+        use crate::calls::{Sharing, futex_wake};
+        futex_wake(self.0, Sharing::Processes, u32::MAX);
+    }
+
+    /// In a model nobody sleeps: the word shows it.
+    #[cfg(loom)]
+    fn wake_waiters(self) {}
+}
