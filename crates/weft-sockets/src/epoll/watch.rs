@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use libc::epoll_event;
 use rustix::event::PollFlags;
 use weft_stream::datagram::Inbox;
-use weft_stream::{Carrier, End, Kernel as _, Pulse, ReportedEdge};
+use weft_stream::{Carrier, Kernel as _, Pulse, ReportedEdge};
 use weft_sys::time_stamp;
 
 use super::again::ends;
@@ -17,7 +17,7 @@ use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
 use crate::descriptor::{Descriptor, events_now, is_ready};
 use crate::errno;
-use crate::kernel::Host;
+use crate::kernel::{End, Host};
 use crate::link::Link;
 use crate::sockets::{Held, Kind};
 use crate::stall::STALL_NS;

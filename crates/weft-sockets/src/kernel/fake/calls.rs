@@ -242,6 +242,10 @@ impl weft_stream::Kernel for Fake {
         Ok(is_it.then(|| Held { inode: 1, user: Self::user() }))
     }
 
+    fn is_alive(_: u32) -> bool {
+        true // There is one process.
+    }
+
     fn connections(namespace: u64) -> HashSet<Tuple> {
         let pairs: Vec<_> = with(|host| host.sockets().map(|it| (it.own, it.peer)).collect());
         let both = pairs
