@@ -137,7 +137,7 @@ fn prepare_self<D: Descriptors>(process: &D) -> bool {
     for fd in process.streams().filter(|&fd| stays_open(process, fd)) {
         process.with(fd, |stream| {
             stream.hand_on(fd, Reason::Started);
-            rests |= rest_of(process, stream, fd);
+            rests |= stream.holding().end().is_some_and(|end| rest_of(process, end, fd));
             stream.holding().hand_over();
         });
     }
@@ -167,7 +167,12 @@ fn prepare_borrower<D: Descriptors>(process: &D) -> bool {
                 }
             });
         }
-        is_any_unknown |= !is_known;
+        if !is_known {
+            match start_with_unlisted(process, fd, cookie) {
+                Some(has_rest) => rests |= has_rest,
+                None => is_any_unknown = true,
+            }
+        }
     });
     // A socket that has no end yet is known by its descriptor alone, which may be another one here.
     for fd in process.streams() {
@@ -184,18 +189,33 @@ fn prepare_borrower<D: Descriptors>(process: &D) -> bool {
 /// A child that nobody counts gets the socket. Whether something is left to be read from memory.
 fn start_with<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
     stream.leave(fd, Reason::Started);
-    let rests = rest_of(process, stream, fd);
-    if rests && let Some(end) = stream.holding().end() {
+    let Some(end) = stream.holding().end() else { return false };
+    let rests = rest_of(process, end, fd);
+    if rests {
         end.pass_on();
     }
     rests
 }
 
+/// The same for a socket that a child of `vfork` still has and this process does not: another
+/// thread has closed it since. Other processes may hold the connection in memory. `None`: it has
+/// nothing there.
+fn start_with_unlisted<D: Descriptors>(process: &D, fd: RawFd, cookie: u64) -> Option<bool> {
+    let end = process.find(fd, cookie)?;
+    process.with_socket(fd, |socket| end.leave(socket));
+    end.note_left(Reason::Started);
+    let rests = rest_of(process, &end, fd);
+    if rests {
+        end.hand_over(process.pid());
+    } else {
+        end.release(process.pid());
+    }
+    Some(rests)
+}
+
 /// Whether a new program has something to read from memory. What it could not find there, and
 /// nobody else could read, must not be missing from the stream: the connection is reset.
-fn rest_of<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
-    // Between hosts the window is this process's, which may go on reading.
-    let Some(end) = stream.holding().end() else { return false };
+fn rest_of<D: Descriptors>(process: &D, end: &End<D::Kernel>, fd: RawFd) -> bool {
     process.with_socket(fd, |socket| hush_if_empty(end, socket));
     if !end.is_over() && !end.can_be_found() {
         process.with_socket(fd, |socket| end.put_back_rest(socket));

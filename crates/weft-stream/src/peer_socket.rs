@@ -5,12 +5,13 @@
 //! So the kernel is asked which socket is the other end (`sock_diag`), and of what has been fetched
 //! whether it is that. Where the kernel does not let this process have it, there is none.
 
+use std::fs::read_link;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{SocketType, getpeername, getsockname, sockopt};
 use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getrlimit, pidfd_getfd, pidfd_open,
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Rlimit, getpid, getrlimit, pidfd_getfd, pidfd_open,
     setrlimit,
 };
 use weft_sys::network_namespace;
@@ -66,6 +67,11 @@ fn fetch_within(
 ) -> Option<OwnedFd> {
     let (here, there) = ends(own)?;
     let held = holder_of(there, here).ok()??;
+    // A child of `vfork` in a PID namespace of its own could not open its parent.
+    let own_copy = copy_of(held.inode, likely);
+    if own_copy.as_ref().is_some_and(|copy| is_other_end(copy.as_fd(), own)) {
+        return own_copy;
+    }
     pids.filter_map(|pid| {
         let fd = descriptor_of(pid, held.inode, likely)?;
         let process = Pid::from_raw(i32::try_from(pid).ok()?)?;
@@ -73,6 +79,16 @@ fn fetch_within(
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty()).ok()
     })
     .find(|fetched| is_other_end(fetched.as_fd(), own))
+}
+
+/// A copy of this process's descriptor `fd`, if it is the socket of this inode.
+fn copy_of(inode: u32, fd: u32) -> Option<OwnedFd> {
+    let link = read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    if link.to_str()? != format!("socket:[{inode}]") {
+        return None;
+    }
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
+    pidfd_getfd(process, i32::try_from(fd).ok()?, PidfdGetfdFlags::empty()).ok()
 }
 
 /// Whether two sockets are the ends of one connection.

@@ -33,7 +33,7 @@ const MUTATED_SEEDS: u64 = 20_000;
 enum Mutation {
     /// A wakeup is not sent.
     LostWakeup,
-    /// The library forgets a copy of a descriptor.
+    /// The library forgets a copy of a descriptor, also for a child of `vfork`.
     DupForgotten,
     /// Nobody counts a child of `fork`.
     ChildUncounted,

@@ -295,6 +295,10 @@ impl Descriptors for Own {
     }
 
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End<Sim>> {
+        let is_borrower = self.pid != self.memory.pid;
+        if is_borrower && with(|world| world.mutation) == Some(Mutation::DupForgotten) {
+            return None; // Which would make up for it.
+        }
         let id = self.socket_of(fd)?;
         let ends = with(|world| {
             let socket = &world.host.sockets[id];
