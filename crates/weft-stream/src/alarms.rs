@@ -3,9 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
-use weft_sys::{Alarm, Tag};
+use weft_sys::{Alarm, Tag, is_gone};
 
 use crate::limits::ALARMS_MAX;
 use crate::pipes::OwnPipe;
@@ -32,7 +30,7 @@ impl OwnAlarm {
         let index = all().find(|&index| take(index, 0)).or_else(|| {
             all().find(|&index| {
                 let owner = registry.alarm(index).owner.load(Ordering::Relaxed);
-                is_dead(owner) && take(index, owner)
+                is_gone(owner) && take(index, owner)
             })
         })?;
         registry.alarm(index).pipe.store(0, Ordering::Release);
@@ -121,11 +119,6 @@ pub(crate) fn ring(registry: &Registry, tag: Tag) -> bool {
 
 fn of(registry: &Registry, index: usize) -> Alarm<'_> {
     Alarm::on(&registry.alarm(index).word)
-}
-
-fn is_dead(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
 }
 
 #[cfg(test)]

@@ -104,7 +104,9 @@ pub use section::{
 };
 #[cfg(not(loom))]
 pub use shared::SharedMemory;
-pub use shared_lock::{Linux, SharedGuard, SharedLock, Threads, forget_thread, hide_threads};
+pub use shared_lock::{
+    Linux, SharedGuard, SharedLock, Threads, forget_thread, hide_threads, is_gone,
+};
 #[cfg(not(loom))]
 pub use signal_lock::{FAULTS, SignalLock, SignalLockGuard, SignalsHeld};
 pub use slot::Slot;

@@ -201,12 +201,15 @@ impl<'a, T: Threads> SharedLock<'a, T> {
     }
 }
 
-/// Whether there is no thread of this number.
+/// Whether there is no thread of this number, as far as that is known.
 fn is_dead(thread: u32) -> bool {
-    if thread & HIDDEN != 0 {
-        return false;
-    }
-    let number = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    thread & HIDDEN == 0 && is_gone(thread)
+}
+
+/// Whether there is no process or thread of this number.
+#[must_use]
+pub fn is_gone(number: u32) -> bool {
+    let number = i32::try_from(number).ok().and_then(Pid::from_raw);
     // kill(2) finds threads by their own numbers, too.
     number.is_none_or(|number| test_kill_process(number) == Err(Errno::SRCH))
 }
