@@ -19,7 +19,8 @@
 //! ```text
 //! hooks
 //! directory reply
-//! claim next path
+//! claim path
+//! limits
 //! ```
 
 #[cfg(not(test))]
@@ -28,8 +29,7 @@ mod claim;
 mod directory;
 #[cfg(not(test))] // A test program keeps its own `open`.
 mod hooks;
-#[cfg(not(test))]
-mod next;
+mod limits;
 mod path;
 #[cfg(not(test))]
 mod reply;

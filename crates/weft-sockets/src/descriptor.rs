@@ -1,18 +1,17 @@
 //! What the kernel says of a descriptor of the program's.
 //!
 //! # Safety
-//! Descriptors are borrowed for one call, from the program, which has them open; addresses are read
-//! into local variables.
+//! Descriptors are borrowed for one call, from the program, which has them open.
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
+use rustix::event::{PollFlags, Timespec};
 use rustix::net::sockopt;
-use weft_stream::{Kernel, Linux};
-use weft_sys::calls::{file_flags, socket_timeout};
+use weft_stream::Kernel as _;
 
-use crate::{address, errno};
+use crate::kernel::{Host, Kernel as _};
 
 /// A descriptor of the program's, for one call: what borrows it lives no longer than this value.
 #[derive(Clone, Copy, Debug)]
@@ -35,36 +34,12 @@ impl AsFd for Descriptor {
 
 /// A socket's own address.
 pub(crate) fn own_address(fd: RawFd) -> Option<SocketAddr> {
-    rustix::net::getsockname(Descriptor::of(fd)).ok()?.try_into().ok()
+    Host::own_address(Descriptor::of(fd).as_fd())
 }
 
 /// Both ends' addresses, of an IP socket that is connected.
 pub(crate) fn addresses(fd: RawFd) -> Option<(SocketAddr, SocketAddr)> {
-    // SAFETY: it writes an address.
-    let own = unsafe { named(fd, libc::getsockname) }?;
-    // SAFETY: it writes an address.
-    Some((own, unsafe { named(fd, libc::getpeername) }?))
-}
-
-type Name = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
-
-/// An address of a socket, as a function of the C library's tells it.
-///
-/// # Safety
-/// The function writes an address, and how long it is.
-unsafe fn named(fd: RawFd, function: Name) -> Option<SocketAddr> {
-    // SAFETY: a structure of integers, for which zero is valid.
-    let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut len = size_of_val(&name) as libc::socklen_t;
-    let place: *mut libc::sockaddr = (&raw mut name).cast();
-    let before = errno::get();
-    // SAFETY: the places are local variables, and `len` says how long the first is.
-    if unsafe { function(fd, place, &raw mut len) } != 0 {
-        errno::set_raw(before);
-        return None;
-    }
-    // SAFETY: so many bytes have been written.
-    unsafe { address::read(place, len) }
+    Host::addresses(fd)
 }
 
 /// Whether a socket is of IPv4 or IPv6.
@@ -79,22 +54,32 @@ pub(crate) fn is_internet(fd: RawFd) -> bool {
 /// The kernel is asked each time: the flag is of the open file, which other processes may have by
 /// ways that nobody sees, and change. Only calls that have found nothing ask.
 pub(crate) fn is_nonblocking(fd: RawFd, flags: libc::c_int) -> bool {
-    flags & libc::MSG_DONTWAIT != 0
-        || file_flags(Descriptor::of(fd).as_fd())
-            .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+    flags & libc::MSG_DONTWAIT != 0 || Host::is_nonblocking(Descriptor::of(fd).as_fd())
 }
 
 /// Whether calls on a socket have a time limit, with which none is made again (signal(7)).
 pub(crate) fn has_time_limit(fd: RawFd, which: sockopt::Timeout) -> bool {
-    matches!(socket_timeout(Descriptor::of(fd).as_fd(), which), Ok(Some(_)))
+    Host::time_limit(Descriptor::of(fd).as_fd(), which).is_some()
 }
 
 /// Whether the kernel has seen the peer go for good.
 pub(crate) fn is_hung_up(fd: RawFd) -> bool {
-    Linux::is_hung_up(Descriptor::of(fd).as_fd())
+    Host::is_hung_up(Descriptor::of(fd).as_fd())
 }
 
 /// Whether a descriptor stays open when the process becomes another program.
 pub(crate) fn stays_open(fd: RawFd) -> bool {
-    Linux::stays_open(Descriptor::of(fd).as_fd())
+    Host::stays_open(Descriptor::of(fd).as_fd())
+}
+
+/// Which of these events a file has now, and whether it has an error or has hung up; nothing where
+/// the kernel does not say.
+pub(crate) fn events_now(file: BorrowedFd<'_>, events: PollFlags) -> PollFlags {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Host::poll(file, events, Some(&now)).unwrap_or(PollFlags::empty())
+}
+
+/// Whether a descriptor has any of these events now, an error, or has hung up.
+pub(crate) fn is_ready(fd: RawFd, events: PollFlags) -> bool {
+    !events_now(Descriptor::of(fd).as_fd(), events).is_empty()
 }

@@ -2,9 +2,9 @@
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use weft_stream::End;
 use weft_sys::FutexWord;
 
+use crate::kernel::{End, Host, Kernel as _};
 use crate::limits::DOZED_ENDS_MAX;
 use crate::wait;
 
@@ -22,5 +22,5 @@ pub(crate) fn doze<'a>(ends: impl Iterator<Item = &'a End>, time: u64) -> Result
         words.push(word);
     }
     let until = wait::timespec(wait::now().saturating_add(time.min(TIME_NS)));
-    FutexWord::wait_any(words.into_iter(), &until)
+    Host::wait_for_peers(words.into_iter(), &until)
 }

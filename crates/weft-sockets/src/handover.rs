@@ -8,12 +8,11 @@ use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{SocketType, sockopt};
 use weft_stream::inheritance::{self, Descriptors};
-use weft_stream::{End, Linux};
-use weft_sys::calls::socket_cookie;
 
 pub(crate) use weft_stream::inheritance::Heir;
 
 use crate::descriptor::{self, Descriptor, is_internet};
+use crate::kernel::{End, Host, Kernel as _};
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{identity, open, settings, shared_files};
@@ -26,7 +25,7 @@ const LIST_LEN: usize = 2_048;
 pub(crate) struct Own;
 
 impl Descriptors for Own {
-    type Kernel = Linux;
+    type Kernel = Host;
     type Stream = Stream;
 
     fn pid(&self) -> u32 {
@@ -50,7 +49,7 @@ impl Descriptors for Own {
         if sockopt::socket_type(Descriptor::of(fd)) != Ok(SocketType::STREAM) || !is_internet(fd) {
             return None;
         }
-        socket_cookie(Descriptor::of(fd).as_fd()).ok()
+        Host::cookie(Descriptor::of(fd).as_fd()).ok()
     }
 
     /// Without taking memory.
@@ -80,7 +79,7 @@ impl Descriptors for Own {
     }
 
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End> {
-        let numbers = (weft_sys::network_namespace(Descriptor::of(fd).as_fd()), cookie);
+        let numbers = (Host::network_of(Descriptor::of(fd).as_fd()), cookie);
         End::inherited(shared_files::registry()?, descriptor::addresses(fd)?, numbers, self.pid())
     }
 

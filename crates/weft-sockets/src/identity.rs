@@ -4,9 +4,9 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weft_stream::{Owner, Process};
-use weft_sys::calls::socket_cookie;
 
 use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _};
 use crate::{unseen_fork, wait};
 
 /// This process's number, as it was when it began to be one.
@@ -68,7 +68,7 @@ pub(crate) fn program() -> &'static [u8] {
 
 /// Who this end of a connection is.
 pub(crate) fn me(fd: RawFd) -> Process {
-    let cookie = socket_cookie(Descriptor::of(fd).as_fd()).unwrap_or(0);
+    let cookie = Host::cookie(Descriptor::of(fd).as_fd()).unwrap_or(0);
     let mut padded = [0; 16];
     let name = program();
     let len = name.len().min(padded.len());

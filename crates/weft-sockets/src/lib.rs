@@ -20,12 +20,13 @@
 //! * `by_hand`: calls that the program makes without the C library;
 //! * `table`: what is known of a descriptor, found without a lock;
 //! * `closes`: closes that have begun; `sleepers`: what those who read tell those who wait in epoll
-//!   instances;
+//!   instances; `stall`: writers whose peers read nothing;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
 //! * `unseen_fork`: children that the process learns of late;
 //! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: what the kernel says of the
 //!   process, its signal handlers, its descriptors, and calls;
+//! * `kernel`: what all of these ask of the kernel, and a kernel of the unit tests' own;
 //! * `wait`, `doze`, `next`, `errno`: waiting, and the C library's own functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
@@ -50,73 +51,62 @@
 //! link
 //! remote
 //! by_hand
-//! closes reason shared_files sleepers table
+//! closes reason shared_files sleepers stall table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
-//! doze next
-//! address arguments errno limits reach wait
+//! doze
+//! wait
+//! kernel
+//! next
+//! address arguments errno limits reach
 //! ```
 
 // The hooks, which use most of it, are not there in tests: they would get the test program's calls.
-#![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod address;
 mod arguments;
 mod by_hand;
 mod closes;
-#[cfg(not(test))]
 mod confine;
-#[cfg(not(test))]
 mod datagram;
 mod descriptor;
-#[cfg(not(test))]
 mod doze;
-#[cfg(not(test))]
 mod epoll;
 mod errno;
-#[cfg(not(test))]
 mod extended;
 mod handlers;
-#[cfg(not(test))]
 mod handover;
 #[cfg(not(test))]
 mod hooks;
 mod identity;
+mod kernel;
 mod limits;
-#[cfg(not(test))]
 mod link;
-#[cfg(not(test))]
 mod next;
-#[cfg(not(test))]
 mod open;
-#[cfg(not(test))]
 mod poll;
-#[cfg(not(test))]
 mod process;
+#[cfg(test)]
+mod program;
 mod reach;
-#[cfg(not(test))]
 mod reason;
-#[cfg(not(test))]
 mod remote;
 mod settings;
-#[cfg(not(test))]
 mod shared_files;
 mod sleepers;
-#[cfg(not(test))]
 mod sockets;
+mod stall;
 #[cfg(not(test))]
 mod start;
-#[cfg(not(test))]
 mod stream;
 mod table;
 mod unseen_fork;
 mod wait;
 mod ways;
-#[cfg(not(test))]
 mod zcopy;
 
 /// The program's own may be in the middle of something when a handler calls a hook.
-#[cfg(not(test))]
-#[global_allocator]
+#[cfg_attr(not(test), global_allocator)]
 static HEAP: weft_sys::Heap = weft_sys::Heap::new();

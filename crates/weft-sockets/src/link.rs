@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use weft_stream::remote::Doorbell;
-use weft_stream::{Carrier, Delays, End, How, Reason};
+use weft_stream::{Carrier, Delays, How, Kernel as _, Reason};
 use weft_sys::Buffers;
 
+use crate::kernel::{End, Host, Kernel as _};
 use crate::remote::Far;
 
 /// An end. That of one host is looked for first, everywhere.
@@ -94,10 +95,11 @@ impl<'a> Link<'a> {
         }
         let Self::Here(end) = self else { return None };
         let (before, behind) = end.unread_of_two_phases()?;
-        let at_kernel = rustix::io::ioctl_fionread(socket).ok()?;
+        let at_kernel = Host::unread(socket).ok()?;
         // What wakes may be among them, unless TCP carries what comes last, too.
+        let before = usize::try_from(before).unwrap_or(usize::MAX);
         let by_tcp = if end.has_left() { at_kernel } else { at_kernel.min(before) };
-        Some(usize::try_from(by_tcp).unwrap_or(usize::MAX) + behind)
+        Some(by_tcp.saturating_add(behind))
     }
 
     /// Bytes in the kernel's socket that come behind those in memory.
@@ -105,8 +107,7 @@ impl<'a> Link<'a> {
         match self {
             Self::Here(end) if end.has_left() => {
                 end.hush(socket); // What wakes is no byte of the stream.
-                let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0);
-                usize::try_from(unread).unwrap_or(usize::MAX)
+                Host::unread(socket).unwrap_or(0)
             }
             _ => 0,
         }
@@ -218,7 +219,9 @@ impl<'a> Link<'a> {
     #[inline]
     pub(crate) fn doze(self, time: &Timespec) -> Result<(), Errno> {
         match self {
-            Self::Here(end) => end.doze(time),
+            Self::Here(end) => {
+                end.begin_doze().map_or(Ok(()), |word| Host::wait_for_peer(word, time))
+            }
             Self::There(_) => Ok(()),
         }
     }

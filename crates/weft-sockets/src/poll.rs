@@ -20,6 +20,7 @@ use crate::limits::{DOZED_ENDS_MAX, FDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
 use crate::remote::{self, Far};
 use crate::sockets::{self, Held, Kind};
+use crate::stall::STALL_NS;
 use crate::stream::Stream;
 use crate::wait::{self, Wait};
 use crate::{doze, epoll, errno, open, settings};
@@ -146,7 +147,10 @@ impl Polled<'_> {
         }
         let mut dozes = timeout_ns != Some(0) && self.can_doze();
         if !dozes {
-            let found = self.ask(Some(0), sleep);
+            let mut found = self.ask(Some(0), sleep);
+            if found == 0 && self.leave_stalled() {
+                found = self.ask(Some(0), sleep);
+            }
             if found != 0 || timeout_ns == Some(0) {
                 return found;
             }
@@ -171,7 +175,8 @@ impl Polled<'_> {
                     return found;
                 }
             }
-            let rings = self.arm();
+            self.leave_stalled();
+            let longest = self.arm();
             let is_there = self.is_anything_there();
             if !is_there && self.is_interrupted() {
                 self.disarm();
@@ -179,10 +184,10 @@ impl Polled<'_> {
             }
             let sleeping = if is_there {
                 Some(0)
-            } else if rings {
-                deadline.map(|_| left(u64::MAX))
+            } else if let Some(most) = longest {
+                Some(left(most))
             } else {
-                Some(left(NAP_NS))
+                deadline.map(|_| left(u64::MAX))
             };
             let found = self.ask(sleeping, sleep);
             if found != 0 {
@@ -314,7 +319,10 @@ impl Polled<'_> {
                 timeout_ns = Some(timeout_ns.map_or(NAP_NS, |timeout| timeout.min(NAP_NS)));
             }
             if end.carrier_in() == Carrier::Memory {
-                place.events = place.events & !IN | libc::POLLIN | libc::POLLRDHUP;
+                // Behind the peer's end nothing comes, and the end itself would end each sleep.
+                let has_ended = stream.ended() & libc::EPOLLRDHUP.cast_unsigned() != 0;
+                let wakeups = if has_ended { 0 } else { libc::POLLIN | libc::POLLRDHUP };
+                place.events = place.events & !IN | wakeups;
             }
             if end.carrier_out() == Carrier::Memory {
                 place.events &= !OUT;
@@ -420,24 +428,37 @@ impl Polled<'_> {
         doze::doze(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
     }
 
-    /// Has the peers ring. `false` if one of them cannot, which has room to make.
-    fn arm(&mut self) -> bool {
+    /// Takes connections from memory whose peers make no room. Whether there were any.
+    fn leave_stalled(&self) -> bool {
+        let leaves = |ours: &&Ours| {
+            let place = &self.set[ours.index];
+            let stream = ours.stream().filter(|stream| stream.lacks_room());
+            place.events & OUT != 0 && stream.is_some_and(|it| it.leave_if_stalled(place.fd))
+        };
+        self.ours.iter().filter(leaves).count() > 0
+    }
+
+    /// Has the peers ring. Returns how long the sleep may be at most: a peer that has room to make
+    /// may be one that cannot ring, or read nothing more.
+    fn arm(&mut self) -> Option<u64> {
         self.is_armed = true;
-        let mut all_ring = true;
+        let mut longest = None;
         for ours in &self.ours {
             if let Some((datagram, inbox)) = ours.datagram() {
                 datagram.tell_received(self.set[ours.index].fd);
                 inbox.begin_sleep();
             }
             let Some(end) = ours.stream().and_then(Stream::link) else { continue };
-            end.acknowledge(Descriptor::of(self.set[ours.index].fd).as_fd());
+            let place = &self.set[ours.index];
+            end.acknowledge(Descriptor::of(place.fd).as_fd());
             end.begin_sleep();
-            if self.set[ours.index].events & OUT != 0 && end.carrier_out() == Carrier::Memory {
+            if place.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
                 end.want_room();
-                all_ring &= end.can_be_rung();
+                let most = if end.can_be_rung() { STALL_NS } else { NAP_NS };
+                longest = Some(longest.map_or(most, |longest: u64| longest.min(most)));
             }
         }
-        all_ring
+        longest
     }
 
     fn disarm(&mut self) {
@@ -580,4 +601,234 @@ unsafe fn remove(set: *mut libc::fd_set, fd: usize) {
     let word = unsafe { place.read() };
     // SAFETY: guaranteed by the caller; a set is an array of words.
     unsafe { place.write(word & !(1 << (fd % BITS))) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::RawFd;
+
+    use libc::{
+        POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, POLLRDHUP, c_int, c_short, fd_set,
+        pollfd,
+    };
+    use rustix::io::Errno;
+
+    use super::{contains, remove, select};
+    use crate::errno;
+    use crate::kernel::{Host, Kernel as _, fake};
+    use crate::program::{self, Program, Socket, poll_all, start};
+    use crate::wait::timespec;
+
+    const DONTWAIT: c_int = libc::MSG_DONTWAIT;
+
+    /// A connection that memory carries, and one on TCP.
+    fn for_both_carriers(test: fn(&Program, [Socket; 2])) {
+        for in_memory in [true, false] {
+            let program = start();
+            let ends = program.connect_in_memory();
+            if !in_memory {
+                ends.iter().for_each(Socket::leave);
+            }
+            test(&program, ends);
+        }
+    }
+
+    /// `poll(2)` without a limit on one socket.
+    fn wait(fd: RawFd, events: c_short) -> (c_int, c_short) {
+        let mut set = [pollfd { fd, events, revents: 0 }];
+        (poll_all(&mut set, None), set[0].revents)
+    }
+
+    /// `select(2)`, and what of each set is left.
+    fn select_all(sets: [&[RawFd]; 3], limit: Option<u64>) -> (c_int, [Vec<RawFd>; 3]) {
+        let mut places = sets.map(|fds| {
+            // SAFETY: an array of integers, for which zero is valid.
+            let mut set: fd_set = unsafe { std::mem::zeroed() };
+            // SAFETY: a set of the C library's, and numbers below its length.
+            fds.iter().for_each(|&fd| unsafe { libc::FD_SET(fd, &raw mut set) });
+            set
+        });
+        let pointers = places.each_mut().map(std::ptr::from_mut);
+        let mut kernel = |set: &mut [pollfd], limit: Option<u64>| {
+            Host::poll_as_program(set, limit.map(timespec).as_ref())
+        };
+        // SAFETY: three sets of the C library's length.
+        let found = unsafe { select(1_024, pointers, limit, &mut kernel) }.expect("one is ours");
+        // SAFETY: as above.
+        let is_in = |set, fd: usize| unsafe { contains(set, fd) };
+        let left = pointers
+            .map(|set| (0..1_024).filter(|&fd| is_in(set, fd)).map(|fd| fd as RawFd).collect());
+        (found, left)
+    }
+
+    #[test]
+    fn readiness_is_what_the_kernel_would_report() {
+        for_both_carriers(|_, [one, other]| {
+            assert_eq!(one.ready(POLLIN | POLLOUT), POLLOUT);
+            other.send(b"x").expect("sent");
+            assert_eq!(one.ready(POLLIN | POLLOUT), POLLIN | POLLOUT);
+            assert_eq!((one.ready(POLLPRI), one.ready(POLLOUT)), (0, POLLOUT));
+            one.recv(1).expect("a byte");
+            assert_eq!(one.ready(POLLIN), 0);
+            other.shutdown(libc::SHUT_WR);
+            assert_eq!(one.ready(POLLIN | POLLRDHUP), POLLIN | POLLRDHUP);
+            assert_eq!(one.ready(POLLIN), POLLIN);
+            one.shutdown(libc::SHUT_WR);
+            assert_eq!(one.ready(POLLOUT), POLLOUT | POLLHUP);
+        });
+    }
+
+    #[test]
+    fn reset_is_reported_asked_or_not() {
+        for_both_carriers(|_, [one, _other]| {
+            fake::reset(one.fd);
+            assert_eq!(one.ready(0), POLLERR | POLLHUP);
+        });
+    }
+
+    #[test]
+    fn full_connection_is_writable_when_the_peer_has_read() {
+        for_both_carriers(|_, [one, other]| {
+            while program::send(one.fd, &[0; 50_000], DONTWAIT).is_ok() {}
+            assert_eq!(one.ready(POLLOUT), 0);
+            let reader = other.fd;
+            fake::while_asleep(move || while program::recv(reader, 1 << 20, DONTWAIT).is_ok() {});
+            assert_eq!(wait(one.fd, POLLOUT), (1, POLLOUT));
+            assert_eq!(fake::acts_left(), 0);
+        });
+    }
+
+    #[test]
+    fn sleeper_wakes_for_bytes_and_for_the_end() {
+        for_both_carriers(|_, [one, other]| {
+            for acts_before in 0..2 {
+                // At first by the futex wait, then in the kernel.
+                (0..acts_before).for_each(|_| fake::while_asleep(|| {}));
+                let from = other.fd;
+                fake::while_asleep(move || assert_eq!(program::send(from, b"x", 0), Ok(1)));
+                assert_eq!(wait(one.fd, POLLIN), (1, POLLIN));
+                assert_eq!((one.recv(9), fake::acts_left()), (Ok(b"x".to_vec()), 0));
+            }
+            let peer = other.fd;
+            fake::while_asleep(move || program::close(peer));
+            assert_eq!(wait(one.fd, POLLIN | POLLRDHUP), (1, POLLIN | POLLRDHUP));
+        });
+    }
+
+    #[test]
+    fn wakeups_are_no_bytes() {
+        let program = start();
+        let [one, other] = program.connect_in_memory();
+        let from = other.fd;
+        fake::while_asleep(|| {});
+        fake::while_asleep(move || assert_eq!(program::send(from, b"x", 0), Ok(1)));
+        assert_eq!(wait(one.fd, POLLIN), (1, POLLIN));
+        assert_eq!(one.recv(9), Ok(b"x".to_vec()));
+        assert_eq!((one.ready(POLLIN), fake::unread(one.fd)), (0, 0));
+    }
+
+    #[test]
+    fn wakeup_without_bytes_does_not_end_a_sleep() {
+        let program = start();
+        let [one, other] = program.connect_in_memory();
+        let from = other.fd;
+        fake::while_asleep(|| {});
+        fake::while_asleep(move || assert_eq!(fake::send_now(from, b"!"), Ok(1)));
+        fake::while_asleep(move || assert_eq!(program::send(from, b"x", 0), Ok(1)));
+        assert_eq!(wait(one.fd, POLLIN), (1, POLLIN));
+        assert_eq!((fake::acts_left(), one.recv_with(9, DONTWAIT)), (0, Ok(b"x".to_vec())));
+    }
+
+    #[test]
+    fn sets_of_several_sockets_say_which_are_ready() {
+        let program = start();
+        let pairs: Vec<[Socket; 2]> = (0..3).map(|_| program.connect_in_memory()).collect();
+        pairs[2][0].leave(); // One is on TCP.
+        let mut set: Vec<pollfd> = pairs
+            .iter()
+            .map(|[one, _]| pollfd { fd: one.fd, events: POLLIN, revents: 0 })
+            .chain([pollfd { fd: -1, events: POLLIN, revents: 77 }])
+            .collect();
+        assert_eq!(poll_all(&mut set, Some(0)), 0);
+        for (ready, at) in [(1, 2), (2, 0)] {
+            pairs[at][1].send(b"x").expect("sent");
+            assert_eq!(poll_all(&mut set, None), ready);
+        }
+        let found: Vec<c_short> = set.iter().map(|place| place.revents).collect();
+        assert_eq!(found, [POLLIN, 0, POLLIN, 0]);
+        assert!(set.iter().all(|place| place.events == POLLIN), "the sets are the program's");
+    }
+
+    #[test]
+    fn closed_number_is_reported_as_such() {
+        let program = start();
+        let [one, other] = program.connect_in_memory();
+        let closed = program.connect_in_memory()[0].fd;
+        let mut set = [one.fd, closed].map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
+        assert_eq!((poll_all(&mut set, None), set[1].revents), (1, POLLNVAL));
+        drop(other);
+    }
+
+    #[test]
+    fn poll_ends_at_its_time_limit_and_for_a_signal() {
+        for_both_carriers(|_, [one, _other]| {
+            let mut set = [pollfd { fd: one.fd, events: POLLIN, revents: 0 }];
+            let before = fake::time();
+            assert_eq!(poll_all(&mut set, Some(2_000_000_000)), 0);
+            assert!(fake::time() - before >= 2_000_000_000);
+            fake::interrupt_sleep();
+            assert_eq!((poll_all(&mut set, None), errno::last()), (-1, Errno::INTR));
+        });
+    }
+
+    #[test]
+    fn select_leaves_those_that_are_ready() {
+        for_both_carriers(|program, [one, other]| {
+            let [third, _fourth] = program.connect_in_memory();
+            let (a, b) = (one.fd, third.fd);
+            let ready = select_all([&[a, b], &[b], &[a]], Some(0));
+            assert_eq!(ready, (1, [vec![], vec![b], vec![]]));
+            other.send(b"x").expect("sent");
+            let ready = select_all([&[a, b], &[b], &[a]], Some(0));
+            assert_eq!(ready, (2, [vec![a], vec![b], vec![]]));
+            let nothing = select_all([&[b], &[], &[]], Some(1_000_000));
+            assert_eq!(nothing, (0, [vec![], vec![], vec![]]));
+        });
+    }
+
+    #[test]
+    fn writer_sleeps_until_there_is_room_also_behind_the_end_of_its_peer() {
+        for_both_carriers(|_, [one, other]| {
+            while program::send(one.fd, &[0; 50_000], DONTWAIT).is_ok() {}
+            let peer = other.fd;
+            other.shutdown(libc::SHUT_WR);
+            assert_eq!(select_all([&[], &[one.fd], &[]], Some(500_000_000)).0, 0);
+            fake::while_asleep(move || while program::recv(peer, 1 << 20, DONTWAIT).is_ok() {});
+            assert_eq!(
+                select_all([&[], &[one.fd], &[]], None),
+                (1, [vec![], vec![one.fd], vec![]])
+            );
+        });
+    }
+
+    #[test]
+    fn bits_of_a_set_are_found_and_removed() {
+        // SAFETY: an array of integers, for which zero is valid.
+        let mut set: fd_set = unsafe { std::mem::zeroed() };
+        let place = &raw mut set;
+        for fd in [0, 63, 64, 1_023] {
+            // SAFETY: a number below the set's length.
+            unsafe { libc::FD_SET(fd, place) };
+            // SAFETY: as above.
+            assert!(unsafe { contains(place, fd as usize) });
+            // SAFETY: as above.
+            assert!(!unsafe { contains(place, fd as usize ^ 1) });
+            // SAFETY: as above.
+            unsafe { remove(place, fd as usize) };
+            // SAFETY: as above.
+            assert!(!unsafe { libc::FD_ISSET(fd, place) });
+        }
+        // SAFETY: NULL has nothing.
+        assert!(!unsafe { contains(std::ptr::null_mut(), 1) });
+    }
 }

@@ -6,15 +6,15 @@
 
 use std::io::{Cursor, Write as _};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::net::getsockname;
+use weft_stream::Carrier;
 pub(crate) use weft_stream::Reason;
-use weft_stream::{Carrier, End};
 
-use crate::descriptor::{Descriptor, addresses};
+use crate::descriptor::{addresses, own_address};
+use crate::kernel::End;
 use crate::limits::LOG_LINE_MAX;
 use crate::settings::wants_log;
 use crate::{errno, identity};
@@ -57,10 +57,9 @@ impl Told {
         if self.0.compare_exchange(known, TOLD, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let ends = end.map(|end| end.tuple().addresses()).or_else(|| addresses(fd));
             // Of one that is over the kernel knows this end alone.
-            let own = || getsockname(Descriptor::of(fd).as_fd()).ok()?.try_into().ok();
             match ends {
                 Some((one, other)) => write_connection(Some(one), Some(other), why),
-                None => write_connection(own(), None, why),
+                None => write_connection(own_address(fd), None, why),
             }
         }
     }

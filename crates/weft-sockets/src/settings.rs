@@ -31,8 +31,16 @@ pub(crate) fn read() {
 
 /// Where the shared files are.
 pub(crate) fn directory() -> &'static Path {
-    static DIRECTORY: SectionOnce<PathBuf> = SectionOnce::new();
     DIRECTORY.get_or_init(weft_stream::directory)
+}
+
+static DIRECTORY: SectionOnce<PathBuf> = SectionOnce::new();
+
+/// As [`read`] in the unit tests: nobody else's files are shared.
+#[cfg(test)]
+pub(crate) fn begin_test(directory: &Path) {
+    DIRECTORY.set(directory.to_owned()).expect("the first to ask");
+    read();
 }
 
 /// Whether `WEFT_LOG` asks for a line about each connection.

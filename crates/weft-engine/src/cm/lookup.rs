@@ -142,7 +142,8 @@ impl Source for Lookup {
         let Some(state) = &mut *guard else { return };
         if state.limit.is_due(now) {
             drop(guard);
-            return self.report(Err(Errno::TIMEDOUT));
+            // What has come by now counts.
+            return self.report(self.receive().unwrap_or(Err(Errno::TIMEDOUT)));
         }
         state.refusal_timer =
             state.refusal_timer.take().filter(|refusal_timer| !refusal_timer.is_due(now));

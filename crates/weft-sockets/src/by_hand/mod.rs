@@ -19,39 +19,22 @@
 //! connections of the process stay on TCP, unless the user says that its programs make no such
 //! calls (`WEFT_SOCKETS_BY_HAND=trust`).
 
-#[cfg(not(test))]
 mod calls;
-#[cfg(not(test))]
 mod code;
-#[cfg(not(test))]
 mod control;
-#[cfg(not(test))]
 mod frame;
-#[cfg(not(test))]
 mod landing;
-#[cfg(not(test))]
 mod odd_clone;
-#[cfg(not(test))]
 mod outside;
-#[cfg(not(test))]
 mod place;
 mod pure;
-#[cfg(not(test))]
 pub(crate) mod signals;
-#[cfg(not(test))]
 mod stacks;
-#[cfg(not(test))]
 mod state;
-#[cfg(not(test))]
 pub(crate) mod switch;
-#[cfg(not(test))]
 pub(crate) mod threads;
-#[cfg(not(test))]
 mod trap;
 
-#[cfg(not(test))]
 pub(crate) use control::{begin, in_child, is_ready, read};
-#[cfg(not(test))]
 pub(crate) use outside::Outside;
-#[cfg(not(test))]
 pub(crate) use state::give_up;

@@ -9,10 +9,10 @@ use rustix::net::sockopt;
 use rustix::time::Timespec;
 use weft_stream::datagram::{Arrival, By, Dozes, Inbox};
 use weft_sys::Buffers;
-use weft_sys::calls::socket_timeout;
 
 use super::Datagram;
 use crate::descriptor::{Descriptor, is_nonblocking};
+use crate::kernel::{Host, Kernel as _};
 use crate::limits::MEMORY_TURNS_MAX;
 use crate::wait::{self, Wait};
 use crate::{errno, handlers, sleepers};
@@ -134,12 +134,11 @@ impl Datagram {
     /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
     fn doze(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
-        let limit =
-            || socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
+        let limit = || Host::time_limit(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv);
         let limit = if may_have_limit { limit() } else { None };
         let time = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let time = time.map_or(longest, |limit| limit.min(longest));
-        match inbox.doze(&time) {
+        match inbox.begin_futex_wait().map_or(Ok(()), |word| Host::wait_for_peer(word, &time)) {
             // Where there is a limit nothing restarts, whatever the handler says.
             Err(Errno::INTR) if limit.is_some() || !handlers::restart() => Err(Errno::INTR),
             _ => Ok(()),

@@ -7,17 +7,14 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, getsockname, socket_with,
-    sockopt,
-};
-use weft_stream::datagram::{DATAGRAM_LEN_MAX, Inbox, Put, receiver_of};
+use weft_stream::datagram::{DATAGRAM_LEN_MAX, Inbox, Put};
 use weft_stream::is_local;
 use weft_stream::rules::Role;
 use weft_sys::Buffers;
 
 use super::{Datagram, Why};
 use crate::descriptor::{Descriptor, own_address};
+use crate::kernel::{Host, Kernel as _};
 use crate::limits::DATAGRAM_ROUTES_MAX;
 use crate::{settings, wait};
 
@@ -135,7 +132,7 @@ impl Datagram {
             Err(why) => self.told_sent.note(why),
         }
         if inbox.is_some()
-            && let Ok(Err(error)) = sockopt::socket_error(Descriptor::of(fd))
+            && let Some(error) = Host::take_error(Descriptor::of(fd).as_fd())
         {
             return Err(error); // The kernel would tell it with this datagram.
         }
@@ -166,7 +163,7 @@ impl Datagram {
         }
         let mut ip = own.ip().to_canonical();
         if ip.is_unspecified() {
-            ip = source_towards(canonical).ok_or(Why::Address)?;
+            ip = Host::source_towards(canonical).ok_or(Why::Address)?;
         }
         let source = SocketAddr::new(ip, own.port());
         let same_family = source.is_ipv4() == canonical.is_ipv4();
@@ -179,7 +176,7 @@ impl Datagram {
         if !settings::allows(Role::Connect, canonical) {
             return Err(Why::Rule);
         }
-        let receiver = receiver_of(source, canonical).ok().flatten();
+        let receiver = Host::receiver_of(source, canonical);
         let find = |cookie| self.datagrams()?.find(canonical.port(), cookie);
         receiver.and_then(find).map(|inbox| (inbox, source)).ok_or(Why::Receiver)
     }
@@ -191,7 +188,7 @@ impl Datagram {
         } else {
             SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0)
         };
-        bind(Descriptor::of(fd).as_fd(), &any).is_ok()
+        Host::bind(Descriptor::of(fd).as_fd(), &any).is_ok()
     }
 }
 
@@ -218,14 +215,5 @@ impl Route {
 }
 
 fn peer_address(fd: RawFd) -> Option<SocketAddr> {
-    getpeername(Descriptor::of(fd).as_fd()).ok()??.try_into().ok()
-}
-
-/// Which of this host's addresses the kernel sends from to a target.
-fn source_towards(target: SocketAddr) -> Option<IpAddr> {
-    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let probe = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-    connect(&probe, &target).ok()?;
-    let source: SocketAddr = getsockname(&probe).ok()?.try_into().ok()?;
-    Some(source.ip())
+    Host::peer_address(Descriptor::of(fd).as_fd())
 }

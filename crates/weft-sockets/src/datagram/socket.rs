@@ -4,14 +4,13 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
-use rustix::net::sockopt;
 use weft_stream::datagram::{Datagrams, Inbox, Owner};
 use weft_stream::rules::Role;
-use weft_sys::calls::socket_cookie;
 
 use super::options::Meaning;
 use super::{Datagram, Why};
 use crate::descriptor::{Descriptor, own_address};
+use crate::kernel::{Host, Kernel as _};
 use crate::table::Place;
 use crate::{settings, shared_files};
 
@@ -24,7 +23,7 @@ impl Datagram {
     /// One that the program was started with, and that has an inbox: there may be something in it.
     pub(crate) fn inherited(fd: RawFd) -> Option<Self> {
         let own = own_address(fd).filter(|own| own.port() != 0)?;
-        let cookie = socket_cookie(Descriptor::of(fd).as_fd()).ok()?;
+        let cookie = Host::cookie(Descriptor::of(fd).as_fd()).ok()?;
         let datagram = Self::fresh(own.is_ipv6());
         let inbox = datagram.datagrams()?.find(own.port(), cookie)?;
         if inbox.is_left() {
@@ -134,7 +133,7 @@ impl Datagram {
             }
             let owner = Owner {
                 port: own.port(),
-                cookie: socket_cookie(Descriptor::of(fd).as_fd()).map_err(|_| Why::Room)?,
+                cookie: Host::cookie(Descriptor::of(fd).as_fd()).map_err(|_| Why::Room)?,
                 pid: std::process::id(),
                 limit: limit(fd),
                 shared: self.shared.load(Ordering::Relaxed) != 0,
@@ -191,6 +190,6 @@ impl Drop for Datagram {
 
 /// Bytes that the kernel lets wait at a socket.
 fn limit(fd: RawFd) -> u32 {
-    let bytes = sockopt::socket_recv_buffer_size(Descriptor::of(fd)).unwrap_or(0);
+    let bytes = Host::option(Descriptor::of(fd).as_fd(), libc::SO_RCVBUF).unwrap_or(0);
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -9,14 +9,13 @@ use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 
 use libc::epoll_event;
 use rustix::event::PollFlags;
-use rustix::io::ioctl_fionread;
-use weft_stream::Carrier;
-use weft_sys::calls::{events_now, is_ready, take_events, tcp_received};
+use weft_stream::{Carrier, Kernel as _};
 
 use super::carrier::kernel_control;
 use super::foreign::{self, Entry};
 use super::{EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, events_now, is_ready};
+use crate::kernel::{Host, Kernel as _};
 use crate::limits::EPOLL_ENTRIES_MAX;
 use crate::link::Link;
 use crate::sockets::Kind;
@@ -31,7 +30,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
-        Some(Self { received: tcp_received(fd).ok()?, ends: ends(fd) })
+        Some(Self { received: Host::received(fd).ok()?, ends: ends(fd) })
     }
 }
 
@@ -167,7 +166,7 @@ fn can_put_back(epoll: RawFd, entry: &Entry) -> bool {
 /// All that the kernel has to tell, of each entry once.
 fn take_all(epoll: RawFd, entries: usize) -> Vec<epoll_event> {
     let mut events = vec![epoll_event { events: 0, u64: 0 }; entries.max(1)];
-    let found = take_events(Descriptor::of(epoll).as_fd(), &mut events).unwrap_or(0);
+    let found = Host::take_events(Descriptor::of(epoll).as_fd(), &mut events).unwrap_or(0);
     events.truncate(found);
     events
 }
@@ -194,7 +193,7 @@ impl Watch {
     /// Whether the kernel has no bytes for the program, and no end that it does not know.
     fn has_nothing_new(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        ioctl_fionread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread == 0)
+        Host::unread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread == 0)
             && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_seen(stream) == 0
     }
 
@@ -202,7 +201,7 @@ impl Watch {
     /// have been taken.
     pub(super) fn has_bytes_behind(&self) -> bool {
         self.events & EDGE != 0
-            && ioctl_fionread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread > 0)
+            && Host::unread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread > 0)
     }
 
     /// Asks the kernel for something else. The program knows what there is, at the latest when it
@@ -235,7 +234,7 @@ impl Watch {
 
     /// Whether the kernel has something to tell, as it has been asked.
     fn is_ready_by_kernel(&self) -> bool {
-        is_ready(Descriptor::of(self.fd).as_fd(), PollFlags::from_bits_truncate(self.mask() as u16))
+        is_ready(self.fd, PollFlags::from_bits_truncate(self.mask() as u16))
     }
 
     /// Whether an event is only what a change of the registration has had the kernel tell again.

@@ -1,19 +1,14 @@
 //! What carries a socket that is watched: the kernel's own function, falling back to it, and what
 //! memory still holds.
-//!
-//! # Safety
-//! Only the C library's own function is called.
-#![allow(unsafe_code)]
 
 use std::os::fd::{AsFd as _, RawFd};
 
 use libc::{c_int, epoll_event};
-use rustix::net::sockopt;
 
 use crate::datagram::Why;
 use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
-use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{Held, Kind};
 
@@ -24,19 +19,14 @@ pub(super) fn kernel_control(
     fd: RawFd,
     event: Option<epoll_event>,
 ) -> c_int {
-    let mut event = event;
-    let place: *mut epoll_event = event.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    next!(epoll_ctl(
-        epoll: c_int, operation: c_int, fd: c_int, place: *mut epoll_event
-    ) -> c_int)
+    Host::control(epoll, operation, fd, event)
 }
 
 /// Has a socket fall back to TCP: the kernel alone can wake all who watch it.
 pub(super) fn leave(socket: &Held, fd: RawFd) {
     match &**socket {
         Kind::Stream(stream) => {
-            if stream.link().is_none() && sockopt::socket_acceptconn(Descriptor::of(fd)) == Ok(true)
-            {
+            if stream.link().is_none() && Host::is_listening(Descriptor::of(fd).as_fd()) {
                 return; // It listens, and carries nothing.
             }
             stream.leave(fd, Reason::Watched);

@@ -4,7 +4,7 @@
 //! An event of such a socket may be an announcement ([`super::fallback`]), which only the process
 //! that has made it recognises by its data. The others recognise it by [`WRITE_NORMAL`].
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 
 use libc::epoll_event;
 
@@ -12,6 +12,7 @@ use super::carrier::{holds_something, kernel_control, leave, may_hold_something}
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watches};
 use crate::descriptor::Descriptor;
 use crate::errno;
+use crate::kernel::{Host, Kernel as _};
 use crate::sockets::{self, Held};
 
 /// Room by another name, for which programs do not ask: it is there whenever room is.
@@ -61,8 +62,8 @@ impl Entry {
     /// The socket, if this process has it by the same descriptor.
     fn socket(&self) -> Option<Held> {
         let held = sockets::find(self.fd)?;
-        let status = rustix::fs::fstat(Descriptor::of(self.fd)).ok()?;
-        (status.st_ino == self.inode).then_some(held)
+        let inode = Host::inode(Descriptor::of(self.fd).as_fd())?;
+        (inode == self.inode).then_some(held)
     }
 
     /// What the program waits for.
@@ -97,8 +98,7 @@ pub(super) fn register(epoll: RawFd, fd: RawFd, events: u32, data: u64) {
 
 /// All that the kernel has in an instance; nothing where it does not tell.
 pub(super) fn entries(epoll: RawFd) -> Vec<Entry> {
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{epoll}")).unwrap_or_default();
-    text.lines().filter_map(Entry::parse).collect()
+    Host::registrations(epoll).lines().filter_map(Entry::parse).collect()
 }
 
 impl Watches {

@@ -28,6 +28,8 @@ mod instance;
 mod names;
 mod rests;
 mod sharing;
+#[cfg(test)]
+mod tests;
 mod waiting;
 mod wakeup;
 mod watch;

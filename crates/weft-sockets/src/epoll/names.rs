@@ -4,11 +4,12 @@
 //! them it is for, and neither may be carried by memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
+use std::os::fd::{AsFd as _, RawFd};
 
 use super::Watches;
 use super::carrier::leave;
 use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _};
 use crate::limits::RETIRED_NAMES_MAX;
 
 /// Where our own data begin; the program may have the same, and then ours is another.
@@ -195,7 +196,7 @@ impl Watches {
             return true;
         }
         // It may have been closed, of which the kernel says nothing.
-        if is_open(Descriptor::of(other).as_fd()) {
+        if Host::is_open(Descriptor::of(other).as_fd()) {
             return true;
         }
         self.names.remove(other);
@@ -211,8 +212,4 @@ impl Watches {
             self.give_to_kernel(epoll, place);
         }
     }
-}
-
-fn is_open(fd: BorrowedFd<'_>) -> bool {
-    weft_sys::calls::file_flags(fd).is_ok()
 }

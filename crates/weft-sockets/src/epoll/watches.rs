@@ -7,7 +7,6 @@ use libc::epoll_event;
 use rustix::event::PollFlags;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
-use weft_sys::calls::is_ready;
 use weft_sys::time_stamp;
 
 use super::carrier::may_hold_something;
@@ -15,7 +14,7 @@ use super::foreign::WRITE_NORMAL;
 use super::names::Meaning;
 use super::watch::News;
 use super::{EDGE, ERR_HUP, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, is_ready};
 use crate::limits::IDLE_LOOKS_MAX;
 use crate::link::Link;
 use crate::sleepers::taken;
@@ -139,9 +138,7 @@ impl Watches {
         match self.names.meaning(event.u64, added) {
             Meaning::Of(fd, is_late) => match self.by_fd.get(&fd).copied() {
                 Some(place) => self.translate_ours(epoll, place, event, round, is_late),
-                None if is_late && !is_ready(Descriptor::of(fd).as_fd(), polled(event.events)) => {
-                    None
-                }
+                None if is_late && !is_ready(fd, polled(event.events)) => None,
                 None => self.translate_foreign(epoll, event),
             },
             Meaning::Gone if !self.is_shared() => None,
@@ -510,14 +507,14 @@ impl Watches {
     }
 
     /// Nothing has come before the peers of polled sockets could know that they are to notify.
-    /// Returns whether they can: those that cannot are looked at again and again.
-    pub(super) fn rest_all(&mut self) -> bool {
-        let mut all_notify = true;
+    /// Returns how long the sleep may be at most: those without room are looked at again and again.
+    pub(super) fn rest_all(&mut self) -> Option<u64> {
+        let mut longest = None;
         let Self { polled, places, sleep, .. } = self;
         polled.retain(|&place| {
             let Some(watch) = places[place].as_mut() else { return false };
-            if watch.waits_unheard() {
-                all_notify = false;
+            if let Some(most) = watch.longest_sleep() {
+                longest = Some(longest.map_or(most, |longest: u64| longest.min(most)));
                 return true;
             }
             watch.is_polled = !watch.is_armed;
@@ -526,7 +523,7 @@ impl Watches {
             }
             watch.is_polled
         });
-        all_notify
+        longest
     }
 
     /// The same for those for which nothing has come for long.
@@ -539,7 +536,7 @@ impl Watches {
             }
             watch.arm(epoll, names);
             watch.untag();
-            let stays = watch.waits_unheard()
+            let stays = watch.longest_sleep().is_some()
                 || watch.look(epoll, names, false).events != 0
                 || !watch.is_armed;
             watch.is_polled = stays;

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::io::Errno;
 use weft_extended::abi::{Key, WEFT_ATOMIC, WEFT_READ, WEFT_WRITE};
 use weft_stream::limits::GRANTS_MAX;
-use weft_stream::{End, GrantId, InUse};
+use weft_stream::{GrantId, InUse};
 use weft_sys::{Region, SectionLock, SharedMemory};
 
 use super::memory;
 use crate::descriptor::is_hung_up;
+use crate::kernel::End;
 use crate::wait;
 
 const WORD: usize = size_of::<u64>();

@@ -14,7 +14,7 @@ use weft_extended::abi::{
     Calls, Completion, Key, Operation, WEFT_ATOMIC, WEFT_CALLS, WEFT_MODE, WEFT_READ, WEFT_VERSION,
     WEFT_WRITE,
 };
-use weft_stream::{End, GrantId};
+use weft_stream::GrantId;
 use weft_sys::Region;
 
 use super::extended_switch::{NAP_MIN, switch};
@@ -22,6 +22,7 @@ use crate::descriptor::Descriptor;
 use crate::extended::onesided::Target;
 use crate::extended::queue::{Transfer, Work};
 use crate::extended::{Extended, memory, onesided};
+use crate::kernel::End;
 use crate::limits::SWITCH_NAP_MAX;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;

@@ -7,11 +7,11 @@
 
 use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
-use weft_stream::End;
 
 use super::files::check_stream;
 use crate::arguments::is_nowhere;
 use crate::datagram::{Datagram, Why};
+use crate::kernel::End;
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};

@@ -10,7 +10,7 @@ use rustix::net::sockopt;
 use weft_stream::remote::Closing;
 
 use crate::descriptor::Descriptor;
-use crate::next::next;
+use crate::kernel::{Host, Kernel as _};
 use crate::remote::{self, Far};
 use crate::{errno, handlers, wait};
 
@@ -33,19 +33,8 @@ pub(super) fn sleep(
     };
     let bell = far.doorbell();
     let mut set = [place(fd, events), place(bell.as_fd().as_raw_fd(), PollFlags::IN)];
-    let limit = deadline.map(|deadline| {
-        let left = wait::timespec(deadline.saturating_sub(wait::now()));
-        libc::timespec { tv_sec: left.tv_sec, tv_nsec: left.tv_nsec }
-    });
-    let (set_at, count) = (set.as_mut_ptr(), set.len() as libc::nfds_t);
-    let limit_at: *const libc::timespec =
-        limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let mask: *const libc::sigset_t = std::ptr::null();
-    let ready: libc::c_int = next!(ppoll(
-        set_at: *mut libc::pollfd, count: libc::nfds_t, limit_at: *const libc::timespec,
-        mask: *const libc::sigset_t
-    ) -> libc::c_int);
-    match ready {
+    let limit = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
+    match Host::poll_as_program(&mut set, limit.as_ref()) {
         0 => Err(Errno::AGAIN),
         1.. => {
             if set[1].revents != 0 {

@@ -10,6 +10,8 @@ pub(crate) mod options;
 mod readiness;
 mod recv;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
@@ -18,17 +20,18 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{End, Holding, Linux, Role, Tuple, inheritance, is_local};
-use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin, network_namespace};
+use weft_stream::{Role, Tuple, inheritance, is_local};
+use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin};
 
 use crate::descriptor::{Descriptor, addresses, is_nonblocking};
 use crate::extended::Extended;
+use crate::kernel::{End, Holding, Host, Kernel as _};
 use crate::limits::OFFER_TRIES_MAX;
 use crate::link::Link;
 use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
+use crate::stall::Stall;
 use crate::table::Place;
 use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
 
@@ -97,6 +100,7 @@ pub(crate) struct Stream {
     error: AtomicI32,
     /// A writer has been told that there is no room.
     full: AtomicU32,
+    stall: Stall,
     /// Epoll instances that watch it.
     watches: AtomicU32,
     /// Those that wait for a bell.
@@ -167,6 +171,7 @@ impl Stream {
             ended: AtomicU32::new(0),
             error: AtomicI32::new(0),
             full: AtomicU32::new(0),
+            stall: Stall::default(),
             watches: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),
@@ -452,7 +457,7 @@ impl Stream {
             if self.end().is_some() || !goes_on || wait::now() >= deadline {
                 return;
             }
-            let _ = rustix::thread::nanosleep(&FORK_NAP);
+            Host::sleep_for(&FORK_NAP);
         }
     }
 
@@ -611,7 +616,7 @@ impl Stream {
 
 /// As [`weft_stream::inheritance`] sees it.
 impl inheritance::Stream for Stream {
-    type Kernel = Linux;
+    type Kernel = Host;
 
     fn holding(&self) -> &Holding {
         &self.holding
@@ -650,9 +655,7 @@ impl inheritance::Stream for Stream {
         } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
         {
             self.fall_back(Reason::Forked);
-        } else if self.is(Phase::Fresh)
-            && sockopt::socket_acceptconn(Descriptor::of(fd)) != Ok(true)
-        {
+        } else if self.is(Phase::Fresh) && !Host::is_listening(Descriptor::of(fd).as_fd()) {
             // Either may connect it, and the other one would not be known to hold the connection.
             self.become_phase(Phase::Tcp);
             self.told.note(Reason::Forked);
@@ -677,7 +680,7 @@ impl Drop for Stream {
 
 /// What names the connection of a socket, in its network namespace.
 fn tuple(fd: RawFd, connector: SocketAddr, acceptor: SocketAddr) -> Tuple {
-    Tuple::new(connector, acceptor).in_namespace(network_namespace(Descriptor::of(fd).as_fd()))
+    Tuple::new(connector, acceptor).in_namespace(Host::network_of(Descriptor::of(fd).as_fd()))
 }
 
 /// Tells the peer what `shutdown(2)` tells the kernel.

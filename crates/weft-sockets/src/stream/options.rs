@@ -4,9 +4,8 @@ use std::os::fd::{AsFd as _, RawFd};
 
 use libc::c_int;
 
-use weft_sys::calls::socket_option;
-
 use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _};
 
 /// A buffer below this size bounds what a program may send unread, as it expects: the rings are
 /// longer. Programs that ask for larger ones want to be fast.
@@ -70,5 +69,5 @@ pub(super) fn has(fd: RawFd) -> bool {
 
 /// The value of an option, if the kernel has it.
 fn value(fd: RawFd, name: c_int) -> Option<c_int> {
-    socket_option(Descriptor::of(fd).as_fd(), name).ok()
+    Host::option(Descriptor::of(fd).as_fd(), name).ok()
 }

@@ -4,11 +4,11 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::net::sockopt;
 use weft_stream::Carrier;
 
 use super::Stream;
 use crate::descriptor::Descriptor;
+use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
 use crate::remote::Far;
 use crate::sleepers;
@@ -74,20 +74,23 @@ impl Stream {
         (error != 0).then(|| Errno::from_raw_os_error(error))
     }
 
+    /// Whether a program that waits for room waits for the peer to read.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.link().is_some_and(|end| end.carrier_out() == Carrier::Memory && !end.is_writable())
+    }
+
     /// A writer is told that there is no room.
     pub(crate) fn be_full(&self) {
         self.full.store(1, Ordering::Relaxed);
         if self.armed.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // A thread may sleep in an instance until there is room.
+        // A thread may sleep in an instance until there is room, and not for ever.
         if let Some(end) = self.link()
             && end.carrier_out() == Carrier::Memory
         {
             end.want_room();
-            if end.is_writable() {
-                sleepers::room_came();
-            }
+            sleepers::room_is_wanted();
         }
     }
 
@@ -103,7 +106,7 @@ impl Stream {
 
     /// An error that the program is to be told now, once (`SO_ERROR`).
     pub(crate) fn pending_error(&self, fd: RawFd) -> Option<Errno> {
-        let of_the_kernel = || sockopt::socket_error(Descriptor::of(fd)).ok()?.err();
+        let of_the_kernel = || Host::take_error(Descriptor::of(fd).as_fd());
         let error = self.take_error().or_else(of_the_kernel)?;
         self.error_told(error.raw_os_error());
         Some(error)

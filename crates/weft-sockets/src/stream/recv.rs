@@ -3,19 +3,18 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::{Carrier, How};
-use weft_sys::calls::{poll, socket_timeout};
+use weft_stream::{Carrier, How, Kernel as _};
 use weft_sys::{Buffers, Handled};
 
 use super::far;
 use super::send::deadline;
 use super::{By, SPIN_MAX_NS, Stream};
 use crate::descriptor::{Descriptor, has_time_limit, is_nonblocking};
+use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
-use crate::next::next;
 use crate::wait::{self, Wait};
 use crate::{doze, handlers, settings, sleepers};
 
@@ -41,7 +40,9 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let received = match self.by(fd) {
-                By::Kernel if done > 0 => rest.recv(Descriptor::of(fd).as_fd(), flags),
+                By::Kernel if done > 0 => {
+                    Host::recv(Descriptor::of(fd).as_fd(), rest, usize::MAX, flags)
+                }
                 By::Kernel => return self.not_counted(fd, flags),
                 // Beside bytes the kernel may tell when they came.
                 By::End(end) if done == 0 && self.bequeaths_option() && end.is_over() => {
@@ -121,7 +122,7 @@ impl Stream {
             return Some(Err(Errno::AGAIN)); // Found by another thread; the next round has it.
         }
         let flags = flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-        let received = buffers.recv(Descriptor::of(fd).as_fd(), flags);
+        let received = Host::recv(Descriptor::of(fd).as_fd(), buffers, usize::MAX, flags);
         if let Ok(received) = received
             && flags & libc::MSG_PEEK == 0
         {
@@ -205,10 +206,8 @@ impl Stream {
 
     /// Waits until there are more than `known` bytes. `false` if there will not be.
     fn wait_for_more(&self, end: Link<'_>, fd: RawFd, known: usize) -> bool {
-        const NAP_MS: libc::c_int = 1;
-        let mut set = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-        let set = &raw mut set;
-        let count: libc::nfds_t = 1;
+        const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let mut set = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         let deadline = deadline(fd, sockopt::Timeout::Recv);
         end.acknowledge(Descriptor::of(fd).as_fd());
         let come =
@@ -220,11 +219,7 @@ impl Stream {
             if end.is_full() {
                 return false; // There cannot be more than there is room for.
             }
-            let timeout = NAP_MS;
-            let ready: libc::c_int = next!(poll(
-                set: *mut libc::pollfd, count: libc::nfds_t, timeout: libc::c_int
-            ) -> libc::c_int);
-            match ready {
+            match Host::poll_as_program(&mut set, Some(&NAP)) {
                 0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
                 0 => {}
                 1.. => return come() > known,
@@ -378,37 +373,27 @@ impl Since {
 
 /// Bytes that can be received from the kernel's socket.
 fn unread_by_kernel(fd: RawFd) -> usize {
-    let unread = rustix::io::ioctl_fionread(Descriptor::of(fd)).unwrap_or(0);
-    usize::try_from(unread).unwrap_or(usize::MAX)
+    Host::unread(Descriptor::of(fd).as_fd()).unwrap_or(0)
 }
 
 /// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
 /// No lock is held: the program may cancel the thread.
 fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
-    let mut byte = 0_u8;
-    let place: *mut libc::c_void = (&raw mut byte).cast();
-    let (len, flags) = (1_usize, libc::MSG_PEEK);
-    let received: libc::ssize_t = next!(recv(
-        fd: RawFd, place: *mut libc::c_void, len: usize, flags: libc::c_int
-    ) -> libc::ssize_t);
-    if received < 0 { Err(crate::errno::last()) } else { Ok(()) }
+    Host::wait_for_bytes(Descriptor::of(fd).as_fd())
 }
 
 /// The same, but every handled signal ends it.
 fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
     let left = deadline(fd, sockopt::Timeout::Recv)
         .map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let fd = Descriptor::of(fd);
-    let mut set = [PollFd::new(&fd, PollFlags::IN | PollFlags::RDHUP)];
-    match poll(&mut set, left.as_ref())? {
-        0 => Err(Errno::AGAIN),
-        _ => Ok(()),
-    }
+    let events = PollFlags::IN | PollFlags::RDHUP;
+    let ready = Host::poll(Descriptor::of(fd).as_fd(), events, left.as_ref())?;
+    if ready.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
 /// How long to sleep where only the peer can end it.
 fn doze_time(fd: RawFd) -> Timespec {
-    let limit = socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
+    let limit = Host::time_limit(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv);
     let longest = std::time::Duration::from_nanos(doze::TIME_NS);
     let time = limit.map_or(longest, |limit| limit.min(longest));
     Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }

@@ -3,17 +3,17 @@
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use weft_stream::{Carrier, End};
-use weft_sys::calls::{Sharing, futex_wait, poll, socket_timeout};
+use weft_stream::{Carrier, Kernel as _};
 use weft_sys::{Buffers, time_stamp};
 
 use super::far;
 use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP};
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
 use crate::handlers;
+use crate::kernel::{End, Host, Kernel as _};
 use crate::link::Link;
 use crate::reason::Reason;
 use crate::settings::{self, ZeroCopy};
@@ -62,7 +62,7 @@ impl Stream {
         self.zcopy.promise(&lender, buffers, nonblocking)
     }
 
-    fn send_from(
+    pub(super) fn send_from(
         &self,
         fd: RawFd,
         buffers: Buffers<'_>,
@@ -96,7 +96,7 @@ impl Stream {
             }
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return self.not_counted(fd, flags),
-                By::Kernel => rest.send(Descriptor::of(fd).as_fd(), flags),
+                By::Kernel => Host::send(Descriptor::of(fd).as_fd(), rest, flags),
                 By::End(end) if may_be_promised => {
                     let nonblocking = is_nonblocking(fd, flags);
                     match self.promise(end, fd, rest, nonblocking) {
@@ -132,6 +132,9 @@ impl Stream {
                     }
                 }
                 Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
+                    if self.leave_if_stalled(fd) {
+                        continue;
+                    }
                     self.be_full();
                     return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
                 }
@@ -173,6 +176,22 @@ impl Stream {
         }
     }
 
+    /// A writer finds no room. The connection falls back to TCP if the peer has read nothing for
+    /// long; returns whether it has.
+    #[cold]
+    pub(crate) fn leave_if_stalled(&self, fd: RawFd) -> bool {
+        let Some(Link::Here(end)) = self.link() else { return false };
+        if end.carrier_out() != Carrier::Memory {
+            return false;
+        }
+        let (_, read) = end.progress();
+        let is_stalled = self.stall.is_over(read, wait::now());
+        if is_stalled {
+            self.leave(fd, Reason::Stalled);
+        }
+        is_stalled
+    }
+
     fn send_counted(
         &self,
         fd: RawFd,
@@ -183,7 +202,8 @@ impl Stream {
         if let Some(end) = self.end() {
             return end.try_send(Descriptor::of(fd).as_fd(), buffers, flags);
         }
-        let sent = buffers.send(Descriptor::of(fd).as_fd(), flags | libc::MSG_DONTWAIT)?;
+        let flags = flags | libc::MSG_DONTWAIT;
+        let sent = Host::send(Descriptor::of(fd).as_fd(), buffers, flags)?;
         before.sent += sent as u64;
         Ok(sent)
     }
@@ -210,7 +230,7 @@ impl Stream {
                     if end.room() > 0 {
                         return Ok(());
                     }
-                    futex_wait(word, Sharing::Processes, value, Some(&WRITER_NAP))
+                    Host::wait_on_word(word, value, &WRITER_NAP)
                 }
                 Link::There(far) => {
                     far.want_room();
@@ -234,6 +254,9 @@ impl Stream {
                 end.hang_up();
                 return Ok(()); // The kernel says what to say.
             }
+            if self.leave_if_stalled(fd) {
+                continue;
+            }
             if deadline.is_some_and(|deadline| wait::now() >= deadline) {
                 return Err(Errno::AGAIN);
             }
@@ -243,16 +266,14 @@ impl Stream {
 
 /// When a call that begins now has waited for as long as the socket's option allows.
 pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
-    let limit = socket_timeout(Descriptor::of(fd).as_fd(), which).ok().flatten()?;
+    let limit = Host::time_limit(Descriptor::of(fd).as_fd(), which)?;
     Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
     let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let fd = Descriptor::of(fd);
-    let mut set = [PollFd::new(&fd, PollFlags::OUT)];
-    match poll(&mut set, left.as_ref()) {
-        Ok(0) => Err(Errno::AGAIN),
+    match Host::poll(Descriptor::of(fd).as_fd(), PollFlags::OUT, left.as_ref()) {
+        Ok(ready) if ready.is_empty() => Err(Errno::AGAIN),
         Err(Errno::INTR) if handlers::restart() => Ok(()),
         other => other.map(drop),
     }

@@ -10,9 +10,10 @@ mod sender;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU32;
 
-use weft_stream::{End, Judge, Patience};
+use weft_stream::{Judge, Patience};
 use weft_sys::{SectionLock, Spin};
 
+use crate::kernel::End;
 use crate::table::Place;
 
 /// What a connection knows of zero copy.

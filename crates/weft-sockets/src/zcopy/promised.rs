@@ -24,13 +24,14 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::limits::BIG_RING_LEN;
-use weft_stream::{End, Plan, SourceNumber};
+use weft_stream::{Plan, SourceNumber};
 use weft_sys::{Buffers, Lock};
 
 use super::guard::Guard;
 use super::{Lender, Sender};
 use crate::descriptor::Descriptor;
 use crate::identity;
+use crate::kernel::End;
 use crate::limits::{PROMISE_PIECES_MAX, PROMISES_MAX};
 use crate::table::Kept;
 

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use weft_stream::{End, SourceNumber, Way};
-use weft_sys::calls::{Sharing, futex_wait};
+use weft_stream::{SourceNumber, Way};
 use weft_sys::{Buffers, Spin};
 
 use super::{Lender, Sender, promised};
 use crate::descriptor::Descriptor;
+use crate::kernel::{End, Host, Kernel as _};
 use crate::settings::{self, ZeroCopy};
 use crate::wait::{self, Wait};
 use crate::{handlers, identity, reason};
@@ -136,7 +136,7 @@ fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
         if end.room() >= wanted {
             return true;
         }
-        let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
+        let slept = Host::wait_on_word(word, value, &nap);
         if slept == Err(Errno::INTR) || wait::now() >= limit {
             return end.room() > 0;
         }
@@ -170,7 +170,7 @@ fn wait_until_over(
         if end.source_progress(number).is_none() {
             return Ok(());
         }
-        let slept = futex_wait(word, Sharing::Processes, value, Some(&nap));
+        let slept = Host::wait_on_word(word, value, &nap);
         if slept == Err(Errno::INTR) && !handlers::restart() {
             return Err(Errno::INTR);
         }

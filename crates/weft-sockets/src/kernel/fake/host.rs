@@ -1,0 +1,321 @@
+//! All that is open, and how one change leads to others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::{Mutex, PoisonError};
+
+use libc::{c_int, epoll_event};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use super::instance::Instance;
+use super::socket::Socket;
+use crate::descriptor::Descriptor;
+
+/// Each look at the clock takes so long.
+const TICK_NS: u64 = 1_000;
+/// How often a thread may look at the clock without sleeping.
+const LOOKS: u32 = 1_000_000;
+/// As the kernel has it once data has come: who waits for either is woken.
+const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
+const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+
+static HOST: Mutex<Option<Host>> = Mutex::new(None);
+
+/// Does something with the host.
+pub(super) fn with<R>(act: impl FnOnce(&mut Host) -> R) -> R {
+    let mut host = HOST.lock().unwrap_or_else(PoisonError::into_inner);
+    act(host.get_or_insert_default())
+}
+
+#[derive(Debug)]
+pub(super) enum File {
+    Socket(Socket),
+    Epoll(Instance),
+}
+
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) now: u64,
+    /// Looks at the clock since a thread has slept last.
+    pub(super) looks: u32,
+    /// A signal has come for the thread that sleeps.
+    pub(super) is_interrupted: bool,
+    pub(super) calls: BTreeMap<&'static str, u64>,
+    /// With what keeps the number.
+    files: BTreeMap<RawFd, (UnixDatagram, File)>,
+    next: u16,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            now: 1_000_000_000,
+            looks: 0,
+            is_interrupted: false,
+            calls: BTreeMap::new(),
+            files: BTreeMap::new(),
+            next: 1_000,
+        }
+    }
+}
+
+impl Host {
+    pub(super) fn tick(&mut self) -> u64 {
+        self.looks += 1;
+        assert!(self.looks < LOOKS, "a thread looks on and on, and never sleeps");
+        self.now += TICK_NS;
+        self.now
+    }
+
+    pub(super) fn count(&mut self, call: &'static str) {
+        *self.calls.entry(call).or_default() += 1;
+    }
+
+    pub(super) fn next_address(&mut self) -> SocketAddr {
+        self.next += 1;
+        SocketAddr::from(([127, 0, 0, 1], self.next))
+    }
+
+    pub(super) fn open(&mut self, file: impl FnOnce(u64) -> File) -> RawFd {
+        let number = UnixDatagram::unbound().expect("a descriptor");
+        let fd = number.as_raw_fd();
+        let file = file(inode(number.as_fd()));
+        self.files.insert(fd, (number, file));
+        fd
+    }
+
+    pub(super) fn is_fake(&self, fd: RawFd) -> bool {
+        self.files.contains_key(&fd)
+    }
+
+    pub(super) fn socket(&mut self, fd: RawFd) -> Result<&mut Socket, Errno> {
+        match self.files.get_mut(&fd) {
+            Some((_, File::Socket(socket))) => Ok(socket),
+            Some((_, File::Epoll(_))) => Err(Errno::NOTSOCK),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    pub(super) fn instance(&mut self, fd: RawFd) -> Option<&mut Instance> {
+        match self.files.get_mut(&fd) {
+            Some((_, File::Epoll(instance))) => Some(instance),
+            _ => None,
+        }
+    }
+
+    pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.files.values().filter_map(|(_, file)| match file {
+            File::Socket(socket) => Some(socket),
+            File::Epoll(_) => None,
+        })
+    }
+
+    pub(super) fn datagram_socket_at(&self, address: SocketAddr) -> Option<RawFd> {
+        let is_it = |file: &File| match file {
+            File::Socket(socket) => socket.is_datagram && socket.own == address,
+            File::Epoll(_) => false,
+        };
+        self.files.iter().find(|(_, (_, file))| is_it(file)).map(|(&fd, _)| fd)
+    }
+
+    /// What one descriptor stands for is moved to another, which is closed before (`dup2(2)`).
+    pub(super) fn move_to(&mut self, from: RawFd, to: RawFd) {
+        let (_, file) = self.files.remove(&from).expect("a descriptor");
+        let number = self.end(to).expect("a descriptor");
+        if let File::Socket(socket) = &file
+            && let Some(other) = socket.other
+        {
+            self.socket(other).expect("its other end").other = Some(to);
+        }
+        self.files.insert(to, (number, file));
+    }
+
+    pub(super) fn close(&mut self, fd: RawFd) {
+        drop(self.end(fd));
+    }
+
+    /// Ends what a descriptor stands for. Returns what keeps the number.
+    fn end(&mut self, fd: RawFd) -> Option<UnixDatagram> {
+        let (number, file) = self.files.remove(&fd)?;
+        self.end_file(fd, file);
+        Some(number)
+    }
+
+    fn end_file(&mut self, fd: RawFd, file: File) {
+        for (_, other) in self.files.values_mut() {
+            if let File::Epoll(instance) = other {
+                instance.forget(fd);
+            }
+        }
+        let File::Socket(socket) = file else { return };
+        let Some(other) = socket.other else { return };
+        if socket.resets_at_close || !socket.incoming.is_empty() {
+            self.reset(other, Errno::CONNRESET);
+        } else if !socket.is_dead
+            && let Ok(peer) = self.socket(other)
+        {
+            (peer.has_end, peer.is_refused) = (true, true);
+            self.note(other, INCOMING | ROOM);
+        }
+        if let Ok(peer) = self.socket(other) {
+            peer.other = None;
+        }
+    }
+
+    pub(super) fn shutdown(&mut self, fd: RawFd, how: c_int) {
+        let Ok(socket) = self.socket(fd) else { return };
+        let other = socket.other;
+        if how != libc::SHUT_RD {
+            socket.is_shut = true;
+        }
+        if how != libc::SHUT_WR {
+            socket.is_shut_in = true;
+        }
+        self.note(fd, u32::MAX);
+        if how != libc::SHUT_RD
+            && let Some(other) = other
+            && let Ok(peer) = self.socket(other)
+        {
+            peer.has_end = true;
+            self.note(other, INCOMING);
+        }
+    }
+
+    /// A reset has come (tcp_reset).
+    pub(super) fn reset(&mut self, fd: RawFd, error: Errno) {
+        let Ok(socket) = self.socket(fd) else { return };
+        if !socket.is_dead {
+            let error = if socket.has_end { Errno::PIPE } else { error };
+            (socket.is_dead, socket.error) = (true, Some(error));
+            self.note(fd, u32::MAX);
+        }
+    }
+
+    /// `connect(2)` with `AF_UNSPEC` (tcp_disconnect).
+    pub(super) fn dissolve(&mut self, fd: RawFd) {
+        let Ok(socket) = self.socket(fd) else { return };
+        if socket.is_dead {
+            return;
+        }
+        (socket.is_dead, socket.error) = (true, Some(Errno::CONNRESET));
+        socket.incoming.clear();
+        let other = socket.other;
+        self.note(fd, u32::MAX);
+        other.into_iter().for_each(|other| self.reset(other, Errno::CONNRESET));
+    }
+
+    /// Sends over TCP what there is room for.
+    pub(super) fn send(&mut self, fd: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+        let socket = self.socket(fd)?;
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        if socket.is_dead || socket.is_shut {
+            return Err(Errno::PIPE);
+        }
+        let other = socket.other.filter(|_| !socket.is_refused);
+        let Some(other) = other else {
+            self.reset(fd, Errno::CONNRESET);
+            return Ok(bytes.len());
+        };
+        let peer = self.socket(other)?;
+        let count = bytes.len().min(peer.room());
+        if count == 0 && !bytes.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        peer.incoming.extend(&bytes[..count]);
+        peer.received += count as u64;
+        self.note(other, INCOMING);
+        Ok(count)
+    }
+
+    pub(super) fn receive(&mut self, fd: RawFd, most: usize, keep: bool) -> Result<Vec<u8>, Errno> {
+        let socket = self.socket(fd)?;
+        let was_full = socket.room() == 0;
+        let received = socket.receive(most, keep);
+        if was_full && let Some(other) = self.socket(fd)?.other {
+            self.note(other, ROOM);
+        }
+        received
+    }
+
+    /// What a descriptor is ready for now.
+    pub(super) fn readiness(&self, fd: RawFd) -> PollFlags {
+        match self.files.get(&fd) {
+            Some((_, File::Socket(socket))) => {
+                let peer = socket.other.and_then(|other| self.files.get(&other));
+                let room = match peer {
+                    Some((_, File::Socket(peer))) => peer.room(),
+                    _ => 0,
+                };
+                socket.readiness(room)
+            }
+            Some((_, File::Epoll(instance))) => {
+                let is_ready = instance.is_ready(|fd| u32::from(self.readiness(fd).bits()));
+                if is_ready { PollFlags::IN | PollFlags::RDNORM } else { PollFlags::empty() }
+            }
+            None => really_ready(fd),
+        }
+    }
+
+    /// A file has changed in this way: the instances that watch it learn of it.
+    pub(super) fn note(&mut self, fd: RawFd, change: u32) {
+        let now = u32::from(self.readiness(fd).bits());
+        let instances: Vec<RawFd> = self.files.keys().copied().collect();
+        for epoll in instances {
+            if self.instance(epoll).is_some_and(|instance| instance.note(fd, now, change)) {
+                self.note(epoll, INCOMING);
+            }
+        }
+    }
+
+    pub(super) fn control(
+        &mut self,
+        epoll: RawFd,
+        operation: c_int,
+        fd: RawFd,
+        event: Option<epoll_event>,
+    ) -> Result<(), Errno> {
+        let inode = self.inode(fd).ok_or(Errno::BADF)?;
+        let now = u32::from(self.readiness(fd).bits());
+        let instance = self.instance(epoll).ok_or(Errno::BADF)?;
+        instance.control(operation, fd, event, inode, now)?;
+        self.note(epoll, INCOMING);
+        Ok(())
+    }
+
+    pub(super) fn take_events(
+        &mut self,
+        epoll: RawFd,
+        events: &mut [epoll_event],
+    ) -> Result<usize, Errno> {
+        let watched = self.instance(epoll).ok_or(Errno::BADF)?.watches();
+        let now: BTreeMap<RawFd, u32> =
+            watched.iter().map(|&fd| (fd, u32::from(self.readiness(fd).bits()))).collect();
+        let real: Vec<RawFd> = watched.into_iter().filter(|fd| !self.is_fake(*fd)).collect();
+        let instance = self.instance(epoll).ok_or(Errno::BADF)?;
+        for fd in real {
+            instance.note(fd, now[&fd], u32::MAX);
+        }
+        Ok(instance.take(events, |fd| now.get(&fd).copied().unwrap_or(0)))
+    }
+
+    pub(super) fn inode(&self, fd: RawFd) -> Option<u64> {
+        match self.files.get(&fd) {
+            Some((number, _)) => Some(inode(number.as_fd())),
+            None => rustix::fs::fstat(Descriptor::of(fd)).ok().map(|it| it.st_ino),
+        }
+    }
+}
+
+fn inode(file: BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(file).expect("an open file").st_ino
+}
+
+/// What a file of the real kernel's is ready for, such as the pipe of an alarm.
+fn really_ready(fd: RawFd) -> PollFlags {
+    weft_sys::calls::events_now(Descriptor::of(fd), PollFlags::IN)
+}

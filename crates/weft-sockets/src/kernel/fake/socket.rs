@@ -1,0 +1,117 @@
+//! A TCP or UDP socket.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+/// Bytes that wait at most for a reader.
+const ROOM: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) cookie: u64,
+    pub(super) own: SocketAddr,
+    pub(super) peer: SocketAddr,
+    /// The other end of a TCP connection, while it is open.
+    pub(super) other: Option<RawFd>,
+    pub(super) is_datagram: bool,
+    pub(super) is_nonblocking: bool,
+    pub(super) receive_limit: Option<Duration>,
+    pub(super) send_limit: Option<Duration>,
+    pub(super) options: BTreeMap<libc::c_int, libc::c_int>,
+    /// What has come and has not been taken.
+    pub(super) incoming: VecDeque<u8>,
+    pub(super) datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
+    pub(super) received: u64,
+    /// The peer sends no more.
+    pub(super) has_end: bool,
+    /// The peer has closed its socket, and answers with a reset.
+    pub(super) is_refused: bool,
+    pub(super) is_shut: bool,
+    pub(super) is_shut_in: bool,
+    /// There is no connection any more.
+    pub(super) is_dead: bool,
+    pub(super) error: Option<Errno>,
+    pub(super) resets_at_close: bool,
+}
+
+impl Socket {
+    pub(super) fn connected(cookie: u64, own: SocketAddr, peer: SocketAddr) -> Self {
+        Self {
+            cookie,
+            own,
+            peer,
+            other: None,
+            is_datagram: false,
+            is_nonblocking: false,
+            receive_limit: None,
+            send_limit: None,
+            options: BTreeMap::new(),
+            incoming: VecDeque::new(),
+            datagrams: VecDeque::new(),
+            received: 0,
+            has_end: false,
+            is_refused: false,
+            is_shut: false,
+            is_shut_in: false,
+            is_dead: false,
+            error: None,
+            resets_at_close: false,
+        }
+    }
+
+    pub(super) fn datagram(cookie: u64, own: SocketAddr) -> Self {
+        let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
+        Self { is_datagram: true, ..Self::connected(cookie, own, nobody) }
+    }
+
+    pub(super) fn room(&self) -> usize {
+        ROOM.saturating_sub(self.incoming.len())
+    }
+
+    /// Takes or looks at what has come.
+    pub(super) fn receive(&mut self, most: usize, keep: bool) -> Result<Vec<u8>, Errno> {
+        let count = most.min(self.incoming.len());
+        if count > 0 || most == 0 {
+            let bytes = self.incoming.iter().take(count).copied().collect();
+            if !keep {
+                self.incoming.drain(..count);
+            }
+            return Ok(bytes);
+        }
+        if self.has_end || self.is_shut_in {
+            return Ok(Vec::new());
+        }
+        match self.error.take() {
+            Some(error) => Err(error),
+            None if self.is_dead => Ok(Vec::new()),
+            None => Err(Errno::AGAIN),
+        }
+    }
+
+    /// What is ready, if the peer has this much room (tcp_poll).
+    pub(super) fn readiness(&self, peers_room: usize) -> PollFlags {
+        let mut ready = PollFlags::empty();
+        let is_over = self.is_dead || self.has_end || self.is_shut_in;
+        if is_over || !self.incoming.is_empty() || !self.datagrams.is_empty() {
+            ready |= PollFlags::IN | PollFlags::RDNORM;
+        }
+        if self.error.is_some() {
+            ready |= PollFlags::ERR | PollFlags::IN | PollFlags::RDNORM;
+        }
+        if is_over {
+            ready |= PollFlags::RDHUP;
+        }
+        if self.is_dead || (self.is_shut && (self.has_end || self.is_shut_in)) {
+            ready |= PollFlags::HUP;
+        }
+        if peers_room > 0 || self.is_dead || self.is_shut || self.is_refused || self.is_datagram {
+            ready |= PollFlags::OUT | PollFlags::WRNORM;
+        }
+        ready
+    }
+}

@@ -1,0 +1,411 @@
+//! Streams against the fake kernel: what a program sees of them before, during and after the time
+//! in which memory carries their bytes.
+
+use std::io::IoSliceMut;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
+use weft_sys::Buffers;
+
+use super::Stream;
+use crate::kernel::fake;
+use crate::open;
+use crate::program::{self, Program, Socket, start};
+use crate::sockets::Kind;
+
+const DONTWAIT: libc::c_int = libc::MSG_DONTWAIT;
+const PEEK: libc::c_int = libc::MSG_PEEK;
+const WAITALL: libc::c_int = libc::MSG_WAITALL;
+
+fn in_memory() -> (Program, [Socket; 2]) {
+    let program = start();
+    let ends = program.connect_in_memory();
+    (program, ends)
+}
+
+/// Bytes that say where they were.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn bytes_come_once_and_in_order_while_the_connection_moves_to_memory() {
+    let program = start();
+    let [one, other] = program.connect();
+    let sent = pattern(4_000);
+    let mut received = [Vec::new(), Vec::new()];
+    let mut in_memory = 0;
+    for piece in sent.chunks(100) {
+        assert_eq!(one.send(piece), Ok(100));
+        assert_eq!(other.send(piece), Ok(100));
+        // A part stays unread while it moves.
+        for (socket, received) in [&other, &one].into_iter().zip(&mut received) {
+            received.extend(socket.recv_with(70, DONTWAIT).expect("bytes"));
+        }
+        in_memory += u32::from(one.is_in_memory() && other.is_in_memory());
+    }
+    assert!(in_memory > 30, "memory carries all but the first: {in_memory}");
+    for (socket, received) in [&other, &one].into_iter().zip(&mut received) {
+        while let Ok(rest) = socket.recv_with(300, DONTWAIT) {
+            received.extend(rest);
+        }
+        assert!(*received == sent);
+    }
+}
+
+#[test]
+fn what_memory_carries_does_not_pass_the_kernel() {
+    let (_program, [one, other]) = in_memory();
+    let before = fake::calls("send");
+    assert_eq!(one.send(b"abc"), Ok(3));
+    assert_eq!((fake::unread(other.fd), fake::calls("send")), (0, before));
+    assert_eq!(other.recv(8), Ok(b"abc".to_vec()));
+}
+
+#[test]
+fn bytes_go_on_over_tcp_behind_those_in_memory() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(one.send(b"memory"), Ok(6));
+    one.leave();
+    assert_eq!(one.send(b"tcp"), Ok(3));
+    assert_eq!(other.recv_with(9, WAITALL), Ok(b"memorytcp".to_vec()));
+    assert_eq!(other.send(b"back"), Ok(4));
+    assert_eq!(one.recv(8), Ok(b"back".to_vec()));
+    assert!(!one.is_in_memory() && !other.is_in_memory());
+}
+
+#[test]
+fn call_that_does_not_wait_finds_nothing() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(one.recv_with(1, DONTWAIT), Err(Errno::AGAIN));
+    fake::set_nonblocking(one.fd);
+    assert_eq!(one.recv(1), Err(Errno::AGAIN));
+    assert_eq!(other.send(b"x"), Ok(1));
+    assert_eq!(one.recv(1), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn receiver_sleeps_until_the_peer_sends() {
+    let (_program, [one, other]) = in_memory();
+    let from = other.fd;
+    fake::while_asleep(move || assert_eq!(program::send(from, b"late", 0), Ok(4)));
+    assert_eq!(one.recv(8), Ok(b"late".to_vec()));
+    assert_eq!(fake::acts_left(), 0);
+}
+
+#[test]
+fn peer_wakes_a_receiver_that_sleeps_in_the_kernel() {
+    let (_program, [one, other]) = in_memory();
+    let from = other.fd;
+    fake::while_asleep(|| {}); // The futex wait ends for nothing.
+    fake::while_asleep(move || {
+        let before = fake::calls("wakeup");
+        assert_eq!(program::send(from, b"late", 0), Ok(4));
+        assert_eq!(fake::calls("wakeup"), before + 1);
+    });
+    assert_eq!(one.recv(8), Ok(b"late".to_vec()));
+    assert_eq!(fake::acts_left(), 0);
+    // And the wakeup is no byte of the stream.
+    assert_eq!(one.recv_with(8, DONTWAIT), Err(Errno::AGAIN));
+    assert_eq!(fake::unread(one.fd), 0);
+}
+
+#[test]
+fn receive_ends_at_its_time_limit() {
+    let (_program, [one, _other]) = in_memory();
+    fake::set_time_limit(one.fd, Timeout::Recv, Duration::from_secs(3));
+    let before = fake::time();
+    assert_eq!(one.recv(1), Err(Errno::AGAIN));
+    assert!(fake::time() - before >= 3_000_000_000);
+}
+
+#[test]
+fn handled_signal_ends_a_receive() {
+    let (_program, [one, _other]) = in_memory();
+    fake::while_asleep(|| {});
+    fake::interrupt_sleep();
+    assert_eq!(one.recv(1), Err(Errno::INTR));
+}
+
+#[test]
+fn peeked_bytes_stay() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(other.send(b"abcd"), Ok(4));
+    assert_eq!(one.recv_with(2, PEEK), Ok(b"ab".to_vec()));
+    assert_eq!(one.recv_with(9, PEEK), Ok(b"abcd".to_vec()));
+    assert_eq!(one.recv(9), Ok(b"abcd".to_vec()));
+}
+
+#[test]
+fn waitall_waits_for_all_bytes() {
+    let (_program, [one, other]) = in_memory();
+    let from = other.fd;
+    assert_eq!(other.send(b"ab"), Ok(2));
+    for part in [b"c", b"d"] {
+        fake::while_asleep(move || assert_eq!(program::send(from, part, 0), Ok(1)));
+    }
+    assert_eq!(one.recv_with(4, WAITALL), Ok(b"abcd".to_vec()));
+    assert_eq!(fake::acts_left(), 0);
+}
+
+#[test]
+fn waitall_returns_what_there_is_when_the_peer_ends() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(other.send(b"ab"), Ok(2));
+    other.shutdown(libc::SHUT_WR);
+    assert_eq!(one.recv_with(4, WAITALL), Ok(b"ab".to_vec()));
+    assert_eq!(one.recv(4), Ok(Vec::new()));
+}
+
+#[test]
+fn truncated_bytes_are_gone() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(other.send(b"abcd"), Ok(4));
+    assert_eq!(one.recv_with(2, libc::MSG_TRUNC), Ok(vec![0; 2]), "counted, and not copied");
+    assert_eq!(one.recv(9), Ok(b"cd".to_vec()));
+}
+
+#[test]
+fn half_that_is_shut_ends_the_stream_behind_its_bytes() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(one.send(b"last"), Ok(4));
+    one.shutdown(libc::SHUT_WR);
+    assert_eq!(one.send(b"x"), Err(Errno::PIPE));
+    assert_eq!(other.recv(2), Ok(b"la".to_vec()));
+    assert_eq!(other.recv(9), Ok(b"st".to_vec()));
+    assert_eq!(other.recv(9), Ok(Vec::new()));
+    assert_eq!(other.recv(9), Ok(Vec::new()), "and it stays ended");
+    // The other half goes on.
+    assert_eq!(other.send(b"answer"), Ok(6));
+    assert_eq!(one.recv(9), Ok(b"answer".to_vec()));
+}
+
+#[test]
+fn eof_is_not_reported_before_all_bytes() {
+    let (_program, [one, other]) = in_memory();
+    let sent = pattern(100_000);
+    assert_eq!(one.send(&sent), Ok(sent.len()));
+    drop(one);
+    let mut received = Vec::new();
+    loop {
+        match other.recv(4_096).expect("bytes, or the end") {
+            more if more.is_empty() => break,
+            more => received.extend(more),
+        }
+    }
+    assert!(received == sent, "{} bytes", received.len());
+}
+
+#[test]
+fn write_after_peer_close_is_epipe() {
+    let (_program, [one, other]) = in_memory();
+    drop(other);
+    let sent: Vec<_> = (0..3).map(|_| one.send(b"x")).collect();
+    assert_eq!(sent.last(), Some(&Err(Errno::PIPE)), "{sent:?}");
+}
+
+#[test]
+fn reset_is_reported_once() {
+    let (_program, [one, other]) = in_memory();
+    fake::reset(one.fd);
+    assert_eq!(one.recv(1), Err(Errno::CONNRESET));
+    assert_eq!(one.recv(1), Ok(Vec::new()));
+    drop(other);
+}
+
+#[test]
+fn bytes_in_memory_come_before_a_reset() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(other.send(b"abc"), Ok(3));
+    fake::reset(one.fd);
+    assert_eq!(one.recv(9), Ok(b"abc".to_vec()));
+    assert_eq!(one.recv(9), Err(Errno::CONNRESET));
+}
+
+#[test]
+fn bytes_in_memory_come_before_a_reset_that_ends_a_sleep() {
+    let (_program, [one, other]) = in_memory();
+    let (from, to) = (other.fd, one.fd);
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || {
+        assert_eq!(program::send(from, b"abc", 0), Ok(3));
+        fake::recv_now(to, 1).expect("another thread takes the wakeup");
+        fake::reset(to);
+    });
+    assert_eq!(one.recv(9), Ok(b"abc".to_vec()));
+    assert_eq!(one.recv(9), Err(Errno::CONNRESET));
+}
+
+#[test]
+fn writer_without_room_sleeps_until_the_peer_reads() {
+    let (_program, [one, other]) = in_memory();
+    while one.send_now(&pattern(50_000)).is_ok() {}
+    let reader = other.fd;
+    fake::while_asleep(move || drop(program::recv(reader, 1 << 20, 0)));
+    assert_eq!(one.send(&pattern(1_000)), Ok(1_000));
+    assert_eq!(fake::acts_left(), 0);
+}
+
+#[test]
+fn send_that_does_not_wait_sends_a_part_at_most() {
+    let (_program, [one, _other]) = in_memory();
+    let huge = vec![7; 16 << 20];
+    let part = one.send_now(&huge).expect("a part");
+    assert!(part > 0 && part < huge.len(), "{part}");
+    assert_eq!(one.send_now(&huge), Err(Errno::AGAIN));
+    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_millis(500));
+    assert_eq!(one.send(&huge), Err(Errno::AGAIN));
+    assert!(one.is_in_memory());
+}
+
+#[test]
+fn connection_of_which_nobody_reads_has_the_room_of_tcp_in_the_end() {
+    let (_program, [one, other]) = in_memory();
+    let huge = pattern(64 << 20);
+    let part = one.send_now(&huge).expect("a part");
+    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_secs(2));
+    let rest = one.send(&huge[part..]).expect("what TCP takes");
+    assert!(!one.is_in_memory());
+    assert!(other.recv_with(part + rest, WAITALL).as_deref() == Ok(&huge[..part + rest]));
+}
+
+#[test]
+fn acceptor_sleeps_for_bytes_that_come_into_memory_at_last() {
+    let program = start();
+    let [one, other] = program.connect();
+    let (from, to) = (one.fd, other.fd);
+    fake::while_asleep(move || {
+        assert_eq!(program::send(from, b"a", 0), Ok(1));
+        program::with_stream(to, |stream| assert!(stream.end().is_some()));
+    });
+    assert_eq!(other.recv(8), Ok(b"a".to_vec()));
+}
+
+/// Sends by whatever way is chosen while the peer receives in each sleep.
+fn send_to_a_reader(one: &Socket, other: &Socket, sent: &[u8]) -> Vec<u8> {
+    static RECEIVED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    let receive = |fd| {
+        let more = program::recv(fd, 100_000, DONTWAIT).unwrap_or_default();
+        let mut received = RECEIVED.lock().unwrap_or_else(PoisonError::into_inner);
+        received.extend(&more);
+        !more.is_empty()
+    };
+    let reader = other.fd;
+    for _ in 0..200 {
+        fake::while_asleep(move || {
+            receive(reader);
+        });
+    }
+    assert_eq!(one.send(sent), Ok(sent.len()));
+    while receive(reader) {}
+    fake::forget_acts();
+    std::mem::take(&mut *RECEIVED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[test]
+fn long_messages_arrive_whole_whether_they_are_pulled_or_copied() {
+    let (_program, [one, other]) = in_memory();
+    for len in [256 << 10, (1 << 20) + 4_097] {
+        for _ in 0..3 {
+            let sent = pattern(len);
+            assert!(send_to_a_reader(&one, &other, &sent) == sent, "{len}");
+        }
+    }
+}
+
+/// A message that is deferred where memory can be protected; then the program uses its buffer, or
+/// not, and closes the socket.
+fn defer_and_close(uses_buffer: bool) {
+    let (_program, [one, other]) = in_memory();
+    let sent = pattern(1 << 20);
+    let mut buffer = sent.clone();
+    let deferred = {
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let buffers = Buffers::of(&mut slices);
+        program::with_stream(one.fd, |it| it.send_from(one.fd, buffers, DONTWAIT, true))
+    };
+    let count = deferred.expect("ours").expect("sent");
+    assert!(count > 0);
+    if uses_buffer {
+        buffer.fill(0xee);
+    }
+    drop(one);
+    let mut received = Vec::new();
+    while received.len() < count {
+        received.extend(other.recv_with(50_000, DONTWAIT).expect("bytes"));
+    }
+    assert!(received == sent[..count], "{} of {count} bytes", received.len());
+    assert_eq!(other.recv(1), Ok(Vec::new()));
+}
+
+#[test]
+fn deferred_send_delivers_what_the_buffer_held_at_the_call() {
+    defer_and_close(true);
+}
+
+#[test]
+fn deferred_send_is_delivered_behind_a_close() {
+    defer_and_close(false);
+}
+
+#[test]
+fn acceptor_counts_what_it_moves_before_it_finds_the_offer() {
+    let _program = start();
+    let [one, other] = fake::connection();
+    let acceptor = Stream::accepted(other, Some(false)).expect("it may leave TCP");
+    open::install(other, Kind::Stream(acceptor));
+    let other = Socket { fd: other };
+    assert_eq!(other.send(b"early"), Ok(5));
+    assert_eq!(fake::send_now(one, b"too"), Ok(3));
+    assert_eq!(other.recv(2), Ok(b"to".to_vec()));
+    let connector = Stream::fresh();
+    connector.connected(one);
+    open::install(one, Kind::Stream(connector));
+    let one = Socket { fd: one };
+    // The connector knows nothing of what came before it had an end, so it sends no more of it.
+    for round in 0..4 {
+        assert_eq!(other.send(b"y"), Ok(1));
+        let expected = if round == 0 { &b"earlyy"[..] } else { b"y" };
+        assert_eq!(one.recv_with(expected.len(), WAITALL), Ok(expected.to_vec()));
+    }
+}
+
+#[test]
+fn number_that_is_another_sockets_by_now_is_left_alone() {
+    let (_program, [one, _other]) = in_memory();
+    let fd = one.fd;
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || {
+        program::forget(fd);
+        let peer = fake::reuse(fd);
+        assert_eq!(fake::send_now(peer, b"of another connection"), Ok(21));
+    });
+    assert_eq!(one.recv(9), Err(Errno::BADF));
+    assert_eq!(fake::unread(fd), 21);
+}
+
+#[test]
+fn urgent_data_makes_a_connection_leave_memory() {
+    let (_program, [one, other]) = in_memory();
+    assert_eq!(one.send(b"before"), Ok(6));
+    assert_eq!(program::send(one.fd, b"!", libc::MSG_OOB), Ok(1));
+    assert!(!one.is_in_memory());
+    assert_eq!(other.recv_with(7, WAITALL), Ok(b"before!".to_vec()));
+}
+
+#[test]
+fn descriptor_closed_by_another_thread_ends_a_sleep() {
+    let (_program, [one, _other]) = in_memory();
+    let fd = one.fd;
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || program::close(fd));
+    assert_eq!(one.recv(1), Err(Errno::BADF));
+}
+
+impl Socket {
+    fn send_now(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        program::send(self.fd, bytes, DONTWAIT)
+    }
+}
