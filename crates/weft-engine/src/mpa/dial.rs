@@ -336,13 +336,13 @@ mod tests {
 
     /// A busy machine may come to both only when the time is over.
     #[test]
-    fn an_answer_that_has_come_is_heard_before_the_time_is_over() {
+    fn an_answer_that_has_come_counts_when_the_time_is_over() {
         let plan =
             Plan { connect_time: None, reply_time: None, retry: Retry::Refused(&[]), wanted: None };
         let dial = Dial::new(plan, Unheard { greeted: Lock::new(None) });
-        let far = Instant::now() + 2 * ASK_LOCAL_TIMEOUT;
+        let late = Instant::now() + 2 * ASK_LOCAL_TIMEOUT;
         dial.start().expect("nothing has failed");
-        dial.expired(far);
+        dial.expired(late);
         // The reactor may be at it, too.
         let deadline = Instant::now() + Duration::from_secs(60);
         while dial.caller.greeted.lock().is_none() && Instant::now() < deadline {
