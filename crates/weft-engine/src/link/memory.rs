@@ -22,7 +22,7 @@ impl Keys for MrCache {
         len: u64,
         needs: Access,
     ) -> Result<Pin<'_>, AccessError> {
-        MrCache::access(self, context, key, addr, len, needs)
+        Self::access(self, context, key, addr, len, needs)
     }
 
     #[inline]
@@ -32,7 +32,7 @@ impl Keys for MrCache {
         key: u32,
         needs: Access,
     ) -> Result<mr::Held<'_>, AccessError> {
-        MrCache::hold(self, context, key, needs)
+        Self::hold(self, context, key, needs)
     }
 }
 
