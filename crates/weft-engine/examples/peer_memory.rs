@@ -75,7 +75,7 @@ fn reliable_datagrams(host: &Host, count: u16) -> usize {
         (first..=last).for_each(post);
         finish(last - first + 1);
     }
-    // Until the last peers have heard that they are known.
+    // Until the last peers have the answer that makes them known.
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(endpoint.peers(), usize::from(count) + 1);
     (memory() - before) / usize::from(count)

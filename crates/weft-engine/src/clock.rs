@@ -1,5 +1,7 @@
 //! The clock that completions are stamped with: nanoseconds that no one adjusts, as a card's own
-//! clock would count.
+//! clock would count. Beside it a wait for what another process does.
+
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -27,6 +29,19 @@ pub fn time_of_day(then: u64) -> u64 {
     today.wrapping_sub(ticks().wrapping_sub(then))
 }
 
+/// Waits until `is_done`, with the core left to others between two looks. Returns false when
+/// `limit` has passed before.
+pub(crate) fn yield_until(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_done() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
 fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec.cast_unsigned().wrapping_mul(NANOSECONDS).wrapping_add(time.tv_nsec.cast_unsigned())
 }
@@ -44,5 +59,16 @@ mod tests {
         let slack = NANOSECONDS / 10;
         assert!((before - slack..after + slack).contains(&time_of_day(tick)));
         assert!(ticks() >= tick);
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_over_or_at_its_limit() {
+        let mut looks = 0;
+        let is_third = || {
+            looks += 1;
+            looks == 3
+        };
+        assert!(yield_until(Duration::MAX, is_third));
+        assert!(!yield_until(Duration::ZERO, || false));
     }
 }

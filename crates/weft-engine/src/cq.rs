@@ -155,7 +155,7 @@ impl Cq {
             let _ring = self.ring.lock();
             self.armed.fetch_max(level, Ordering::AcqRel);
         }
-        // A wrong guess costs the time that the service thread stays parked, once.
+        // A wrong guess costs the time that the service thread stands by, once.
         if !self.channel.as_ref().is_some_and(|channel| channel.waits_here()) {
             Reactor::get().about_to_wait();
         }
@@ -194,7 +194,7 @@ impl Cq {
         self.start_batch().push(completion, solicited);
     }
 
-    /// Starts to add completions, of which the program is told when the batch is dropped.
+    /// Starts to add completions, which are notified to the program when the batch is dropped.
     #[inline]
     pub(crate) fn start_batch(self: &Arc<Self>) -> Batch<'_> {
         let ring = Some(self.ring.lock());

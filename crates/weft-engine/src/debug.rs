@@ -1,7 +1,7 @@
 //! The state of this process's queue pairs, for `weft ps` and `weft dump`.
 //!
-//! Whoever connects to the abstract Unix socket `weft-debug.PID` gets one JSON document and the end
-//! of the stream. Only the same user and root are answered.
+//! A process that connects to the abstract Unix socket `weft-debug.PID` gets one JSON document and
+//! the end of the stream. Only the same user and root are answered.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, OwnedFd};

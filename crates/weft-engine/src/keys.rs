@@ -1,8 +1,8 @@
 //! Local and remote keys: which registered memory a 32-bit key names, for the whole process.
 //!
 //! Keys are drawn from the system's random source, so that a peer cannot guess the key of memory
-//! that it was not told about, and so that a key of the past hardly ever names new memory. The low
-//! eight bits are the part that a program may change itself (`ibv_inc_rkey`, type 2 windows).
+//! that was not announced to it, and so that a key of the past hardly ever names new memory. The
+//! low eight bits are the part that a program may change itself (`ibv_inc_rkey`, type 2 windows).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

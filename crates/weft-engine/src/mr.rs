@@ -9,7 +9,7 @@ use weft_sys::{Lock, Region};
 use crate::access::Access;
 use crate::limits::MR_SIZE_MAX;
 use crate::pd::{Pd, PdUser};
-use crate::shm::{self, Adoption, Reach};
+use crate::shm::{self, Reach, Remapping};
 use crate::{Errno, Result};
 
 /// Why an access to registered memory is refused.
@@ -44,14 +44,14 @@ pub struct Mr {
     /// Where its bytes are, in order.
     places: SmallVec<[Region; 1]>,
     /// What makes it, or parts of it, memory that peers can map, and keeps these in place.
-    adoption: Lock<Option<Adoption>>,
+    remapping: Lock<Option<Remapping>>,
     /// Windows bound here: deregistration fails while there are any.
     pub(crate) windows: AtomicUsize,
-    /// Who is told of what peers write.
+    /// Is notified of what peers write.
     observer: Option<Arc<dyn Observer>>,
 }
 
-/// Is told of what peers write into a region. (No verb has this; adapters have it as "notified
+/// Is notified of what peers write into a region. (No verb has this; adapters have it as "notified
 /// writes".)
 pub trait Observer: Send + Sync + std::fmt::Debug {
     /// `len` bytes at `offset` from the region's beginning have been written. It is called by
@@ -74,10 +74,10 @@ impl Mr {
         if region.len() as u64 > MR_SIZE_MAX || iova.checked_add(region.len() as u64).is_none() {
             return Err(Errno::INVAL);
         }
-        let adoption = Adoption::of(&region, access);
+        let remapping = Remapping::of(&region, access);
         Ok(Arc::new(Self {
-            places: adoption.places(),
-            adoption: Lock::new(Some(adoption)),
+            places: remapping.places(),
+            remapping: Lock::new(Some(remapping)),
             pd: Arc::clone(pd),
             hold: Lock::new(Some(pd.user())),
             region,
@@ -116,7 +116,7 @@ impl Mr {
             shm::revoke(self.key());
         }
         self.settle();
-        *self.adoption.lock() = None;
+        *self.remapping.lock() = None;
     }
 
     /// Waits for accesses in progress, each of which lasts for one copy.
@@ -149,7 +149,7 @@ impl Mr {
         self.access
     }
 
-    /// Whether somebody is told of what peers write.
+    /// Whether an observer is notified of what peers write.
     pub(crate) fn is_observed(&self) -> bool {
         self.observer.is_some()
     }
@@ -161,7 +161,7 @@ impl Mr {
 
     /// How peers reach it; `None` if they do not.
     pub(crate) fn reach(&self) -> Option<Reach> {
-        self.adoption.lock().as_ref().and_then(Adoption::reach)
+        self.remapping.lock().as_ref().and_then(Remapping::reach)
     }
 
     /// Name of the first byte.

@@ -1,22 +1,22 @@
 //! Progress: who looks at the sockets, and when.
 //!
-//! Whoever waits makes the progress. A thread that polls a completion queue ([`Reactor::poll`]) or
-//! waits for an event (`Reactor::wait`) reads and writes the sockets itself, so that a
-//! message costs no hand-over. One service thread covers the rest: one-sided operations must go on
-//! while the program computes. It keeps out of the way of the others:
+//! The thread that waits makes the progress. A thread that polls a completion queue
+//! ([`Reactor::poll`]) or waits for an event (`Reactor::wait`) reads and writes the sockets itself,
+//! so that a message costs no hand-over. One service thread covers the rest: one-sided operations
+//! must go on while the program computes. It keeps out of the way of the others:
 //!
 //! * It sleeps until a socket has something, so that an idle program uses no CPU, and wakes without
 //!   taking the event away.
 //! * If a thread has just polled, or promised to drive, the event is left to that thread, and the
-//!   service thread *parks*: it sleeps with no look at the sockets, first for `PARK_MIN`, and for
-//!   up to `PARK` at a time as long as it finds that the program goes on polling.
+//!   service thread *stands by*: it sleeps with no look at the sockets, first for `STANDBY_MIN`,
+//!   and for up to `STANDBY` at a time as long as it finds that the program goes on polling.
 //! * Otherwise it does the work.
 //!
 //! Who waits looks for a short while before it sleeps, if its last wait was short: to be woken
 //! costs more than that, and it costs the waker, who is often the peer (`spin.rs`).
 //!
 //! Work may be deferred to the next poll (to send many small messages by one system call) only
-//! while the service thread is parked: then at most `PARK` passes before somebody looks.
+//! while the service thread stands by: then at most `STANDBY` passes before somebody looks.
 //!
 //! Sockets are registered edge-triggered for everything at once and never modified, so a source
 //! must work until it would block, or mark itself dirty.
@@ -41,8 +41,8 @@ use weft_sys::{
 use crate::limits::EPOLL_EVENTS_MAX;
 use crate::{Errno, Result, presence};
 
-/// How long a parked service thread stays away from the sockets.
-const PARK: Duration = Duration::from_micros(500);
+/// How long a service thread that stands by stays away from the sockets.
+const STANDBY: Duration = Duration::from_micros(500);
 /// How long a waiter drives the fabric itself before it leaves that to the service thread, in
 /// nanoseconds.
 const WAIT_DRIVE_NS: u64 = 2_000_000;
@@ -50,7 +50,7 @@ const WAIT_DRIVE_NS: u64 = 2_000_000;
 const COMES_BACK_NS: u64 = 20_000;
 /// The first time that the service thread stays away; a program that polls now and then, and
 /// computes or spins on its memory between, waits that long for what it left lying.
-const PARK_MIN: Duration = Duration::from_micros(10);
+const STANDBY_MIN: Duration = Duration::from_micros(10);
 /// A poll as old as this, in nanoseconds, is no reason any more to expect another.
 const POLLING_NS: u64 = 10_000;
 /// A program that polls at least once in this time, perhaps while it has the core for only a part
@@ -189,11 +189,11 @@ pub struct Reactor {
     sockets_due: AtomicBool,
     /// Until when a thread that waits in us promises to drive; over by itself if it is cancelled.
     driven_until: AtomicU64,
-    offers: YieldPolicy,
+    yields: YieldPolicy,
     /// Of the service thread.
     service_spin: Spin,
-    /// 1 while the service thread is parked (also the futex it sleeps on).
-    parked: AtomicU32,
+    /// 1 while the service thread stands by (also the futex it sleeps on).
+    standing_by: AtomicU32,
     started: AtomicBool,
 }
 
@@ -216,7 +216,7 @@ impl Drop for Busy<'_> {
 
 impl fmt::Debug for Reactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reactor").field("parked", &self.parked).finish_non_exhaustive()
+        f.debug_struct("Reactor").field("standing_by", &self.standing_by).finish_non_exhaustive()
     }
 }
 
@@ -256,9 +256,9 @@ impl Reactor {
             polls: AtomicU32::new(0),
             sockets_due: AtomicBool::new(false),
             driven_until: AtomicU64::new(0),
-            offers: YieldPolicy::new(),
+            yields: YieldPolicy::new(),
             service_spin: Spin::beside(),
-            parked: AtomicU32::new(0),
+            standing_by: AtomicU32::new(0),
             started: AtomicBool::new(false),
         }
     }
@@ -333,7 +333,7 @@ impl Reactor {
         self.rings.lock().iter().any(|ring| ring.is_ready())
     }
 
-    /// Calls [`Source::expired`] at `deadline` (or up to `PARK` later).
+    /// Calls [`Source::expired`] at `deadline` (or up to `STANDBY` later).
     pub fn start_timer(&self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
         let id = TimerId(deadline, self.timer_serial.fetch_add(1, Ordering::Relaxed));
         let soonest = {
@@ -344,7 +344,7 @@ impl Reactor {
         if soonest {
             // A failure to start shows where a socket is watched; a timer has no caller for it.
             let _ = self.start();
-            self.unpark();
+            self.end_standby();
             notify(&self.wake);
         }
         id
@@ -395,7 +395,7 @@ impl Reactor {
             }
         }
         driver.empty_passes += 1;
-        if driver.empty_passes >= self.offers.polls_before_yield() {
+        if driver.empty_passes >= self.yields.polls_before_yield() {
             driver.empty_passes = 0;
             drop((driver, busy));
             self.offer_core();
@@ -404,16 +404,16 @@ impl Reactor {
 
     fn offer_core(&self) {
         let before = now_ns();
-        if self.offers.kind(before) == YieldKind::TimedSleep {
-            return self.nap();
+        if self.yields.kind(before) == YieldKind::TimedSleep {
+            return self.sleep_briefly();
         }
         rustix::thread::sched_yield();
         let now = now_ns();
-        self.offers.learn(now - before, now);
+        self.yields.learn(now - before, now);
     }
 
     /// Sleeps until somebody calls, but not for long.
-    fn nap(&self) {
+    fn sleep_briefly(&self) {
         let _sleeping = presence::own().map(|presence| presence.settle_down());
         if !self.rings_are_ready() && self.dirty_len.load(Ordering::SeqCst) == 0 {
             let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
@@ -462,9 +462,9 @@ impl Reactor {
         mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
     ) -> Result<T> {
         let start = now_ns();
-        let look = spin.ns(self.offers.are_cores_scarce(start));
+        let look = spin.ns(self.yields.are_cores_scarce(start));
         // Those who have work for a core get it when this thread sleeps; it is woken sooner then.
-        let mut offered = self.offers.are_cores_scarce(start);
+        let mut offered = self.yields.are_cores_scarce(start);
         self.driven_until.store(start + WAIT_DRIVE_NS, Ordering::Relaxed);
         loop {
             let found = attempt(&|| self.poll());
@@ -503,13 +503,13 @@ impl Reactor {
 
     /// The program is about to sleep where we do not see it: the service thread takes over.
     pub fn about_to_wait(&self) {
-        self.unpark();
+        self.end_standby();
     }
 
     /// Whether deferred work will be looked at soon without anybody being woken for it.
     #[must_use]
     pub fn may_defer(&self) -> bool {
-        self.parked.load(Ordering::SeqCst) == 1
+        self.standing_by.load(Ordering::SeqCst) == 1
     }
 
     /// Calls [`Source::flush`] at the next pass. Only if [`Reactor::may_defer`].
@@ -605,15 +605,15 @@ impl Reactor {
         started
     }
 
-    fn unpark(&self) {
-        if self.parked.swap(0, Ordering::SeqCst) == 1 {
-            let _ = futex::wake(&self.parked, futex::Flags::PRIVATE, 1);
+    fn end_standby(&self) {
+        if self.standing_by.swap(0, Ordering::SeqCst) == 1 {
+            let _ = futex::wake(&self.standing_by, futex::Flags::PRIVATE, 1);
         }
     }
 
     /// The service thread.
     fn serve(&self) {
-        // Naps are short; the default slack of 50 us would double them.
+        // Timed sleeps are short; the default slack of 50 us would double them.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1_000));
         loop {
             let start = now_ns();
@@ -623,7 +623,7 @@ impl Reactor {
             self.service_spin.learn(now_ns() - start);
             self.expire_timers();
             if self.is_driven() {
-                self.park();
+                self.stand_by();
             }
             self.pass();
         }
@@ -632,7 +632,7 @@ impl Reactor {
     /// Works as long as there is something to do every few microseconds. Returns false when it is
     /// time to sleep.
     fn spin_for_work(&self, start: u64) -> bool {
-        let look = self.service_spin.ns(self.offers.are_cores_scarce(start));
+        let look = self.service_spin.ns(self.yields.are_cores_scarce(start));
         while now_ns() - start < look && !self.is_driven() {
             if self.pass() {
                 return true;
@@ -673,14 +673,15 @@ impl Reactor {
     }
 
     /// Stays away from the sockets as long as the program drives them, or until somebody calls.
-    fn park(&self) {
-        let mut nap = PARK_MIN;
+    fn stand_by(&self) {
+        let mut sleep = STANDBY_MIN;
         loop {
             let before = self.polled_at.load(Ordering::Relaxed);
             let polls_before = self.polls.load(Ordering::Relaxed);
-            self.parked.store(1, Ordering::SeqCst);
-            let _ = futex::wait(&self.parked, futex::Flags::PRIVATE, 1, Some(&timespec(nap)));
-            let called = self.parked.swap(0, Ordering::SeqCst) == 0;
+            self.standing_by.store(1, Ordering::SeqCst);
+            let _ =
+                futex::wait(&self.standing_by, futex::Flags::PRIVATE, 1, Some(&timespec(sleep)));
+            let called = self.standing_by.swap(0, Ordering::SeqCst) == 0;
             self.expire_timers();
             let now = now_ns();
             let polls = self.polls.load(Ordering::Relaxed).wrapping_sub(polls_before);
@@ -694,12 +695,12 @@ impl Reactor {
             // A program that polls now and then may look at its memory for the rest of the time.
             // One that waits in us keeps its promise, and is not to be disturbed.
             let is_promised = now < self.driven_until.load(Ordering::Relaxed);
-            let is_dense = u128::from(polls) * PAUSE.as_nanos() >= nap.as_nanos();
+            let is_dense = u128::from(polls) * PAUSE.as_nanos() >= sleep.as_nanos();
             // One that finds completions at each poll looks at nothing else, but posts.
             let polled_at = self.polled_at.load(Ordering::Relaxed);
             let is_at_it = u128::from(now.saturating_sub(polled_at)) < PAUSE.as_nanos();
             let stays = is_promised || is_dense || is_at_it;
-            nap = if stays { PARK.min(nap * 2) } else { PARK_MIN };
+            sleep = if stays { STANDBY.min(sleep * 2) } else { STANDBY_MIN };
         }
     }
 

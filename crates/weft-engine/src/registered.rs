@@ -50,8 +50,8 @@ impl Mr {
         Self::new(pd, region, iova, access, None)?.insert()
     }
 
-    /// Registers `region`, of which `observer` is told what peers write. They write to it through
-    /// this process, never to its memory directly.
+    /// Registers `region`, whose `observer` is notified of what peers write. They write to it
+    /// through this process, never to its memory directly.
     ///
     /// # Errors
     /// Those of [`Mr::register`].

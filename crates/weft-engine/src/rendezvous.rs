@@ -26,7 +26,7 @@ use crate::reactor::Source;
 use crate::{Errno, Result, acceptor, numbers, tcp};
 
 /// How long a dialling side tries.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between attempts to dial.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -135,7 +135,7 @@ impl Dialling {
         let plan = Plan {
             connect_time: None,
             reply_time: None,
-            retry: Retry::Always { pause: RETRY, time: PATIENCE },
+            retry: Retry::Always { pause: RETRY, time: DIAL_TIMEOUT },
             wanted: Some(Wanted { peer: wanted, own: number }),
         };
         let qp_found = qp::find(number).map(|qp| Arc::downgrade(&qp)).unwrap_or_default();

@@ -112,7 +112,7 @@ fn a_lost_request_is_asked_again_and_a_repeated_one_answered_once() {
     let at = relay.local_addr().expect("bound");
     let relaying = std::thread::spawn(move || {
         let mut buffer = [0; 512];
-        let (_, asker) = relay.recv_from(&mut buffer).expect("the first request");
+        let (_, client) = relay.recv_from(&mut buffer).expect("the first request");
         let (length, _) = relay.recv_from(&mut buffer).expect("the second request");
         // Its port, so that the service takes it for its own.
         buffer[10..12].copy_from_slice(&address.port().to_be_bytes());
@@ -120,7 +120,7 @@ fn a_lost_request_is_asked_again_and_a_repeated_one_answered_once() {
             relay.send_to(&buffer[..length], address).expect("sent");
         }
         let (length, _) = relay.recv_from(&mut buffer).expect("a reply");
-        relay.send_to(&buffer[..length], asker).expect("sent");
+        relay.send_to(&buffer[..length], client).expect("sent");
     });
     let _id = client(&active, at, b"");
     let request = expect(&passive, EventKind::ConnectRequest);

@@ -307,7 +307,7 @@ fn a_drained_send_queue_waits() {
 }
 
 #[test]
-fn connected_and_datagram_requests_are_told_apart() {
+fn connected_and_datagram_requests_are_distinguished() {
     let host = Host::new();
     let (datagram, connected) = (endpoint(&host), host.endpoint());
     common::connect(&connected, &connected);

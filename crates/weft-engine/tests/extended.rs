@@ -273,7 +273,7 @@ fn a_file_names_one_domain() {
 }
 
 #[test]
-fn an_error_of_the_target_is_told_to_its_sender() {
+fn an_error_of_the_target_is_reported_to_its_sender() {
     let host = Host::new();
     let domain = domain(&host);
     let queue = queue(&host, &host.pd, &domain);

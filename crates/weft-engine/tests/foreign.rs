@@ -12,7 +12,7 @@ use weft_engine::qp::conn::Connection;
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest};
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const MESSAGE: &[u8] = b"the server speaks first";
 
 /// Connects the queue pair, as the responder, to a peer whose stream is returned. The program has
@@ -61,7 +61,7 @@ fn a_responder_speaks_first_if_the_initiator_says_nothing() {
     let memory = Memory::new(&host, 64, Access::LOCAL_WRITE);
     let start = Instant::now();
     let mut peer = respond(&end, &memory, None);
-    peer.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+    peer.set_read_timeout(Some(TIMEOUT)).expect("a socket option");
     let mut bytes = vec![0; 256];
     let count = peer.read(&mut bytes).expect("the Send");
     assert!(bytes[..count].windows(MESSAGE.len()).any(|part| part == MESSAGE));
@@ -77,7 +77,7 @@ fn a_message_that_was_promised_is_waited_for() {
     let mut promised = respond(&ends[0], &memory, Some(RtrKind::Write));
     // This one's time begins later, and has gone when its first bytes come.
     let mut silent = respond(&ends[1], &memory, None);
-    silent.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+    silent.set_read_timeout(Some(TIMEOUT)).expect("a socket option");
     assert_ne!(silent.read(&mut [0; 256]).expect("the Send"), 0);
     promised.set_nonblocking(true).expect("a socket option");
     let error = promised.read(&mut [0; 256]).expect_err("nothing may come");

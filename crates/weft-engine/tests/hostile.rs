@@ -1,6 +1,6 @@
 //! A peer that breaks every rule, against a live queue pair. Each misbehaviour ends its own
-//! connection with the Terminate that the RFCs name; the program is told; another connection of the
-//! same process goes on; and no memory changes but what a sound message may write.
+//! connection with the Terminate that the RFCs name; the program gets an error; another connection
+//! of the same process goes on; and no memory changes but what a sound message may write.
 
 mod common;
 
@@ -729,8 +729,8 @@ fn noise(rng: &mut fastrand::Rng, victim: &Victim, peer: &Peer) -> Vec<u8> {
 // ---- Before there is a connection ----
 
 /// Whether the listener closed the connection without a word.
-fn is_refused(stream: &mut TcpStream, patience: Duration) -> bool {
-    stream.set_read_timeout(Some(patience)).expect("a socket option");
+fn is_refused(stream: &mut TcpStream, timeout: Duration) -> bool {
+    stream.set_read_timeout(Some(timeout)).expect("a socket option");
     let mut bytes = [0; 64];
     match stream.read(&mut bytes) {
         Ok(0) => true,
@@ -812,7 +812,7 @@ fn half_a_request_and_then_silence() {
         })
         .collect();
     for stream in &mut streams {
-        assert!(is_refused(stream, Duration::from_secs(20)), "the victim's patience ends");
+        assert!(is_refused(stream, Duration::from_secs(20)), "the victim gives up");
     }
     assert!(start.elapsed() > Duration::from_secs(2), "and not at once");
     let mut peer = Peer::dial(&victim.end, true);

@@ -283,7 +283,7 @@ fn an_offer_without_a_connection() {
     victim.check_bystanders();
 }
 
-/// A page of sleepers that lies: the victim rings in vain, or does not ring.
+/// A page of sleepers that lies: the victim notifies without need, or does not.
 #[test]
 fn a_presence_of_garbage() {
     let _alone = alone();

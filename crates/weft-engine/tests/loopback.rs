@@ -75,11 +75,11 @@ fn write_read_and_atomics() {
     connect(&a, &b);
     let all =
         Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-    let (near, far) = (Memory::new(&host, 1 << 20, all), Memory::new(&host, 1 << 20, all));
-    near.fill(|i| (i * 7) as u8);
-    let (remote_addr, rkey) = (far.addr(0), far.key());
+    let (local, remote) = (Memory::new(&host, 1 << 20, all), Memory::new(&host, 1 << 20, all));
+    local.fill(|i| (i * 7) as u8);
+    let (remote_addr, rkey) = (remote.addr(0), remote.key());
     let operation = Operation::Write { remote_addr, rkey, imm: None };
-    let data = [near.sge(0, 1 << 20)];
+    let data = [local.sge(0, 1 << 20)];
     a.post(&SendRequest {
         wr_id: 1,
         operation,
@@ -96,9 +96,9 @@ fn write_read_and_atomics() {
     //# For the Placement of a DDP Message using the Tagged Buffer Model, the STag is used to
     //# identify the buffer, and the TO is used to identify the offset within the Tagged Buffer into
     //# which the ULP Payload is transferred.
-    assert_eq!(far.bytes(), near.bytes());
+    assert_eq!(remote.bytes(), local.bytes());
 
-    far.fill(|i| (i * 3) as u8);
+    remote.fill(|i| (i * 3) as u8);
     let operation = Operation::Read { remote_addr, rkey };
     a.post(&SendRequest {
         wr_id: 2,
@@ -121,10 +121,10 @@ fn write_read_and_atomics() {
     //= rfc5040#section-5.5
     //# An RDMA Read operation MUST NOT be Completed at the Local Peer until the DDP layer Delivers
     //# the associated incoming RDMA Read Response Message.
-    assert_eq!(far.bytes(), near.bytes());
+    assert_eq!(remote.bytes(), local.bytes());
 
-    far.set_u64(0, 40);
-    let old = [near.sge(0, 8)];
+    remote.set_u64(0, 40);
+    let old = [local.sge(0, 8)];
     let operation = Operation::FetchAdd { remote_addr, rkey, add: 2 };
     a.post(&SendRequest {
         wr_id: 3,
@@ -133,7 +133,7 @@ fn write_read_and_atomics() {
         data: Data::Gather(&old),
     });
     assert_eq!(poll_one(&a.send_cq).opcode, Opcode::FetchAdd);
-    assert_eq!((near.u64(0), far.u64(0)), (40, 42));
+    assert_eq!((local.u64(0), remote.u64(0)), (40, 42));
     let operation = Operation::CompareSwap { remote_addr, rkey, compare: 42, swap: 7 };
     a.post(&SendRequest {
         wr_id: 4,
@@ -142,7 +142,7 @@ fn write_read_and_atomics() {
         data: Data::Gather(&old),
     });
     assert_eq!(poll_one(&a.send_cq).opcode, Opcode::CompSwap);
-    assert_eq!((near.u64(0), far.u64(0)), (42, 7));
+    assert_eq!((local.u64(0), remote.u64(0)), (42, 7));
 }
 
 #[test]

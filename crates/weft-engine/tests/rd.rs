@@ -19,7 +19,7 @@ use weft_engine::{Context, Errno};
 use weft_sys::Region;
 use weft_wire::rd::{End, HEADER_LEN, Header, Kind, Reason};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const LOCALHOST: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn domain() -> Arc<Pd> {
@@ -66,7 +66,7 @@ impl Drop for Memory {
 }
 
 fn next(endpoint: &Endpoint) -> Event {
-    endpoint.wait(Some(PATIENCE)).unwrap().expect("an event in time")
+    endpoint.wait(Some(TIMEOUT)).unwrap().expect("an event in time")
 }
 
 fn completed(endpoint: &Endpoint, id: u64) -> Status {
@@ -289,7 +289,7 @@ fn everything_gets_through_a_bad_network() {
     let (pd, a, b) = pair();
     let stop = Arc::new(AtomicBool::new(false));
     let (address, thread) = relay(b.address().socket, 7, Arc::clone(&stop));
-    let far = PeerAddress { socket: address, endpoint: 2 };
+    let remote = PeerAddress { socket: address, endpoint: 2 };
     let everything = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let target = Memory::new(&pd, &vec![0; 400_000], everything);
     let own = Memory::new(&pd, &vec![0; 400_000], Access::LOCAL_WRITE);
@@ -298,13 +298,13 @@ fn everything_gets_through_a_bad_network() {
     let lengths: Vec<usize> = (0..COUNT).map(|_| rng.usize(..3_000)).collect();
     for (id, &len) in lengths.iter().enumerate() {
         let bytes = pattern(id as u64, len).into();
-        a.post(far, id as u64, Request::Send(bytes)).unwrap();
+        a.post(remote, id as u64, Request::Send(bytes)).unwrap();
     }
     let data = Data::Bytes(pattern(77, 400_000).into());
     let place = target.part(0, 0);
-    a.post(far, COUNT, Request::Write { data, key: place.key, addr: place.addr }).unwrap();
+    a.post(remote, COUNT, Request::Write { data, key: place.key, addr: place.addr }).unwrap();
     let into = own.part(0, 400_000);
-    a.post(far, COUNT + 1, Request::Read { into, key: place.key, addr: place.addr }).unwrap();
+    a.post(remote, COUNT + 1, Request::Read { into, key: place.key, addr: place.addr }).unwrap();
     for (id, &len) in lengths.iter().enumerate() {
         assert!(received(&b).1 == pattern(id as u64, len), "message {id}");
     }
@@ -316,7 +316,7 @@ fn everything_gets_through_a_bad_network() {
     assert_ne!(thread.join().unwrap(), 0, "the network was not bad at all");
 }
 
-/// A peer that starts anew at the same address is told apart from the old one.
+/// A peer that starts anew at the same address is distinguished from the old one.
 #[test]
 fn a_restarted_peer_is_recognised() {
     let (pd, a, b) = pair();

@@ -74,8 +74,8 @@ struct Pair {
     host: Host,
     a: Endpoint,
     b: Endpoint,
-    near: Memory,
-    far: Memory,
+    local: Memory,
+    remote: Memory,
 }
 
 impl Pair {
@@ -83,7 +83,7 @@ impl Pair {
         Self::with(over, all(), init_attr().qp_access_flags)
     }
 
-    /// `far` grants `region`, and both queue pairs `qp`.
+    /// `remote` grants `region`, and both queue pairs `qp`.
     fn with(over: Over, region: Access, qp_access_flags: Access) -> Self {
         let host = Host::new();
         let (a, b) = (host.endpoint(), host.endpoint());
@@ -92,14 +92,14 @@ impl Pair {
             Over::Stream => connect_with(&a, &b, &init, 7),
             Over::SharedMemory => connect_sharing(&a, &b, &init),
         }
-        let near = Memory::new(&host, LEN, all());
-        let far = Memory::new(&host, LEN, region);
-        near.fill(|i| i as u8);
-        let pair = Self { host, a, b, near, far };
+        let local = Memory::new(&host, LEN, all());
+        let remote = Memory::new(&host, LEN, region);
+        local.fill(|i| i as u8);
+        let pair = Self { host, a, b, local, remote };
         if over == Over::SharedMemory {
             let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
             if region.intersects(remote) {
-                check_mapped(&pair.far);
+                check_mapped(&pair.remote);
             }
             pair.use_key(region & qp_access_flags);
         }
@@ -108,7 +108,7 @@ impl Pair {
 
     /// Uses the key as far as it goes, so that what comes next goes to the memory directly.
     fn use_key(&self, rights: Access) {
-        let (remote_addr, rkey) = (self.far.addr(0), self.far.key());
+        let (remote_addr, rkey) = (self.remote.addr(0), self.remote.key());
         let spare = Memory::new(&self.host, 8, Access::LOCAL_WRITE);
         let operation = if rights.contains(Access::REMOTE_WRITE) {
             Operation::Write { remote_addr, rkey, imm: None }
@@ -126,14 +126,14 @@ impl Pair {
     }
 
     fn write(&self, rkey: u32, at: usize, len: usize) -> Status {
-        let remote_addr = self.far.addr(0) + at as u64;
+        let remote_addr = self.remote.addr(0) + at as u64;
         let operation = Operation::Write { remote_addr, rkey, imm: None };
         self.run(operation, len)
     }
 
-    /// Runs a request with `len` bytes of `near`.
+    /// Runs a request with `len` bytes of `local`.
     fn run(&self, operation: Operation, len: usize) -> Status {
-        let sges = [self.near.sge(0, len)];
+        let sges = [self.local.sge(0, len)];
         let sges = if len == 0 { &[][..] } else { &sges };
         self.a.post(&signalled(1, operation, Data::Gather(sges)));
         poll_one(&self.a.send_cq).status
@@ -141,8 +141,8 @@ impl Pair {
 
     fn bind(&self, window: &Arc<Mw>, rkey: u32, at: usize, length: usize) -> Status {
         let bind = WindowBind {
-            region: Some(Arc::clone(&self.far.mr)),
-            addr: self.far.addr(at),
+            region: Some(Arc::clone(&self.remote.mr)),
+            addr: self.remote.addr(at),
             length: length as u64,
             access: Access::REMOTE_WRITE,
         };
@@ -158,7 +158,7 @@ impl Pair {
         kinds.sort_by_key(|event| !is_at_a(&event.element));
         assert_eq!(kinds.map(|event| event.kind), [EventKind::QpFatal, EventKind::QpAccessErr]);
         assert_eq!((self.a.qp.state(), self.b.qp.state()), (QpState::Err, QpState::Err));
-        assert_eq!(self.far.bytes(), vec![0; LEN], "nothing has been written");
+        assert_eq!(self.remote.bytes(), vec![0; LEN], "nothing has been written");
     }
 }
 
@@ -173,7 +173,7 @@ fn each_right_is_needed_at_the_region_and_at_the_queue_pair(over: Over) {
             (Access::LOCAL_WRITE | right, everything, Status::Success),
         ] {
             let pair = Pair::with(over, region, qp);
-            let (remote_addr, rkey) = (pair.far.addr(0), pair.far.key());
+            let (remote_addr, rkey) = (pair.remote.addr(0), pair.remote.key());
             let operation = match right {
                 Access::REMOTE_WRITE => Operation::Write { remote_addr, rkey, imm: None },
                 Access::REMOTE_READ => Operation::Read { remote_addr, rkey },
@@ -197,21 +197,21 @@ fn bounds_are_exact(over: Over) {
     ] {
         let pair = Pair::new(over);
         // `usize::MAX` is one byte before the region.
-        let remote_addr = pair.far.addr(0).wrapping_add(at as u64);
-        let rkey = pair.far.key();
+        let remote_addr = pair.remote.addr(0).wrapping_add(at as u64);
+        let rkey = pair.remote.key();
         let write = Operation::Write { remote_addr, rkey, imm: None };
         assert_eq!(pair.run(write, len), expected, "write of {len} at {at}");
         if expected != Status::Success {
             pair.check_refused();
         }
         let pair = Pair::new(over);
-        let remote_addr = pair.far.addr(0).wrapping_add(at as u64);
-        let read = Operation::Read { remote_addr, rkey: pair.far.key() };
+        let remote_addr = pair.remote.addr(0).wrapping_add(at as u64);
+        let read = Operation::Read { remote_addr, rkey: pair.remote.key() };
         assert_eq!(pair.run(read, len), expected, "read of {len} at {at}");
         if expected != Status::Success {
             pair.check_refused();
             let untouched: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
-            assert_eq!(pair.near.bytes(), untouched, "nothing has been read");
+            assert_eq!(pair.local.bytes(), untouched, "nothing has been read");
         }
     }
 }
@@ -226,20 +226,20 @@ fn a_message_of_no_bytes_needs_no_key(over: Over) {
 /// Errors in the own lists are found before anything is sent, or before anything is placed.
 fn local_lists_are_checked(over: Over) {
     let pair = Pair::new(over);
-    let mut sge = pair.near.sge(0, 8);
+    let mut sge = pair.local.sge(0, 8);
     sge.lkey ^= 1;
     pair.a.post(&send(1, Data::Gather(&[sge])));
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
 
     let pair = Pair::new(over);
-    let mut sge = pair.near.sge(0, 8);
-    sge.addr = pair.near.addr(LEN - 4);
+    let mut sge = pair.local.sge(0, 8);
+    sge.addr = pair.local.addr(LEN - 4);
     pair.a.post(&send(1, Data::Gather(&[sge])));
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
 
     let pair = Pair::new(over);
     let readonly = Memory::new(&pair.host, 64, Access::REMOTE_READ);
-    let (remote_addr, rkey) = (pair.far.addr(0), pair.far.key());
+    let (remote_addr, rkey) = (pair.remote.addr(0), pair.remote.key());
     let data = [readonly.sge(0, 8)];
     pair.a.post(&signalled(1, Operation::Read { remote_addr, rkey }, Data::Gather(&data)));
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::LocProtErr);
@@ -255,7 +255,7 @@ fn local_lists_are_checked(over: Over) {
 
     // One that is too short, too.
     let pair = Pair::new(over);
-    pair.b.receive(5, &[pair.far.sge(0, 4)]);
+    pair.b.receive(5, &[pair.remote.sge(0, 4)]);
     pair.a.post(&send(1, Data::Inline(&[b"bytes"])));
     assert_eq!(poll_one(&pair.b.recv_cq).status, Status::LocLenErr);
     assert_eq!(poll_one(&pair.a.send_cq).status, Status::RemInvReqErr);
@@ -268,17 +268,17 @@ fn a_window_of_type_one_grants_its_part_until_bound_elsewhere(over: Over) {
     assert_eq!(pair.bind(&window, first, 64, 128), Status::Success);
     assert_eq!(window.key(), first);
     assert_eq!(pair.write(first, 64, 128), Status::Success);
-    assert_eq!(pair.far.bytes()[64..192], pair.near.bytes()[..128]);
-    assert_eq!(pair.far.mr.deregister(), Err(Errno::BUSY), "a window is bound to it");
+    assert_eq!(pair.remote.bytes()[64..192], pair.local.bytes()[..128]);
+    assert_eq!(pair.remote.mr.deregister(), Err(Errno::BUSY), "a window is bound to it");
     let second = window.next_key();
     assert_eq!(pair.bind(&window, second, 256, 8), Status::Success);
     assert_ne!(first, second);
     assert_eq!(pair.write(second, 256, 8), Status::Success);
-    pair.far.fill(|_| 0);
+    pair.remote.fill(|_| 0);
     assert_eq!(pair.write(first, 64, 8), Status::RemAccessErr, "the old key");
     pair.check_refused();
     window.deallocate();
-    assert_eq!(pair.far.mr.deregister(), Ok(()));
+    assert_eq!(pair.remote.mr.deregister(), Ok(()));
 }
 
 fn a_window_ends_where_it_was_bound_to(over: Over) {
@@ -303,7 +303,7 @@ fn a_window_of_type_two_is_invalidated_by_either_side(over: Over) {
     // By the peer.
     assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
     assert_eq!(pair.write(window.key(), 0, 8), Status::Success);
-    pair.far.fill(|_| 0);
+    pair.remote.fill(|_| 0);
     pair.b.receive(9, &[]);
     let operation = Operation::Send { imm: None, invalidate: Some(window.key()) };
     assert_eq!(pair.run(operation, 0), Status::Success);
@@ -357,18 +357,18 @@ fn a_window_of_another_queue_pair(over: Over) {
     let window = Mw::allocate(&pair.host.pd, WindowType::Two).expect("a key");
     assert_eq!(pair.bind(&window, window.next_key(), 0, LEN), Status::Success);
     let operation =
-        Operation::Write { remote_addr: pair.far.addr(0), rkey: window.key(), imm: None };
+        Operation::Write { remote_addr: pair.remote.addr(0), rkey: window.key(), imm: None };
     c.post(&signalled(1, operation, Data::Inline(&[b"never"])));
     assert_eq!(poll_one(&c.send_cq).status, Status::RemAccessErr);
-    assert_eq!(pair.far.bytes(), vec![0; LEN]);
+    assert_eq!(pair.remote.bytes(), vec![0; LEN]);
     assert_eq!(pair.write(window.key(), 0, 8), Status::Success, "its own peer still may");
     window.deallocate();
 }
 
 fn a_failed_bind_blames_no_request_before_it(over: Over) {
     let pair = Pair::new(over);
-    let (remote_addr, rkey) = (pair.near.addr(0), pair.near.key());
-    let sges = [pair.far.sge(0, LEN)];
+    let (remote_addr, rkey) = (pair.local.addr(0), pair.local.key());
+    let sges = [pair.remote.sge(0, LEN)];
     for wr_id in 0..16 {
         let read = Operation::Read { remote_addr, rkey };
         pair.b.post(&signalled(wr_id, read, Data::Gather(&sges)));
@@ -416,13 +416,13 @@ fn deregistration_stops_a_peer_that_writes(over: Over) {
 
 fn rights_that_the_queue_pair_takes_back(over: Over) {
     let pair = Pair::new(over);
-    assert_eq!(pair.write(pair.far.key(), 0, 8), Status::Success);
-    pair.far.fill(|_| 0);
+    assert_eq!(pair.write(pair.remote.key(), 0, 8), Status::Success);
+    pair.remote.fill(|_| 0);
     let attr = QpAttr { qp_access_flags: Access::REMOTE_READ, ..init_attr() };
     pair.b.qp.modify(&attr, AttrMask::ACCESS_FLAGS).expect("allowed in RTS");
-    let read = Operation::Read { remote_addr: pair.far.addr(0), rkey: pair.far.key() };
+    let read = Operation::Read { remote_addr: pair.remote.addr(0), rkey: pair.remote.key() };
     assert_eq!(pair.run(read, 8), Status::Success);
-    assert_eq!(pair.write(pair.far.key(), 0, 8), Status::RemAccessErr);
+    assert_eq!(pair.write(pair.remote.key(), 0, 8), Status::RemAccessErr);
     pair.check_refused();
 }
 
@@ -430,15 +430,15 @@ fn rights_that_the_queue_pair_takes_back(over: Over) {
 fn a_region_that_is_registered_anew(over: Over) {
     let pair = Pair::new(over);
     let other = Memory::new(&pair.host, LEN, all());
-    let (rkey, pd) = (pair.far.key(), Arc::clone(&pair.host.pd));
-    let fresh = pair.far.mr.reregister(&pd, other.region(), other.addr(0), all());
+    let (rkey, pd) = (pair.remote.key(), Arc::clone(&pair.host.pd));
+    let fresh = pair.remote.mr.reregister(&pd, other.region(), other.addr(0), all());
     let fresh = fresh.expect("no window");
     let operation = Operation::Write { remote_addr: other.addr(8), rkey, imm: None };
     for _ in 0..3 {
         assert_eq!(pair.run(operation.clone(), 8), Status::Success);
         poll_some(&pair.b.recv_cq, 1);
     }
-    assert_eq!(other.bytes()[8..16], pair.near.bytes()[..8]);
+    assert_eq!(other.bytes()[8..16], pair.local.bytes()[..8]);
     assert_eq!(pair.write(rkey, 0, 8), Status::RemAccessErr, "the old place");
     pair.check_refused();
     fresh.deregister().expect("no window");

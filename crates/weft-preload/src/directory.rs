@@ -16,8 +16,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use libc::{DIR, dirent, dirent64};
+use weft_sys::NextFunction;
 
-use crate::next::Next;
 use crate::path::{NAME_MAX, Ours, ours};
 
 /// Streams that may be open at once; a program reads one at a time. More find no directory.
@@ -87,7 +87,7 @@ impl Slot {
 const _: () = assert!(NAME_MAX < 256);
 
 unsafe fn opendir_next(path: *const c_char) -> *mut DIR {
-    static NEXT: Next = Next::new(c"opendir");
+    static NEXT: NextFunction = NextFunction::new(c"opendir");
     type Hooked = unsafe extern "C-unwind" fn(*const c_char) -> *mut DIR;
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     match unsafe { transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) } {
@@ -116,7 +116,7 @@ unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closedir(stream: *mut DIR) -> c_int {
-    static NEXT: Next = Next::new(c"closedir");
+    static NEXT: NextFunction = NextFunction::new(c"closedir");
     if let Some(slot) = slot_of(stream) {
         slot.stream.store(ptr::null_mut(), Ordering::Release);
     }
@@ -133,7 +133,7 @@ macro_rules! readers {
     ($($name:ident: $name_c:literal -> $entry:ty;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(stream: *mut DIR) -> *mut $entry {
-            static NEXT: Next = Next::new($name_c);
+            static NEXT: NextFunction = NextFunction::new($name_c);
             if let Some(slot) = slot_of(stream) {
                 return slot.next().cast();
             }

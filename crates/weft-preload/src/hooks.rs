@@ -6,13 +6,13 @@
 //! not, in the register where it would be. Opening is a cancellation point, hence `C-unwind`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 
 use libc::{mode_t, sockaddr, socklen_t};
+use weft_sys::{NextFunction, c_name};
 
 use crate::claim;
-use crate::next::Next;
 use crate::path::ours;
 use crate::reply;
 
@@ -21,7 +21,7 @@ macro_rules! hooks {
     ($($name:ident($($arg:ident: $type:ty),*) => $answer:expr;)*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            static NEXT: Next = Next::new(c_name(concat!(stringify!($name), "\0")));
+            static NEXT: NextFunction = NextFunction::new(c_name(concat!(stringify!($name), "\0")));
             // SAFETY: the program's path and place for the result.
             let answer = unsafe { $answer };
             if let Some(answer) = answer {
@@ -37,13 +37,6 @@ macro_rules! hooks {
             }
         }
     )* };
-}
-
-const fn c_name(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("one NUL, at the end"),
-    }
 }
 
 /// # Safety
@@ -122,7 +115,7 @@ hooks! {
 /// The function that a hook of this name and type stands in front of.
 macro_rules! next {
     ($name:literal, $type:ty) => {{
-        static NEXT: Next = Next::new(c_name(concat!($name, "\0")));
+        static NEXT: NextFunction = NextFunction::new(c_name(concat!($name, "\0")));
         // SAFETY: NULL is `None`, and what is found by this name has this signature.
         unsafe { transmute::<*mut c_void, Option<$type>>(NEXT.address()) }
     }};

@@ -19,7 +19,7 @@
 //! ```text
 //! hooks
 //! directory reply
-//! claim next path
+//! claim path
 //! ```
 
 #[cfg(not(test))]
@@ -28,8 +28,6 @@ mod claim;
 mod directory;
 #[cfg(not(test))] // A test program keeps its own `open`.
 mod hooks;
-#[cfg(not(test))]
-mod next;
 mod path;
 #[cfg(not(test))]
 mod reply;

@@ -1,4 +1,5 @@
-//! Closes of descriptors of ours that have begun and not ended, for an exec of another thread.
+//! Closes and copies of descriptors of ours that have begun and not ended, beside an exec of
+//! another thread: the new program must get no connection that nobody has prepared.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,16 +9,23 @@ use crate::kernel::{Host, Kernel as _};
 use crate::limits::CLOSE_WAITS_MAX;
 
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+static EXECS: AtomicU32 = AtomicU32::new(0);
 
-/// A close, from before the table forgets the descriptor until the kernel has.
+/// A close or a copy: from before the table or the kernel knows of it until both do.
 #[derive(Debug)]
 pub(crate) struct UnderWay(bool);
 
 impl UnderWay {
-    /// Begins one, of a descriptor that is ours or not.
+    /// Begins one, of a descriptor that is ours or not. Beside an exec it waits for what becomes of
+    /// that.
     pub(crate) fn begin(is_ours: bool) -> Self {
         if is_ours {
-            UNDER_WAY.fetch_add(1, Ordering::AcqRel);
+            UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+            if EXECS.load(Ordering::SeqCst) != 0 {
+                UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+                wait_until(|| EXECS.load(Ordering::SeqCst) == 0);
+                UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+            }
         }
         Self(is_ours)
     }
@@ -26,28 +34,42 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if self.0 {
-            UNDER_WAY.fetch_sub(1, Ordering::AcqRel);
+            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
-fn is_any() -> bool {
-    UNDER_WAY.load(Ordering::Acquire) != 0
+/// An exec of this process, from before its descriptors are prepared until it has failed.
+#[derive(Debug)]
+pub(crate) struct Exec(());
+
+impl Exec {
+    /// Begins one: what other threads have begun to close or to copy ends before, and what they are
+    /// about to waits. A close that lingers has ended for the kernel, and one that a handler of a
+    /// signal has interrupted does not end before the call: so the waits are short.
+    pub(crate) fn begin() -> Self {
+        EXECS.fetch_add(1, Ordering::SeqCst);
+        wait_until(|| UNDER_WAY.load(Ordering::SeqCst) == 0);
+        Self(())
+    }
 }
 
-/// This is a child just born: other threads, and what they close, are the parent's.
+impl Drop for Exec {
+    fn drop(&mut self) {
+        EXECS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// This is a child just born: other threads, and what they do, are the parent's.
 pub(crate) fn forked() {
     UNDER_WAY.store(0, Ordering::Relaxed);
+    EXECS.store(0, Ordering::Relaxed);
 }
 
-/// This process is about to become another program, and all that is in its table is prepared. What
-/// another thread is about to close is not, and is to be closed before. One that lingers is closed
-/// already, and one that a handler of a signal has interrupted does not end before the call: so the
-/// wait is short.
-pub(crate) fn wait_for_closes() {
+fn wait_until(is_so: impl Fn() -> bool) {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
     for _ in 0..CLOSE_WAITS_MAX {
-        if !is_any() {
+        if is_so() {
             return;
         }
         Host::sleep_for(&PAUSE);
@@ -56,22 +78,36 @@ pub(crate) fn wait_for_closes() {
 
 #[cfg(test)]
 mod tests {
-    use super::{UnderWay, forked, is_any, wait_for_closes};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::{EXECS, Exec, UNDER_WAY, UnderWay, forked};
 
     /// One test, because closes are the process's.
     #[test]
-    fn closes_of_ours_are_under_way_until_they_end_or_the_process_is_another() {
+    fn exec_waits_for_closes_that_have_begun_and_others_wait_for_the_exec() {
+        let under_way = || UNDER_WAY.load(Ordering::SeqCst);
         let foreign = UnderWay::begin(false);
-        assert!(!is_any());
+        assert_eq!(under_way(), 0);
         let close = UnderWay::begin(true);
         drop(foreign);
-        assert!(is_any());
+        assert_eq!(under_way(), 1);
         drop(close);
-        assert!(!is_any());
-        wait_for_closes(); // Which returns at once.
-        std::mem::forget(UnderWay::begin(true));
-        assert!(is_any());
+        assert_eq!(under_way(), 0);
+        let failed = AtomicBool::new(false);
+        let exec = Exec::begin(); // Which returns at once.
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _close = UnderWay::begin(true);
+                // Unless the machine is so slow that the wait was given up.
+                assert!(failed.load(Ordering::SeqCst) || EXECS.load(Ordering::SeqCst) != 0);
+            });
+            failed.store(true, Ordering::SeqCst);
+            drop(exec);
+        });
+        std::mem::forget((UnderWay::begin(true), Exec::begin()));
+        assert_eq!((under_way(), EXECS.load(Ordering::SeqCst)), (1, 1));
         forked();
-        assert!(!is_any(), "they are the parent's");
+        assert_eq!((under_way(), EXECS.load(Ordering::SeqCst)), (0, 0), "they are the parent's");
     }
 }

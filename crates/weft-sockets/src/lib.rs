@@ -20,7 +20,7 @@
 //! * `by_hand`: calls that the program makes without the C library;
 //! * `table`: what is known of a descriptor, found without a lock;
 //! * `closes`: closes that have begun; `sleepers`: what those who read tell those who wait in epoll
-//!   instances;
+//!   instances; `stall`: writers whose peers read nothing;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
 //! * `unseen_fork`: children that the process learns of late;
@@ -51,7 +51,7 @@
 //! link
 //! remote
 //! by_hand
-//! closes reason shared_files sleepers table
+//! closes reason shared_files sleepers stall table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
@@ -97,6 +97,7 @@ mod settings;
 mod shared_files;
 mod sleepers;
 mod sockets;
+mod stall;
 #[cfg(not(test))]
 mod start;
 mod stream;

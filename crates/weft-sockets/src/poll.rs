@@ -20,6 +20,7 @@ use crate::limits::{DOZED_ENDS_MAX, FDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
 use crate::remote::{self, Far};
 use crate::sockets::{self, Held, Kind};
+use crate::stall::STALL_NS;
 use crate::stream::Stream;
 use crate::wait::{self, Wait};
 use crate::{doze, epoll, errno, open, settings};
@@ -146,7 +147,10 @@ impl Polled<'_> {
         }
         let mut dozes = timeout_ns != Some(0) && self.can_doze();
         if !dozes {
-            let found = self.ask(Some(0), sleep);
+            let mut found = self.ask(Some(0), sleep);
+            if found == 0 && self.leave_stalled() {
+                found = self.ask(Some(0), sleep);
+            }
             if found != 0 || timeout_ns == Some(0) {
                 return found;
             }
@@ -171,7 +175,8 @@ impl Polled<'_> {
                     return found;
                 }
             }
-            let rings = self.arm();
+            self.leave_stalled();
+            let longest = self.arm();
             let is_there = self.is_anything_there();
             if !is_there && self.is_interrupted() {
                 self.disarm();
@@ -179,10 +184,10 @@ impl Polled<'_> {
             }
             let sleeping = if is_there {
                 Some(0)
-            } else if rings {
-                deadline.map(|_| left(u64::MAX))
+            } else if let Some(most) = longest {
+                Some(left(most))
             } else {
-                Some(left(NAP_NS))
+                deadline.map(|_| left(u64::MAX))
             };
             let found = self.ask(sleeping, sleep);
             if found != 0 {
@@ -423,24 +428,37 @@ impl Polled<'_> {
         doze::doze(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
     }
 
-    /// Has the peers ring. `false` if one of them cannot, which has room to make.
-    fn arm(&mut self) -> bool {
+    /// Takes connections from memory whose peers make no room. Whether there were any.
+    fn leave_stalled(&self) -> bool {
+        let leaves = |ours: &&Ours| {
+            let place = &self.set[ours.index];
+            let stream = ours.stream().filter(|stream| stream.lacks_room());
+            place.events & OUT != 0 && stream.is_some_and(|it| it.leave_if_stalled(place.fd))
+        };
+        self.ours.iter().filter(leaves).count() > 0
+    }
+
+    /// Has the peers ring. Returns how long the sleep may be at most: a peer that has room to make
+    /// may be one that cannot ring, or read nothing more.
+    fn arm(&mut self) -> Option<u64> {
         self.is_armed = true;
-        let mut all_ring = true;
+        let mut longest = None;
         for ours in &self.ours {
             if let Some((datagram, inbox)) = ours.datagram() {
                 datagram.tell_received(self.set[ours.index].fd);
                 inbox.begin_sleep();
             }
             let Some(end) = ours.stream().and_then(Stream::link) else { continue };
-            end.acknowledge(Descriptor::of(self.set[ours.index].fd).as_fd());
+            let place = &self.set[ours.index];
+            end.acknowledge(Descriptor::of(place.fd).as_fd());
             end.begin_sleep();
-            if self.set[ours.index].events & OUT != 0 && end.carrier_out() == Carrier::Memory {
+            if place.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
                 end.want_room();
-                all_ring &= end.can_be_rung();
+                let most = if end.can_be_rung() { STALL_NS } else { NAP_NS };
+                longest = Some(longest.map_or(most, |longest: u64| longest.min(most)));
             }
         }
-        all_ring
+        longest
     }
 
     fn disarm(&mut self) {

@@ -93,9 +93,10 @@ pub(crate) fn wakeup_taken() {
     SLEEPERS.wakeup_taken();
 }
 
-/// Room has come to a socket for which a thread may sleep, before the peer knew that it was wanted.
+/// A writer has found no room in a socket for which a thread may sleep. Room may have come before
+/// the peer knew that it was wanted, and the peer may read nothing more.
 #[cold]
-pub(crate) fn room_came() {
+pub(crate) fn room_is_wanted() {
     SLEEPERS.wakeup_taken();
 }
 

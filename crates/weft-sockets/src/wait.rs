@@ -1,7 +1,7 @@
 //! Looking before sleeping.
 
 use rustix::time::Timespec;
-use weft_sys::{CpuContention, SectionOnce, Spin, Threads as _, YieldKind, YieldPolicy};
+use weft_sys::{Spin, Threads as _, YieldKind, YieldPolicy};
 
 use crate::kernel::{Host, Kernel as _};
 
@@ -10,17 +10,7 @@ const LOOKS: u32 = 16;
 /// Nanoseconds after which the core is offered to others, however few looks that were.
 const OFFER_NS: u64 = 5_000;
 
-fn offers() -> &'static YieldPolicy {
-    static OFFERS: SectionOnce<YieldPolicy> = SectionOnce::new();
-    OFFERS.get_or_init(YieldPolicy::new)
-}
-
-/// What offers say that are made by time.
-static SCARCITY: CpuContention = CpuContention::new();
-
-fn are_cores_scarce(now: u64) -> bool {
-    offers().are_cores_scarce(now) || SCARCITY.is_believed(now)
-}
+static YIELD_POLICY: YieldPolicy = YieldPolicy::new();
 
 /// Nanoseconds that no one adjusts.
 #[inline]
@@ -48,13 +38,12 @@ impl<'a> Wait<'a> {
 
     /// Whether [`Wait::look`] would look for any time at all.
     pub(crate) fn would_look(&self) -> bool {
-        self.spin.ns(are_cores_scarce(self.began)) > 0
+        self.spin.ns(YIELD_POLICY.are_cores_scarce(self.began)) > 0
     }
 
     /// Looks for as long as that has paid, `most` nanoseconds at most. Whether it is there now.
     pub(crate) fn look(&self, most: u64, mut is_there: impl FnMut() -> bool) -> bool {
-        let offers = offers();
-        let scarce = are_cores_scarce(self.began);
+        let scarce = YIELD_POLICY.are_cores_scarce(self.began);
         let limit = self.began + self.spin.ns(scarce).min(most);
         let mut looks = 0_u32;
         let mut time = self.began;
@@ -68,24 +57,19 @@ impl<'a> Wait<'a> {
             }
             looks += LOOKS;
             time = now();
-            let by_looks = looks >= offers.polls_before_yield();
+            let by_looks = looks >= YIELD_POLICY.polls_before_yield();
             if by_looks || time >= offered + OFFER_NS {
                 looks = 0;
-                if offers.kind(time) == YieldKind::TimedSleep {
+                if YIELD_POLICY.kind(time) == YieldKind::TimedSleep {
                     return false; // Somebody has work; a sleeper keeps its claim to the core.
                 }
                 Host::offer_core();
                 let after = now();
                 let took = after - time;
-                // One that is made by time may be taken up for long by chance.
-                if by_looks || took <= CpuContention::LONG_NS {
-                    offers.learn(took, after);
-                }
-                if !by_looks {
-                    SCARCITY.learn(took, after);
-                    if SCARCITY.is_believed(after) {
-                        return is_there();
-                    }
+                if by_looks {
+                    YIELD_POLICY.learn(took, after);
+                } else if YIELD_POLICY.learn_early(took, after) {
+                    return is_there();
                 }
                 (time, offered) = (after, after);
             }

@@ -3,6 +3,8 @@
 //! What counts is the time from one long message to the next, so that everything that a way costs
 //! is in it: the call, the peer's call, and the waiting of either.
 
+use crate::limits::STAY_MAX;
+
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -20,9 +22,8 @@ const MESSAGES_MIN: u32 = 16;
 /// A longer pause is the program's own.
 const PAUSE_NS: u64 = 20_000_000;
 /// Messages that go the faster way before both are tried again; twice as many each time that the
-/// same one wins.
+/// same one wins, up to [`STAY_MAX`].
 const STAY_MIN: u32 = 256;
-const STAY_MAX: u32 = 8_192;
 /// Lengths from which on messages are judged on their own.
 const CLASSES: [usize; 2] = [512 << 10, 2 << 20];
 

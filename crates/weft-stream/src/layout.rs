@@ -94,7 +94,6 @@ shared_layout! {
 pub(crate) const SLOT_LEN: usize = PAGE + 2 * SMALL_RING_LEN + 2 * BIG_RING_LEN;
 /// What of it is there from the start.
 pub(crate) const SLOT_SMALL_LEN: usize = PAGE + 2 * SMALL_RING_LEN;
-pub(crate) const FILE_LEN: usize = COMMON_LEN + CONNECTIONS_MAX * SLOT_LEN;
 
 /// Bytes of a program's name.
 pub(crate) const PROGRAM_LEN: usize = 16;

@@ -19,7 +19,7 @@
 //! alarms grants holders pullers ring source sweep
 //! datagram kernel words
 //! plan registry
-//! layout
+//! layout slot_file
 //! bitmap flow how judge limits patience pipes proc_tcp reason rules sock_diag tuple
 //! ```
 
@@ -57,6 +57,7 @@ pub mod rules;
 mod shown;
 #[cfg(test)]
 mod sim;
+mod slot_file;
 mod snapshot;
 mod sock_diag;
 mod source;
@@ -75,8 +76,9 @@ pub use kernel::{Held, Kernel, Linux};
 pub use patience::Patience;
 pub use plan::Plan;
 pub use reason::Reason;
-pub use registry::{OpenError, Registry, directory, is_local};
+pub use registry::{Registry, is_local};
 pub use shown::Shown;
+pub use slot_file::{OpenError, directory};
 pub use snapshot::{ConnectionSnapshot, DirectionSnapshot, SideSnapshot, Totals};
 pub use source::{Owner, SourceNumber};
 pub use tuple::Tuple;

@@ -1,13 +1,14 @@
 //! How often to promise messages of a program that writes to their buffers before they have been
 //! pulled: each such touch costs a page fault and a copy, and the ring would have been cheaper.
 
+use crate::limits::PAUSE_MAX;
+
 /// Promises after which the touches among them are looked at.
 const WINDOW: u32 = 32;
 /// More than one touch in so many promises are too many.
 const TOLERATED: u32 = 4;
-/// Messages that go another way then; twice as many each time in a row.
+/// Messages that go another way then; twice as many each time in a row, up to [`PAUSE_MAX`].
 const PAUSE_MIN: u32 = 128;
-const PAUSE_MAX: u32 = 16_384;
 
 /// What is known of a connection's program.
 #[derive(Debug, Default)]

@@ -6,15 +6,14 @@ use std::ops::Range;
 use weft_sys::{Buffers, Region};
 
 use crate::layout::PAGE;
+use crate::limits::PLAN_PIECES_MAX;
 
-/// Edge, pages, edge.
-const PIECES_MAX: usize = 3;
 /// Fewer whole pages are not worth protecting.
 const PAGES_LEN_MIN: usize = 8 * PAGE;
 /// A source to be.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    pieces: [(usize, usize); PIECES_MAX],
+    pieces: [(usize, usize); PLAN_PIECES_MAX],
     count: usize,
     pages: Range<usize>,
     len: usize,

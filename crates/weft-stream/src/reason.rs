@@ -51,11 +51,13 @@ pub enum Reason {
     User,
     /// It was shut down with bytes on their way.
     Shut,
+    /// A writer has waited long for room, and the peer reads nothing: TCP may have more.
+    Stalled,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -79,6 +81,7 @@ impl Reason {
         Self::ByHand,
         Self::User,
         Self::Shut,
+        Self::Stalled,
     ];
 
     /// A word for it.
@@ -108,6 +111,7 @@ impl Reason {
             Self::ByHand => "by-hand",
             Self::User => "user",
             Self::Shut => "shut",
+            Self::Stalled => "stalled",
         }
     }
 
@@ -138,6 +142,7 @@ impl Reason {
             Self::ByHand => "the program reaches it by ways that are not seen",
             Self::User => "the process has become another user",
             Self::Shut => "one direction was shut with bytes unread",
+            Self::Stalled => "the peer has read nothing for a second, and no room was left",
         }
     }
 }

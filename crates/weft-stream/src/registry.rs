@@ -1,42 +1,41 @@
 //! What the processes of one user and host share: a file with a slot for each connection, and a
 //! table in which the accepting side finds what the connecting side offers.
-//!
-//! The file is of one network namespace, in which the addresses of both ends name one connection,
-//! and of one PID namespace, in which numbers of threads name holders of locks. No process has to
-//! be there for the others: the file stays while anybody uses it.
 
-use std::fs::{metadata, read_dir};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::fs::unlink;
 use rustix::io::Errno;
 use rustix::process::geteuid;
-use weft_sys::{NamedMemory, OpenSlots, SharedMemory, SlotState};
+use weft_sys::{SharedMemory, SlotState};
 
-use crate::bitmap::Bitmap;
 use crate::flow::Flow;
 use crate::layout::{
-    self, BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, FILE_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS,
-    alarm_at, big_ring_at, entry_at, slot_at,
+    self, BITMAP, BUCKETS, BUCKETS_COUNT, COMMON_LEN, SLOT_LEN, SLOT_SMALL_LEN, WAYS, alarm_at,
+    big_ring_at, entry_at, slot_at,
 };
 use crate::limits::{ALARMS_MAX, BIG_RING_LEN, CONNECTIONS_MAX, FILL_LEN, VERSION};
 use crate::pipes::Pipes;
 use crate::reason::Reason;
+use crate::slot_file::{Format, OpenError, SlotFile};
 use crate::tuple::{Tuple, from_halves, halves};
 
-/// How the file's name begins.
-const NAME: &str = "weft-sockets";
+/// The file of slots, of which each is a connection's.
+static FORMAT: Format = Format {
+    name: "weft-sockets",
+    version: VERSION,
+    common_len: COMMON_LEN,
+    bitmap: BITMAP,
+    slots: CONNECTIONS_MAX,
+    slot_len: SLOT_LEN,
+};
 
 /// The shared file, mapped.
 #[derive(Debug)]
 pub struct Registry {
-    file: NamedMemory,
-    path: PathBuf,
+    file: SlotFile,
     user: u32,
-    opened: OpenSlots,
     /// The second in which the dead were looked for.
     pub(crate) swept: AtomicU64,
     /// For each side of each slot: the process whose memory may be read as its sender's
@@ -46,88 +45,42 @@ pub struct Registry {
     pub(crate) pipes: Pipes,
 }
 
-/// Why a registry is not to be had.
-#[derive(Debug)]
-pub struct OpenError {
-    /// The file.
-    pub path: PathBuf,
-    /// What the system says about it.
-    pub errno: Errno,
-}
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cannot share memory through {}: {}", self.path.display(), self.errno)
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-/// The directory of registries: `WEFT_SHM_DIR`, or that of POSIX shared memory.
-#[must_use]
-pub fn directory() -> PathBuf {
-    std::env::var_os("WEFT_SHM_DIR")
-        .filter(|dir| !dir.is_empty())
-        .map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from)
-}
-
 impl Registry {
     /// Opens this process's registry in `directory`, and makes it if there is none.
     ///
     /// # Errors
     /// What the file system says; `EPERM` if somebody else's file has the name.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        let path = directory.join(file_name(NAME, VERSION));
-        loop {
-            let registry = Self::map(&path, true)?;
-            registry.counters().users.fetch_add(1, Ordering::SeqCst);
-            // The last user before us may have removed it in this moment.
-            if registry.file.is_at(&path) {
-                return Ok(registry);
-            }
-        }
+        SlotFile::open(directory, &FORMAT).map(Self::of)
     }
 
     /// The registries of this user in `directory`, to look at only.
     #[must_use]
     pub fn existing(directory: &Path) -> Vec<Self> {
-        let prefix = format!("{NAME}-{VERSION}.{}.", geteuid().as_raw());
-        let files = read_dir(directory).into_iter().flatten().flatten();
-        let names = files.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
-        names.filter_map(|file| Self::map(&file.path(), false).ok()).collect()
+        SlotFile::existing(directory, &FORMAT).map(Self::of).collect()
     }
 
-    fn map(path: &Path, create: bool) -> Result<Self, OpenError> {
-        let failed = |errno| OpenError { path: path.to_owned(), errno };
-        let file = NamedMemory::open(path, FILE_LEN, create).map_err(failed)?;
-        let accessible = if create { COMMON_LEN } else { FILE_LEN };
-        file.open_range(0, accessible).map_err(failed)?;
-        if create {
-            file.fill_range(0, COMMON_LEN).map_err(failed)?;
-        }
-        let count = if create { CONNECTIONS_MAX } else { 0 };
-        let user = geteuid().as_raw();
-        Ok(Self {
+    fn of(file: SlotFile) -> Self {
+        let count = if file.is_used() { CONNECTIONS_MAX } else { 0 };
+        Self {
             file,
-            path: path.to_owned(),
-            user,
-            opened: OpenSlots::new(count),
+            user: geteuid().as_raw(),
             swept: AtomicU64::new(0),
             pullers: (0..2 * count).map(|_| AtomicU64::new(0)).collect(),
             pipes: Pipes::new(),
-        })
+        }
     }
 
     /// The file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
     /// Whether it is that of this process's namespaces, so that the processes and addresses in it
     /// are those that this process sees.
     pub(crate) fn is_own(&self) -> bool {
-        self.path.file_name().is_some_and(|name| *name == *file_name(NAME, VERSION))
+        self.file.is_own()
     }
 
     /// The user whose it is.
@@ -138,37 +91,36 @@ impl Registry {
 
     /// This process will not use it any more. The last one removes the name.
     pub fn leave(&self) {
-        if self.counters().users.fetch_sub(1, Ordering::SeqCst) == 1 {
+        self.file.leave(|| {
             let made = |&index: &usize| self.alarm(index).made.load(Ordering::Relaxed) != 0;
             for index in (0..ALARMS_MAX).filter(made) {
                 let _ = unlink(self.pipe_path(index)); // It may never have come to be.
             }
-            self.file.unlink(&self.path);
-        }
+        });
     }
 
     /// The name of an alarm's pipe.
     pub(crate) fn pipe_path(&self, index: usize) -> PathBuf {
-        let mut path = self.path.as_os_str().to_owned();
+        let mut path = self.path().as_os_str().to_owned();
         path.push(format!(".alarm-{index}"));
         path.into()
     }
 
     /// A relative, born by fork, uses it too.
     pub fn enter(&self) {
-        self.counters().users.fetch_add(1, Ordering::SeqCst);
+        self.file.enter();
     }
 
     /// Takes a slot that nobody has. `None` if all are taken.
     pub(crate) fn reserve(&self) -> Option<usize> {
-        self.bitmap().take()
+        self.file.bitmap().take()
     }
 
     /// Prepares the directory entry of a reserved slot for a connection. Returns the slot with its
     /// generation. `None` if there is no memory: the slot has been given back.
     pub(crate) fn prepare(&self, slot: usize, tuple: &Tuple) -> Option<(usize, u32)> {
         if self.open_slot(slot).is_err() {
-            self.bitmap().give(slot);
+            self.file.bitmap().give(slot);
             return None;
         }
         let generation = self.state(slot).prepare();
@@ -270,7 +222,7 @@ impl Registry {
             }
         }
         self.state(slot).free(generation);
-        self.bitmap().give(slot);
+        self.file.bitmap().give(slot);
     }
 
     /// A slot's flow control.
@@ -316,31 +268,28 @@ impl Registry {
     /// Makes a slot accessible in this process.
     pub(crate) fn open_slot(&self, slot: usize) -> Result<(), Errno> {
         const OPEN: u32 = 1;
-        self.opened.open(slot, OPEN, || {
-            self.file.open_range(slot_at(slot), SLOT_LEN)?;
-            self.file.fill_range(slot_at(slot), SLOT_SMALL_LEN)
-        })
+        self.file.open_slot(slot, OPEN, SLOT_SMALL_LEN)
     }
 
     /// Gives back the address space of slots that this process has not used: it will use no others.
     pub fn shrink(&'static self) {
-        self.opened.give_back(&self.file, slot_at(0), SLOT_LEN);
+        self.file.shrink();
     }
 
     /// The live slots, with their generations.
     pub(crate) fn live(&self) -> impl Iterator<Item = (usize, u32)> {
-        self.bitmap().taken().filter_map(|slot| Some((slot, self.live_generation(slot)?)))
+        self.file.bitmap().taken().filter_map(|slot| Some((slot, self.live_generation(slot)?)))
     }
 
     /// How many slots are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
-        self.bitmap().count()
+        self.file.bitmap().count()
     }
 
     /// Whether this process may look at a slot's words.
     pub(crate) fn is_accessible(&self, slot: usize) -> bool {
-        self.opened.is_empty() || self.open_slot(slot).is_ok()
+        !self.file.is_used() || self.open_slot(slot).is_ok()
     }
 
     pub(crate) fn generation(&self, slot: usize) -> u32 {
@@ -399,10 +348,6 @@ impl Registry {
         let bucket = tuple.hash() as usize % BUCKETS_COUNT;
         (0..WAYS).map(move |way| self.word(BUCKETS + 4 * (bucket * WAYS + way)))
     }
-
-    fn bitmap(&self) -> Bitmap<'_> {
-        Bitmap::new(self.memory(), BITMAP, CONNECTIONS_MAX)
-    }
 }
 
 /// Bits of a name that hold the slot's number, plus one.
@@ -419,18 +364,6 @@ fn found(word: &AtomicU32) -> Option<(usize, u32)> {
     let name = word.load(Ordering::Acquire);
     let slot = (name & ((1 << SLOT_BITS) - 1)).checked_sub(1)? as usize;
     (slot < CONNECTIONS_MAX).then_some((slot, name))
-}
-
-/// The name of this process's file of a kind: by its user, and by the namespaces that it is in.
-pub(crate) fn file_name(kind: &str, version: u32) -> String {
-    let user = geteuid().as_raw();
-    let [net, pid] = ["net", "pid"].map(namespace);
-    format!("{kind}-{version}.{user}.{net}.{pid}")
-}
-
-/// Which namespace of a kind this process is in.
-fn namespace(kind: &str) -> u64 {
-    metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino())
 }
 
 /// Whether both ends of a connection are on this host, as far as its addresses tell.
@@ -508,10 +441,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let registry = Registry::open(dir.path()).expect("a registry");
         for _ in 0..CONNECTIONS_MAX {
-            registry.bitmap().take().expect("room");
+            registry.file.bitmap().take().expect("room");
         }
-        assert_eq!(registry.bitmap().take(), None);
-        registry.bitmap().give(77);
-        assert_eq!(registry.bitmap().take(), Some(77));
+        assert_eq!(registry.file.bitmap().take(), None);
+        registry.file.bitmap().give(77);
+        assert_eq!(registry.file.bitmap().take(), Some(77));
     }
 }

@@ -27,12 +27,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::limits::{RULES_BYTES_MAX, RULES_MAX};
+
 /// The variable that names the rule file.
 pub const VARIABLE: &str = "WEFT_SOCKETS_RULES";
-/// Longest rule file.
-pub const FILE_BYTES_MAX: usize = 64 << 10;
-/// Most rules: each connection is held against all of them.
-pub const RULES_MAX: usize = 256;
 
 /// The side of a connection that a program is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +65,8 @@ pub enum RulesError {
         /// The file.
         file: PathBuf,
     },
-    /// More than [`FILE_BYTES_MAX`].
-    #[error("the rules in {} are longer than {FILE_BYTES_MAX} bytes", .file.display())]
+    /// More than [`RULES_BYTES_MAX`].
+    #[error("the rules in {} are longer than {RULES_BYTES_MAX} bytes", .file.display())]
     TooLong {
         /// The file.
         file: PathBuf,
@@ -188,7 +186,7 @@ impl Rules {
     }
 }
 
-/// Reads a regular file of at most [`FILE_BYTES_MAX`].
+/// Reads a regular file of at most [`RULES_BYTES_MAX`].
 fn contents(file: &Path) -> Result<Vec<u8>, RulesError> {
     let fail = |error| RulesError::Unreadable { file: file.to_owned(), error };
     // A pipe without a writer must not hold up the start of a program.
@@ -198,7 +196,7 @@ fn contents(file: &Path) -> Result<Vec<u8>, RulesError> {
     if FileType::from_raw_mode(kind) != FileType::RegularFile {
         return Err(RulesError::NotRegular { file: file.to_owned() });
     }
-    let mut text = vec![0; FILE_BYTES_MAX + 1];
+    let mut text = vec![0; RULES_BYTES_MAX + 1];
     let mut length = 0;
     while length < text.len() {
         match rustix::io::read(&opened, &mut text[length..]) {
@@ -208,7 +206,7 @@ fn contents(file: &Path) -> Result<Vec<u8>, RulesError> {
             Err(error) => return Err(fail(error)),
         }
     }
-    if length > FILE_BYTES_MAX {
+    if length > RULES_BYTES_MAX {
         return Err(RulesError::TooLong { file: file.to_owned() });
     }
     text.truncate(length);
@@ -534,9 +532,9 @@ mod tests {
             message(&file)
                 .ends_with("rules:2: the transport is `shm`, `verbs` or `tcp`, not \"nothing\"")
         );
-        fs::write(&file, "#".repeat(FILE_BYTES_MAX)).unwrap();
+        fs::write(&file, "#".repeat(RULES_BYTES_MAX)).unwrap();
         assert_eq!(Rules::read(&file), Ok(Rules::default()));
-        fs::write(&file, "#".repeat(FILE_BYTES_MAX + 1)).unwrap();
+        fs::write(&file, "#".repeat(RULES_BYTES_MAX + 1)).unwrap();
         assert!(message(&file).contains("longer than"));
     }
 

@@ -14,14 +14,12 @@ use rustix::process::Pid;
 use weft_sys::{Buffers, Piece, Proof, Region, peek_process, read_proven};
 
 use crate::layout::SourceEntry;
-use crate::limits::{PIECES_MAX, SOURCES_MAX};
+use crate::limits::{PIECES_MAX, SOURCE_LEN_MAX, SOURCES_MAX};
 use crate::registry::Registry;
 use crate::words::{Direction, Role};
 
 /// Bytes that are pulled at once. A sender that sees no progress takes the source back.
 const PULL_LEN: usize = 256 << 10;
-/// Bytes that a source can have.
-const LEN_MAX: u64 = 1 << 40;
 
 /// Somebody may pull it.
 const OPEN: u64 = 1 << 63;
@@ -161,7 +159,7 @@ impl Sources {
         let number = self.words.posted.load(Ordering::Relaxed);
         let open = number.wrapping_sub(self.words.sources_taken.load(Ordering::Acquire));
         let refused = self.words.refused.load(Ordering::Relaxed) != 0;
-        if refused || open >= SOURCES_MAX as u64 || buffers.len() as u64 > LEN_MAX {
+        if refused || open >= SOURCES_MAX as u64 || buffers.len() as u64 > SOURCE_LEN_MAX {
             return None;
         }
         let (entry, mut count) = (self.entry(number), 0);
@@ -345,7 +343,7 @@ impl Sources {
         let mut len = 0;
         for (piece, [addr, piece_len]) in pieces.iter_mut().zip(&entry.pieces).take(count) {
             let piece_len = word(piece_len);
-            if piece_len > LEN_MAX {
+            if piece_len > SOURCE_LEN_MAX {
                 return None;
             }
             *piece = (word(addr), usize::try_from(piece_len).ok()?);

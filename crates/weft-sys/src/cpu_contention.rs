@@ -16,7 +16,7 @@ const LONG_MIN: u32 = 2;
 
 /// What is believed. Threads may learn at once; then one of the lessons is lost.
 #[derive(Debug, Default)]
-pub struct CpuContention {
+pub(crate) struct CpuContention {
     until: AtomicU64,
     span: AtomicU64,
     /// Offers in a row that were taken up for long.
@@ -25,22 +25,22 @@ pub struct CpuContention {
 
 impl CpuContention {
     /// An offer that took more than this, in nanoseconds, was taken up for long.
-    pub const LONG_NS: u64 = 20_000;
+    pub(crate) const LONG_NS: u64 = 20_000;
 
     /// Nothing is known yet.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { until: AtomicU64::new(0), span: AtomicU64::new(0), long: AtomicU32::new(0) }
     }
 
     /// Whether cores are scarce `now`, in nanoseconds.
     #[inline]
-    pub fn is_believed(&self, now: u64) -> bool {
+    pub(crate) fn is_believed(&self, now: u64) -> bool {
         now < self.until.load(Ordering::Relaxed)
     }
 
     /// An offer that ended `now` took this long; both in nanoseconds.
-    pub fn learn(&self, took: u64, now: u64) {
+    pub(crate) fn learn(&self, took: u64, now: u64) {
         let long = if took > Self::LONG_NS { self.long.load(Ordering::Relaxed) + 1 } else { 0 };
         self.long.store(long % LONG_MIN, Ordering::Relaxed);
         if long < LONG_MIN {

@@ -11,9 +11,9 @@
 //! signal_lock
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring
-//! alarm apart buffers calls process_vm shared slot slot_state thread
-//! atomic by_hand cpu_contention forkable interfaces layout leftover region socket
-//! spin time_stamp udp userfault wait yield_policy
+//! alarm apart buffers calls process_vm shared slot slot_state thread yield_policy
+//! atomic by_hand cpu_contention forkable interfaces layout leftover next_function region socket
+//! spin time_stamp udp userfault wait
 //! ```
 
 mod alarm;
@@ -37,6 +37,7 @@ mod mapping;
 mod maps;
 #[cfg(not(loom))]
 mod named;
+mod next_function;
 #[cfg(not(loom))]
 mod open_slots;
 mod presence;
@@ -71,7 +72,6 @@ pub use buffers::Buffers;
 pub use by_hand::system_call;
 #[cfg(target_arch = "x86_64")]
 pub use by_hand::{raw_system_call, set_system_call_gate};
-pub use cpu_contention::CpuContention;
 pub use forkable::{Forkable, in_forked_child, neutralise};
 pub use futex_word::FutexWord;
 #[cfg(not(loom))]
@@ -84,6 +84,7 @@ pub use lock::{Lock, LockGuard, NoteLock};
 pub use mapping::Mapping;
 #[cfg(not(loom))]
 pub use named::NamedMemory;
+pub use next_function::{NextFunction, c_name};
 #[cfg(not(loom))]
 pub use open_slots::OpenSlots;
 #[cfg(not(loom))]

@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::cpu_contention::CpuContention;
+
 /// Polls that find nothing between two offers, where cores are shared by pollers and elsewhere.
 const POLLS_AMONG_POLLERS: u32 = 8;
 const POLLS_ALONE: u32 = 1_024;
@@ -33,7 +35,8 @@ const WORKER_TIME_NS: u64 = 200_000_000;
 /// How long a poller sleeps instead of yielding: a program may look at more than us between polls.
 pub const TIMED_SLEEP: Duration = Duration::from_micros(100);
 
-/// What became of the last offers. Threads may learn at once; then one of the lessons is lost.
+/// What became of the last offers, and what follows from it. Threads may learn at once; then one of
+/// the lessons is lost.
 #[derive(Debug)]
 pub struct YieldPolicy {
     polls_before_yield: AtomicU32,
@@ -41,6 +44,8 @@ pub struct YieldPolicy {
     refused: AtomicU32,
     scarce_until: AtomicU64,
     worker_until: AtomicU64,
+    /// What the offers say that are made because of the time.
+    contention: CpuContention,
 }
 
 /// How to offer a core.
@@ -56,13 +61,14 @@ impl YieldPolicy {
     /// Nothing is known of the cores yet.
     #[must_use]
     #[allow(clippy::new_without_default)] // An object of its own, not a value.
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             polls_before_yield: AtomicU32::new(POLLS_ALONE),
             taken: AtomicU32::new(0),
             refused: AtomicU32::new(0),
             scarce_until: AtomicU64::new(0),
             worker_until: AtomicU64::new(0),
+            contention: CpuContention::new(),
         }
     }
 
@@ -84,7 +90,19 @@ impl YieldPolicy {
     /// Whether more threads than there are cores wanted to run a moment ago. `now` is in
     /// nanoseconds.
     pub fn are_cores_scarce(&self, now: u64) -> bool {
-        now < self.scarce_until.load(Ordering::Relaxed)
+        now < self.scarce_until.load(Ordering::Relaxed) || self.contention.is_believed(now)
+    }
+
+    /// An offer by yielding that was made because of the time, after fewer polls than
+    /// [`Self::polls_before_yield`], took this long and ended `now`; both in nanoseconds. Returns
+    /// whether cores are scarce.
+    pub fn learn_early(&self, took: u64, now: u64) -> bool {
+        // One that is made by time may be taken up for long by chance.
+        if took <= CpuContention::LONG_NS {
+            self.learn(took, now);
+        }
+        self.contention.learn(took, now);
+        self.contention.is_believed(now)
     }
 
     /// An offer by yielding that ended `now` took this long; both in nanoseconds.

@@ -20,7 +20,7 @@ const ALLOWANCES: &[(&str, Allowance)] = &[
     ("weft-engine", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
     ("weft-verbs", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
     ("weft-preload", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
-    ("weft-stream", Allowance { upward: 0, in_cycles: 2, limits: 13 }),
+    ("weft-stream", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
     ("weft-extended", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
     ("weft-sockets", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
     ("weft-bench", Allowance { upward: 0, in_cycles: 0, limits: 4 }),

@@ -26,7 +26,7 @@ const CRATES: &[Allowed] = &[
     krate("weft-sys", &[], &[]),
     krate("weft-engine", &["weft-wire", "weft-sys"], &["weft-testing"]),
     krate("weft-verbs", &["weft-engine", "weft-sys"], &[]),
-    krate("weft-preload", &[], &[]),
+    krate("weft-preload", &["weft-sys"], &[]),
     krate("weft-stream", &["weft-sys"], &["weft-testing"]),
     krate("weft-extended", &[], &[]),
     krate("weft-sockets", &["weft-engine", "weft-extended", "weft-stream", "weft-sys"], &[]),

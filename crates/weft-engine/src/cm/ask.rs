@@ -104,7 +104,8 @@ impl Question for Asking {
     fn listen(&self) -> Option<Answer> {
         let mut buffer = [0; query::LEN + 1];
         for socket in [Some(&self.connected), self.any.as_ref()].into_iter().flatten() {
-            // Bounded: whoever floods this port is only a reason to fall back to the RDMA port.
+            // Bounded: a process that floods this port is only a reason to fall back to the RDMA
+            // port.
             for _ in 0..ASK_AT.len() * 2 {
                 match rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                     Ok((length, _)) => {

@@ -22,7 +22,7 @@ static ANNOUNCED: AtomicBool = AtomicBool::new(false);
 /// A child has none: its parent's listeners are not its own.
 static HOLDERS: Forkable<Lock<Vec<Weak<dyn PortHolder>>>> = Forkable::new(|| Lock::new(Vec::new()));
 
-/// From now on [`release`] is called before the program is told that a TCP port is in use.
+/// From now on [`release`] is called before the program gets an error because a TCP port is in use.
 pub fn announce() {
     ANNOUNCED.store(true, Ordering::Release);
 }

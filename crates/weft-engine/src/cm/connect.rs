@@ -26,7 +26,7 @@ use crate::{Errno, Result, shm, strangers};
 
 /// "As many as there are", in a program's read depths (`RDMA_MAX_RESP_RES`).
 const DEPTH_ANY: u8 = 0xff;
-/// The path MTU that queue pairs are told, `IBV_MTU_1024`: every Ethernet's.
+/// The path MTU of queue pairs, `IBV_MTU_1024`: every Ethernet's.
 const PATH_MTU: u32 = 3;
 const HOP_LIMIT: u8 = 64;
 /// About 0.5 s in the verbs encoding. TCP decides, in truth.

@@ -155,7 +155,7 @@ impl Id {
         if inner.groups.len() == before {
             return Err(Errno::ADDRNOTAVAIL);
         }
-        // What the program has not heard of did not happen.
+        // The join is forgotten if its event has not been reported.
         let gid = gid_of(group);
         let is_this = |param: &EventParam| {
             let global = param.datagram.as_ref().and_then(|datagram| datagram.address.global);

@@ -47,8 +47,8 @@ impl Held {
         })
     }
 
-    /// Reads what comes, which is of no use. Returns who is to be told, without a lock, once the
-    /// connection is over.
+    /// Reads what comes, and drops it. Once the connection is over, returns the monitor, which is
+    /// to be notified without a lock.
     fn read(&self) -> Option<Arc<dyn Monitor>> {
         let mut state = self.state.lock();
         while let Some(stream) = &state.stream {

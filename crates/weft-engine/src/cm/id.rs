@@ -63,7 +63,7 @@ pub type Channel = EventChannel<Event>;
 /// An identifier: a connection, a connection attempt, or a listener.
 pub struct Id {
     pub(super) this: Weak<Self>,
-    /// The face's own name for this object; events carry it to the program.
+    /// The C library's own name for this object; events carry it to the program.
     pub cookie: AtomicUsize,
     space: PortSpace,
     /// Connection requests that the program has not taken.
@@ -90,14 +90,14 @@ pub(super) struct Inner {
     disconnecting: Option<Timer>,
     /// When the end of the connection is to be reported as forgotten.
     timewait: Option<Timer>,
-    /// The peer has disconnected, which the program has not heard.
+    /// The peer has disconnected, which has not been reported to the program.
     pub(super) unread: Option<UnreadWait>,
     pub(super) phase: Phase,
 }
 
 /// The wait for the program to take what completed before the peer disconnected.
 pub(super) struct UnreadWait {
-    /// When the program hears of the end in any case.
+    /// When the end is reported in any case.
     pub(super) limit: Timer,
     /// When to look next.
     pub(super) look: Timer,

@@ -70,8 +70,9 @@ pub(super) fn start(
 /// Accepts the request and hands over the stream.
 ///
 /// # Errors
-/// `ECONNRESET` when the peer has given up; `EPROTO` when it wants what we do not have, and was
-/// told so; `EINVAL` for private data that does not fit, and then the request goes on waiting.
+/// `ECONNRESET` when the peer has given up; `EPROTO` when it wants what we do not have, and has
+/// been rejected; `EINVAL` for private data that does not fit, and then the request goes on
+/// waiting.
 pub(super) fn accept(incoming: &Incoming, params: Params, private_data: &[u8]) -> Result<Greeted> {
     let accepted = incoming.accept(params, private_data);
     if matches!(accepted, Err(Errno::PROTO)) {
@@ -81,7 +82,7 @@ pub(super) fn accept(incoming: &Incoming, params: Params, private_data: &[u8]) -
     Ok(Greeted::new(stream, incoming.addresses(), false, negotiated, Vec::new()))
 }
 
-/// The program is to be told of `request`, or has been. It need not be told if the peer leaves
+/// Reports `request` to the program, or has done so. It need not be reported if the peer leaves
 /// first.
 pub(super) fn announce(incoming: &Incoming, request: &Arc<dyn ProgramRequest>) {
     *incoming.host.request.lock() = Some(Arc::downgrade(request));
@@ -91,7 +92,7 @@ pub(super) fn announce(incoming: &Incoming, request: &Arc<dyn ProgramRequest>) {
 }
 
 impl Door {
-    /// The peer has left, or waited for too long: the program need not hear of it any more.
+    /// The peer has left, or waited for too long: the request need not be reported any more.
     fn withdraw(&self) {
         let request = self.request.lock().as_ref().and_then(Weak::upgrade);
         if let Some(request) = request {
@@ -116,7 +117,7 @@ impl Host for Door {
         door.withdraw();
     }
 
-    /// What the program has been told of is its own to answer.
+    /// A request that has been reported is the program's to answer.
     fn overdue(incoming: &Incoming) {
         incoming.host.withdraw();
     }

@@ -56,10 +56,10 @@ pub const PORT_TRIES_MAX: usize = 32;
 pub const UNREAD_WAIT: Duration = Duration::from_millis(100);
 /// See [`UNREAD_WAIT`].
 pub const UNREAD_INTERVAL: Duration = Duration::from_millis(1);
-/// How long after the program disconnects it is told so: about what the exchange of messages takes
-/// that a connection manager of InfiniBand has with the peer. Programs rely on that it takes some
-/// time: libiscsi disconnects, and then cancels its thread that waits for events, which would crash
-/// if it met the event before.
+/// How long after the program disconnects that is reported to it: about what the exchange of
+/// messages takes that a connection manager of InfiniBand has with the peer. Programs rely on that
+/// it takes some time: libiscsi disconnects, and then cancels its thread that waits for events,
+/// which would crash if it met the event before.
 pub const DISCONNECT_TIME: Duration = Duration::from_millis(1);
 /// How long after the end of a connection its `TIMEWAIT_EXIT` event comes.
 pub const TIMEWAIT: Duration = Duration::from_millis(500);

@@ -103,7 +103,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Stops listening. Requests that the program has not been told of are dropped.
+    /// Stops listening. Requests that have not been reported to the program are dropped.
     pub(super) fn close(&self) {
         let old = {
             let mut state = self.state.lock();
@@ -184,7 +184,7 @@ impl Listener {
         let mut buffer = [0; query::LEN + 1];
         for _ in 0..ANSWERS_MAX {
             match rustix::net::recvfrom(datagram, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((length, _, Some(asker))) => {
+                Ok((length, _, Some(client))) => {
                     let query = &buffer[..length.min(buffer.len())];
                     let port = self.address.port();
                     if let Some(answer) = query::answer(query, port, state.stream_port) {
@@ -193,7 +193,7 @@ impl Listener {
                             datagram.as_fd(),
                             &answer,
                             SendFlags::DONTWAIT,
-                            &asker,
+                            &client,
                         );
                     }
                 }

@@ -36,7 +36,7 @@ pub(super) struct Lookup {
 struct State {
     _watched: Watched<Arc<UdpSocket>>,
     /// Until then a closed port is no reason to give up; `None` after that.
-    patience: Option<Timer>,
+    refusal_timer: Option<Timer>,
     /// When the answer is not waited for any longer.
     limit: Timer,
     /// When to ask once more.
@@ -75,7 +75,7 @@ impl Lookup {
         let mut state = lookup.state.lock();
         *state = Some(State {
             _watched: Watched::new(Arc::clone(&lookup.socket), owner())?,
-            patience: Some(Timer::after(REFUSED_TIME, owner())),
+            refusal_timer: Some(Timer::after(REFUSED_TIME, owner())),
             limit: Timer::after(REPLY_TIMEOUT, owner()),
             next: Timer::after(INQUIRE_EVERY, owner()),
             pause: INQUIRE_EVERY,
@@ -107,7 +107,7 @@ impl Lookup {
     }
 
     fn takes_refusals(&self) -> bool {
-        self.state.lock().as_ref().is_some_and(|state| state.patience.is_none())
+        self.state.lock().as_ref().is_some_and(|state| state.refusal_timer.is_none())
     }
 
     /// What the socket has: an answer, or that nobody listens.
@@ -142,9 +142,11 @@ impl Source for Lookup {
         let Some(state) = &mut *guard else { return };
         if state.limit.is_due(now) {
             drop(guard);
-            return self.report(Err(Errno::TIMEDOUT));
+            // What has come by now counts.
+            return self.report(self.receive().unwrap_or(Err(Errno::TIMEDOUT)));
         }
-        state.patience = state.patience.take().filter(|patience| !patience.is_due(now));
+        state.refusal_timer =
+            state.refusal_timer.take().filter(|refusal_timer| !refusal_timer.is_due(now));
         if state.next.is_due(now) {
             state.pause = INQUIRE_EVERY_MAX.min(state.pause * 2);
             if let Some(owner) = self.this.upgrade() {

@@ -71,7 +71,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Stops listening. What the program has been told of can still be answered.
+    /// Stops listening. Requests that have been reported to the program can still be answered.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.watched = None;

@@ -6,9 +6,10 @@
 //! | queue pair, 4 | Q_Key, 4 | private data, 224 |
 //! ```
 //!
-//! A client asks UDP port P of the host; whoever listens on RDMA port P of the datagram space
-//! answers with the queue pair to send to, or with a status. All fields are big-endian. Every
-//! message is 256 bytes long, as InfiniBand's are, so that a forged sender address gains nothing.
+//! A client asks UDP port P of the host; the process that listens on RDMA port P of the
+//! datagram space answers with the queue pair to send to, or with a status. All fields are
+//! big-endian. Every message is 256 bytes long, as InfiniBand's are, so that a forged sender
+//! address gains nothing.
 
 /// Length of every message.
 pub(super) const LEN: usize = 256;

@@ -163,10 +163,10 @@ fn connect_accept_disconnect() {
         assert_eq!(ours.seen.lock().states.last(), Some(&QpState::Err));
         // Not before the completions, but not never either.
         theirs.seen.lock().unread = true;
-        let told = Instant::now();
+        let reported = Instant::now();
         theirs.monitor().disconnected();
         expect(&passive, EventKind::Disconnected);
-        assert!(told.elapsed() >= UNREAD_WAIT);
+        assert!(reported.elapsed() >= UNREAD_WAIT);
         theirs.monitor().disconnected();
         request.id.disconnect().expect("flushes");
         assert_eq!(theirs.seen.lock().states.last(), Some(&QpState::Err));
@@ -395,7 +395,7 @@ fn options_of_ports() {
     six.listen(0).expect("bound");
 }
 
-/// siw's request of rping, from a capture, and what a foreign peer is told.
+/// siw's request of rping, from a capture, and the reply to a foreign peer.
 #[test]
 fn a_foreign_peer_gets_no_trailer() {
     let passive = channel();
@@ -413,7 +413,7 @@ fn a_foreign_peer_gets_no_trailer() {
     assert_eq!(&reply, b"MPA ID Rep Frame\x10\x02\0\x07\0\x01\0\x01yes");
 }
 
-/// What the program has not been told of did not happen if the peer leaves, or waits in vain.
+/// A request that has not been reported is dropped if the peer leaves, or waits for too long.
 #[test]
 fn a_request_is_withdrawn_when_its_peer_gives_up() {
     let passive = channel();

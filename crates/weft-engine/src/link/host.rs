@@ -103,7 +103,7 @@ pub(crate) trait Effects: Work {
     fn last_receive_taken(&self);
 }
 
-/// Completions that are being added to a queue. The program is told of them when this is dropped.
+/// Completions that are being added to a queue. The program is notified when this is dropped.
 pub(crate) trait Completions {
     /// Whether the queue is not full.
     fn has_room(&self) -> bool;

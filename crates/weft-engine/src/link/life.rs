@@ -29,7 +29,7 @@ impl<H: Host> Link<H> {
         self.enter(PhaseEvent::Opened);
         self.transport = Transport::Stream(Framing::new(negotiated, agreement.mulpdu, early));
         self.opening.rtr_due = negotiated.rtr.filter(|_| agreement.initiator);
-        // RFC 5044 section 7.1.2: the responder sends nothing before it has heard the initiator.
+        // RFC 5044 section 7.1.2: the responder sends nothing before the initiator's first FPDU.
         self.opening.hold = !agreement.initiator;
         self.agreement = Some(agreement);
     }
@@ -253,8 +253,8 @@ impl<H: Host> Link<H> {
         }
     }
 
-    /// Whoever had no receive has had none for long enough, or the peer has been gone for as long
-    /// as retries take.
+    /// The peer has had no receive for as long as RNR retries take, or has been gone for as long as
+    /// retries take.
     pub(crate) fn give_up_waiting(&mut self, host: &H) {
         if self.phase.set_awaiting(false) {
             let errno = match self.phase {

@@ -180,7 +180,7 @@ struct Opening {
     /// Nothing is sent before the peer has said something.
     hold: bool,
     /// It has.
-    heard: bool,
+    peer_began: bool,
 }
 
 impl<H: Host> Link<H> {

@@ -33,7 +33,7 @@ pub(super) enum PhaseEvent {
     Opened,
     /// The program closes the connection, or the queue pair is in the error state.
     Closed,
-    /// The queue pair is in the error state, and the peer is told why.
+    /// The queue pair is in the error state, and the peer gets the reason.
     Terminated(Terminate),
     /// The stream has ended.
     Lost { errno: u32 },

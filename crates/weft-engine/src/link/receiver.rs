@@ -19,7 +19,7 @@ pub(super) struct Receiver<Q> {
     /// Bytes of the Write under way, and of the one before it.
     pub(super) written: u32,
     pub(super) last_write_len: u32,
-    /// Messages placed, and what the peer has been told of that.
+    /// Messages placed, and how many of them have been reported to the peer.
     pub(super) placed: u64,
     pub(super) placed_reported: u64,
 }

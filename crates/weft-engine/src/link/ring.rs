@@ -282,13 +282,13 @@ impl<H: Host> Link<H> {
     pub(crate) fn share(&mut self, ring: Box<Ring>) {
         self.opening.rtr_due = None;
         self.opening.hold = false;
-        self.opening.heard = true;
+        self.opening.peer_began = true;
         self.transport = Transport::Ring(ring);
     }
 
     /// Whether the peer, which opened the connection, may still choose shared memory.
     pub(crate) fn may_share(&self) -> bool {
-        self.phase.is_open() && self.opening.hold && !self.opening.heard
+        self.phase.is_open() && self.opening.hold && !self.opening.peer_began
     }
 
     pub(crate) fn is_shared(&self) -> bool {

@@ -15,7 +15,8 @@ pub(super) struct RnrQueue {
     pub(super) messages: VecDeque<RnrMessage>,
     /// What they take of the bound.
     pub(super) bytes: usize,
-    /// The count of placed messages at which the peer has been told that the next one waits.
+    /// The count of placed messages at which it has been reported to the peer that the next one
+    /// waits.
     pub(super) reported: Option<u64>,
     /// A message of ours waits for a receive of the peer's.
     pub(super) remote: bool,
@@ -43,8 +44,8 @@ pub(super) struct RnrMessage {
     /// The shared receive queue that it is for, on the target of an extended connection.
     pub(super) srqn: u32,
     pub(super) complete: bool,
-    /// Writes placed behind it. They count as placed only with it: the peer is told of a number of
-    /// messages, which are complete in order.
+    /// Writes placed behind it. They count as placed only with it: what is reported to the peer
+    /// is a number of messages, which are complete in order.
     pub(super) behind: u64,
 }
 

@@ -137,7 +137,7 @@ impl<H: Host> Link<H> {
 
     fn dispatch(&mut self, header: &Header, payload: Payload<'_>, host: &H) -> Handled {
         let opcode = Opcode::of(header)?;
-        if !std::mem::replace(&mut self.opening.heard, true) {
+        if !std::mem::replace(&mut self.opening.peer_began, true) {
             self.opening.hold = false;
             if let Some(kind) = self.rtr_expected() {
                 return self.ready_to_receive(kind, opcode, header, payload.bytes());

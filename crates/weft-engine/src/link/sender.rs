@@ -24,7 +24,7 @@ pub(super) struct Sender {
     /// Bytes made for the peer, and taken by what carries them.
     pub(super) appended: u64,
     pub(super) taken: u64,
-    /// The program has been told that the queue is drained.
+    /// It has been reported to the program that the queue is drained.
     pub(super) drain_reported: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An unreliable connection is the same stream with less promised (IBTA 9.8.3). Nothing is
 //! acknowledged: a Send or Write is complete once TCP has it. A message that finds no
-//! receive, or may not touch the memory it is for, is dropped, and nobody is told. What becomes of
+//! receive, or may not touch the memory it is for, is dropped without a report. What becomes of
 //! one side leaves the other's state as it is: what it sends then is lost, and complete all the
 //! same.
 //!
@@ -26,7 +26,7 @@ use crate::wc::Status;
 use crate::wr::Operation;
 
 /// How long a message waits for a receive: 0.12 s, in the encoding of `min_rnr_timer`.
-const PATIENCE: u8 = 27;
+const RNR_TIMER: u8 = 27;
 
 /// What is being dropped, and why.
 #[derive(Debug, Default)]
@@ -204,7 +204,7 @@ impl<H: Host> Link<H> {
             return false;
         }
         if !loss.impatient && !std::mem::replace(&mut loss.starved, true) {
-            self.notices.rnr = Some(Some(RnrWait { timer: PATIENCE }));
+            self.notices.rnr = Some(Some(RnrWait { timer: RNR_TIMER }));
         }
         loss.starved
     }

@@ -129,7 +129,7 @@ impl<H: Host> Link<H> {
         host: &H,
     ) -> Result<u32, Fault> {
         let is_usual = self.is_acknowledged()
-            && self.opening.heard
+            && self.opening.peer_began
             && !self.receiver.current.active
             && self.rnr.messages.is_empty()
             && self.receiver.send_imm.is_none()

@@ -488,7 +488,7 @@ impl<H: Host> Link<H> {
 
     /// A request has an error of its own, found before anything of it was sent. To a Weft peer this
     /// queue pair is a card that is gone, as programs of the InfiniBand kind expect; a foreign peer
-    /// is told.
+    /// gets a Terminate.
     fn fail_request(&mut self, status: Status, host: &H) {
         if !self.service.terminates() {
             return self.enter_send_error(status, host);

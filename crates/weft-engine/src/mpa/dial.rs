@@ -253,11 +253,12 @@ impl<C: Caller> Source for Dial<C> {
 
     fn expired(&self, now: Instant) {
         let Some(owner) = self.owner() else { return };
-        let outcome = {
+        // What has come by now counts: on a busy machine it may have waited for longer than that.
+        let outcome = self.advance(now).or_else(|| {
             let mut state = self.state.lock();
             state.dialer.timed_out(now);
             self.perform(&mut state, now, &owner)
-        };
+        });
         if let Some(outcome) = outcome {
             C::dialled(self, outcome);
         }
@@ -277,5 +278,76 @@ fn is_connected(stream: &Watched) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(Errno::NOTCONN) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::super::dialer::Retry;
+    use super::super::limits::ASK_LOCAL_TIMEOUT;
+    use super::*;
+
+    /// A peer of this host whose port is closed: the question has that answer at once, but the
+    /// reactor does not say so.
+    struct Unheard {
+        /// Whether the request would go to a Weft peer.
+        greeted: Lock<Option<bool>>,
+    }
+
+    struct Closed;
+
+    impl Question for Closed {
+        fn again(&mut self, _: &Arc<dyn Source>) {}
+
+        fn listen(&self) -> Option<Answer> {
+            Some(Answer::Closed)
+        }
+    }
+
+    impl Caller for Unheard {
+        type Question = Closed;
+
+        fn path(&self, _: Instant) -> Option<Path> {
+            Some(Path { is_local: true, was_closed: false })
+        }
+
+        fn ask(&self, _: &Arc<dyn Source>) -> Result<Closed> {
+            Ok(Closed)
+        }
+
+        fn learn(&self, _: Instant, _: Answer) {}
+
+        fn open(&self, _: Option<u16>, _: Option<OwnedFd>) -> Result<OwnedFd> {
+            Ok(UnixStream::pair().expect("descriptors are free").0.into())
+        }
+
+        fn greeting(&self, weft: bool) -> Result<(Params, Vec<u8>)> {
+            *self.greeted.lock() = Some(weft);
+            Err(Errno::CANCELED)
+        }
+
+        fn retries(&self, _: &Failure) {}
+
+        fn dialled(_: &Dial<Self>, _: Outcome) {}
+    }
+
+    /// A busy machine may come to both only when the time is over.
+    #[test]
+    fn an_answer_that_has_come_is_heard_before_the_time_is_over() {
+        let plan =
+            Plan { connect_time: None, reply_time: None, retry: Retry::Refused(&[]), wanted: None };
+        let dial = Dial::new(plan, Unheard { greeted: Lock::new(None) });
+        let far = Instant::now() + 2 * ASK_LOCAL_TIMEOUT;
+        dial.start().expect("nothing has failed");
+        dial.expired(far);
+        // The reactor may be at it, too.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while dial.caller.greeted.lock().is_none() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert_eq!(*dial.caller.greeted.lock(), Some(false), "it is a foreign peer");
     }
 }

@@ -196,8 +196,8 @@ struct Question {
 }
 
 impl Question {
-    fn new(now: Instant, patience: Duration) -> Self {
-        Self { start: now, asked: 1, give_up: now + patience }
+    fn new(now: Instant, timeout: Duration) -> Self {
+        Self { start: now, asked: 1, give_up: now + timeout }
     }
 
     fn timeout(&self) -> Instant {
@@ -223,8 +223,8 @@ impl Dialer {
             None => self.connect(now, None),
             Some(Path { is_local, was_closed }) => {
                 let is_quick = is_local || was_closed;
-                let patience = if is_quick { ASK_LOCAL_TIMEOUT } else { ASK_TIMEOUT };
-                self.phase = Phase::Asking { question: Question::new(now, patience), was_closed };
+                let timeout = if is_quick { ASK_LOCAL_TIMEOUT } else { ASK_TIMEOUT };
+                self.phase = Phase::Asking { question: Question::new(now, timeout), was_closed };
                 self.effects.push_back(Effect::Ask { again: false });
             }
         }
@@ -424,7 +424,7 @@ impl Dialer {
 
 impl Wanted {
     /// Whether the answer is of the wanted queue pair to ours. The port may have gone to somebody
-    /// else since the program was told of the number.
+    /// else since the program got the number.
     fn is_in(self, negotiated: &Negotiated) -> bool {
         let (_, hello) = hello::split(&negotiated.peer_private_data);
         hello.is_some_and(|hello| hello.identity.qp_num == self.peer && hello.wanted_qp == self.own)

@@ -208,6 +208,8 @@ impl<H: Host> Source for Incoming<H> {
     }
 
     fn expired(&self, now: Instant) {
+        // What has come by now counts: on a busy machine it may have waited for longer than that.
+        self.ready();
         self.state.lock().responder.timed_out(now);
         self.ready();
     }

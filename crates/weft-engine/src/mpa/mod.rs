@@ -1,7 +1,7 @@
 //! MPA's exchange of request and reply, which opens a connection (RFC 5044 and RFC 6581).
 //!
 //! The protocol is in two state machines that know no socket and no clock. What has happened is
-//! told to them with the time, and what is to be done is drained from them as effects:
+//! handed to them with the time, and what is to be done is drained from them as effects:
 //!
 //! | module | what it is |
 //! | --- | --- |

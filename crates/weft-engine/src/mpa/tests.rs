@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
     request_time: Duration::from_secs(5),
     answer_time: Duration::from_secs(60),
 };
-const FAR: Path = Path { is_local: false, was_closed: false };
+const REMOTE: Path = Path { is_local: false, was_closed: false };
 const MS: Duration = Duration::from_millis(1);
 
 const PARAMS: Params = Params {
@@ -98,7 +98,7 @@ fn reply_to(request: &[u8], params: Params, private_data: &[u8]) -> Vec<u8> {
 #[test]
 fn a_weft_peer_is_asked_for_its_port_and_greeted() {
     let (mut dialer, now) = (once(), Instant::now());
-    dialer.dial(now, Some(FAR));
+    dialer.dial(now, Some(REMOTE));
     assert_eq!(effects(&mut dialer), ["Ask { again: false }"]);
     assert_eq!(dialer.awaits(), Awaits::Answer);
     dialer.answered(now + MS, Answer::Port(77));
@@ -122,7 +122,7 @@ fn a_weft_peer_is_asked_for_its_port_and_greeted() {
 #[test]
 fn a_question_is_repeated_until_its_time_is_over() {
     let (mut dialer, start) = (once(), Instant::now());
-    dialer.dial(start, Some(FAR));
+    dialer.dial(start, Some(REMOTE));
     assert_eq!(effects(&mut dialer), ["Ask { again: false }"]);
     for after in &ASK_AT[1..] {
         let due = start + *after;
@@ -134,7 +134,7 @@ fn a_question_is_repeated_until_its_time_is_over() {
     }
     assert_eq!(dialer.timeout(), Some(start + ASK_TIMEOUT));
     dialer.timed_out(start + ASK_TIMEOUT);
-    // Whoever is silent may be a Weft peer behind a filter.
+    // A silent peer may be a Weft peer behind a filter.
     assert_eq!(effects(&mut dialer), ["Connect { port: None }"]);
     dialer.connected(start + ASK_TIMEOUT);
     assert_eq!(effects(&mut dialer), ["Greet { weft: true }"]);
@@ -142,7 +142,7 @@ fn a_question_is_repeated_until_its_time_is_over() {
 
 #[test]
 fn silence_after_a_closed_port_is_a_closed_port() {
-    for path in [Path { was_closed: true, ..FAR }, Path { is_local: true, ..FAR }] {
+    for path in [Path { was_closed: true, ..REMOTE }, Path { is_local: true, ..REMOTE }] {
         let (mut dialer, start) = (once(), Instant::now());
         dialer.dial(start, Some(path));
         dialer.timed_out(start + ASK_LOCAL_TIMEOUT);
@@ -160,7 +160,7 @@ fn a_peer_whose_port_was_closed_is_asked_once_more_when_tcp_is_connected() {
         [(Answer::Port(7), true), (Answer::Closed, false), (Answer::Silence, false)]
     {
         let (mut dialer, now) = (once(), Instant::now());
-        dialer.dial(now, Some(FAR));
+        dialer.dial(now, Some(REMOTE));
         dialer.answered(now, Answer::Closed);
         dialer.connected(now);
         dialer.answered(now, answer);
@@ -294,7 +294,7 @@ fn a_rejection_carries_the_programs_data_without_the_trailer() {
 #[test]
 fn a_cancelled_machine_wants_nothing() {
     let (mut dialer, now) = (once(), Instant::now());
-    dialer.dial(now, Some(FAR));
+    dialer.dial(now, Some(REMOTE));
     dialer.cancel();
     dialer.answered(now, Answer::Silence);
     dialer.timed_out(now + ASK_TIMEOUT);

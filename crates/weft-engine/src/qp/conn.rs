@@ -16,9 +16,10 @@ use crate::link::host::Work;
 use crate::link::ring::{PASSES_PER_RING, Ring};
 use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
-use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::reactor::{Reactor, Source, Token};
 use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
 use crate::tcp;
+use crate::timer::Timer;
 use crate::{Errno, Result};
 
 /// How long a closed connection waits for the peer's end.
@@ -66,8 +67,8 @@ pub(super) struct Conn {
     sharing: Sharing,
     /// The peer opened the connection, and may not use it without sharing memory.
     must_share: bool,
-    /// When the wait for a foreign initiator's first message ends.
-    hold_until: Option<Instant>,
+    /// Ends the wait for a foreign initiator's first message.
+    hold: Option<Timer>,
 }
 
 /// How far the two sides are with sharing memory instead of using the socket.
@@ -84,7 +85,7 @@ enum Sharing {
 impl Conn {
     pub(super) fn new(link: Link<Qp>) -> Self {
         let sharing = Sharing::Settled;
-        Self { link, wire: None, blocked: false, sharing, must_share: false, hold_until: None }
+        Self { link, wire: None, blocked: false, sharing, must_share: false, hold: None }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -131,22 +132,23 @@ impl Conn {
             peer_identity,
             fin_sent: false,
         });
-        self.hold_until = self.link.awaits_first_fpdu().then(|| first_fpdu::wait_for(qp));
+        self.hold = self.link.awaits_first_fpdu().then(|| first_fpdu::wait_for(qp));
         self.arrange_sharing(qp);
         Ok(())
     }
 
-    /// The wait that was to end at `due` has ended. Whoever is to send may do so now, unless the
-    /// peer has not even got our reply.
-    pub(super) fn stop_holding(&mut self, due: Instant, qp: &Qp) {
-        if self.hold_until != Some(due) || !self.link.awaits_first_fpdu() {
+    /// A wait for the first message has ended, perhaps an earlier one. A sender may go on now,
+    /// unless the peer has not even got our reply.
+    pub(super) fn stop_holding(&mut self, now: Instant, qp: &Qp) {
+        let is_due = self.hold.as_ref().is_some_and(|timer| timer.is_due(now));
+        if !is_due || !self.link.awaits_first_fpdu() {
             return;
         }
         let Some(wire) = &self.wire else { return };
         let unread = weft_sys::tcp_unacknowledged(wire.socket.as_fd());
         // An error shows when the socket is used.
-        self.hold_until = (unread.unwrap_or(0) > 0).then(|| first_fpdu::wait_for(qp));
-        if self.hold_until.is_none() {
+        self.hold = (unread.unwrap_or(0) > 0).then(|| first_fpdu::wait_for(qp));
+        if self.hold.is_none() {
             self.link.stop_holding();
         }
     }
@@ -269,7 +271,7 @@ impl Conn {
         self.link.lost(qp, errno);
     }
 
-    /// Takes what the socket has, up to a bound. Unless told to `drain`, takes a read that leaves
+    /// Takes what the socket has, up to a bound. Without `drain`, takes a read that leaves
     /// room in the buffer for the last. Returns whether there may be more.
     pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
         if self.link.is_shared() {
@@ -466,7 +468,7 @@ struct Lingering {
 #[derive(Debug)]
 struct LingerState {
     token: Option<Token>,
-    timer: Option<TimerId>,
+    timer: Option<Timer>,
     rest: Vec<u8>,
     sent: usize,
     fin_sent: bool,
@@ -501,7 +503,7 @@ impl Lingering {
             return;
         };
         state.token = Some(token);
-        state.timer = Some(reactor.start_timer(Instant::now() + LINGER, source));
+        state.timer = Some(Timer::after(LINGER, source));
         drop(state);
         lingering.ready();
     }
@@ -552,9 +554,7 @@ impl Lingering {
         if let Some(token) = token {
             Reactor::get().unwatch(self.socket.as_fd(), token);
         }
-        if let Some(timer) = timer {
-            Reactor::get().stop_timer(timer);
-        }
+        drop(timer);
     }
 }
 

@@ -40,7 +40,7 @@ impl Qp {
         opened
     }
 
-    /// Who is to be told of the connection's fate.
+    /// Sets the monitor that is notified of the connection's end.
     pub fn set_monitor(&self, monitor: Weak<dyn Monitor>) {
         *self.monitor.lock() = Some(monitor);
     }

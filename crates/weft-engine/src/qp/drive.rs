@@ -15,6 +15,7 @@ use crate::link::host::Work;
 use crate::link::{AwaitedPeer, Link};
 use crate::reactor::{Reactor, Source};
 use crate::srq::AwaitsReceive;
+use crate::timer::Timer;
 
 /// Requests between two polls from which on more of the same are expected.
 const BURST_MIN: u64 = 4;
@@ -122,16 +123,13 @@ impl Qp {
     }
 
     pub(super) fn start_retry_timer(&self, wait: Duration) {
-        let fresh = Reactor::get().start_timer(Instant::now() + wait, self.me());
-        if let Some(old) = self.retry_timer.lock().replace(fresh) {
-            Reactor::get().stop_timer(old);
-        }
+        // Locked before, for the timer may expire at once.
+        let mut timer = self.retry_timer.lock();
+        *timer = Some(Timer::after(wait, self.me()));
     }
 
     pub(super) fn stop_retry_timer(&self) {
-        if let Some(timer) = self.retry_timer.lock().take() {
-            Reactor::get().stop_timer(timer);
-        }
+        *self.retry_timer.lock() = None;
     }
 
     /// Messages wait for a receive: the next one to be posted will be brought to them. Returns
@@ -186,8 +184,12 @@ impl Source for Qp {
         self.drive(WORK_RECEIVE | WORK_DRAIN);
     }
 
-    fn expired(&self, _: Instant) {
-        *self.retry_timer.lock() = None;
+    fn expired(&self, now: Instant) {
+        // It may be one that has been stopped or replaced meanwhile.
+        let due = self.retry_timer.lock().take_if(|timer| timer.is_due(now));
+        if due.is_none() {
+            return;
+        }
         self.conn.lock().link.give_up_waiting(self);
         self.drive(WORK_SEND | WORK_RECEIVE | WORK_DRAIN);
     }

@@ -1,6 +1,6 @@
 //! The wait for a foreign initiator's first FPDU.
 //!
-//! RFC 5044 (section 7.1.2) lets the responder send nothing before it has heard the initiator,
+//! RFC 5044 (section 7.1.2) lets the responder send nothing before the initiator's first FPDU,
 //! because an initiator may not be ready for FPDUs before it has read the reply: siw takes bytes
 //! right behind the reply for an error. With RFC 6581 the initiator promises a message; without it
 //! (siw's default) the initiator's program must be the first to send. Programs of the InfiniBand
@@ -16,32 +16,28 @@ use std::time::{Duration, Instant};
 
 use super::Qp;
 use super::work::WORK_SEND;
-use crate::reactor::{Reactor, Source};
+use crate::reactor::Source;
+use crate::timer::Timer;
 
 /// How long after the peer has got our reply. Its connection manager reads it within milliseconds.
-const PATIENCE: Duration = Duration::from_millis(300);
+const WAIT: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 struct FirstFpdu {
     qp: Weak<Qp>,
-    due: Instant,
 }
 
-/// Starts to wait. Returns when the wait ends, by which a later one of the same queue pair is told
-/// apart.
-pub(super) fn wait_for(qp: &Qp) -> Instant {
-    let due = Instant::now() + PATIENCE;
-    let source = Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()), due });
-    Reactor::get().start_timer(due, source);
-    due
+/// Starts to wait. The wait ends with the timer, or when the timer is dropped.
+pub(super) fn wait_for(qp: &Qp) -> Timer {
+    Timer::after(WAIT, Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()) }))
 }
 
 impl Source for FirstFpdu {
     fn ready(&self) {}
 
-    fn expired(&self, _: Instant) {
+    fn expired(&self, now: Instant) {
         if let Some(qp) = self.qp.upgrade() {
-            qp.conn.lock().stop_holding(self.due, &qp);
+            qp.conn.lock().stop_holding(now, &qp);
             qp.drive(WORK_SEND);
         }
     }

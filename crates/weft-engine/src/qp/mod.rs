@@ -34,8 +34,8 @@ use crate::event::Object;
 use crate::pd::{Pd, PdUser};
 use crate::queue::recv::RecvQueue;
 use crate::queue::send::SendQueue;
-use crate::reactor::TimerId;
 use crate::srq::{Srq, SrqUser};
+use crate::timer::Timer;
 use crate::ud::Datagram;
 use crate::xrc::Xrcd;
 
@@ -46,7 +46,7 @@ pub use peers::{all, find};
 pub use post::Poster;
 pub(crate) use snapshot::Snapshot;
 
-/// Who is told about a queue pair's connection (the connection manager).
+/// Is notified of the end of a queue pair's connection (the connection manager).
 pub trait Monitor: Send + Sync + std::fmt::Debug {
     /// The connection has ended: by the peer, by a failure, or by an error of this side.
     fn disconnected(&self);
@@ -87,7 +87,7 @@ pub struct Qp {
     /// The last deferred requests were several: one to an idle connection will not be the only one.
     posts_bursts: AtomicBool,
     awaiting_receive: AtomicBool,
-    retry_timer: Lock<Option<TimerId>>,
+    retry_timer: Lock<Option<Timer>>,
     monitor: Lock<Option<Weak<dyn Monitor>>>,
     last_wqe_reported: AtomicBool,
     /// Who has it open, each of whom destroys it once.

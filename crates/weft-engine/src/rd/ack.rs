@@ -34,7 +34,7 @@ impl Peer {
             // Not even sent: a liar's acknowledgement says nothing.
             return;
         }
-        self.heard_at = now;
+        self.acked_at = now;
         let reopened = self.window == 0 && header.window != 0;
         if arrived >= 0 {
             self.window = header.window;

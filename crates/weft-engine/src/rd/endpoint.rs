@@ -54,7 +54,7 @@ struct Inner {
     origin: Instant,
     state: NoteLock<State>,
     /// There may be something to receive or to send.
-    kick: AtomicBool,
+    pending_work: AtomicBool,
     /// Readable while events wait and a thread sleeps: see `State::raised`.
     wake: OwnedFd,
     sleepers: AtomicUsize,
@@ -109,7 +109,7 @@ impl Endpoint {
             address: PeerAddress { socket: address, endpoint: number },
             origin: Instant::now(),
             state: NoteLock::new(state),
-            kick: AtomicBool::new(false),
+            pending_work: AtomicBool::new(false),
             wake,
             sleepers: AtomicUsize::new(0),
             spin: Spin::new(),
@@ -135,7 +135,7 @@ impl Endpoint {
         let now = self.inner.now();
         self.inner.with(|state| {
             let posted = state.machine.post(now, to, id, request);
-            self.inner.kick.store(true, Ordering::SeqCst);
+            self.inner.pending_work.store(true, Ordering::SeqCst);
             posted
         })
     }
@@ -234,7 +234,7 @@ impl Inner {
     /// has left to do.
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         let result = look(&mut self.state.lock());
-        if self.kick.load(Ordering::SeqCst) {
+        if self.pending_work.load(Ordering::SeqCst) {
             self.drive();
         }
         result
@@ -247,9 +247,9 @@ impl Inner {
                 state.raised = false;
                 consume(&self.wake);
             }
-            // Senders that found no room may have to be told of some.
+            // Senders that found no room may have to be notified.
             if state.machine.has_output() {
-                self.kick.store(true, Ordering::SeqCst);
+                self.pending_work.store(true, Ordering::SeqCst);
             }
             event
         })
@@ -257,10 +257,10 @@ impl Inner {
 
     /// Does all that does not block. A thread that finds another at it leaves that one a note.
     fn drive(&self) {
-        self.kick.store(true, Ordering::SeqCst);
-        while self.kick.load(Ordering::SeqCst) {
+        self.pending_work.store(true, Ordering::SeqCst);
+        while self.pending_work.load(Ordering::SeqCst) {
             let Some(mut state) = self.state.try_lock() else { return };
-            self.kick.store(false, Ordering::SeqCst);
+            self.pending_work.store(false, Ordering::SeqCst);
             let more = self.pass(&mut state);
             // A thread that is not counted yet looks for events before it sleeps.
             let wanted = state.machine.has_event() && self.sleepers.load(Ordering::SeqCst) != 0;
@@ -368,7 +368,7 @@ impl Source for Inner {
     fn expired(&self, _: Instant) {
         self.with(|state| {
             state.timer = None;
-            self.kick.store(true, Ordering::SeqCst);
+            self.pending_work.store(true, Ordering::SeqCst);
         });
     }
 }

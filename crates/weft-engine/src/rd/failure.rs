@@ -18,7 +18,7 @@ impl Peer {
             return;
         }
         self.synced = true;
-        self.heard_at = now;
+        self.acked_at = now;
         self.mark(now, shared, None, arrived as usize, 0, &[]);
         let Some(outbox) = &mut self.outbox else { return };
         let Some(flight) = outbox.flights.front() else { return };
@@ -85,7 +85,7 @@ impl Peer {
         self.own.stream = shared.new_stream();
         (self.synced, self.next_seq, self.next_msn) = (false, 1, [1; 3]);
         (self.window, self.backoff, self.probe) = (WINDOW, 0, false);
-        (self.timer_from, self.heard_at) = (now, now);
+        (self.timer_from, self.acked_at) = (now, now);
         let Some(outbox) = &mut self.outbox else { return };
         outbox.flights.clear();
         (outbox.flying, outbox.lost, outbox.cut, outbox.late_at) = (0, 0, 0, None);
@@ -120,13 +120,13 @@ impl Peer {
                 shared.complete(read.id, 0, status);
             }
             for message in outbox.messages.drain(..) {
-                let told = match message.what {
+                let is_reported = match message.what {
                     What::Send | What::Write { .. } => message.over,
                     // Those that were sent are among the reads, or over.
                     What::Read { .. } => message.last.is_some() || message.over,
                     What::Response { .. } | What::Failure(_) => true,
                 };
-                if !told {
+                if !is_reported {
                     shared.complete(message.id, message.own_bytes(), status);
                 }
             }

@@ -6,7 +6,8 @@ use weft_wire::rd::WINDOW_MAX;
 pub const PEERS_MAX: usize = 65_536;
 /// Peers whose address may be forged, among them. Further ones must repeat an epoch first.
 pub const UNPROVEN_MAX: usize = 1_024;
-/// Bytes of a datagram unless told otherwise: what an Ethernet frame carries over IPv6 and UDP.
+/// Bytes of a datagram unless the program chooses another length: what an Ethernet frame carries
+/// over IPv6 and UDP.
 pub const DATAGRAM_LEN: usize = 1_452;
 /// The least that a datagram may be: every control message fits in.
 pub const DATAGRAM_LEN_MIN: usize = 256;

@@ -214,12 +214,12 @@ impl Machine {
         !self.ready.is_empty() || !self.shared.replies.is_empty()
     }
 
-    /// Whether the program is to be told of something.
+    /// Whether there is an event for the program.
     pub(super) fn has_event(&self) -> bool {
         !self.shared.events.is_empty()
     }
 
-    /// What the program is to be told next.
+    /// The next event for the program.
     pub(super) fn next_event(&mut self, now: u64) -> Option<Event> {
         let event = self.shared.events.pop_front()?;
         if let Event::Received { bytes, .. } = &event {

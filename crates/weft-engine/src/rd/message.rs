@@ -29,7 +29,7 @@ pub(super) struct Message {
     pub(super) msn: u32,
     /// The sequence of its last segment, once there is one; of that so far, if it is `over`.
     pub(super) last: Option<u32>,
-    /// The program has been told of its end: what is left is to keep the sequence whole.
+    /// Its end has been reported to the program: what is left is to keep the sequence whole.
     pub(super) over: bool,
 }
 

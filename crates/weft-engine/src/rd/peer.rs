@@ -70,7 +70,7 @@ pub(super) struct Peer {
     pub(super) rtt: Rtt,
     pub(super) rate: Rate,
     /// When the peer last acknowledged, or we began to wait for that.
-    pub(super) heard_at: u64,
+    pub(super) acked_at: u64,
     /// From when the retransmission timer runs.
     pub(super) timer_from: u64,
 
@@ -84,9 +84,9 @@ pub(super) struct Peer {
     pub(super) refused: Option<Reason>,
     /// A Send of its found no room, so it is to send nothing.
     pub(super) closed: bool,
-    /// It is on the list of those to be told when there is room.
+    /// It is on the list of the peers to notify when there is room.
     pub(super) starved: bool,
-    /// When it must be told what has arrived.
+    /// When what has arrived must be acknowledged.
     pub(super) ack_at: u64,
     /// Its clock when it sent what we last received, and when that was.
     echo: u32,
@@ -125,7 +125,7 @@ impl Peer {
             probe: false,
             rtt: Rtt::default(),
             rate: Rate::new(now),
-            heard_at: now,
+            acked_at: now,
             timer_from: now,
             inbox: None,
             recv_next: 1,
@@ -333,10 +333,10 @@ impl Peer {
         }
     }
 
-    /// Starts a new stream with what is open. A peer forgets only what it has not heard of for
-    /// [`IDLE`], so it cannot have carried out what is younger than [`GIVE_UP`].
+    /// Starts a new stream with what is open. A peer forgets only what it has received nothing of
+    /// for [`IDLE`], so it cannot have carried out what is younger than [`GIVE_UP`].
     fn renew_if_safe(&mut self, now: u64, shared: &mut Shared) {
-        if self.is_waiting() && now.saturating_sub(self.heard_at) > GIVE_UP {
+        if self.is_waiting() && now.saturating_sub(self.acked_at) > GIVE_UP {
             self.fail(now, shared, Status::PeerUnreachable);
         } else {
             self.renew(now, shared, true);
@@ -378,7 +378,7 @@ impl Peer {
     /// Adds a message to what goes to the peer.
     pub(super) fn enqueue(&mut self, now: u64, shared: &mut Shared, message: Message) {
         if !self.is_waiting() {
-            (self.heard_at, self.timer_from, self.backoff) = (now, now, 0);
+            (self.acked_at, self.timer_from, self.backoff) = (now, now, 0);
         }
         if self.outbox.is_none() {
             self.rate.resume(now);

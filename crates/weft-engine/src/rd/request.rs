@@ -1,4 +1,4 @@
-//! What a program asks of an endpoint, and what it is told.
+//! What a program asks of an endpoint, and what is reported to it.
 
 use std::net::SocketAddr;
 
@@ -73,7 +73,7 @@ pub enum Status {
     PeerUnreachable,
 }
 
-/// Something that the program is told.
+/// Something that is reported to the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message has arrived. Those of one peer come in the order of sending.

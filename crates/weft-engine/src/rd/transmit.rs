@@ -178,7 +178,7 @@ impl Peer {
         let flights = self.flights();
         let sequence = self.next_seq.wrapping_sub((flights - at) as u32);
         let header = self.header(now, shared, Kind::Data, sequence);
-        let all_told = self.early_words() <= 1;
+        let acks_all = self.early_words() <= 1;
         let Some(outbox) = &mut self.outbox else { return false };
         let Outbox { messages, flights, first, .. } = &mut **outbox;
         let flight = &mut flights[at];
@@ -204,7 +204,7 @@ impl Peer {
         flight.sent = self.rate.sent(now, len, outbox.flying, idle);
         outbox.flying += u64::from(len);
         self.timer_from = now;
-        if all_told {
+        if acks_all {
             self.ack_at = NEVER;
         }
         self.spend(len);
@@ -259,7 +259,7 @@ impl Peer {
         if !self.is_waiting() || self.timer_from + self.rtt.timeout(self.backoff) > now {
             return;
         }
-        if now.saturating_sub(self.heard_at) >= GIVE_UP {
+        if now.saturating_sub(self.acked_at) >= GIVE_UP {
             // A peer that does not settle any more is none of the program's business.
             self.their_syn = false;
             if self.outbox.is_some() {

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use weft_sys::{Forkable, Lock, RemappedPages};
 
-use super::adoption::Reach;
 use super::keys::{Granted, Memory, Pages};
+use super::remapping::Reach;
 use super::segment::{GRANTS, GrantWords, Rings};
 use super::session::Session;
 use crate::access::Access;
+use crate::clock::yield_until;
 use crate::limits::KEY_IN_USE_MAX;
 use crate::log::{self, Level};
 
@@ -78,7 +78,7 @@ impl Grants {
             return None;
         };
         let Terms { rights, grants_writing, iova, len } = terms;
-        let may_map = |adopted: &Arc<RemappedPages>| !adopted.is_writable() || grants_writing;
+        let may_map = |segment: &Arc<RemappedPages>| !segment.is_writable() || grants_writing;
         let pages = reach.pages.map(|pages| Pages {
             start: pages.start,
             len: pages.len,
@@ -129,17 +129,14 @@ impl Grants {
 
     /// A peer that has died at it, or pretends to be at it for ever, is not waited for.
     fn wait_while(&self, is_used: impl Fn(u32) -> bool) {
-        let start = Instant::now();
-        while is_used(self.words.in_use()) && !self.is_stuck.load(Ordering::Relaxed) {
-            let alive = self.session.upgrade().is_some_and(|session| session.is_alive());
-            if !alive {
-                return;
-            }
-            if start.elapsed() > KEY_IN_USE_MAX {
-                log::write(Level::Error, format_args!("a peer does not let go of a key"));
-                self.is_stuck.store(true, Ordering::Relaxed);
-            }
-            std::thread::yield_now();
+        let is_over = || {
+            !is_used(self.words.in_use())
+                || self.is_stuck.load(Ordering::Relaxed)
+                || !self.session.upgrade().is_some_and(|session| session.is_alive())
+        };
+        if !yield_until(KEY_IN_USE_MAX, is_over) {
+            log::write(Level::Error, format_args!("a peer does not let go of a key"));
+            self.is_stuck.store(true, Ordering::Relaxed);
         }
     }
 }

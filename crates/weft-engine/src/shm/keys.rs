@@ -15,7 +15,7 @@ use crate::access::Access;
 use crate::limits::PEER_KEYS_MAX;
 
 /// Uses of a key after which an answer that has not come is asked for again.
-const PATIENCE: u32 = 1_024;
+const ASK_AGAIN_USES: u32 = 1_024;
 
 /// Memory of the peer's that a key names.
 #[derive(Clone, Debug)]
@@ -176,8 +176,8 @@ pub(crate) struct Mapped<'a> {
     pub(crate) offset: usize,
 }
 
-/// The target is told that a key is in use, until this is dropped: it waits for that with the
-/// deregistration.
+/// Shows the target that a key is in use, until this is dropped: the target waits for that with
+/// the deregistration.
 #[derive(Debug)]
 pub(crate) struct InUse<'a>(&'a GrantWords);
 
@@ -275,7 +275,7 @@ impl PeerKeys {
             Some(Known::Denied) => return None,
             Some(Known::Asked { uses, .. }) => {
                 *uses += 1;
-                if *uses < PATIENCE {
+                if *uses < ASK_AGAIN_USES {
                     return None;
                 }
             }

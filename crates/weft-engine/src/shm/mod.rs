@@ -7,21 +7,21 @@
 //! Writes and Reads straight to the memory that a key names ([`keys`], [`grants`]). The TCP
 //! connection carries nothing any more; its end tells of the peer's.
 
-mod adoption;
 mod directory;
 mod grants;
 mod keys;
 mod listener;
 mod peer;
 mod policy;
+mod remapping;
 mod segment;
 mod session;
 
-pub(crate) use adoption::{Adoption, Reach};
 pub(crate) use grants::{Grants, Terms, revoke};
 pub(crate) use keys::{Found, Granted, PeerKeys, Targets};
 pub(crate) use listener::own_id;
 pub(crate) use peer::Peer;
 pub(crate) use policy::{Choice, choice};
+pub(crate) use remapping::{Reach, Remapping};
 pub(crate) use segment::{BULK_LEN, Progress, RingOwner, RingPort, Rings, SLOTS};
 pub(crate) use session::{Endpoint, Offer, Session, find_by};

@@ -215,7 +215,7 @@ fn granted(key: u32, serial: u32) -> u64 {
 
 /// Whose connection goes through a segment.
 pub(crate) trait RingOwner: Send + Sync + fmt::Debug {
-    /// There may be something in shared memory. What the peer is to be told may wait for more,
+    /// There may be something in shared memory. The notification of the peer may wait for more,
     /// unless it is `due`.
     fn ring_ready(&self, due: bool);
 }
@@ -229,7 +229,7 @@ pub(crate) struct RingPort {
     listens: AtomicBool,
     /// Whether the peer's progress matters now: messages are on their way, or the ring was full.
     awaits: AtomicBool,
-    /// Whether the peer is to be told something.
+    /// Whether the peer is to be notified of something.
     owes: AtomicBool,
     /// The peer's progress as it was last taken in.
     seen: AtomicU64,

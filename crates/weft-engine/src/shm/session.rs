@@ -34,7 +34,7 @@ use crate::watched::Watched;
 use crate::{Errno, Result, presence};
 
 /// How long a stranger may take to say what it wants.
-const OFFER_PATIENCE: Duration = Duration::from_secs(5);
+const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The version of this protocol and of the segment's layout.
 const VERSION: u8 = 2;
 
@@ -201,7 +201,7 @@ impl Session {
 
     /// Starts to wait for what is next.
     fn start_timer(self: &Arc<Self>) -> Timer {
-        Timer::after(OFFER_PATIENCE, Arc::clone(self) as _)
+        Timer::after(OFFER_TIMEOUT, Arc::clone(self) as _)
     }
 
     /// Refuses those whom the user does not admit.
@@ -397,8 +397,8 @@ impl Session {
                 for long in [*start, *len, *addr] {
                     bytes.extend_from_slice(&long.to_ne_bytes());
                 }
-                if let Some(Memory::Own(adopted)) = memory {
-                    segment_fd = Some(adopted.fd().as_fd());
+                if let Some(Memory::Own(segment)) = memory {
+                    segment_fd = Some(segment.fd().as_fd());
                 }
             }
         }

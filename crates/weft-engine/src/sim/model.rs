@@ -42,7 +42,7 @@ impl Cause {
 
     /// Whether the other end of `end`'s connection sends a Terminate because of this. Only foreign
     /// peers tell of errors that are their own affair.
-    pub(super) fn is_told_to(self, end: usize, weft: bool) -> bool {
+    pub(super) fn is_reported_to(self, end: usize, weft: bool) -> bool {
         match self {
             Self::Remote(at, _) => at == end,
             Self::Local(at, _) => at != end && !weft,
@@ -66,7 +66,7 @@ impl fmt::Debug for Payload {
 pub(super) enum Effect {
     /// The peer has received this message.
     Sent { message: u64 },
-    /// The bytes are in the peer's memory; with immediate data the peer has been told.
+    /// The bytes are in the peer's memory; with immediate data the peer has its completion.
     Written { target: Piece, bytes: Payload, message: Option<u64> },
     /// The bytes are in the local list.
     Read { expected: Payload },

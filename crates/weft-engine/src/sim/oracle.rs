@@ -104,7 +104,7 @@ impl World {
         let Some(at) = at else {
             return Err(format!("{index} completes what is not posted: {completion:?}"));
         };
-        // Those before it have completed without anybody being told.
+        // Those before it have completed without a report.
         for work in self.ends[index].sq.drain(..at).collect::<Vec<_>>() {
             ensure!(!work.signalled, "{index} never completes {work:?}");
             self.succeeded(index, work)?;
@@ -202,11 +202,11 @@ impl World {
             // A foreign peer's refusal may come when nothing is there to fail.
             let late = !self.setup.weft && status == Status::WrFlushErr;
             let allowed = causes.iter().any(|&cause| {
-                let told = cause.is_told_to(index, self.setup.weft);
+                let reported = cause.is_reported_to(index, self.setup.weft);
                 let own_affair = matches!(cause, Cause::Local(..)) && status == Status::RemOpErr;
                 cause.status_at(index) == status
-                    || told && own_affair
-                    || late && (told || matches!(cause, Cause::Remote(..)))
+                    || reported && own_affair
+                    || late && (reported || matches!(cause, Cause::Remote(..)))
             });
             ensure!(allowed, "{index} fails with {status:?} for no reason: {work:?}");
             let blames = |cause: &Cause| match *cause {
@@ -243,12 +243,12 @@ impl World {
         self.take_unsignalled(index)?;
         let end = &self.ends[index];
         ensure!(end.messages.is_empty(), "{index}: message {:?} got lost", end.messages.front());
-        let (sent, told, _, waiting) = end.qp.with_link(|link| link.counters());
+        let (sent, reported, _, waiting) = end.qp.with_link(|link| link.counters());
         let (.., placed, _) = self.ends[end.peer].qp.with_link(|link| link.counters());
         ensure!(waiting == 0 && end.pipe.len() == 0, "{index} is not at rest");
         ensure!(
-            !self.setup.weft || sent == placed && sent == told,
-            "{index} has sent {sent} messages; {placed} are placed, it knows of {told}"
+            !self.setup.weft || sent == placed && sent == reported,
+            "{index} has sent {sent} messages; {placed} are placed, it knows of {reported}"
         );
         let open = end.qp.with_link(|link| link.phase.is_open());
         ensure!(open && end.qp.state() == QpState::Rts, "{index} is not connected any more");
@@ -273,7 +273,7 @@ impl World {
         Ok(())
     }
 
-    /// The last requests may have completed without anybody being told.
+    /// The last requests may have completed without a report.
     fn take_unsignalled(&mut self, index: usize) -> Check {
         let left = self.ends[index].qp.sq.lock().len();
         ensure!(left == 0, "{index} keeps {left} requests");

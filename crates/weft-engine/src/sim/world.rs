@@ -641,8 +641,8 @@ impl World {
                     }
                 }
                 EventKind::QpFatal => {
-                    let told = |cause: &Cause| cause.is_told_to(index, self.setup.weft);
-                    if !causes.iter().any(told) {
+                    let reported = |cause: &Cause| cause.is_reported_to(index, self.setup.weft);
+                    if !causes.iter().any(reported) {
                         return Err(format!("{index} has no reason for {:?}", event.kind));
                     }
                 }

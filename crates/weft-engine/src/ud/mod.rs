@@ -192,7 +192,7 @@ impl Datagram {
             let mut all = tx.outbox.send(self.port.socket());
             if !all {
                 self.port.await_room(&qp.addressee());
-                // Room that came before this was known is told to nobody.
+                // Room that came before this was known is not notified.
                 all = tx.outbox.send(self.port.socket());
             }
             complete(qp, tx);

@@ -33,7 +33,7 @@ pub(crate) trait Owner: Memory + Effects {
     /// Lets it go on at the next pass.
     fn requeue(&self);
 
-    /// The same value, to be told of datagrams and of room.
+    /// The same value, to be notified of datagrams and of room.
     fn addressee(&self) -> Arc<dyn Addressee>;
 }
 

@@ -51,7 +51,7 @@ pub const BULK: u32 = 1;
 pub const PULL: u32 = 2;
 
 /// How long the victim may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A name under which nobody looks for us, or everybody.
 pub fn random_process() -> ProcessId {
@@ -104,7 +104,7 @@ impl Session {
 
     /// The next packet; `None` when the victim has hung up.
     pub fn receive(&self) -> Option<Packet> {
-        assert!(self.is_readable(PATIENCE), "the victim neither answers nor hangs up");
+        assert!(self.is_readable(TIMEOUT), "the victim neither answers nor hangs up");
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = [0; 128];
@@ -135,10 +135,10 @@ impl Session {
         self.answer().is_none()
     }
 
-    fn is_readable(&self, patience: Duration) -> bool {
-        let patience = Timespec::try_from(patience).expect("a short time");
+    fn is_readable(&self, timeout: Duration) -> bool {
+        let timeout = Timespec::try_from(timeout).expect("a short time");
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
-        poll(&mut fds, Some(&patience)).expect("no signal") != 0
+        poll(&mut fds, Some(&timeout)).expect("no signal") != 0
     }
 }
 
@@ -456,7 +456,7 @@ impl Local {
 
     /// The next segment of the victim's.
     pub fn receive(&mut self) -> (u32, Header, Vec<u8>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(taken) = self.take() {
                 return taken;

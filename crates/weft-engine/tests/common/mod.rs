@@ -28,7 +28,7 @@ use weft_sys::{Region, wait_readable};
 use weft_wire::mpa::negotiate::Negotiated;
 
 /// How long a completion may take on a busy machine before the test fails.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A device with a protection domain.
 pub struct Host {
@@ -224,7 +224,7 @@ pub fn connect_with(a: &Endpoint, b: &Endpoint, init: &QpAttr, rnr_retry: u8) {
 pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
-    let (far, _) = listener.accept().expect("it has been dialled");
+    let (remote, _) = listener.accept().expect("it has been dialled");
     for (end, peer) in [(a, b), (b, a)] {
         end.qp.modify(init, init_mask()).expect("INIT");
         // The queue pair is not to look for its peer itself.
@@ -234,7 +234,7 @@ pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
         pending::unexpect(name);
     }
     // The side that waits comes first: it may be offered memory at once.
-    for (end, peer, socket, initiator) in [(b, a, far, false), (a, b, near, true)] {
+    for (end, peer, socket, initiator) in [(b, a, remote, false), (a, b, near, true)] {
         socket.set_nonblocking(true).expect("a socket option");
         let depth = 16;
         let negotiated = Negotiated {
@@ -259,7 +259,7 @@ pub fn connect_sharing(a: &Endpoint, b: &Endpoint, init: &QpAttr) {
         };
         end.qp.attach(connection).expect("the first connection");
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while a.qp.transport() != "shm" || b.qp.transport() != "shm" {
         poll_some(&a.send_cq, 1);
         assert!(Instant::now() < deadline, "no memory is shared");
@@ -395,7 +395,7 @@ pub fn send(wr_id: u64, data: Data<'_>) -> SendRequest<'_> {
 pub fn next_event(context: &Context) -> AsyncEvent {
     // SAFETY: the descriptor belongs to the context, which outlives this call.
     let fd = unsafe { BorrowedFd::borrow_raw(context.async_fd()) };
-    let ready = wait_readable([fd], Some(PATIENCE)).expect("no signal");
+    let ready = wait_readable([fd], Some(TIMEOUT)).expect("no signal");
     assert_eq!(ready, [true], "no event came");
     context.next_event().expect("an event")
 }
@@ -409,7 +409,7 @@ pub fn no_event(context: &Context) -> bool {
 
 /// The next completion.
 pub fn poll_one(cq: &Arc<Cq>) -> Completion {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0)];
     while cq.poll(&mut space) == 0 {
         assert!(Instant::now() < deadline, "no completion came");

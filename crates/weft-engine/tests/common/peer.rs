@@ -20,7 +20,7 @@ pub const NUMBER: u32 = 1;
 pub const ACK_STAG: u32 = 0x0acc_0001;
 
 /// How long the victim may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A victim that takes nothing for so long has stopped reading.
 const STALLED: Duration = Duration::from_millis(500);
@@ -89,7 +89,7 @@ impl Peer {
         let number = victim.qp.number();
         let mut stream = TcpStream::connect(address_of(number)).expect("the victim listens");
         stream.set_nodelay(true).expect("a TCP option");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket option");
         let mut initiator = request_as(process, number, crc);
         stream.write_all(initiator.request()).expect("the victim reads");
         let mut bytes = [0; 1024];
@@ -158,7 +158,7 @@ impl Peer {
 
     /// A peer that the victim has dialled: `stream` is behind the MPA exchange.
     pub fn dialled(stream: TcpStream, victim: Identity, crc: bool) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket option");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket option");
         Self { stream, victim, crc, received: Vec::new() }
     }
 

@@ -20,7 +20,7 @@ use super::{
 pub const MEMORY_LEN: usize = 4096;
 pub const RECEIVE_LEN: usize = 64;
 
-/// One test at a time, so that what one leaves behind can be told apart.
+/// One test at a time, so that what one leaves behind can be distinguished.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

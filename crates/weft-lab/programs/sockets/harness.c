@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -179,7 +180,9 @@ static void *serve_jobs(void *argument)
 	while ((got = read(end->request[0], &byte, 1)) == 1 || (got < 0 && errno == EINTR)) {
 		if (got < 0)
 			continue;
+		__atomic_store_n(&end->progress, BEGUN, __ATOMIC_RELEASE);
 		run_job(end);
+		__atomic_store_n(&end->progress, ENDED, __ATOMIC_RELEASE);
 		check(write(end->answer[1], "", 1), "write");
 	}
 	return NULL;
@@ -247,6 +250,7 @@ static void request(struct end *end, job work, struct arguments told)
 {
 	end->job = work;
 	end->arguments = told;
+	end->progress = TOLD;
 	if (!end->arguments.fd)
 		end->arguments.fd = end->fd;
 	if (end->remote)
@@ -269,12 +273,37 @@ void perform(struct end *end, job work, struct arguments told)
 	print_notes(end);
 }
 
+/* Whether the thread of an end sleeps in a call; also if it is there no more. */
+static bool sleeps(const struct end *end)
+{
+	char path[64], line[256];
+	ssize_t length;
+	char *state;
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/%d/task/%d/stat", end->pid, end->tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return true;
+	length = read(fd, line, sizeof line - 1);
+	close(fd);
+	line[length < 0 ? 0 : length] = 0;
+	/* Behind its name, which may contain everything. */
+	state = strrchr(line, ')');
+	return !state || state[2] == 'S';
+}
+
 void begin(struct end *end, job work, struct arguments told)
 {
 	if (!end->remote)
 		die("%c is here", end->name);
 	request(end, work, told);
+	/* On a busy machine it comes to its call later. */
+	while (__atomic_load_n(&end->progress, __ATOMIC_ACQUIRE) == TOLD)
+		sleep_ms(1);
 	sleep_ms(SETTLE_MS);
+	for (int i = 0; i < PATIENCE_MS && end->progress != ENDED && !sleeps(end); i++)
+		sleep_ms(1);
 }
 
 void finish(struct end *end)

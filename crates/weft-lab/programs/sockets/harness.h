@@ -22,6 +22,8 @@ enum { DATA_BYTES = 1 << 20, NOTE_BYTES = 4096, EXTRAS = 8 };
 
 /* Long enough for a thread that was told to do something to have gone to sleep in it. */
 enum { SETTLE_MS = 40 };
+/* How long it may take to do so at most; a few jobs never sleep. */
+enum { PATIENCE_MS = 5000 };
 
 /* Where the two ends are. In each the script itself runs at end A. */
 enum mode {
@@ -56,6 +58,7 @@ struct end {
 	int request[2], answer[2];
 	job job;
 	struct arguments arguments;
+	enum { TOLD, BEGUN, ENDED } progress; /* of the job, at a remote end */
 	int notes;
 	char note[NOTE_BYTES];
 	char data[DATA_BYTES];

@@ -17,8 +17,6 @@ use crate::{errno, remote};
 const RINGS_ALONE_NS: u64 = 10_000;
 /// The same where so many sockets are at rest that they are not looked at for what came first.
 const MANY_AT_REST_NS: u64 = 1_000;
-/// How long a writer sleeps whose peer cannot notify.
-const NAP_NS: u64 = 1_000_000;
 /// Nanoseconds between two questions to the kernel while looking.
 const ASK_NS: u64 = 5_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
@@ -113,16 +111,16 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 self.added = watches.names.added();
                 !watches.polled.is_empty()
             };
-            let found = if is_any { self.collect_or_rest(events) } else { Ok(true) };
-            let all_notify = match found {
+            let found = if is_any { self.collect_or_rest(events) } else { Ok(None) };
+            let longest = match found {
                 Err(found) => return end(wait, number(found)),
-                Ok(all_notify) => all_notify,
+                Ok(longest) => longest,
             };
             if self.is_interrupted() {
                 return errno::fail(Errno::INTR);
             }
             let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
-            let nap = if all_notify { left } else { Some(left.map_or(NAP_NS, |l| l.min(NAP_NS))) };
+            let nap = longest.map_or(left, |most| Some(left.map_or(most, |left| left.min(most))));
             let slept = (self.sleep)(events, nap);
             if slept < 0 {
                 return slept;
@@ -138,8 +136,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
         }
     }
 
-    /// The last look before a sleep. `Err`: so many events; `Ok`: whether all peers notify.
-    fn collect_or_rest(&mut self, events: &mut [epoll_event]) -> Result<bool, usize> {
+    /// The last look before a sleep. `Err`: so many events; `Ok`: how long it may be at most.
+    fn collect_or_rest(&mut self, events: &mut [epoll_event]) -> Result<Option<u64>, usize> {
         remote::drive();
         let mut watches = self.instance.lock();
         match watches.collect(self.instance.fd(), events, self.round) {

@@ -53,6 +53,11 @@ impl Watches {
             self.end_tags();
             self.start_polling_all();
             self.pass_on(epoll);
+            // Who sleeps for room sleeps not for ever.
+            let wants = |it: &&mut Watch| it.is_polled && !it.is_woken && it.wants_room();
+            if let Some(watch) = self.places.iter_mut().flatten().find(wants) {
+                watch.wake_sleeper(epoll);
+            }
         }
     }
 }

@@ -20,7 +20,11 @@ use crate::errno;
 use crate::kernel::Host;
 use crate::link::Link;
 use crate::sockets::{Held, Kind};
+use crate::stall::STALL_NS;
 use crate::stream::Stream;
+
+/// How long a writer sleeps whose peer cannot notify.
+const NAP_NS: u64 = 1_000_000;
 
 /// What there is to report of a socket.
 #[derive(Clone, Copy, Debug)]
@@ -261,6 +265,12 @@ impl Watch {
         let quiet = self.before_quiet();
         self.take_part();
         let mut found = self.find();
+        if self.wants_room()
+            && let Kind::Stream(stream) = &*self.socket
+            && stream.leave_if_stalled(self.fd)
+        {
+            found = self.find();
+        }
         if let Some(Found { come, ours, .. }) = found {
             self.come = come;
             self.follow_carrier(epoll, ours);
@@ -513,15 +523,22 @@ impl Watch {
         }
     }
 
-    /// Whether the program waits for room of a peer that cannot notify when it has made some.
-    pub(super) fn waits_unheard(&self) -> bool {
+    /// Whether the program waits for room; of one that is told of edges, whether it has found none.
+    pub(super) fn wants_room(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        let Some(end) = stream.link() else { return false };
-        self.events & OUT != 0
-            && !self.is_disabled
-            && end.carrier_out() == Carrier::Memory
-            && !end.can_be_rung()
-            && !end.is_writable()
+        self.lacks_room(stream) && (self.events & EDGE == 0 || stream.is_full())
+    }
+
+    fn lacks_room(&self, stream: &Stream) -> bool {
+        self.events & OUT != 0 && !self.is_disabled && !self.is_detached && stream.lacks_room()
+    }
+
+    /// How long the next sleep may be, if there is no room: a peer that cannot notify is asked
+    /// often, and one that can might read nothing more.
+    pub(super) fn longest_sleep(&self) -> Option<u64> {
+        let Kind::Stream(stream) = &*self.socket else { return None };
+        let end = stream.link().filter(|_| self.lacks_room(stream))?;
+        if end.can_be_rung() { self.wants_room().then_some(STALL_NS) } else { Some(NAP_NS) }
     }
 
     pub(super) fn disarm(&mut self) {

@@ -507,14 +507,14 @@ impl Watches {
     }
 
     /// Nothing has come before the peers of polled sockets could know that they are to notify.
-    /// Returns whether they can: those that cannot are looked at again and again.
-    pub(super) fn rest_all(&mut self) -> bool {
-        let mut all_notify = true;
+    /// Returns how long the sleep may be at most: those without room are looked at again and again.
+    pub(super) fn rest_all(&mut self) -> Option<u64> {
+        let mut longest = None;
         let Self { polled, places, sleep, .. } = self;
         polled.retain(|&place| {
             let Some(watch) = places[place].as_mut() else { return false };
-            if watch.waits_unheard() {
-                all_notify = false;
+            if let Some(most) = watch.longest_sleep() {
+                longest = Some(longest.map_or(most, |longest: u64| longest.min(most)));
                 return true;
             }
             watch.is_polled = !watch.is_armed;
@@ -523,7 +523,7 @@ impl Watches {
             }
             watch.is_polled
         });
-        all_notify
+        longest
     }
 
     /// The same for those for which nothing has come for long.
@@ -536,7 +536,7 @@ impl Watches {
             }
             watch.arm(epoll, names);
             watch.untag();
-            let stays = watch.waits_unheard()
+            let stays = watch.longest_sleep().is_some()
                 || watch.look(epoll, names, false).events != 0
                 || !watch.is_armed;
             watch.is_polled = stays;

@@ -7,9 +7,10 @@
 #![allow(unsafe_code)]
 
 use libc::{c_char, c_int, c_void, pid_t};
+use weft_sys::NextFunction;
 
 use crate::handover::{self, Heir};
-use crate::next::{Next, next};
+use crate::next::next;
 use crate::ways::process::cloning;
 use crate::{epoll, errno, process, settings};
 
@@ -40,7 +41,7 @@ unsafe extern "C-unwind" fn wordexp(text: *const c_char, to: *mut c_void, flags:
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     start_shell();
-    static NEXT: Next = Next::new(c"popen");
+    static NEXT: NextFunction = NextFunction::new(c"popen");
     type Popen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Popen>>(NEXT.address()) };
@@ -98,7 +99,7 @@ unsafe extern "C-unwind" fn clone(
     tls: usize,
     child: usize,
 ) -> c_int {
-    static NEXT: Next = Next::new(c"clone");
+    static NEXT: NextFunction = NextFunction::new(c"clone");
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Clone>>(NEXT.address()) };
     let Some(next) = next else { return errno::fail(rustix::io::Errno::NOSYS) };

@@ -8,13 +8,11 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, clock_t, clockid_t, timespec};
-use weft_sys::system_call;
-
-use crate::next::Next;
+use weft_sys::{NextFunction, system_call};
 
 type GetTime = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
 
-static CLOCK_GETTIME: Next = Next::new(c"clock_gettime");
+static CLOCK_GETTIME: NextFunction = NextFunction::new(c"clock_gettime");
 
 /// Looks the function up before the program runs: it may be called where to look for one would be
 /// waited for, in an allocator say.

@@ -53,16 +53,23 @@ fn copied(fd: c_int, copy: c_int) {
     if copy < 0 || copy == fd || identity::is_borrowed() {
         return;
     }
-    if open::knows(copy) {
-        open::forget(copy); // Closed behind our back.
-    }
+    // What the number was has been closed behind our back.
+    epoll::forget_number(copy);
     match sockets::find(fd) {
         Some(held) => {
             sockets::share(&held, copy);
             check_stream(copy);
         }
-        None => epoll::copied(fd, copy),
+        None => {
+            drop(sockets::remove(copy));
+            epoll::copied(fd, copy);
+        }
     }
+}
+
+/// A close or a copy of these begins, if one of them is ours.
+fn begin(fds: &[c_int]) -> UnderWay {
+    UnderWay::begin(fds.iter().any(|&fd| open::knows(fd)) && !identity::is_borrowed())
 }
 
 #[unsafe(no_mangle)]
@@ -70,7 +77,7 @@ pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_apart(fd) && !identity::is_borrowed() {
         return errno::fail(Errno::BADF); // The program has not opened it.
     }
-    let _under_way = UnderWay::begin(open::knows(fd) && !identity::is_borrowed());
+    let _under_way = begin(&[fd]);
     closing(fd);
     next!(close(fd: c_int) -> c_int)
 }
@@ -82,7 +89,10 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     if first <= last && flags & UNSHARE != 0 {
         ways::process::unsharing(libc::CLONE_FILES); // Other threads keep theirs.
     }
-    if first <= last && flags & CLOEXEC == 0 {
+    let closes = first <= last && flags & CLOEXEC == 0;
+    let is_any_ours = closes && open::within(first, last).next().is_some();
+    let _under_way = UnderWay::begin(is_any_ours && !identity::is_borrowed());
+    if closes {
         open::within(first, last).for_each(closing);
     }
     let mut first = first;
@@ -109,6 +119,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    let _under_way = begin(&[fd]);
     let copy = next!(dup(fd: c_int) -> c_int);
     copied(fd, copy);
     copy
@@ -145,6 +156,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
     if is_taken(fd, copy) {
         return errno::fail(Errno::BUSY);
     }
+    let _under_way = begin(&[fd, copy]);
     replacing(fd, copy, 0);
     stdio::copying(fd, copy);
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
@@ -157,6 +169,7 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
     if is_taken(fd, copy) {
         return errno::fail(Errno::BUSY);
     }
+    let _under_way = begin(&[fd, copy]);
     replacing(fd, copy, flags);
     stdio::copying(fd, copy);
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
@@ -167,8 +180,10 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     wants_signals(fd, command, argument);
+    let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
+    let _under_way = copies.then(|| begin(&[fd]));
     let result = next!(fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
-    if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+    if copies {
         copied(fd, result);
     }
     result
@@ -177,8 +192,10 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_vo
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     wants_signals(fd, command, argument);
+    let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
+    let _under_way = copies.then(|| begin(&[fd]));
     let result = next!(fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
-    if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+    if copies {
         copied(fd, result);
     }
     result

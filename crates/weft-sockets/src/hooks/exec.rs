@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::actions::Actions;
 use crate::by_hand::signals;
-use crate::closes::wait_for_closes;
+use crate::closes::Exec;
 use crate::descriptor::stays_open;
 use crate::handover::{self, Heir};
 use crate::next::next;
@@ -133,11 +133,10 @@ pub(crate) type List = *const *const c_char;
 /// The list is NULL, or pointers to C strings, of which the last is NULL.
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
     let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
+    // A child of `vfork` has descriptors of its own.
+    let _exec = matches!(heir, Heir::Self_).then(Exec::begin);
     // SAFETY: guaranteed by the caller.
     let complete = unsafe { completed(list, heir) };
-    if matches!(heir, Heir::Self_) {
-        wait_for_closes();
-    }
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
     signals::before_exec();
     let failed = call(list);

@@ -198,7 +198,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
         datagram.leave(Why::Stdio);
     }
     type Hooked = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
-    static NEXT: crate::next::Next = crate::next::Next::new(c"fdopen");
+    static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new(c"fdopen");
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(NEXT.address()) };
     // SAFETY: the program's own arguments.
@@ -230,7 +230,7 @@ macro_rules! open {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> *mut FILE {
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> *mut FILE;
-            static NEXT: crate::next::Next = crate::next::Next::new($c_name);
+            static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new($c_name);
             let next = NEXT.address();
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };
@@ -341,7 +341,7 @@ macro_rules! reopen {
             }
             type Hooked =
                 unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
-            static NEXT: crate::next::Next = crate::next::Next::new($c_name);
+            static NEXT: weft_sys::NextFunction = weft_sys::NextFunction::new($c_name);
             let next = NEXT.address();
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };

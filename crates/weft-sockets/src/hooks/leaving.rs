@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_void};
+use weft_sys::NextFunction;
 
-use crate::next::Next;
 use crate::process;
 
 /// Ends the process by the next library's function of a name.
@@ -17,7 +17,7 @@ macro_rules! end {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(status: c_int) -> ! {
             process::end_at_once();
-            static NEXT: Next = Next::new($c_name);
+            static NEXT: NextFunction = NextFunction::new($c_name);
             type End = unsafe extern "C" fn(c_int) -> !;
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<End>>(NEXT.address()) };

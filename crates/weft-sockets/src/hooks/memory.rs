@@ -10,8 +10,8 @@
 use std::cell::Cell;
 
 use libc::{c_int, c_void, off_t, size_t};
+use weft_sys::NextFunction;
 
-use crate::next::Next;
 use crate::zcopy::promised::forsake;
 
 type Free = unsafe extern "C" fn(*mut c_void);
@@ -19,8 +19,8 @@ type Realloc = unsafe extern "C" fn(*mut c_void, size_t) -> *mut c_void;
 type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
 type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
 
-static FREE: Next = Next::new(c"free");
-static REALLOC: Next = Next::new(c"realloc");
+static FREE: NextFunction = NextFunction::new(c"free");
+static REALLOC: NextFunction = NextFunction::new(c"realloc");
 
 thread_local! {
     /// This thread is looking for the allocator's `free`.
@@ -137,7 +137,7 @@ unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     moving(addr as usize, old, len, flags, to as usize);
-    static NEXT: Next = Next::new(c"mremap");
+    static NEXT: NextFunction = NextFunction::new(c"mremap");
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mremap>>(NEXT.address()) };
     // SAFETY: the program's own arguments.
@@ -157,7 +157,7 @@ macro_rules! map {
             offset: off_t,
         ) -> *mut c_void {
             mapping(addr as usize, len, flags);
-            static NEXT: Next = Next::new($c_name);
+            static NEXT: NextFunction = NextFunction::new($c_name);
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Mmap>>(NEXT.address()) };
             next.map_or(libc::MAP_FAILED, |next| {

@@ -10,8 +10,8 @@
 
 use libc::{c_int, c_uint, c_void, size_t};
 use rustix::io::Errno;
+use weft_sys::NextFunction;
 
-use crate::next::Next;
 use crate::ways::rings;
 
 /// Makes a ring by the next library's function of a name, unless there are to be none.
@@ -23,7 +23,7 @@ macro_rules! ring {
                 return -Errno::PERM.raw_os_error();
             }
             type Hooked = unsafe extern "C-unwind" fn($($type),*) -> c_int;
-            static NEXT: Next = Next::new($c_name);
+            static NEXT: NextFunction = NextFunction::new($c_name);
             let next = NEXT.address();
             // SAFETY: NULL is `None`, and what is found by this name has this signature.
             let next = unsafe { std::mem::transmute::<*mut c_void, Option<Hooked>>(next) };

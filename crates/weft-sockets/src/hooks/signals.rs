@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, c_void, sighandler_t, siginfo_t, sigset_t};
 use rustix::io::Errno;
-use weft_sys::{FAULTS, SignalLock};
+use weft_sys::{FAULTS, NextFunction, SignalLock};
 
 use crate::by_hand::signals;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
 use crate::limits::SIGNALS_MAX;
-use crate::next::{Next, next};
+use crate::next::next;
 use crate::{errno, handlers, identity};
 
 /// The program's handlers, with the flags below. One that the program has taken back stays: another
@@ -187,12 +187,12 @@ unsafe extern "C-unwind" fn siginterrupt(signal: c_int, interrupts: c_int) -> c_
 
 /// A function of the next library's that sets a handler in the manner of `signal(2)`.
 struct Setter {
-    next: Next,
+    next: NextFunction,
     /// Whether it has calls made again.
     restarts: bool,
 }
 
-static SIGNAL: Setter = Setter { next: Next::new(c"signal"), restarts: true };
+static SIGNAL: Setter = Setter { next: NextFunction::new(c"signal"), restarts: true };
 
 impl Setter {
     fn set(&self, signal: c_int, handler: sighandler_t) -> sighandler_t {
@@ -223,7 +223,7 @@ macro_rules! set {
     ($name:ident, $c_name:literal, $restarts:literal) => {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
-            static NEXT: Setter = Setter { next: Next::new($c_name), restarts: $restarts };
+            static NEXT: Setter = Setter { next: NextFunction::new($c_name), restarts: $restarts };
             NEXT.replace(signal, handler)
         }
     };

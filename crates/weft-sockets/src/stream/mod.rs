@@ -31,6 +31,7 @@ use crate::limits::OFFER_TRIES_MAX;
 use crate::link::Link;
 use crate::reason::{self, Reason, Told};
 use crate::remote::{self, Far};
+use crate::stall::Stall;
 use crate::table::Place;
 use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
 
@@ -99,6 +100,7 @@ pub(crate) struct Stream {
     error: AtomicI32,
     /// A writer has been told that there is no room.
     full: AtomicU32,
+    stall: Stall,
     /// Epoll instances that watch it.
     watches: AtomicU32,
     /// Those that wait for a bell.
@@ -169,6 +171,7 @@ impl Stream {
             ended: AtomicU32::new(0),
             error: AtomicI32::new(0),
             full: AtomicU32::new(0),
+            stall: Stall::default(),
             watches: AtomicU32::new(0),
             armed: AtomicU32::new(0),
             armed_early: AtomicU32::new(0),

@@ -74,20 +74,23 @@ impl Stream {
         (error != 0).then(|| Errno::from_raw_os_error(error))
     }
 
+    /// Whether a program that waits for room waits for the peer to read.
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.link().is_some_and(|end| end.carrier_out() == Carrier::Memory && !end.is_writable())
+    }
+
     /// A writer is told that there is no room.
     pub(crate) fn be_full(&self) {
         self.full.store(1, Ordering::Relaxed);
         if self.armed.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // A thread may sleep in an instance until there is room.
+        // A thread may sleep in an instance until there is room, and not for ever.
         if let Some(end) = self.link()
             && end.carrier_out() == Carrier::Memory
         {
             end.want_room();
-            if end.is_writable() {
-                sleepers::room_came();
-            }
+            sleepers::room_is_wanted();
         }
     }
 

@@ -132,6 +132,9 @@ impl Stream {
                     }
                 }
                 Err(Errno::AGAIN) if is_nonblocking(fd, flags) => {
+                    if self.leave_if_stalled(fd) {
+                        continue;
+                    }
                     self.be_full();
                     return Some(if done > 0 { Ok(done) } else { Err(Errno::AGAIN) });
                 }
@@ -171,6 +174,22 @@ impl Stream {
                 end.hang_up_unread(Descriptor::of(fd).as_fd());
             }
         }
+    }
+
+    /// A writer finds no room. The connection falls back to TCP if the peer has read nothing for
+    /// long; returns whether it has.
+    #[cold]
+    pub(crate) fn leave_if_stalled(&self, fd: RawFd) -> bool {
+        let Some(Link::Here(end)) = self.link() else { return false };
+        if end.carrier_out() != Carrier::Memory {
+            return false;
+        }
+        let (_, read) = end.progress();
+        let is_stalled = self.stall.is_over(read, wait::now());
+        if is_stalled {
+            self.leave(fd, Reason::Stalled);
+        }
+        is_stalled
     }
 
     fn send_counted(
@@ -234,6 +253,9 @@ impl Stream {
             if is_hung_up(fd) {
                 end.hang_up();
                 return Ok(()); // The kernel says what to say.
+            }
+            if self.leave_if_stalled(fd) {
+                continue;
             }
             if deadline.is_some_and(|deadline| wait::now() >= deadline) {
                 return Err(Errno::AGAIN);

@@ -255,8 +255,20 @@ fn send_that_does_not_wait_sends_a_part_at_most() {
     let part = one.send_now(&huge).expect("a part");
     assert!(part > 0 && part < huge.len(), "{part}");
     assert_eq!(one.send_now(&huge), Err(Errno::AGAIN));
-    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_secs(1));
+    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_millis(500));
     assert_eq!(one.send(&huge), Err(Errno::AGAIN));
+    assert!(one.is_in_memory());
+}
+
+#[test]
+fn connection_of_which_nobody_reads_has_the_room_of_tcp_in_the_end() {
+    let (_program, [one, other]) = in_memory();
+    let huge = pattern(64 << 20);
+    let part = one.send_now(&huge).expect("a part");
+    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_secs(2));
+    let rest = one.send(&huge[part..]).expect("what TCP takes");
+    assert!(!one.is_in_memory());
+    assert!(other.recv_with(part + rest, WAITALL).as_deref() == Ok(&huge[..part + rest]));
 }
 
 #[test]

@@ -20,14 +20,15 @@ use weft_sys::SectionOnce;
 
 use rustix::time::{ClockId, Timespec, clock_getres};
 
+use crate::limits::WAITS_WITHOUT_MAX;
+
 /// How long it is believed that the kernel has nothing, in nanoseconds.
 const KERNEL_BELIEF_NS: u64 = 50_000;
 /// A wait, in nanoseconds, that was short: being woken by the kernel is part of it.
 const SHORT_NS: u64 = 250_000;
 /// Waits that are not dozed through after the kernel has brought what memory never would: the
-/// first time, and at most.
+/// first time. At most they are [`WAITS_WITHOUT_MAX`].
 const WAITS_WITHOUT: u32 = 64;
-const WAITS_WITHOUT_MAX: u32 = 65_536;
 
 /// By which way a datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

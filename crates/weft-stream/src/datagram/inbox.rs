@@ -6,18 +6,16 @@
 //! more: its datagram goes through the kernel then.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use weft_sys::{Buffers, FutexWord, SharedLock};
 
-use super::layout::{HEADER_LEN, RING_LEN, UNIT, entry, entry_at, ring_at, slot_at, words};
+use super::layout::{Entry, HEADER_LEN, RING_LEN, UNIT, Words, ring_at};
 use super::registry::Datagrams;
+use crate::limits::DATAGRAM_LEN_MAX;
 
-/// The longest datagram of UDP over IPv4; the kernel refuses longer ones there, and has those over
-/// IPv6 to itself.
-pub const DATAGRAM_LEN_MAX: usize = 65_507;
 const WINDOW_BITS: u32 = 16;
 const WINDOW: u64 = (1 << WINDOW_BITS) - 1;
 /// Shut until the owner looks again.
@@ -70,8 +68,7 @@ pub struct Inbox {
     datagrams: &'static Datagrams,
     slot: usize,
     generation: u32,
-    head: &'static AtomicU64,
-    tail: &'static AtomicU64,
+    words: &'static Words,
 }
 
 impl Inbox {
@@ -84,88 +81,81 @@ impl Inbox {
             inbox.retain();
             return Some(inbox);
         }
-        let slot = datagrams.take()?;
-        let inbox = Self::at(datagrams, slot);
+        let (slot, generation) = datagrams.take()?;
+        let inbox = Self::at(datagrams, slot, generation);
         {
+            let (words, entry) = (inbox.words, inbox.entry());
             // A sender that has not noticed may still be at the last owner's.
-            let _held = SharedLock::on(inbox.lock()).lock();
-            inbox.head.fetch_or(SHUT, Ordering::AcqRel);
-            inbox.head.fetch_and(!(WINDOW & !SHUT), Ordering::AcqRel);
-            inbox.tail.store(inbox.head.load(Ordering::Acquire) >> WINDOW_BITS, Ordering::Release);
-            for count in [words::DATAGRAMS, words::BYTES, words::DROPPED, words::BY_KERNEL] {
-                inbox.count(count).store(0, Ordering::Relaxed);
-            }
-            for word in [words::READER_LOCK, words::DOZE] {
-                datagrams.word(slot_at(slot) + word).store(0, Ordering::Relaxed);
-            }
-            inbox.entry(entry::PORT).store(owner.port.into(), Ordering::Relaxed);
-            inbox.entry(entry::REFS).store(1, Ordering::Relaxed);
-            inbox.entry(entry::LEFT).store(0, Ordering::Relaxed);
-            inbox.entry(entry::PID).store(owner.pid, Ordering::Relaxed);
-            inbox.entry(entry::LIMIT).store(owner.limit, Ordering::Relaxed);
-            inbox.entry(entry::SHARED).store(owner.shared.into(), Ordering::Relaxed);
-            let cookie = datagrams.word64(entry_at(slot) + entry::COOKIE);
-            cookie.store(owner.cookie, Ordering::Relaxed);
+            let _held = SharedLock::on(&words.lock).lock();
+            words.head.fetch_or(SHUT, Ordering::AcqRel);
+            words.head.fetch_and(!(WINDOW & !SHUT), Ordering::AcqRel);
+            words.tail.store(words.head.load(Ordering::Acquire) >> WINDOW_BITS, Ordering::Release);
+            words.reset();
+            entry.port.store(owner.port.into(), Ordering::Relaxed);
+            entry.refs.store(1, Ordering::Relaxed);
+            entry.left.store(0, Ordering::Relaxed);
+            entry.pid.store(owner.pid, Ordering::Relaxed);
+            entry.limit.store(owner.limit, Ordering::Relaxed);
+            entry.shared.store(owner.shared.into(), Ordering::Relaxed);
+            entry.cookie.store(owner.cookie, Ordering::Relaxed);
         }
-        datagrams.publish(slot);
+        datagrams.publish(slot, generation);
         datagrams.change(owner.port);
         Some(inbox)
     }
 
-    pub(crate) fn at(datagrams: &'static Datagrams, slot: usize) -> Self {
-        let generation = datagrams.word(entry_at(slot) + entry::GENERATION).load(Ordering::Acquire);
-        let head = datagrams.word64(slot_at(slot) + words::HEAD);
-        let tail = datagrams.word64(slot_at(slot) + words::TAIL);
-        Self { datagrams, slot, generation, head, tail }
+    fn at(datagrams: &'static Datagrams, slot: usize, generation: u32) -> Self {
+        Self { datagrams, slot, generation, words: datagrams.words(slot) }
     }
 
     /// Whether nothing waits.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head.load(Ordering::Acquire) >> WINDOW_BITS == self.tail.load(Ordering::Relaxed)
+        self.words.head.load(Ordering::Acquire) >> WINDOW_BITS
+            == self.words.tail.load(Ordering::Relaxed)
     }
 
     /// How much has been taken: changes with each datagram.
     #[must_use]
     pub fn taken(&self) -> u64 {
-        self.tail.load(Ordering::Relaxed)
+        self.words.tail.load(Ordering::Relaxed)
     }
 
     /// How much has been put: changes with each datagram.
     #[must_use]
     pub fn put_so_far(&self) -> u64 {
-        self.head.load(Ordering::Relaxed) >> WINDOW_BITS
+        self.words.head.load(Ordering::Relaxed) >> WINDOW_BITS
     }
 
     /// Whether anybody has ever sent to it who could put something here.
     #[must_use]
     pub fn is_used(&self) -> bool {
-        let counts = [words::DATAGRAMS, words::BY_KERNEL].map(|count| self.count(count));
+        let counts = [&self.words.datagrams, &self.words.by_kernel];
         counts.iter().any(|count| count.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether other sockets may have the same address.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.entry(entry::SHARED).load(Ordering::Relaxed) != 0
+        self.entry().shared.load(Ordering::Relaxed) != 0
     }
 
     /// Other sockets may have the same address from here on.
     pub fn become_shared(&self) {
-        self.entry(entry::SHARED).store(1, Ordering::Relaxed);
+        self.entry().shared.store(1, Ordering::Relaxed);
         self.datagrams.change(self.port());
     }
 
     /// Bytes that may wait.
     pub fn limit(&self, bytes: u32) {
-        self.entry(entry::LIMIT).store(bytes, Ordering::Relaxed);
+        self.entry().limit.store(bytes, Ordering::Relaxed);
     }
 
     /// The socket has another port, or another peer.
     pub fn moved(&self, port: u16) {
         let before = self.port();
-        self.entry(entry::PORT).store(port.into(), Ordering::Release);
+        self.entry().port.store(port.into(), Ordering::Release);
         self.datagrams.change(before);
         self.datagrams.change(port);
     }
@@ -173,13 +163,13 @@ impl Inbox {
     /// Datagrams that have been put, so far.
     #[must_use]
     pub fn received(&self) -> u64 {
-        self.count(words::DATAGRAMS).load(Ordering::Relaxed)
+        self.words.datagrams.load(Ordering::Relaxed)
     }
 
     /// Datagrams that found it shut, and went through the kernel, so far.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
-        self.count(words::BY_KERNEL).load(Ordering::Relaxed)
+        self.words.by_kernel.load(Ordering::Relaxed)
     }
 
     /// Puts a datagram, if the owner looks or dozes, and wakes it.
@@ -197,35 +187,36 @@ impl Inbox {
         if !self.is_ours() {
             return Put::Gone;
         }
-        if self.head.load(Ordering::Relaxed) & WINDOW != 0 {
-            self.count(words::BY_KERNEL).fetch_add(1, Ordering::Relaxed);
+        if self.words.head.load(Ordering::Relaxed) & WINDOW != 0 {
+            self.words.by_kernel.fetch_add(1, Ordering::Relaxed);
             return Put::Shut;
         }
         // In a handler of a signal that has interrupted a sender: the kernel takes it.
-        let Some(_held) = SharedLock::on(self.lock()).lock() else { return Put::Shut };
+        let Some(_held) = SharedLock::on(&self.words.lock).lock() else { return Put::Shut };
         if !self.is_ours() {
             return Put::Gone;
         }
         let len = buffers.len();
         let size = (HEADER_LEN + len).next_multiple_of(UNIT);
-        let word = self.head.load(Ordering::Acquire);
-        let (head, tail) = (word >> WINDOW_BITS, self.tail.load(Ordering::Acquire));
+        let word = self.words.head.load(Ordering::Acquire);
+        let (head, tail) = (word >> WINDOW_BITS, self.words.tail.load(Ordering::Acquire));
         let Some(used) = used(head, tail) else { return Put::Shut };
-        let limit = self.entry(entry::LIMIT).load(Ordering::Relaxed) as usize;
+        let limit = self.entry().limit.load(Ordering::Relaxed) as usize;
         if used > limit || used + size > RING_LEN {
-            self.add(words::DROPPED, 1);
+            add(&self.words.dropped, 1);
             return Put::Dropped;
         }
         self.write(head, from, len, buffers);
         let next = (head + (size / UNIT) as u64) % POSITIONS;
         // Only the window can have changed meanwhile, and only from zero.
         let (old, new) = (head << WINDOW_BITS, next << WINDOW_BITS);
-        if self.head.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            self.count(words::BY_KERNEL).fetch_add(1, Ordering::Relaxed);
+        if self.words.head.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            self.words.by_kernel.fetch_add(1, Ordering::Relaxed);
             return Put::Shut;
         }
-        self.add(words::DATAGRAMS, 1);
-        self.add(words::BYTES, len as u64);
+        add(&self.words.datagrams, 1);
+        add(&self.words.bytes, len as u64);
         Put::Done
     }
 
@@ -235,10 +226,9 @@ impl Inbox {
         if self.is_empty() {
             return None;
         }
-        let lock = self.datagrams.word(slot_at(self.slot) + words::READER_LOCK);
-        let _held = SharedLock::on(lock).lock()?;
+        let _held = SharedLock::on(&self.words.reader_lock).lock()?;
         let (from, len, size) = self.next()?;
-        let tail = self.tail.load(Ordering::Relaxed);
+        let tail = self.words.tail.load(Ordering::Relaxed);
         let mut at = (place(tail) + HEADER_LEN) % RING_LEN;
         let mut left = len;
         for region in buffers.regions() {
@@ -254,7 +244,7 @@ impl Inbox {
         }
         if !keep {
             let next = tail.wrapping_add((size / UNIT) as u64) % POSITIONS;
-            self.tail.store(next, Ordering::Release);
+            self.words.tail.store(next, Ordering::Release);
         }
         Some(Arrival { from, len, copied: len - left })
     }
@@ -262,15 +252,14 @@ impl Inbox {
     /// The length of the next datagram.
     #[must_use]
     pub fn next_len(&self) -> Option<usize> {
-        let lock = self.datagrams.word(slot_at(self.slot) + words::READER_LOCK);
-        let _held = SharedLock::on(lock).lock()?;
+        let _held = SharedLock::on(&self.words.reader_lock).lock()?;
         self.next().map(|(_, len, _)| len)
     }
 
     /// The next record: its sender, the datagram's length, its own. The reader's lock is held.
     fn next(&self) -> Option<(SocketAddr, usize, usize)> {
-        let head = self.head.load(Ordering::Acquire) >> WINDOW_BITS;
-        let tail = self.tail.load(Ordering::Relaxed);
+        let head = self.words.head.load(Ordering::Acquire) >> WINDOW_BITS;
+        let tail = self.words.tail.load(Ordering::Relaxed);
         if head == tail {
             return None;
         }
@@ -286,7 +275,7 @@ impl Inbox {
         if used(head, tail).is_none_or(|used| used < size) || len > DATAGRAM_LEN_MAX {
             // Somebody has written what cannot be: nothing of it is to be had.
             self.shut();
-            self.tail.store(head, Ordering::Release);
+            self.words.tail.store(head, Ordering::Release);
             return None;
         }
         Some((from, len, size))
@@ -294,31 +283,31 @@ impl Inbox {
 
     /// The owner looks: from here on datagrams may be put, unless one of its threads sleeps.
     pub fn open(&self) {
-        self.head.fetch_and(!SHUT, Ordering::AcqRel);
+        self.words.head.fetch_and(!SHUT, Ordering::AcqRel);
     }
 
     /// Whether it has been shut and not opened again.
     #[must_use]
     #[inline]
     pub fn is_shut(&self) -> bool {
-        self.head.load(Ordering::Relaxed) & SHUT != 0
+        self.words.head.load(Ordering::Relaxed) & SHUT != 0
     }
 
     /// Nobody looks any more: the kernel is to take what comes.
     pub fn shut(&self) {
-        self.head.fetch_or(SHUT, Ordering::AcqRel);
+        self.words.head.fetch_or(SHUT, Ordering::AcqRel);
     }
 
     /// It is the kernel's for good, whichever program has the socket.
     pub fn leave(&self) {
-        self.entry(entry::LEFT).store(1, Ordering::Relaxed);
+        self.entry().left.store(1, Ordering::Relaxed);
         self.shut();
     }
 
     /// Whether that has been said of it.
     #[must_use]
     pub fn is_left(&self) -> bool {
-        self.entry(entry::LEFT).load(Ordering::Relaxed) != 0
+        self.entry().left.load(Ordering::Relaxed) != 0
     }
 
     /// Waits until a sender has put something, for `time` at most. The inbox stays open; where it
@@ -335,29 +324,29 @@ impl Inbox {
     pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.dozers();
         word.settle_down();
-        let is_open = self.head.load(Ordering::Relaxed) & WINDOW == 0;
+        let is_open = self.words.head.load(Ordering::Relaxed) & WINDOW == 0;
         (is_open && self.is_empty()).then_some(word)
     }
 
     fn dozers(&self) -> FutexWord<'static> {
-        FutexWord::on(self.datagrams.word(slot_at(self.slot) + words::DOZE))
+        FutexWord::on(&self.words.doze)
     }
 
     /// A thread is about to sleep in the kernel. What has been put before is there now; nothing
     /// more comes until the last sleeper is awake and the inbox has been opened.
     pub fn begin_sleep(&self) {
-        self.head.fetch_add(1, Ordering::AcqRel);
+        self.words.head.fetch_add(1, Ordering::AcqRel);
         self.shut();
     }
 
     /// The thread is awake.
     pub fn end_sleep(&self) {
-        self.head.fetch_sub(1, Ordering::AcqRel);
+        self.words.head.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// A relative, born by fork, has the socket, too.
     pub fn retain(&self) {
-        self.entry(entry::REFS).fetch_add(1, Ordering::AcqRel);
+        self.entry().refs.fetch_add(1, Ordering::AcqRel);
     }
 
     /// This process will not use it any more. What waits is lost if it was the last; until the
@@ -365,19 +354,21 @@ impl Inbox {
     pub fn release(&self) {
         self.shut();
         let _alone = self.datagrams.lock();
-        if self.entry(entry::REFS).fetch_sub(1, Ordering::AcqRel) == 1 {
-            // No sender is at it from here on.
-            let held = SharedLock::on(self.lock()).lock();
-            self.datagrams.change(self.port());
-            self.entry(entry::STATE).store(0, Ordering::Release);
-            drop(held);
-            self.datagrams.release(self.slot);
+        if self.is_ours() && self.entry().refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let is_mine = {
+                // No sender is at it from here on.
+                let _held = SharedLock::on(&self.words.lock).lock();
+                self.datagrams.change(self.port());
+                self.datagrams.state(self.slot).release(self.generation)
+            };
+            if is_mine {
+                self.datagrams.free(self.slot, self.generation);
+            }
         }
     }
 
     fn is_ours(&self) -> bool {
-        self.datagrams.is_live(self.slot)
-            && self.entry(entry::GENERATION).load(Ordering::Relaxed) == self.generation
+        self.datagrams.state(self.slot).live() == Some(self.generation)
     }
 
     fn write(&self, head: u64, from: SocketAddr, len: usize, buffers: Buffers<'_>) {
@@ -418,26 +409,27 @@ impl Inbox {
     }
 
     fn port(&self) -> u16 {
-        self.entry(entry::PORT).load(Ordering::Relaxed) as u16
+        self.entry().port.load(Ordering::Relaxed) as u16
     }
 
-    fn lock(&self) -> &'static AtomicU32 {
-        self.datagrams.word(slot_at(self.slot) + words::LOCK)
+    #[inline]
+    fn entry(&self) -> &'static Entry {
+        self.datagrams.entry(self.slot)
     }
+}
 
-    fn entry(&self, offset: usize) -> &'static AtomicU32 {
-        self.datagrams.word(entry_at(self.slot) + offset)
+impl Datagrams {
+    /// The inbox at a port of the socket with this number of the kernel's.
+    #[must_use]
+    pub fn find(&'static self, port: u16, cookie: u64) -> Option<Inbox> {
+        let (slot, generation) = self.find_slot(port, cookie)?;
+        Some(Inbox::at(self, slot, generation))
     }
+}
 
-    fn count(&self, offset: usize) -> &'static AtomicU64 {
-        self.datagrams.word64(slot_at(self.slot) + offset)
-    }
-
-    /// Adds to a counter of the senders'. Their lock is held.
-    fn add(&self, offset: usize, more: u64) {
-        let count = self.count(offset);
-        count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-    }
+/// Adds to a counter of the senders'. Their lock is held.
+fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 /// Where in the ring a position is.

@@ -1,71 +1,89 @@
 //! Where everything lies in the file of inboxes. Zeros are a valid, empty one.
 
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use weft_sys::shared_layout;
+
 use crate::layout::{LINES, PAGE};
+use crate::limits::INBOXES_MAX;
 
 /// The version of the layout, which is in the name of the file.
-pub(crate) const VERSION: u32 = 2;
-/// Sockets of one user that receive through memory at a time. Those beyond stay with the kernel.
-pub(crate) const INBOXES_MAX: usize = 1_024;
+pub(crate) const VERSION: u32 = 3;
 /// Bytes of an inbox: what the kernel gives a socket by default (`net.core.rmem_default`), rounded
 /// up.
 pub(crate) const RING_LEN: usize = 256 << 10;
+/// Ports that there are.
+const PORTS: usize = 1 << 16;
 
-/// Counters of the whole file, of inboxes that are no more.
-pub(crate) mod totals {
-    pub(crate) const USERS: usize = 0;
-    pub(crate) const DATAGRAMS: usize = 8;
-    pub(crate) const BYTES: usize = 16;
-    pub(crate) const DROPPED: usize = 24;
-    pub(crate) const BY_KERNEL: usize = 32;
+shared_layout! {
+    /// What is before the slots.
+    pub(crate) struct Common[COMMON_LEN] {
+        0: users: AtomicU64,
+        /// Counters of inboxes that are no more.
+        8: datagrams: AtomicU64,
+        16: bytes: AtomicU64,
+        24: dropped: AtomicU64,
+        32: by_kernel: AtomicU64,
+        40: _gap: [AtomicU64; 3],
+        /// Held while a socket gets or gives up its inbox: it has one, whichever of its processes
+        /// asks first.
+        64: lock: AtomicU32,
+        68: _gap_2: [AtomicU32; 239],
+        /// One bit for each slot: taken or not.
+        1_024: bitmap: [AtomicU64; INBOXES_MAX / 64],
+        1_152: _gap_3: [AtomicU64; 368],
+        /// For each port, a word that changes when the receivers there may have changed. Zero: no
+        /// socket with an inbox ever had the port.
+        4_096: ports: [AtomicU32; PORTS],
+        266_240: directory: [Entry; INBOXES_MAX],
+    }
 }
-
-/// Held while a socket gets or gives up its inbox: it has one, whichever process of its asks first.
-pub(crate) const LOCK: usize = 64;
-/// One bit for each slot: taken or not.
-pub(crate) const BITMAP: usize = 1_024;
-/// For each port, a word that changes whenever who receives there may have changed. Zero: nobody
-/// ever has.
-pub(crate) const PORTS: usize = PAGE;
-/// What each slot is: [`entry`].
-pub(crate) const DIRECTORY: usize = PORTS + 4 * 65_536;
 /// What is accessible from the start.
-pub(crate) const COMMON_LEN: usize = DIRECTORY + INBOXES_MAX * LINES;
+pub(crate) const COMMON_LEN: usize = PAGE + 4 * PORTS + INBOXES_MAX * size_of::<Entry>();
+pub(crate) const BITMAP: usize = offset_of!(Common, bitmap);
 
-/// A slot's line in the directory.
-pub(crate) mod entry {
-    /// 0: free; 1: a socket's.
-    pub(crate) const STATE: usize = 0;
-    /// Counts the sockets that have had the slot.
-    pub(crate) const GENERATION: usize = 4;
-    pub(crate) const PORT: usize = 8;
-    /// Processes that have the socket.
-    pub(crate) const REFS: usize = 12;
-    pub(crate) const COOKIE: usize = 16;
-    /// How many bytes may wait.
-    pub(crate) const LIMIT: usize = 24;
-    /// The socket may share its address with others.
-    pub(crate) const SHARED: usize = 28;
-    pub(crate) const PID: usize = 32;
-    /// It is the kernel's for good.
-    pub(crate) const LEFT: usize = 36;
+shared_layout! {
+    /// A slot's line in the directory.
+    pub(crate) struct Entry[LINES] {
+        /// Whether a socket has the slot, and how many have had it: [`weft_sys::SlotState`].
+        0: state: AtomicU64,
+        8: port: AtomicU32,
+        /// Processes that have the socket.
+        12: refs: AtomicU32,
+        16: cookie: AtomicU64,
+        /// How many bytes may wait.
+        24: limit: AtomicU32,
+        /// The socket may share its address with others.
+        28: shared: AtomicU32,
+        32: pid: AtomicU32,
+        /// It is the kernel's for good.
+        36: left: AtomicU32,
+        40: _rest: [AtomicU32; 22],
+    }
 }
 
-/// A slot: a page of words, then the ring.
-pub(crate) mod words {
-    // The senders'.
-    /// The upper 48 bits: how much has been put, in units of [`super::UNIT`]. The lower 16: the
-    /// window, see [`crate::datagram::Inbox`].
-    pub(crate) const HEAD: usize = 0;
-    pub(crate) const LOCK: usize = 8;
-    pub(crate) const DATAGRAMS: usize = 16;
-    pub(crate) const BYTES: usize = 24;
-    pub(crate) const DROPPED: usize = 32;
-    pub(crate) const BY_KERNEL: usize = 40;
-    // The receiver's.
-    /// How much has been taken, in the same units.
-    pub(crate) const TAIL: usize = 128;
-    pub(crate) const READER_LOCK: usize = 136;
-    pub(crate) const DOZE: usize = 140;
+shared_layout! {
+    /// The words of a slot, at the beginning of its first page. The ring begins with the second.
+    pub(crate) struct Words[2 * LINES] {
+        // The senders'.
+        /// The upper 48 bits: how much has been put, in units of [`UNIT`]. The lower 16: the
+        /// window, see [`crate::datagram::Inbox`].
+        0: head: AtomicU64,
+        8: lock: AtomicU32,
+        12: _gap: [AtomicU32; 1],
+        16: datagrams: AtomicU64 = 0,
+        24: bytes: AtomicU64 = 0,
+        32: dropped: AtomicU64 = 0,
+        40: by_kernel: AtomicU64 = 0,
+        48: _gap_2: [AtomicU32; 20],
+        // The receiver's.
+        /// How much has been taken, in the same units.
+        128: tail: AtomicU64,
+        136: reader_lock: AtomicU32 = 0,
+        140: doze: AtomicU32 = 0,
+        144: _rest: [AtomicU32; 28],
+    }
 }
 
 /// Records begin at multiples of this.
@@ -74,11 +92,6 @@ pub(crate) const UNIT: usize = 8;
 pub(crate) const HEADER_LEN: usize = 24;
 
 pub(crate) const SLOT_LEN: usize = PAGE + RING_LEN;
-pub(crate) const FILE_LEN: usize = COMMON_LEN + INBOXES_MAX * SLOT_LEN;
-
-pub(crate) const fn entry_at(slot: usize) -> usize {
-    DIRECTORY + slot * LINES
-}
 
 pub(crate) const fn slot_at(slot: usize) -> usize {
     COMMON_LEN + slot * SLOT_LEN
@@ -89,8 +102,8 @@ pub(crate) const fn ring_at(slot: usize) -> usize {
 }
 
 const _: () = {
-    assert!(BITMAP + INBOXES_MAX / 8 <= PAGE, "the bitmap ends with the first page");
     assert!(COMMON_LEN.is_multiple_of(PAGE) && SLOT_LEN.is_multiple_of(PAGE));
+    assert!(size_of::<Words>() <= PAGE);
     assert!(RING_LEN.is_power_of_two() && RING_LEN.is_multiple_of(UNIT));
     assert!(HEADER_LEN.is_multiple_of(UNIT));
 };

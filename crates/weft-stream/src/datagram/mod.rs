@@ -15,7 +15,8 @@ mod layout;
 mod oracle;
 mod registry;
 
+pub use crate::limits::DATAGRAM_LEN_MAX;
 pub use dozes::{By, Dozes};
-pub use inbox::{Arrival, DATAGRAM_LEN_MAX, Inbox, Owner, Put};
+pub use inbox::{Arrival, Inbox, Owner, Put};
 pub use oracle::receiver_of;
 pub use registry::{DatagramTotals, Datagrams};

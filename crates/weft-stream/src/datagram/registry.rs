@@ -1,38 +1,34 @@
 //! The file of inboxes: who has one, and at which port.
 
-use std::fs::read_dir;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::process::geteuid;
-use weft_sys::{NamedMemory, OpenSlots, SharedGuard, SharedLock, SharedMemory};
+use weft_sys::{SharedGuard, SharedLock, SharedMemory, SlotState};
 
-use super::inbox::Inbox;
-use super::layout::{
-    BITMAP, COMMON_LEN, FILE_LEN, INBOXES_MAX, LOCK, PORTS, SLOT_LEN, VERSION, entry, entry_at,
-    slot_at, totals, words,
-};
+use super::layout::{BITMAP, COMMON_LEN, Common, Entry, SLOT_LEN, VERSION, Words, slot_at};
 use super::oracle;
-use crate::bitmap::Bitmap;
-use crate::registry::{OpenError, file_name};
+use crate::limits::INBOXES_MAX;
+use crate::slot_file::{Format, OpenError, SlotFile};
 
-const FREE: u32 = 0;
-const LIVE: u32 = 1;
-/// How the file's name begins.
-const NAME: &str = "weft-datagrams";
+/// The file of slots, of which each is a socket's.
+static FORMAT: Format = Format {
+    name: "weft-datagrams",
+    version: VERSION,
+    common_len: COMMON_LEN,
+    bitmap: BITMAP,
+    slots: INBOXES_MAX,
+    slot_len: SLOT_LEN,
+};
 /// How many generations of a slot a process tells apart.
 const STAMPS: u32 = 1 << 31;
-/// OpenSlots whose memory stays when they are free: it is soon used again.
+/// Slots whose memory stays when they are free: it is soon used again.
 const WARM: usize = 64;
 
 /// The file of inboxes, mapped.
 #[derive(Debug)]
 pub struct Datagrams {
-    file: NamedMemory,
-    path: PathBuf,
-    /// Which slots are accessible in this process.
-    opened: OpenSlots,
+    file: SlotFile,
 }
 
 /// Sums over the life of the file.
@@ -64,49 +60,23 @@ impl Datagrams {
     /// # Errors
     /// As [`crate::Registry::open`].
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
-        let path = directory.join(file_name(NAME, VERSION));
-        loop {
-            let datagrams = Self::map(&path, true)?;
-            datagrams.enter();
-            // The last user before us may have removed it in this moment.
-            if datagrams.file.is_at(&path) {
-                return Ok(datagrams);
-            }
-        }
+        SlotFile::open(directory, &FORMAT).map(|file| Self { file })
     }
 
     /// The files of this user in `directory`, to look at only.
     #[must_use]
     pub fn existing(directory: &Path) -> Vec<Self> {
-        let prefix = format!("{NAME}-{VERSION}.{}.", geteuid().as_raw());
-        let files = read_dir(directory).into_iter().flatten().flatten();
-        let names = files.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
-        names.filter_map(|file| Self::map(&file.path(), false).ok()).collect()
-    }
-
-    fn map(path: &Path, create: bool) -> Result<Self, OpenError> {
-        let failed = |errno| OpenError { path: path.to_owned(), errno };
-        let file = NamedMemory::open(path, FILE_LEN, create).map_err(failed)?;
-        let accessible = if create { COMMON_LEN } else { FILE_LEN };
-        file.open_range(0, accessible).map_err(failed)?;
-        if create {
-            file.fill_range(0, COMMON_LEN).map_err(failed)?;
-        }
-        let count = if create { INBOXES_MAX } else { 0 };
-        let opened = OpenSlots::new(count);
-        Ok(Self { file, path: path.to_owned(), opened })
+        SlotFile::existing(directory, &FORMAT).map(|file| Self { file }).collect()
     }
 
     /// This process will not use it any more. The last one removes the name.
     pub fn leave(&self) {
-        if self.word64(totals::USERS).fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.file.unlink(&self.path);
-        }
+        self.file.leave(|| {});
     }
 
-    /// A relative, born by fork, uses it too.
+    /// A child, born by `fork`, uses it, too.
     pub fn enter(&self) {
-        self.word64(totals::USERS).fetch_add(1, Ordering::SeqCst);
+        self.file.enter();
     }
 
     /// Changes when who receives at a port may have changed. Zero: nobody ever has, through memory.
@@ -124,30 +94,29 @@ impl Datagrams {
         }
     }
 
-    /// The inbox at a port of the socket with this number of the kernel's.
-    #[must_use]
-    pub fn find(&'static self, port: u16, cookie: u64) -> Option<Inbox> {
-        let slot = self.live().find(|&slot| {
-            let at = entry_at(slot);
-            self.word(at + entry::PORT).load(Ordering::Relaxed) == u32::from(port)
-                && self.word64(at + entry::COOKIE).load(Ordering::Relaxed) == cookie
+    /// The slot at a port of the socket with this number of the kernel's, and its generation.
+    pub(crate) fn find_slot(&self, port: u16, cookie: u64) -> Option<(usize, u32)> {
+        let (slot, generation) = self.live().find(|&(slot, _)| {
+            let entry = self.entry(slot);
+            entry.port.load(Ordering::Relaxed) == u32::from(port)
+                && entry.cookie.load(Ordering::Relaxed) == cookie
         })?;
         self.open_slot(slot).ok()?;
-        Some(Inbox::at(self, slot))
+        Some((slot, generation))
     }
 
     /// The sums. Those of inboxes in use are included.
     #[must_use]
     pub fn totals(&self) -> DatagramTotals {
-        let total = |offset| self.word64(offset).load(Ordering::Relaxed);
+        let common = self.common();
         let mut sums = DatagramTotals {
-            datagrams: total(totals::DATAGRAMS),
-            bytes: total(totals::BYTES),
-            dropped: total(totals::DROPPED),
-            by_kernel: total(totals::BY_KERNEL),
+            datagrams: common.datagrams.load(Ordering::Relaxed),
+            bytes: common.bytes.load(Ordering::Relaxed),
+            dropped: common.dropped.load(Ordering::Relaxed),
+            by_kernel: common.by_kernel.load(Ordering::Relaxed),
         };
-        for slot in self.live() {
-            if self.opened.is_empty() || self.open_slot(slot).is_ok() {
+        for (slot, _) in self.live() {
+            if !self.file.is_used() || self.open_slot(slot).is_ok() {
                 sums.add(self.counts(slot));
             }
         }
@@ -157,42 +126,43 @@ impl Datagrams {
     /// Keeps others from giving a socket an inbox meanwhile. `None`: this is the handler of a
     /// signal that has interrupted just that.
     pub(crate) fn lock(&self) -> Option<SharedGuard<'_>> {
-        SharedLock::on(self.word(LOCK)).lock()
+        SharedLock::on(&self.common().lock).lock()
     }
 
-    /// Takes a slot. `None` if all are taken or there is no memory.
-    pub(crate) fn take(&self) -> Option<usize> {
-        let slot = self.bitmap().take().or_else(|| {
+    /// Takes a slot, and returns it with its generation. `None` if all are taken or there is no
+    /// memory.
+    pub(crate) fn take(&self) -> Option<(usize, u32)> {
+        let slot = self.file.bitmap().take().or_else(|| {
             self.sweep();
-            self.bitmap().take()
+            self.file.bitmap().take()
         })?;
-        self.word(entry_at(slot) + entry::GENERATION).fetch_add(1, Ordering::AcqRel);
+        let generation = self.state(slot).prepare();
         if self.open_slot(slot).is_err() {
-            self.bitmap().give(slot);
+            self.file.bitmap().give(slot);
             return None;
         }
-        Some(slot)
+        Some((slot, generation))
     }
 
     /// Shows a prepared slot to senders.
-    pub(crate) fn publish(&self, slot: usize) {
-        self.word(entry_at(slot) + entry::STATE).store(LIVE, Ordering::Release);
+    pub(crate) fn publish(&self, slot: usize, generation: u32) {
+        self.state(slot).publish(generation);
     }
 
-    /// Gives a slot back; nobody receives there any more, and no sender is at it.
-    pub(crate) fn release(&self, slot: usize) {
-        self.word(entry_at(slot) + entry::STATE).store(FREE, Ordering::Release);
-        let counts = self.counts(slot);
-        let add = |offset, count| self.word64(offset).fetch_add(count, Ordering::Relaxed);
-        add(totals::DATAGRAMS, counts.datagrams);
-        add(totals::BYTES, counts.bytes);
-        add(totals::DROPPED, counts.dropped);
-        add(totals::BY_KERNEL, counts.by_kernel);
+    /// Gives a slot back of which [`SlotState::release`] has said that it is the caller's to free:
+    /// no socket receives there any more, and no sender is at it.
+    pub(crate) fn free(&self, slot: usize, generation: u32) {
+        let (common, counts) = (self.common(), self.counts(slot));
+        common.datagrams.fetch_add(counts.datagrams, Ordering::Relaxed);
+        common.bytes.fetch_add(counts.bytes, Ordering::Relaxed);
+        common.dropped.fetch_add(counts.dropped, Ordering::Relaxed);
+        common.by_kernel.fetch_add(counts.by_kernel, Ordering::Relaxed);
         if slot >= WARM {
-            // Who comes next fills it again.
+            // The next owner fills it again.
             self.file.empty_range(slot_at(slot), SLOT_LEN);
         }
-        self.bitmap().give(slot);
+        self.state(slot).free(generation);
+        self.file.bitmap().give(slot);
     }
 
     /// Gives back the slots of sockets that the kernel does not have any more: their processes were
@@ -201,78 +171,80 @@ impl Datagrams {
         let suspects: Vec<_> = self.live().collect();
         // Listed after the slots: what is in neither was closed.
         let Ok(sockets) = oracle::all() else { return };
-        for slot in suspects {
-            let cookie = self.word64(entry_at(slot) + entry::COOKIE).load(Ordering::Relaxed);
-            let mine = self.word(entry_at(slot) + entry::STATE);
-            let dead = !sockets.contains(&cookie)
-                && mine.compare_exchange(LIVE, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if dead && self.open_slot(slot).is_ok() {
-                self.release(slot);
+        for (slot, generation) in suspects {
+            let cookie = self.entry(slot).cookie.load(Ordering::Relaxed);
+            let is_dead = !sockets.contains(&cookie) && self.open_slot(slot).is_ok();
+            if is_dead && self.state(slot).release(generation) {
+                self.free(slot, generation);
             }
         }
     }
 
-    pub(crate) fn is_live(&self, slot: usize) -> bool {
-        self.word(entry_at(slot) + entry::STATE).load(Ordering::Acquire) == LIVE
+    /// Whether a socket has a slot, and how many have had it.
+    #[inline]
+    pub(crate) fn state(&self, slot: usize) -> SlotState<'_> {
+        SlotState::on(&self.entry(slot).state)
     }
 
-    fn live(&self) -> impl Iterator<Item = usize> {
-        self.bitmap().taken().filter(|&slot| self.is_live(slot))
+    /// The live slots, with their generations.
+    fn live(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.file.bitmap().taken().filter_map(|slot| Some((slot, self.state(slot).live()?)))
     }
 
     fn counts(&self, slot: usize) -> DatagramTotals {
-        let count = |offset| self.word64(slot_at(slot) + offset).load(Ordering::Relaxed);
+        let words = self.words(slot);
         DatagramTotals {
-            datagrams: count(words::DATAGRAMS),
-            bytes: count(words::BYTES),
-            dropped: count(words::DROPPED),
-            by_kernel: count(words::BY_KERNEL),
+            datagrams: words.datagrams.load(Ordering::Relaxed),
+            bytes: words.bytes.load(Ordering::Relaxed),
+            dropped: words.dropped.load(Ordering::Relaxed),
+            by_kernel: words.by_kernel.load(Ordering::Relaxed),
         }
     }
 
     /// Makes a slot accessible in this process, with memory behind it.
     fn open_slot(&self, slot: usize) -> Result<(), Errno> {
-        let generation = self.word(entry_at(slot) + entry::GENERATION).load(Ordering::Acquire);
         // One may have been emptied since.
-        let stamp = if slot < WARM { 1 } else { generation % STAMPS + 1 };
-        self.opened.open(slot, stamp, || {
-            self.file.open_range(slot_at(slot), SLOT_LEN)?;
-            self.file.fill_range(slot_at(slot), SLOT_LEN)
-        })
+        let stamp = if slot < WARM { 1 } else { self.state(slot).generation() % STAMPS + 1 };
+        self.file.open_slot(slot, stamp, SLOT_LEN)
     }
 
     /// Gives back the address space of slots that this process has not used: it will use no others.
     pub fn shrink(&'static self) {
-        self.opened.give_back(&self.file, slot_at(0), SLOT_LEN);
+        self.file.shrink();
     }
 
+    #[inline]
     pub(crate) fn memory(&self) -> &SharedMemory {
         self.file.memory()
     }
 
     #[inline]
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU32 {
-        self.memory().word32(offset)
+    fn common(&self) -> &Common {
+        self.memory().structure(0)
+    }
+
+    /// A slot's line in the directory.
+    #[inline]
+    pub(crate) fn entry(&self, slot: usize) -> &Entry {
+        &self.common().directory[slot]
+    }
+
+    /// A slot's words.
+    #[inline]
+    pub(crate) fn words(&self, slot: usize) -> &Words {
+        self.memory().structure(slot_at(slot))
     }
 
     #[inline]
-    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
-        self.memory().word64(offset)
-    }
-
     fn port(&self, port: u16) -> &AtomicU32 {
-        self.word(PORTS + 4 * usize::from(port))
-    }
-
-    fn bitmap(&self) -> Bitmap<'_> {
-        Bitmap::new(self.memory(), BITMAP, INBOXES_MAX)
+        &self.common().ports[usize::from(port)]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datagram::Owner;
+    use crate::datagram::{Inbox, Owner};
 
     #[test]
     fn dead_sockets_are_swept_when_room_is_short() {

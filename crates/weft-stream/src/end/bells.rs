@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::End;
 use crate::kernel::Kernel;
+use crate::limits::WAKEUPS_LEFT_MAX;
 use crate::words::NONE;
 
 /// Bells that one call takes.
@@ -25,9 +26,6 @@ pub(super) enum Heard {
     Left,
 }
 
-/// Wakeups that are left in the socket for others: more would fill it.
-const LEFT_MAX: u64 = 32;
-
 impl<K: Kernel> End<K> {
     /// Takes bells from the socket, but no bytes of the third phase. The reader's lock is held.
     pub(super) fn take_bells(&self, socket: K::Socket<'_>) -> Result<Heard, Errno> {
@@ -39,7 +37,7 @@ impl<K: Kernel> End<K> {
     /// stays in the socket, and the peer wakes anew for what comes next.
     pub(super) fn take_bells_of_nothing(&self, socket: K::Socket<'_>) -> Result<Heard, Errno> {
         self.take_bells_unless(socket, || {
-            if self.bells_left() > LEFT_MAX {
+            if self.bells_left() > WAKEUPS_LEFT_MAX {
                 return false;
             }
             // What comes after this brings another one, which is behind those that are taken.

@@ -29,6 +29,7 @@ use super::bells::Heard;
 use super::{End, PutBack};
 use crate::how::How;
 use crate::kernel::Kernel;
+use crate::limits::{KERNEL_WAITS_MAX, TAKEN_LEN_MAX};
 use crate::words::NONE;
 use crate::{peer_socket, pullers};
 
@@ -36,9 +37,6 @@ use crate::{peer_socket, pullers};
 const CHUNK_LEN: usize = 8 << 10;
 /// How long the kernel may take to bring what has been sent, at a time.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-const NAPS_MAX: u32 = 20;
-/// Bytes of the first phase that are taken and sent again, at most.
-const TAKEN_MAX: u64 = 16 << 20;
 
 impl PutBack for Linux {
     fn leave(end: &End, socket: BorrowedFd<'_>) {
@@ -139,7 +137,7 @@ impl End<Linux> {
         }
         // What is still on its way would come before what is sent again.
         let has_all_come = || tcp_outstanding(writer) == Ok(0);
-        if !(0..NAPS_MAX).any(|_| has_all_come() || wait_a_moment()) && !has_all_come() {
+        if !(0..KERNEL_WAITS_MAX).any(|_| has_all_come() || wait_a_moment()) && !has_all_come() {
             return Ok(());
         }
         let received = tcp_received(socket)?;
@@ -150,7 +148,7 @@ impl End<Linux> {
         // The kernel counts its own memory, which is less than twice the bytes.
         let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
         let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
-        if come > TAKEN_MAX || first.saturating_add(bells) > come || !fits {
+        if come > TAKEN_LEN_MAX || first.saturating_add(bells) > come || !fits {
             return Ok(());
         }
         words.returning.store(1, Ordering::SeqCst);
@@ -174,7 +172,7 @@ impl End<Linux> {
         let moved = words.switch_at.load(Ordering::Relaxed) - before;
         let sent = first.len() as u64 + moved + later.len() as u64;
         let come = || tcp_received(socket).map_or(0, |all| all - received);
-        let _ = (0..NAPS_MAX).any(|_| come() >= sent || wait_a_moment());
+        let _ = (0..KERNEL_WAITS_MAX).any(|_| come() >= sent || wait_a_moment());
         if come() > sent {
             return Err(Errno::CONNRESET);
         }
@@ -285,7 +283,7 @@ impl End<Linux> {
         if !self.has_switched_in() {
             return if self.bells_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
         }
-        for _ in 0..NAPS_MAX {
+        for _ in 0..KERNEL_WAITS_MAX {
             while let Ok(Heard::Bells(1..)) = self.take_bells(socket) {}
             if self.bells_left() == 0 {
                 return Way::Clear;
@@ -304,7 +302,10 @@ impl End<Linux> {
         let bells = self.bells_left();
         let all = first.saturating_add(bells);
         let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
-        if all > TAKEN_MAX || !(0..NAPS_MAX).any(|_| has_come() || wait_a_moment()) || !has_come() {
+        if all > TAKEN_LEN_MAX
+            || !(0..KERNEL_WAITS_MAX).any(|_| has_come() || wait_a_moment())
+            || !has_come()
+        {
             return Way::Blocked;
         }
         let mut bytes = vec![0; usize::try_from(all).unwrap_or(0)];
@@ -397,7 +398,7 @@ fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     while sent < bytes.len() {
         match send(writer, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(more) => sent += more,
-            Err(Errno::AGAIN) if naps < NAPS_MAX => {
+            Err(Errno::AGAIN) if naps < KERNEL_WAITS_MAX => {
                 naps += 1;
                 wait(writer, PollFlags::OUT);
             }

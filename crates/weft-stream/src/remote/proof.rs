@@ -11,9 +11,8 @@ use sha2::{Digest, Sha256};
 use weft_sys::{Buffers, SectionLock};
 
 use crate::Role;
+use crate::limits::PROOF_BYTES_MAX;
 
-/// Bytes of each direction that are the key at most.
-const BYTES_MAX: usize = 1_024;
 /// Bytes of both directions together that are the key at least.
 pub const BYTES_MIN: usize = 16;
 /// Bytes of a proof.
@@ -25,13 +24,13 @@ pub type Moved = [usize; 2];
 /// The first bytes of a direction.
 #[derive(Debug)]
 struct Start {
-    bytes: Box<[u8; BYTES_MAX]>,
+    bytes: Box<[u8; PROOF_BYTES_MAX]>,
     len: usize,
 }
 
 impl Start {
     fn add(&mut self, buffers: Buffers<'_>, count: usize) {
-        let mut left = count.min(BYTES_MAX - self.len);
+        let mut left = count.min(PROOF_BYTES_MAX - self.len);
         for region in buffers.regions() {
             let Some(part) = region.part(0, left.min(region.len())) else { return };
             part.fill(&mut self.bytes[self.len..]);
@@ -50,7 +49,8 @@ pub(super) struct Starts {
 
 impl Starts {
     pub(super) fn new() -> Self {
-        let none = || SectionLock::new(Some(Start { bytes: Box::new([0; BYTES_MAX]), len: 0 }));
+        let none =
+            || SectionLock::new(Some(Start { bytes: Box::new([0; PROOF_BYTES_MAX]), len: 0 }));
         Self { sent: none(), received: none() }
     }
 
@@ -195,16 +195,16 @@ mod tests {
         let proof = |moved| connector.proof(Role::Connector, Role::Acceptor, moved, b"").is_some();
         assert!(proof([BYTES_MIN, 0]) && !proof([BYTES_MIN - 1, 0]) && !proof([0, 0]));
         assert!(proof([24, 9]) && !proof([25, 9]) && !proof([24, 10]));
-        assert!(!proof([usize::MAX, usize::MAX]) && !proof([BYTES_MAX + 1, 0]));
+        assert!(!proof([usize::MAX, usize::MAX]) && !proof([PROOF_BYTES_MAX + 1, 0]));
         connector.skipped();
         assert!(!proof([24, 0]) && connector.moved(Role::Connector).is_none());
     }
 
     #[test]
     fn more_than_the_key_takes_is_left_out() {
-        let text = "x".repeat(3 * BYTES_MAX);
+        let text = "x".repeat(3 * PROOF_BYTES_MAX);
         let [connector, acceptor] = ends(&text, &text);
-        assert_eq!(connector.moved(Role::Connector), Some([BYTES_MAX; 2]));
-        assert_eq!(acceptor.moved(Role::Acceptor), Some([BYTES_MAX; 2]));
+        assert_eq!(connector.moved(Role::Connector), Some([PROOF_BYTES_MAX; 2]));
+        assert_eq!(acceptor.moved(Role::Acceptor), Some([PROOF_BYTES_MAX; 2]));
     }
 }

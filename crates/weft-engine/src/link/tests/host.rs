@@ -21,7 +21,7 @@ use crate::wc::{Completion, Status};
 use crate::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, WindowBind};
 use crate::{Errno, Result};
 
-/// What the program would have been told beside completions.
+/// What would have been reported to the program beside completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raised {
     Event(EventKind),

@@ -25,7 +25,7 @@ struct Stage {
     now: u64,
     hosts: Vec<Host>,
     /// What the victim last said to the liar.
-    heard: Option<Header>,
+    seen: Option<Header>,
     /// Honest requests, their ends, and messages that arrived.
     posted: u64,
     succeeded: u64,
@@ -42,7 +42,7 @@ impl Stage {
             rng,
             now: 1,
             hosts,
-            heard: None,
+            seen: None,
             posted: 0,
             succeeded: 0,
             received: 0,
@@ -72,7 +72,7 @@ impl Stage {
             self.now += 10;
             for (from, to, bytes) in on_way {
                 if to == LIAR {
-                    self.heard = parse(&bytes).ok().map(|(header, _)| header);
+                    self.seen = parse(&bytes).ok().map(|(header, _)| header);
                 } else {
                     let (source, host) = (host::address(from).socket, &mut self.hosts[to]);
                     host.machine.input(self.now, source, &bytes, &mut host.ram);
@@ -123,11 +123,11 @@ impl Stage {
     }
 
     fn lie(&mut self) {
-        let heard = self.heard;
-        let (epoch, stream) = heard.map_or((0, 0), |h| (h.source.epoch, h.source.stream));
-        let next = heard.and_then(|h| h.ack).map_or(1, |ack| ack.next);
-        let sent = heard.map_or(1, |h| h.sequence);
-        let stream_of_liar = heard.map_or(1, |h| h.destination.stream.max(1));
+        let seen = self.seen;
+        let (epoch, stream) = seen.map_or((0, 0), |h| (h.source.epoch, h.source.stream));
+        let next = seen.and_then(|h| h.ack).map_or(1, |ack| ack.next);
+        let sent = seen.map_or(1, |h| h.sequence);
+        let stream_of_liar = seen.map_or(1, |h| h.destination.stream.max(1));
         let any = self.rng.u32(..);
         let reason = [Reason::UnknownStream, Reason::Bounds, Reason::Malformed];
         let reason = reason[self.rng.usize(..reason.len())];

@@ -377,7 +377,7 @@ impl World {
             {
                 self.tell(number, event)?;
             }
-            // Taking may have made room that others are to be told of.
+            // Taking may have made room of which others are to be notified.
             loop {
                 let host = &mut self.hosts[number];
                 let mut bytes = Vec::new();
@@ -419,7 +419,7 @@ impl World {
                 self.oracle.received(from, number, incarnation, &bytes)
             }
             Event::Completed { id, status } => {
-                self.note(|| format!("{number} is told of {id}: {status:?}"));
+                self.note(|| format!("{number} gets the status of {id}: {status:?}"));
                 if self.mutation == Some(Mutation::LostCompletion) && !self.mutated {
                     self.mutated = true;
                     return Ok(());

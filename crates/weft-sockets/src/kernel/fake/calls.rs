@@ -129,6 +129,7 @@ impl Threads for Fake {
     }
 }
 
+/// Both ends know the memory: what is unread may stay there.
 impl PutBack for Fake {}
 
 /// Connections in memory.

@@ -30,14 +30,14 @@ struct Ranges {
     serial: u64,
     /// The longest of these ever.
     longest: usize,
-    adopted: Vec<Arc<RemappedPages>>,
+    segments: Vec<Arc<RemappedPages>>,
 }
 
 static RANGES: Forkable<Lock<Ranges>> = Forkable::new(|| Lock::new(Ranges::default()));
 
 /// The part of one memory region in this.
 #[derive(Debug)]
-pub(crate) struct Adoption {
+pub(crate) struct Remapping {
     by_address: SmallVec<[(usize, u64); 1]>,
     /// The parts that are segments, in order: none of these may be given back before.
     views: Vec<View>,
@@ -66,20 +66,20 @@ pub(super) struct Pages {
     pub(super) segment: Option<Arc<RemappedPages>>,
 }
 
-impl Adoption {
-    /// Remembers a region that is being registered, and adopts its memory if peers may access it
-    /// and nothing is against it.
+impl Remapping {
+    /// Remembers a region that is being registered, and remaps its memory as shared if peers may
+    /// access it and nothing is against it.
     pub(crate) fn of(region: &Region, access: Access) -> Self {
-        let may_adopt = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
+        let may_remap = access.intersects(WRITING | Access::REMOTE_READ) && is_wanted(region.len());
         let mut ranges = RANGES.get().lock();
         ranges.restore_unused();
-        let mut found = views(&ranges.adopted, region);
-        let pages = (may_adopt && found.is_empty()).then(|| remappable(region)).flatten();
+        let mut found = views(&ranges.segments, region);
+        let pages = (may_remap && found.is_empty()).then(|| remappable(region)).flatten();
         if let Some(pages) = pages.filter(|pages| !ranges.overlaps(pages))
-            && let Ok(adopted) = RemappedPages::remap(&pages, access.intersects(WRITING))
+            && let Ok(segment) = RemappedPages::remap(&pages, access.intersects(WRITING))
         {
-            ranges.adopted.push(adopted);
-            found = views(&ranges.adopted, region);
+            ranges.segments.push(segment);
+            found = views(&ranges.segments, region);
         }
         let mut by_address = SmallVec::new();
         for part in parts(region, &found).filter(|part| part.is_by_address) {
@@ -102,20 +102,20 @@ impl Adoption {
             _ => return None,
         };
         // Who maps a segment has all of it, with the rights that it was made with.
-        let adopted = &view.segment;
+        let segment = &view.segment;
         let fits =
-            adopted.is_whole(&view.own) && adopted.is_writable() == self.access.intersects(WRITING);
+            segment.is_whole(&view.own) && segment.is_writable() == self.access.intersects(WRITING);
         let pages = Pages {
             start: (view.addr - self.region.addr()) as u64,
             len: view.own.len() as u64,
             addr: view.own.addr() as u64,
-            segment: fits.then(|| Arc::clone(adopted)),
+            segment: fits.then(|| Arc::clone(segment)),
         };
         Some(Reach { addr, pages: Some(pages) })
     }
 }
 
-impl Drop for Adoption {
+impl Drop for Remapping {
     fn drop(&mut self) {
         // Under the lock, so that no region is registered in memory that is being given back.
         let mut ranges = RANGES.get().lock();
@@ -143,20 +143,20 @@ impl Ranges {
         // one is tried at a time, for that takes a look at all mappings.
         let mut tries = if is_alone().unwrap_or(false) { usize::MAX } else { 1 };
         let mut refused = Vec::new();
-        let mut adopted = std::mem::take(&mut self.adopted);
-        adopted.retain(|adopted| {
-            if Arc::strong_count(adopted) != 1 || tries == 0 {
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.retain(|segment| {
+            if Arc::strong_count(segment) != 1 || tries == 0 {
                 return true;
             }
             tries -= 1;
-            if adopted.restore(|pages| self.overlaps(pages)).is_err() {
-                refused.push(Arc::clone(adopted));
+            if segment.restore(|pages| self.overlaps(pages)).is_err() {
+                refused.push(Arc::clone(segment));
             }
             false
         });
         // The others have their turn first.
-        adopted.append(&mut refused);
-        self.adopted = adopted;
+        segments.append(&mut refused);
+        self.segments = segments;
     }
 
     /// Whether a part of some pages is reached by its address; true if that is hard to find out.
