@@ -195,7 +195,7 @@ fn start_with<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> boo
 /// nobody else could read, must not be missing from the stream: the connection is reset.
 fn rest_of<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
     // Between hosts the window is this process's, which may go on reading.
-    let Some(end) = stream.holding().end().filter(|end| !end.is_over()) else { return false };
+    let Some(end) = stream.holding().end() else { return false };
     process.with_socket(fd, |socket| hush_if_empty(end, socket));
     if !end.is_over() && !end.can_be_found() {
         process.with_socket(fd, |socket| end.put_back_rest(socket));
@@ -270,7 +270,8 @@ pub fn pass_on<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) {
 
 /// Takes the wakeups from a connection that has left memory, unless something is unread there: then
 /// another process or thread may be about to be woken by them, and whoever reads what is in memory
-/// takes them afterwards.
+/// takes them afterwards. A call of another's that has read the last byte there, and goes on at the
+/// kernel, has ended before this returns.
 fn hush_if_empty<K: Kernel>(end: &End<K>, socket: K::Socket<'_>) {
     if end.unread() == 0 {
         end.hush(socket);
@@ -288,11 +289,12 @@ pub fn adopt<D: Descriptors>(process: &D, fd: RawFd) {
         process.with(same, |stream| stream.holding().end().map(End::received_again));
         return process.share(same, fd);
     }
-    match process.find(fd, cookie) {
-        // All of it is the kernel's.
-        Some(end) if end.is_over() => drop(end.release(process.pid())),
-        Some(end) => process.adopt(fd, end),
-        None => {}
+    let Some(end) = process.find(fd, cookie) else { return };
+    process.with_socket(fd, |socket| hush_if_empty(&end, socket));
+    if end.is_over() {
+        end.release(process.pid()); // All of it is the kernel's.
+    } else {
+        process.adopt(fd, end);
     }
 }
 

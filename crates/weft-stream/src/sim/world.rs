@@ -319,7 +319,8 @@ impl Kernel for Sim {
         const TRUNC: i32 = 0x20;
         let most = most.min(buffers.len());
         let bytes = call(socket, |host, id| host.receive_bytes(id, most, flags & PEEK != 0));
-        note(|| format!("  TCP {} has {:?}", socket.fd, bytes.as_ref().map(Vec::len)));
+        let verb = if flags & PEEK == 0 { "has" } else { "shows" };
+        note(|| format!("  TCP {} {verb} {:?}", socket.fd, bytes.as_ref().map(Vec::len)));
         let bytes = bytes?;
         if flags & TRUNC == 0 {
             fill(buffers, &bytes);
