@@ -160,6 +160,11 @@ impl Socket {
         })
     }
 
+    /// Whether memory carries what it sends.
+    pub(crate) fn is_in_memory_out(&self) -> bool {
+        with_stream(self.fd, |it| it.link().is_some_and(|end| end.carrier_out() == Carrier::Memory))
+    }
+
     /// What `poll(2)` says of it at once.
     pub(crate) fn ready(&self, events: c_short) -> c_short {
         let mut set = [pollfd { fd: self.fd, events, revents: 0 }];
