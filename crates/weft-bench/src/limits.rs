@@ -28,3 +28,11 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(20);
 pub(crate) const LOSS_AFTER: Duration = Duration::from_millis(200);
 /// How long a step of the control connection may take, beyond the measurement itself.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Messages up to this length are sent inline, as perftest does where latency counts.
+pub(crate) const INLINE_MAX: usize = 220;
+/// Reads and atomics under way on one queue pair.
+pub(crate) const READS_MAX: u8 = 16;
+/// Events that one `epoll_wait` returns.
+pub(crate) const EVENTS_MAX: usize = 64;
+/// How long filling a connection may take, beyond the measurement's time.
+pub(crate) const FILL_MAX: Duration = Duration::from_secs(10);

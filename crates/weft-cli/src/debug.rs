@@ -14,12 +14,11 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use serde_json::{Map, Value};
 
+use crate::limits::ANSWER_BYTES_MAX;
 use crate::output::{self, printable};
 
 /// Name of the abstract socket, before the pid.
 const SOCKET_PREFIX: &str = "weft-debug.";
-/// Longest answer to read: room for the largest number of queue pairs a process can have.
-const ANSWER_BYTES_MAX: u64 = 256 << 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lists the processes of this network namespace that use Weft.

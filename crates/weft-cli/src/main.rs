@@ -10,6 +10,7 @@
 //! args info sockets
 //! debug
 //! layout output sharing
+//! limits
 //! ```
 
 mod args;
@@ -17,6 +18,7 @@ mod debug;
 mod environment;
 mod info;
 mod layout;
+mod limits;
 mod manual;
 mod output;
 mod run;

@@ -2,6 +2,8 @@
 
 use libc::{c_int, c_void, iovec, size_t};
 
+pub use crate::limits::{WEFT_KEYS_MAX, WEFT_PIECES_MAX, WEFT_POSTED_MAX};
+
 /// The level of the options: no protocol has it.
 pub const SOL_WEFT: c_int = 0x5745_4654;
 /// Option, an `int`: 1 switches the socket to extended mode. There is no way back.
@@ -17,13 +19,6 @@ pub const WEFT_READ: u32 = 1;
 pub const WEFT_WRITE: u32 = 2;
 /// Right: the peer may change 64-bit words atomically.
 pub const WEFT_ATOMIC: u32 = 4;
-
-/// Buffers of a posted operation.
-pub const WEFT_PIECES_MAX: usize = 16;
-/// Operations of a socket that are posted and whose completions have not been taken.
-pub const WEFT_POSTED_MAX: usize = 1_024;
-/// Registrations of a socket at a time.
-pub const WEFT_KEYS_MAX: usize = 8;
 
 /// Names a registration. To be sent to the peer as it is: both are on one host.
 #[repr(C)]

@@ -33,10 +33,12 @@
 //!
 //! ```text
 //! abi
+//! limits
 //! ```
 #![allow(unsafe_code)]
 
 pub mod abi;
+mod limits;
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};

@@ -14,7 +14,7 @@
 //! capture guest loss servers sockets stage venv
 //! differ program skip
 //! compile namespace
-//! crowd endpoint folder machine packages parse paths ports usage
+//! crowd endpoint folder limits machine packages parse paths ports usage
 //! ```
 
 pub mod capture;
@@ -24,6 +24,7 @@ pub mod differ;
 pub mod endpoint;
 mod folder;
 pub mod guest;
+mod limits;
 mod loss;
 pub mod machine;
 pub mod measure;

@@ -24,6 +24,9 @@ use crate::paths::{scratch, weft};
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a server may take to come up.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many times as long as asked for a program is waited for: what a quiet machine does in that
+/// time many times over, a busy one may not do once.
+const TIMEOUT_FACTOR: u32 = 4;
 /// How much of a failed program's output an error quotes.
 const LINES_QUOTED: usize = 12;
 
@@ -317,8 +320,9 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If it runs longer than `timeout`; it is killed then.
+    /// If it runs longer than several times `timeout`; it is killed then.
     pub fn wait(mut self, timeout: Duration) -> Result<Finished> {
+        let timeout = TIMEOUT_FACTOR * timeout;
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.poll()? {
@@ -360,6 +364,7 @@ impl Running {
         timeout: Duration,
         mut condition: impl FnMut(&Self) -> bool,
     ) -> Result<()> {
+        let timeout = TIMEOUT_FACTOR * timeout;
         let deadline = Instant::now() + timeout;
         while !condition(self) {
             // It may have met the condition just before it ended.

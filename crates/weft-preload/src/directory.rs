@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use libc::{DIR, dirent, dirent64};
 use weft_sys::NextFunction;
 
-use crate::path::{NAME_MAX, Ours, ours};
+use crate::limits::NAME_MAX;
+use crate::path::{Ours, ours};
 
 /// Streams that may be open at once; a program reads one at a time. More find no directory.
 const SLOTS: usize = 8;

@@ -20,6 +20,7 @@
 //! hooks
 //! directory reply
 //! claim path
+//! limits
 //! ```
 
 #[cfg(not(test))]
@@ -28,6 +29,7 @@ mod claim;
 mod directory;
 #[cfg(not(test))] // A test program keeps its own `open`.
 mod hooks;
+mod limits;
 mod path;
 #[cfg(not(test))]
 mod reply;

@@ -6,15 +6,13 @@
 
 use std::ffi::c_char;
 
+use crate::limits::{DIGITS_MAX, NAME_MAX};
+
 const NODE: &[u8] = b"/dev/infiniband/weft_";
 const ATTRIBUTES: &[u8] = b"/sys/class/infiniband/weft_";
 const TYPES: &[u8] = b"/ports/1/gid_attrs/types/";
 const NET: &[u8] = b"/device/net";
 const INTERFACES: &[u8] = b"/ports/1/gid_attrs/ndevs/";
-/// Longest name of a network interface (`IFNAMSIZ` less the NUL), which names a device.
-pub(crate) const NAME_MAX: usize = 15;
-/// Longest index in a GID table.
-const DIGITS_MAX: usize = 3;
 
 /// What a path of ours stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
+use weft_sys::FutexWord;
 
-use crate::kernel::{End, Host, Kernel as _, PeerWord};
+use crate::kernel::{End, Host, Kernel as _};
 use crate::limits::DOZED_ENDS_MAX;
 use crate::wait;
 
@@ -15,7 +16,7 @@ pub(crate) const TIME_NS: u64 = 10_000_000;
 /// # Errors
 /// `EINTR`: a signal was handled.
 pub(crate) fn doze<'a>(ends: impl Iterator<Item = &'a End>, time: u64) -> Result<(), Errno> {
-    let mut words: SmallVec<[PeerWord<'static>; DOZED_ENDS_MAX]> = SmallVec::new();
+    let mut words: SmallVec<[FutexWord<'static>; DOZED_ENDS_MAX]> = SmallVec::new();
     for end in ends {
         let Some(word) = end.begin_doze() else { return Ok(()) };
         words.push(word);

@@ -8,9 +8,11 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_short, epoll_event, pollfd};
 use rustix::io::Errno;
+use weft_stream::datagram::Inbox;
 use weft_stream::{Carrier, Kernel as _};
 use weft_sys::Buffers;
 
+use crate::datagram::{Datagram, Received};
 use crate::descriptor::Descriptor;
 use crate::kernel::fake::{self, Booted};
 use crate::kernel::{Host, Kernel as _};
@@ -76,6 +78,12 @@ impl Drop for Socket {
 
 /// `close(2)`.
 pub(crate) fn close(fd: RawFd) {
+    forget(fd);
+    fake::close(fd);
+}
+
+/// What comes before the kernel's part of it.
+pub(crate) fn forget(fd: RawFd) {
     match sockets::remove(fd) {
         Some(held) => {
             if held.watches().load(Ordering::Relaxed) > 0 {
@@ -88,7 +96,6 @@ pub(crate) fn close(fd: RawFd) {
         }
         None => epoll::closing(fd),
     }
-    fake::close(fd);
 }
 
 /// Does something with a stream of the program's.
@@ -238,5 +245,91 @@ impl Instance {
     /// What it reports at once.
     pub(crate) fn now(&self) -> Vec<(u64, u32)> {
         wait(self.fd, Some(0)).expect("events")
+    }
+}
+
+/// One of its UDP sockets, bound to a port of its own.
+#[derive(Debug)]
+pub(crate) struct UdpSocket {
+    pub(crate) fd: RawFd,
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        close(self.fd);
+    }
+}
+
+impl Program {
+    pub(crate) fn udp_socket(&self) -> UdpSocket {
+        let fd = fake::datagram_socket();
+        let datagram = Datagram::fresh(false);
+        datagram.bound();
+        open::install(fd, Kind::Datagram(datagram));
+        UdpSocket { fd }
+    }
+}
+
+/// `sendto(2)`.
+pub(crate) fn send_to(fd: RawFd, to: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let [to, _] = fake::addresses(to);
+    let mut copy = bytes.to_vec();
+    let mut slices = [IoSliceMut::new(&mut copy)];
+    let buffers = Buffers::of(&mut slices);
+    let sent = with_datagram(fd, |datagram| datagram.send(fd, Some(to), buffers, 0));
+    sent.unwrap_or_else(|| fake::send_to(fd, to, bytes))
+}
+
+/// Does something with a UDP socket of the program's.
+pub(crate) fn with_datagram<R>(fd: RawFd, act: impl FnOnce(&Datagram) -> R) -> R {
+    let held = sockets::find(fd).expect("a socket of ours");
+    let Kind::Datagram(datagram) = &*held else { panic!("no UDP socket") };
+    act(datagram)
+}
+
+/// `recvfrom(2)`: the port that a datagram is from, and what is in it.
+pub(crate) fn recv_from(fd: RawFd, flags: c_int) -> Result<(u16, Vec<u8>), Errno> {
+    let mut bytes = [0; 2_048];
+    let mut by_kernel = None;
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let received = with_datagram(fd, |datagram| {
+        datagram.receive(fd, Buffers::of(&mut slices), flags, &mut |flags| match fake::recv_from(
+            fd, flags,
+        ) {
+            Ok((from, bytes)) => {
+                let len = bytes.len().cast_signed();
+                by_kernel = Some((from.port(), bytes));
+                len
+            }
+            Err(error) => errno::fail(error) as libc::ssize_t,
+        })
+    });
+    match received {
+        Received::Kernel(..0) => Err(errno::last()),
+        Received::Kernel(_) => Ok(by_kernel.expect("it has received")),
+        Received::Memory(arrival) => Ok((arrival.from.port(), bytes[..arrival.len].to_vec())),
+    }
+}
+
+impl UdpSocket {
+    pub(crate) fn port(&self) -> u16 {
+        fake::addresses(self.fd)[0].port()
+    }
+
+    pub(crate) fn send(&self, to: &Self, bytes: &[u8]) -> Result<usize, Errno> {
+        send_to(self.fd, to.fd, bytes)
+    }
+
+    pub(crate) fn recv(&self) -> Result<(u16, Vec<u8>), Errno> {
+        recv_from(self.fd, 0)
+    }
+
+    pub(crate) fn recv_now(&self) -> Result<(u16, Vec<u8>), Errno> {
+        recv_from(self.fd, libc::MSG_DONTWAIT)
+    }
+
+    /// How many datagrams have come to it by memory.
+    pub(crate) fn received_by_memory(&self) -> u64 {
+        with_datagram(self.fd, |it| it.known_inbox().map_or(0, Inbox::received))
     }
 }

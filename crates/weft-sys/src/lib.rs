@@ -13,7 +13,7 @@
 //! futex futex_word maps named presence process_memory ring
 //! alarm apart buffers calls process_vm shared slot slot_state thread yield_policy
 //! atomic by_hand cpu_contention forkable interfaces layout leftover next_function region socket
-//! spin time_stamp udp userfault wait
+//! limits spin time_stamp udp userfault wait
 //! ```
 
 mod alarm;
@@ -32,6 +32,7 @@ mod interfaces;
 #[cfg(not(loom))]
 mod layout;
 mod leftover;
+mod limits;
 mod lock;
 mod mapping;
 mod maps;

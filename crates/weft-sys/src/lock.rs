@@ -11,13 +11,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::futex::Futex;
+use crate::limits::LOCK_SPINS_MAX;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-
-/// How often a thread looks again before it sleeps. The sections are some hundred nanoseconds long.
-const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// How long a thread sleeps at most before it looks again whether a plain [`Lock`] is free.
 const SLEEP_TIME: Duration = Duration::from_micros(100);
@@ -101,7 +99,7 @@ impl<T, const KEEPS_NOTES: bool> Lock<T, KEEPS_NOTES> {
 
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..SPINS_MAX {
+        for _ in 0..LOCK_SPINS_MAX {
             if self.state.load(Ordering::Relaxed) == FREE && self.try_take() {
                 return;
             }

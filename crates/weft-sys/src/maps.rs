@@ -11,18 +11,16 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read};
 
+use crate::limits::{MAPS_LINE_MAX, MAPS_NAME_MAX};
+
 const READABLE: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
 const EXECUTABLE: u64 = 1 << 2;
 const SHARED: u64 = 1 << 3;
 const COVERING_OR_NEXT: u64 = 1 << 4;
 const PAGE: u64 = 4_096;
-/// Longer names are those of files.
-const NAME_MAX: usize = 128;
 /// Stands for a name that is longer.
 const LONG_NAME: &[u8] = b"/";
-/// As much of a line as matters: the name begins in column 73 or a little later.
-const LINE_MAX: usize = 256;
 
 /// `struct procmap_query`.
 #[repr(C)]
@@ -86,7 +84,7 @@ fn visit_by_query(
     range: &Range<usize>,
     see: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
-    let mut name = [0; NAME_MAX];
+    let mut name = [0; MAPS_NAME_MAX];
     let mut at = range.start;
     while at < range.end {
         let (query, name) = match ask(&maps, at, &mut name) {
@@ -143,7 +141,7 @@ fn visit_text(
     range: &Range<usize>,
     see: &mut dyn FnMut(&Entry<'_>) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
-    let mut line = [0; LINE_MAX];
+    let mut line = [0; MAPS_LINE_MAX];
     let mut len = 0;
     let mut block = [0; 4_096];
     loop {

@@ -8,13 +8,9 @@
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::limits::CALL_BYTES_MAX;
+pub use crate::limits::PIECES_MAX;
 use crate::region::Region;
-
-/// Pieces of the other process's memory that one call takes.
-pub const PIECES_MAX: usize = 16;
-
-/// Bytes that one call reads; the kernel's bound is a little below 2 GiB.
-const CALL_MAX: usize = 1 << 30;
 
 /// Another process's memory: an address there and a length in bytes.
 pub type Piece = (u64, usize);
@@ -54,7 +50,8 @@ pub type Proof = (u64, u64);
 pub fn read_proven(pid: Pid, pieces: &[Piece], target: &Region, proof: Proof) -> Result<(), Errno> {
     let mut done = 0;
     loop {
-        let part = target.part(done, CALL_MAX.min(target.len() - done)).ok_or(Errno::FAULT)?;
+        let part =
+            target.part(done, CALL_BYTES_MAX.min(target.len() - done)).ok_or(Errno::FAULT)?;
         read_part(pid, pieces, done, &part, proof)?;
         done += part.len();
         if done == target.len() {

@@ -35,6 +35,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::limits::GROWTH_MAX;
 use crate::maps::{self, Entry};
 use crate::region::Region;
 use crate::shared::SharedMemory;
@@ -45,9 +46,6 @@ use replica::Replica;
 
 /// So near to where the stack is now memory is taken for the stack.
 const STACK_NEAR: usize = 1 << 20;
-/// How much longer than its pages a segment is: `mremap` lets the program's memory grow by what
-/// follows, which has to be there and empty.
-const GROWTH_MAX: usize = 1 << 40;
 
 /// Pages that were the program's own and are a shared segment now.
 #[derive(Debug)]

@@ -11,13 +11,11 @@ use rustix::thread::gettid;
 use rustix::time::Timespec;
 
 use crate::calls::{Sharing, futex_wait, futex_wake, sched_yield};
+use crate::limits::{SHARED_LOCK_SPINS_MAX, SHARED_LOCK_YIELDS_MAX};
 
 const FREE: u32 = 0;
 /// Beside the holder's thread number: somebody sleeps.
 const CONTENDED: u32 = 1 << 31;
-/// The sections are short: some hundred nanoseconds and a copy.
-const SPINS_MAX: u32 = 200;
-const YIELDS_MAX: u32 = 8;
 /// How long to sleep before looking whether the holder still lives.
 const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
@@ -172,13 +170,17 @@ impl<'a, T: Threads> SharedLock<'a, T> {
             }
             if held == FREE {
                 // Who has waited leaves the mark, for there may be others that sleep.
-                let mark = if looks > SPINS_MAX + YIELDS_MAX { CONTENDED } else { 0 };
+                let mark = if looks > SHARED_LOCK_SPINS_MAX + SHARED_LOCK_YIELDS_MAX {
+                    CONTENDED
+                } else {
+                    0
+                };
                 if self.try_replace(held, own | mark) {
                     return true;
                 }
-            } else if looks < SPINS_MAX {
+            } else if looks < SHARED_LOCK_SPINS_MAX {
                 std::hint::spin_loop();
-            } else if looks < SPINS_MAX + YIELDS_MAX {
+            } else if looks < SHARED_LOCK_SPINS_MAX + SHARED_LOCK_YIELDS_MAX {
                 T::offer_core();
             } else if held & CONTENDED == 0 {
                 self.try_replace(held, held | CONTENDED);

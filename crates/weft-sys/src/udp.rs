@@ -16,10 +16,8 @@ use libc::{c_int, c_void, cmsghdr, group_req, iovec, mmsghdr, sockaddr_in6, sock
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt};
 
-/// Runs that one system call sends.
-pub const SEND_RUNS_MAX: usize = 32;
-/// Datagrams that the kernel takes as one run.
-pub const SEGMENTS_MAX: usize = 64;
+pub use crate::limits::{SEGMENTS_MAX, SEND_RUNS_MAX};
+
 /// Buffers of a [`RecvBatch`]: runs that one system call receives.
 const RECEIVE_RUNS: usize = 16;
 /// Bytes of each: a run is at most what an IP packet carries.

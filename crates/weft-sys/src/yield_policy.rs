@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::cpu_contention::CpuContention;
+use crate::limits::REFUSED_MAX;
 
 /// Polls that find nothing between two offers, where cores are shared by pollers and elsewhere.
 const POLLS_AMONG_POLLERS: u32 = 8;
@@ -24,9 +25,6 @@ const TAKEN_NS: u64 = 1_500;
 const TURN_NS: u64 = 2_000_000;
 /// Offers in a row that were taken up for less than a turn, after which the takers are pollers.
 const TAKEN_MIN: u32 = 2;
-/// Offers in a row that nobody took up, after which nobody seems to want the core: a poller may
-/// have been quick.
-const REFUSED_MAX: u32 = 64;
 /// An offer that took this long, in nanoseconds, shows that cores are scarce, and for how long.
 const SCARCE_NS: u64 = 20_000;
 const SCARCE_TIME_NS: u64 = 100_000_000;

@@ -31,14 +31,15 @@ use thiserror::Error;
 use crate::bytes::{be32, head, put32};
 use crate::crc::crc32c;
 use crate::ddp::{self, DdpError};
+pub use crate::limits::PAYLOAD_MAX;
 use crate::rdmap::{Opcode, RdmapError, queue};
 
 /// Bytes of both headers.
 pub const HEADER_LEN: usize = ddp::UNTAGGED_LEN + EXTENSION_LEN;
 /// Bytes of the CRC.
 pub const CRC_LEN: usize = 4;
-/// Bytes of payload that fit one datagram over IPv4, with a CRC.
-pub const PAYLOAD_MAX: usize = 65_507 - HEADER_LEN - CRC_LEN;
+const _: () = assert!(PAYLOAD_MAX + HEADER_LEN + CRC_LEN == 65_507);
+
 /// The number that stands for all queue pairs of a multicast group.
 pub const MULTICAST_QP: u32 = 0xff_ffff;
 

@@ -39,6 +39,7 @@
 //! rdmap error
 //! ddp mpa rd
 //! bytes crc
+//! limits
 //! ```
 
 #![forbid(unsafe_code)]
@@ -48,6 +49,7 @@ pub mod crc;
 pub mod datagram;
 pub mod ddp;
 pub mod error;
+mod limits;
 pub mod mpa;
 pub mod rd;
 pub mod rdmap;

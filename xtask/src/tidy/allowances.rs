@@ -14,19 +14,8 @@ pub(super) struct Allowance {
     pub(super) limits: usize,
 }
 
-const ALLOWANCES: &[(&str, Allowance)] = &[
-    ("weft-wire", Allowance { upward: 0, in_cycles: 0, limits: 7 }),
-    ("weft-sys", Allowance { upward: 0, in_cycles: 0, limits: 13 }),
-    ("weft-engine", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
-    ("weft-verbs", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
-    ("weft-preload", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
-    ("weft-stream", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
-    ("weft-extended", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
-    ("weft-sockets", Allowance { upward: 0, in_cycles: 0, limits: 0 }),
-    ("weft-bench", Allowance { upward: 0, in_cycles: 0, limits: 4 }),
-    ("weft-cli", Allowance { upward: 0, in_cycles: 0, limits: 2 }),
-    ("weft-lab", Allowance { upward: 0, in_cycles: 0, limits: 3 }),
-];
+/// None is left.
+const ALLOWANCES: &[(&str, Allowance)] = &[];
 
 /// The allowance of a crate.
 pub(super) fn of(krate: &str) -> Allowance {

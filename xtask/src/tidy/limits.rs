@@ -32,7 +32,7 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
 fn is_for_tests(file: &Path) -> bool {
     file.components().any(|part| {
         let part = part.as_os_str();
-        part == "sim" || part == "tests" || part == "tests.rs"
+        part == "sim" || part == "fake" || part == "tests" || part == "tests.rs"
     })
 }
 

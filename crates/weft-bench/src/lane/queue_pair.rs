@@ -15,10 +15,8 @@ use weft_engine::ud::AddressHandle;
 use weft_engine::wr::Destination;
 use weft_engine::{Context, device};
 
-/// Messages up to this length are sent inline, as perftest does where latency counts.
-pub(super) const INLINE_MAX: usize = 220;
-/// Reads and atomics under way on one queue pair.
-const READS_MAX: u8 = 16;
+use crate::limits::{INLINE_MAX, READS_MAX};
+
 /// What datagrams of ours and of our peers' carry.
 const QKEY: u32 = 0x1157_c0de;
 

@@ -11,6 +11,7 @@ use rustix::net::sockopt;
 use super::calls::{self, Epoll};
 use super::shared::Shared;
 use super::{Arrival, Blocking, Deadline, Lane, Rotation};
+use crate::limits::EVENTS_MAX;
 use crate::limits::SILENCE_MAX;
 use crate::plan::{LaneSpec, Operation, Over};
 
@@ -18,7 +19,6 @@ use crate::plan::{LaneSpec, Operation, Over};
 const CHUNK_MIN: usize = 64 << 10;
 /// First byte of a stream's last message. Of all others it is 0.
 const LAST: u8 = 1;
-const EVENTS_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Connection {

@@ -16,9 +16,9 @@ use weft_engine::wr::Sge;
 use weft_engine::wr::{Data, Destination, Operation as Verb, RecvRequest, SendFlags, SendRequest};
 use weft_sys::wait_readable;
 
-use super::queue_pair::{Host, INLINE_MAX, QueuePair, Remote};
+use super::queue_pair::{Host, QueuePair, Remote};
 use super::{Arrival, Blocking, Deadline, Lane, Rotation};
-use crate::limits::{LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
+use crate::limits::{INLINE_MAX, LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};
 

@@ -6,12 +6,11 @@ use anyhow::Result;
 
 use super::Tally;
 use crate::lane::{Blocking, Lane};
+use crate::limits::FILL_MAX;
 use crate::plan::Operation;
 
 /// How long there must be no room: what is under way in the kernel may make some.
 const QUIET: Duration = Duration::from_millis(10);
-/// How long that may take at most, beyond the measurement's time.
-const FILL_MAX: Duration = Duration::from_secs(10);
 
 /// Sends to a peer that takes nothing, until there is no room.
 ///

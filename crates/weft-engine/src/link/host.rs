@@ -5,17 +5,21 @@
 //! connection is not locked any more is not done through the host, but left in
 //! [`Notices`](super::Notices).
 
-use std::fmt::Debug;
+use std::fmt;
 use std::ops::DerefMut;
 
+use weft_sys::Region;
+
+use super::payload::Payload;
+use crate::access::Access;
 use crate::attr::QpState;
 use crate::event::EventKind;
-use crate::mr::AccessContext;
+use crate::mr::AccessError;
+use crate::mw::Mw;
 use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::SendQueue;
 use crate::wc::Completion;
 use crate::wr::WindowBind;
-use crate::{Result, mw::Mw};
 
 /// Posted work, registered memory and effects: everything outside of a connection that it needs.
 pub(crate) trait Host: Work + Memory + Effects {}
@@ -25,7 +29,7 @@ impl<T: Work + Memory + Effects> Host for T {}
 /// The work requests that the program has posted.
 pub(crate) trait Work {
     /// A shared receive queue that messages of an extended connection name.
-    type Queue: Debug;
+    type Queue: fmt::Debug;
 
     /// The send queue, which stays locked until the value is dropped.
     fn sends(&self) -> impl DerefMut<Target = SendQueue>;
@@ -51,14 +55,19 @@ pub(crate) trait Work {
     fn find_queue(&self, number: u32) -> Option<Self::Queue>;
 }
 
-/// The memory that a connection may use: keys are looked up, memory is read, written and changed
-/// through a [`MrCache`](crate::registered::MrCache), which checks each access against a context.
+/// The memory that a connection may use.
 pub(crate) trait Memory: Work {
+    /// Finds memory by its keys.
+    type Keys: Keys;
+
     /// The context of the connection itself, for its own lists and for what the peer asks for.
-    fn context(&self) -> AccessContext<'_>;
+    fn context(&self) -> <Self::Keys as Keys>::Context<'_>;
 
     /// The context of a receive: that of the side that has posted it.
-    fn receive_context<'a>(&'a self, queue: Option<&'a Self::Queue>) -> AccessContext<'a>;
+    fn receive_context<'a>(
+        &'a self,
+        queue: Option<&'a Self::Queue>,
+    ) -> <Self::Keys as Keys>::Context<'a>;
 
     /// Makes a key unusable because the program asks for it. False for one that is not its.
     fn invalidate(&self, key: u32) -> bool;
@@ -71,7 +80,74 @@ pub(crate) trait Memory: Work {
     ///
     /// # Errors
     /// Those of [`Mw::bind`].
-    fn bind(&self, window: &Mw, rkey: u32, bind: &WindowBind) -> Result<()>;
+    fn bind(&self, window: &Mw, rkey: u32, bind: &WindowBind) -> crate::Result<()>;
+}
+
+/// Finds the memory that keys name, and checks each access to it. A connection has one for each
+/// direction, so that it may remember what it has found.
+pub(crate) trait Keys: fmt::Debug + Default {
+    /// On whose behalf memory is accessed.
+    type Context<'a>: Copy;
+    /// See [`Pinned`].
+    type Pin<'a>: Pinned
+    where
+        Self: 'a;
+    /// See [`Held`].
+    type Held<'a>: Held
+    where
+        Self: 'a;
+
+    /// Finds `len` bytes at `addr` of the memory that `key` names and checks that `needs` is
+    /// granted to the context.
+    fn access(
+        &mut self,
+        context: Self::Context<'_>,
+        key: u32,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> Result<Self::Pin<'_>, AccessError>;
+
+    /// Holds a whole region of this side's still, for several copies. The caller checks nothing
+    /// further than what [`Held::part`] does.
+    fn hold(
+        &mut self,
+        context: Self::Context<'_>,
+        key: u32,
+        needs: Access,
+    ) -> Result<Self::Held<'_>, AccessError>;
+}
+
+/// Memory that stays registered while this value lives. Held for one copy, never across a wait.
+pub(crate) trait Pinned {
+    /// Where its bytes are, in order; without bytes nowhere.
+    fn places(&self) -> impl Iterator<Item = Region>;
+
+    /// Appends its bytes to `out`.
+    fn read(&self, out: &mut Vec<u8>);
+
+    /// Fills it with the payload's bytes behind `offset`. Returns how many it took.
+    ///
+    /// # Errors
+    /// What the kernel reports of a payload in the peer's memory.
+    fn write(&self, payload: &Payload<'_>, offset: usize) -> crate::Result<usize>;
+
+    /// Changes its eight bytes atomically and returns the old value. `None` if they are not
+    /// aligned.
+    fn update(&self, change: impl FnMut(u64) -> u64) -> Option<u64>;
+
+    /// A peer has written to all of it.
+    fn notify_observer(&self);
+}
+
+/// A region that stays registered while this value lives. Held for a few copies, never across a
+/// wait.
+pub(crate) trait Held {
+    /// Whether it is the region of a key.
+    fn is_of(&self, key: u32) -> bool;
+
+    /// `len` bytes at `addr`; `None` when they do not lie inside, or are not together.
+    fn part(&self, addr: u64, len: u64) -> Option<Region>;
 }
 
 /// What becomes of work, as the program sees it.

@@ -20,6 +20,7 @@ mod framing;
 mod header;
 pub(crate) mod host;
 mod life;
+mod memory;
 pub(crate) mod payload;
 mod phase;
 pub(crate) mod place;
@@ -133,9 +134,9 @@ pub(crate) struct Link<H: Host> {
     opening: Opening,
     service: Service,
     transport: Transport,
-    sender: Sender,
+    sender: Sender<H::Keys>,
     responder: Responder,
-    receiver: Receiver<H::Queue>,
+    receiver: Receiver<H::Keys, H::Queue>,
     rnr: RnrQueue,
 }
 

@@ -1,10 +1,9 @@
 //! Copying between messages and scatter/gather lists.
 
+use super::host::{Keys, Pinned};
 use super::payload::{Misplaced, Payload};
-use crate::Errno;
 use crate::access::Access;
-use crate::mr::{AccessContext, AccessError, Pin};
-use crate::registered::MrCache;
+use crate::mr::AccessError;
 use crate::wr::Sge;
 
 /// Sum of the lengths of a list.
@@ -25,60 +24,50 @@ pub(super) fn pieces(sges: &[Sge], offset: u64, len: u64) -> impl Iterator<Item 
 }
 
 /// Checks that every byte of the list may be accessed.
-pub(super) fn check(
-    cache: &mut MrCache,
-    context: AccessContext<'_>,
+pub(super) fn check<K: Keys>(
+    keys: &mut K,
+    context: K::Context<'_>,
     sges: &[Sge],
     needs: Access,
 ) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, 0, total(sges)) {
-        cache.access(context, lkey, addr, len, needs)?;
+        keys.access(context, lkey, addr, len, needs)?;
     }
     Ok(())
 }
 
 /// Appends `len` bytes of the list, from `offset` on, to `out`.
-pub(crate) fn gather(
-    cache: &mut MrCache,
-    context: AccessContext<'_>,
+pub(crate) fn gather<K: Keys>(
+    keys: &mut K,
+    context: K::Context<'_>,
     sges: &[Sge],
     offset: u64,
     len: u64,
     out: &mut Vec<u8>,
 ) -> Result<(), AccessError> {
     for (lkey, addr, len) in pieces(sges, offset, len) {
-        let pin = cache.access(context, lkey, addr, len, Access::empty())?;
-        pin.places().for_each(|place| place.copy_out(out));
+        let pin = keys.access(context, lkey, addr, len, Access::empty())?;
+        pin.read(out);
     }
     Ok(())
 }
 
 /// Copies a payload to the memory of the list, from `offset` on. The list is long enough.
-pub(crate) fn scatter(
-    cache: &mut MrCache,
-    context: AccessContext<'_>,
+pub(crate) fn scatter<K: Keys>(
+    keys: &mut K,
+    context: K::Context<'_>,
     sges: &[Sge],
     offset: u64,
     payload: Payload<'_>,
 ) -> Result<(), Misplaced> {
     let mut done = 0;
     for (lkey, addr, len) in pieces(sges, offset, payload.len() as u64) {
-        let pin = cache.access(context, lkey, addr, len, Access::LOCAL_WRITE);
+        let pin = keys.access(context, lkey, addr, len, Access::LOCAL_WRITE);
         let pin = pin.map_err(|_| Misplaced::Target)?;
-        done += fill(&pin, &payload, done).map_err(Misplaced::Source)?;
+        done += pin.write(&payload, done).map_err(Misplaced::Source)?;
     }
     debug_assert!(done == payload.len(), "the caller has compared the lengths");
     Ok(())
-}
-
-/// Fills registered memory with the payload's bytes behind `offset`. Returns how many it took.
-pub(super) fn fill(pin: &Pin<'_>, payload: &Payload<'_>, offset: usize) -> Result<usize, Errno> {
-    let mut done = 0;
-    for place in pin.places() {
-        payload.copy_to(offset + done, &place)?;
-        done += place.len();
-    }
-    Ok(done)
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use weft_wire::ddp::UntaggedQueue;
 use weft_wire::rdmap;
 
 use crate::queue::recv::RecvWork;
-use crate::registered::MrCache;
 
-/// What has come. Receives of an extended connection come from a queue `Q`.
+/// What has come, into memory that `K` finds. Receives of an extended connection come from a
+/// queue `Q`.
 #[derive(Debug)]
-pub(super) struct Receiver<Q> {
-    pub(super) cache: MrCache,
+pub(super) struct Receiver<K, Q> {
+    pub(super) keys: K,
     /// Bytes from the peer.
     pub(super) bytes: u64,
     pub(super) queues: [UntaggedQueue; rdmap::queue::COUNT],
@@ -24,10 +24,10 @@ pub(super) struct Receiver<Q> {
     pub(super) placed_reported: u64,
 }
 
-impl<Q> Default for Receiver<Q> {
+impl<K: Default, Q> Default for Receiver<K, Q> {
     fn default() -> Self {
         Self {
-            cache: MrCache::default(),
+            keys: K::default(),
             bytes: 0,
             queues: [UntaggedQueue::new(); rdmap::queue::COUNT],
             current: Receiving::default(),

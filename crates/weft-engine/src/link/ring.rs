@@ -15,15 +15,13 @@ use weft_wire::rdmap::Opcode;
 
 use super::control::Control;
 use super::header::MessageHeader;
-use super::host::Host;
+use super::host::{Host, Keys, Pinned};
 use super::payload::Payload;
 use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
 use crate::limits::{RING_CHUNK_MAX, RING_GIVE_MAX, RING_TAKE_MAX, RNR_BYTES_MAX};
-use crate::mr::{AccessContext, Pin};
 use crate::queue::send;
 use crate::reactor::Reactor;
-use crate::registered::MrCache;
 use crate::shm::{
     BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
     Session, Targets,
@@ -463,13 +461,13 @@ impl<H: Host> Link<H> {
         let reliable = self.is_acknowledged();
         let Some(ring) = self.transport.ring_mut() else { return false };
         let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
-        let cache = &mut self.sender.cache;
+        let keys = &mut self.sender.keys;
         let may_pull = offset == 0
             && reliable
             && rest >= PULL_MIN
             && inline.is_empty()
             && ring.rings.peer_pulls();
-        let list = if may_pull { pull_list(cache, context, sges) } else { None };
+        let list = if may_pull { pull_list(keys, context, sges) } else { None };
         let count = if list.is_some() { rest } else { rest.min(RING_CHUNK_MAX) };
         let segment = header.segment(offset, count == rest);
         let gathered = if let Some(list) = list {
@@ -482,7 +480,7 @@ impl<H: Host> Link<H> {
             let mut scratch = std::mem::take(&mut ring.scratch);
             scratch.clear();
             let (offset, count) = (offset.into(), count.into());
-            let gathered = place::gather(cache, context, sges, offset, count, &mut scratch);
+            let gathered = place::gather(keys, context, sges, offset, count, &mut scratch);
             if gathered.is_ok() {
                 ring.push(&segment, &scratch, placed);
             }
@@ -496,7 +494,7 @@ impl<H: Host> Link<H> {
                     return Ok(());
                 }
                 place::pieces(sges, offset.into(), count.into()).try_for_each(|(key, addr, len)| {
-                    let pin = cache.access(context, key, addr, len, Access::empty())?;
+                    let pin = keys.access(context, key, addr, len, Access::empty())?;
                     at += copy_to_chunk(memory, at, &pin);
                     Ok(())
                 })
@@ -529,14 +527,14 @@ impl<H: Host> Link<H> {
         let context = host.context();
         let placed = self.receiver.placed;
         let Some(ring) = self.transport.ring_mut() else { return false };
-        let cache = &mut self.sender.cache;
+        let keys = &mut self.sender.keys;
         let size = usize::try_from(len).unwrap_or(0);
         let copied = if size == 0 {
             ring.push(header, &[], placed);
             Ok(())
         } else {
             ring.push_chunk(header, size, placed, |memory, at| {
-                let pin = cache.access(context, key, addr, len, Access::REMOTE_READ)?;
+                let pin = keys.access(context, key, addr, len, Access::REMOTE_READ)?;
                 copy_to_chunk(memory, at, &pin);
                 Ok(())
             })
@@ -589,11 +587,11 @@ impl<H: Host> Link<H> {
                 return Direct::Wait;
             }
             let (sges, inline) = (&self.sender.outgoing.sges, &self.sender.outgoing.inline);
-            let cache = &mut self.sender.cache;
+            let keys = &mut self.sender.keys;
             let is_read = needs == Access::REMOTE_READ;
             let local = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
             let mut copy = |(key, addr, len)| {
-                let pin = cache.access(context, key, addr, len, local).ok()?;
+                let pin = keys.access(context, key, addr, len, local).ok()?;
                 pin.places()
                     .try_for_each(|place| copy_direct(&view.peer, &mut targets, &place, is_read))
             };
@@ -603,7 +601,7 @@ impl<H: Host> Link<H> {
                 old.map(|old| {
                     let old = old.to_ne_bytes();
                     // The list has been checked. Who deregisters it meanwhile gets no old value.
-                    let _ = place::scatter(cache, context, sges, 0, Payload::Bytes(&old));
+                    let _ = place::scatter(keys, context, sges, 0, Payload::Bytes(&old));
                 })
             } else if inline.is_empty() {
                 place::pieces(sges, 0, length.into()).try_for_each(&mut copy)
@@ -646,14 +644,14 @@ impl<H: Host> Link<H> {
 
 /// Says where a message is that the peer fetches. `None` if that would not fit a slot, or the list
 /// is wrong.
-fn pull_list(
-    cache: &mut MrCache,
-    context: AccessContext<'_>,
+fn pull_list<K: Keys>(
+    keys: &mut K,
+    context: K::Context<'_>,
     sges: &[Sge],
 ) -> Option<SmallVec<[u8; SLOT_PIECES * PIECE_LEN]>> {
     let mut list = SmallVec::new();
     for (key, addr, len) in place::pieces(sges, 0, place::total(sges)) {
-        let pin = cache.access(context, key, addr, len, Access::empty()).ok()?;
+        let pin = keys.access(context, key, addr, len, Access::empty()).ok()?;
         for place in pin.places() {
             list.extend_from_slice(&(place.addr() as u64).to_ne_bytes());
             list.extend_from_slice(&low(place.len() as u64).to_ne_bytes());
@@ -663,7 +661,7 @@ fn pull_list(
 }
 
 /// Copies registered memory to a chunk of bulk data and returns its length.
-fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &Pin<'_>) -> usize {
+fn copy_to_chunk(memory: &SharedMemory, at: usize, pin: &impl Pinned) -> usize {
     let mut done = 0;
     for place in pin.places() {
         memory.copy_from(at + done, &place);

@@ -10,7 +10,7 @@ use weft_wire::rdmap::{
 
 use super::control::{Control, IMMEDIATE_OF_SEND};
 use super::fault::Handled;
-use super::host::Host;
+use super::host::{Host, Keys, Pinned};
 use super::payload::{Misplaced, Payload};
 use super::phase::PhaseEvent;
 use super::responder::Response;
@@ -285,10 +285,10 @@ impl<H: Host> Link<H> {
         let context = host.context();
         let pin = self
             .receiver
-            .cache
+            .keys
             .access(context, stag, to, len, Access::REMOTE_WRITE)
             .map_err(|error| fault::tagged(error, stag))?;
-        place::fill(&pin, &payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
+        pin.write(&payload, 0).map_err(|_| ProtocolError::RdmapCatastrophic)?;
         pin.notify_observer();
         Ok(())
     }
@@ -410,7 +410,7 @@ impl<H: Host> Link<H> {
     fn fill_receive(&mut self, offset: u64, payload: Payload<'_>, host: &H) -> Handled {
         let context = host.receive_context(self.receiver.current.queue.as_ref());
         let placed = place::scatter(
-            &mut self.receiver.cache,
+            &mut self.receiver.keys,
             context,
             &self.receiver.current.work.sges,
             offset,
@@ -655,7 +655,7 @@ impl<H: Host> Link<H> {
                 let context = host.context();
                 let size = u64::from(size);
                 let needs = Access::REMOTE_READ;
-                self.receiver.cache.access(context, source_stag, source_to, size, needs).map(drop)
+                self.receiver.keys.access(context, source_stag, source_to, size, needs).map(drop)
             } else {
                 Err(AccessError::Rights)
             };
@@ -684,16 +684,14 @@ impl<H: Host> Link<H> {
         let context = host.context();
         let pin = self
             .receiver
-            .cache
+            .keys
             .access(context, stag, to, 8, Access::REMOTE_ATOMIC)
             .map_err(|error| fault::requested(error, stag))?;
         //= rfc7306#section-8.2
         //# The RDMAP layer MUST validate that the Remote Peer's Tagged ULP Buffer address
         //# references a ULP Buffer address that is 64-bit aligned.
-        let original_value = pin
-            .place()
-            .and_then(|place| place.update_u64(|old| op.apply(old)))
-            .ok_or(ProtocolError::AtomicUnaligned { to })?;
+        let original_value =
+            pin.update(|old| op.apply(old)).ok_or(ProtocolError::AtomicUnaligned { to })?;
         //= rfc7306#section-5.4
         //# Atomic Operation Response Messages MUST be submitted to the DDP layer on the Responder
         //# in the order the Atomic Operation Request Messages were Delivered by DDP.
@@ -727,7 +725,7 @@ impl<H: Host> Link<H> {
             return Err(ProtocolError::MismatchedReadResponse { stag }.into());
         }
         let at = read.received.into();
-        let placed = place::scatter(&mut self.receiver.cache, context, &read.sges, at, payload);
+        let placed = place::scatter(&mut self.receiver.keys, context, &read.sges, at, payload);
         if let Err(misplaced) = placed {
             if misplaced == Misplaced::Target {
                 self.fail(host, Some(Status::LocProtErr), 0);
@@ -751,14 +749,8 @@ impl<H: Host> Link<H> {
             return Err(ProtocolError::UnexpectedAtomicResponse.into());
         };
         let value = response.original_value.to_ne_bytes();
-        if place::scatter(
-            &mut self.receiver.cache,
-            context,
-            &atomic.sges,
-            0,
-            Payload::Bytes(&value),
-        )
-        .is_err()
+        if place::scatter(&mut self.receiver.keys, context, &atomic.sges, 0, Payload::Bytes(&value))
+            .is_err()
         {
             self.fail(host, Some(Status::LocProtErr), 0);
             return Err(ProtocolError::RdmapCatastrophic.into());

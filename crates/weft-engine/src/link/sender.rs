@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::header::MessageHeader;
-use crate::registered::MrCache;
 use crate::wr::Sge;
 
 /// What has been sent, and how much of it is complete.
 #[derive(Debug)]
-pub(super) struct Sender {
-    pub(super) cache: MrCache,
+pub(super) struct Sender<K> {
+    /// Finds the memory of this side's lists, and of what is read for the peer.
+    pub(super) keys: K,
     pub(super) outgoing: Outgoing,
     /// Reads and atomics without an answer, the oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
@@ -28,10 +28,10 @@ pub(super) struct Sender {
     pub(super) drain_reported: bool,
 }
 
-impl Default for Sender {
+impl<K: Default> Default for Sender<K> {
     fn default() -> Self {
         Self {
-            cache: MrCache::default(),
+            keys: K::default(),
             outgoing: Outgoing::default(),
             outstanding: VecDeque::new(),
             send_msn: 1,

@@ -237,8 +237,7 @@ impl<H: Host> Link<H> {
         }
         let context = host.receive_context(self.receiver.current.queue.as_ref());
         let sges = &self.receiver.current.work.sges;
-        if place::scatter(&mut self.receiver.cache, context, sges, offset.into(), payload).is_err()
-        {
+        if place::scatter(&mut self.receiver.keys, context, sges, offset.into(), payload).is_err() {
             // The program's own mistake, of which the peer need not know.
             self.fail_receive(Status::LocProtErr, host);
             self.notices.disconnected = true;

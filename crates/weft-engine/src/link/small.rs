@@ -8,16 +8,14 @@ use weft_sys::{Region, SLOT_BODY_LEN};
 use weft_wire::ddp::Header;
 use weft_wire::rdmap::{self, Opcode};
 
-use super::host::{Completions, Host};
+use super::host::{Completions, Held, Host, Keys};
 use super::ring::{INLINE, SLOT_ROOM, View, len_and_kind};
 use super::service::Service;
 use super::{Fault, Link};
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::limits::{KEY_HELD_BYTES_MAX, SMALL_WRITE_MAX};
-use crate::mr::{AccessContext, Held};
 use crate::queue::send::{self, SendQueue, Source};
-use crate::registered::MrCache;
 use crate::wc::{self, Completion, Status};
 use crate::wr::{Operation, SendFlags, Sge};
 
@@ -28,8 +26,8 @@ impl<H: Host> Link<H> {
         let context = host.context();
         let is_ready = self.rules.state == QpState::Rts && self.phase.is_open();
         let Some(ring) = self.transport.ring_mut().filter(|_| is_ready) else { return false };
-        let mut cache = std::mem::take(&mut self.sender.cache);
-        let mut local = Local::by(&mut cache);
+        let mut keys = std::mem::take(&mut self.sender.keys);
+        let mut local = Local::by(&mut keys);
         let before = self.sender.messages;
         let mut sq = host.sends();
         while ring.has_room() {
@@ -70,7 +68,7 @@ impl<H: Host> Link<H> {
         }
         host.note_unsent(&sq);
         drop((sq, local));
-        self.sender.cache = cache;
+        self.sender.keys = keys;
         if self.sender.messages == before {
             return false;
         }
@@ -93,7 +91,7 @@ impl<H: Host> Link<H> {
         let mut sq = host.sends();
         let Some((key, ..)) = next_small_write(&sq) else { return false };
         let Some(remote) = ring.keys.hold(&*ring.session, key) else { return false };
-        let mut local = Local::by(&mut self.sender.cache);
+        let mut local = Local::by(&mut self.sender.keys);
         let mut written = 0;
         while written < KEY_HELD_BYTES_MAX
             && let Some((next_key, at, length)) = next_small_write(&sq)
@@ -141,8 +139,8 @@ impl<H: Host> Link<H> {
         self.take_first_acknowledgement(view, host)?;
         let (send, solicited) = (Opcode::Send.control(), Opcode::SendSe.control());
         let context = host.context();
-        let mut cache = std::mem::take(&mut self.receiver.cache);
-        let mut local = Local::by(&mut cache);
+        let mut keys = std::mem::take(&mut self.receiver.keys);
+        let mut local = Local::by(&mut keys);
         let mut taken = 0;
         let mut receives = host.receives();
         let mut completions = host.receive_completions();
@@ -190,7 +188,7 @@ impl<H: Host> Link<H> {
             }
         }
         drop((completions, receives, local));
-        self.receiver.cache = cache;
+        self.receiver.keys = keys;
         Ok(taken)
     }
 
@@ -222,21 +220,21 @@ fn next_small_write(sq: &SendQueue) -> Option<(u32, u64, u32)> {
 }
 
 /// Memory of this side's that a batch uses: one region, which stays registered meanwhile.
-struct Local<'a> {
-    cache: Option<&'a mut MrCache>,
-    held: Option<Held<'a>>,
+struct Local<'a, K: Keys> {
+    keys: Option<&'a mut K>,
+    held: Option<K::Held<'a>>,
 }
 
-impl<'a> Local<'a> {
-    fn by(cache: &'a mut MrCache) -> Self {
-        Self { cache: Some(cache), held: None }
+impl<'a, K: Keys> Local<'a, K> {
+    fn by(keys: &'a mut K) -> Self {
+        Self { keys: Some(keys), held: None }
     }
 
     /// A piece of the region; `None` when it lies elsewhere, or what it `needs` is not granted.
     #[inline]
-    fn part(&mut self, context: AccessContext<'_>, piece: Sge, needs: Access) -> Option<Region> {
-        if let Some(cache) = self.cache.take() {
-            self.held = cache.hold(context, piece.lkey, needs).ok();
+    fn part(&mut self, context: K::Context<'_>, piece: Sge, needs: Access) -> Option<Region> {
+        if let Some(keys) = self.keys.take() {
+            self.held = keys.hold(context, piece.lkey, needs).ok();
         }
         let held = self.held.as_ref().filter(|held| held.is_of(piece.lkey))?;
         held.part(piece.addr, piece.length.into())

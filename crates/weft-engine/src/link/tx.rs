@@ -13,7 +13,7 @@ use weft_wire::rdmap::{
 use super::control::{Control, IMMEDIATE_OF_SEND};
 use super::framing::Framing;
 use super::header::MessageHeader;
-use super::host::Host;
+use super::host::{Host, Keys, Pinned};
 use super::phase::PhaseEvent;
 use super::responder::Response;
 use super::ring::Direct;
@@ -258,11 +258,8 @@ impl<H: Host> Link<H> {
         let start = framing.begin(&header.segment(offset, last));
         if count > 0 {
             let (key, addr, len) = source;
-            let found = self.sender.cache.access(context, key, addr, len, Access::REMOTE_READ);
-            let copied = found.map(|pin| {
-                let buffer = framing.buffer();
-                pin.places().for_each(|place| place.copy_out(buffer));
-            });
+            let found = self.sender.keys.access(context, key, addr, len, Access::REMOTE_READ);
+            let copied = found.map(|pin| pin.read(framing.buffer()));
             if let Err(error) = copied {
                 framing.abandon(start);
                 return self.break_off_response(fault::requested(error, key), host);
@@ -378,7 +375,7 @@ impl<H: Host> Link<H> {
     ) -> Result<(), Status> {
         let needs = if takes_answer { Access::LOCAL_WRITE } else { Access::empty() };
         let context = host.context();
-        place::check(&mut self.sender.cache, context, &self.sender.outgoing.sges, needs)
+        place::check(&mut self.sender.keys, context, &self.sender.outgoing.sges, needs)
             .map_err(|_| Status::LocProtErr)?;
         let atomic =
             matches!(operation, Operation::FetchAdd { .. } | Operation::CompareSwap { .. });
@@ -524,9 +521,9 @@ impl<H: Host> Link<H> {
         let last = offset + count == length;
         let start = framing.begin(&header.segment(offset, last));
         let gathered = if outgoing.inline.is_empty() {
-            let (sges, cache) = (&outgoing.sges, &mut self.sender.cache);
+            let (sges, keys) = (&outgoing.sges, &mut self.sender.keys);
             let (offset, count) = (offset.into(), count.into());
-            place::gather(cache, context, sges, offset, count, framing.buffer())
+            place::gather(keys, context, sges, offset, count, framing.buffer())
         } else {
             let (from, to) = (offset as usize, (offset + count) as usize);
             framing.buffer().extend_from_slice(&outgoing.inline[from..to]);

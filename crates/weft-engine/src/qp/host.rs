@@ -16,7 +16,7 @@ use crate::mr::{AccessContext, MoreDomains};
 use crate::mw::Mw;
 use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::SendQueue;
-use crate::registered::{self, Keyed};
+use crate::registered::{self, Keyed, MrCache};
 use crate::srq::Srq;
 use crate::wc::Completion;
 use crate::wr::WindowBind;
@@ -64,6 +64,8 @@ impl Work for Qp {
 }
 
 impl Memory for Qp {
+    type Keys = MrCache;
+
     #[inline]
     fn context(&self) -> AccessContext<'_> {
         let xrcd = self.init.xrcd.as_deref().map(|xrcd| xrcd as &dyn MoreDomains);

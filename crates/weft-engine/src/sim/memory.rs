@@ -27,24 +27,24 @@ pub(super) const GUARD_LEN: usize = 4096;
 const GUARD: u8 = 0xa5;
 
 /// A piece of the memory: offset and length.
-pub(crate) type Piece = (usize, usize);
+pub(super) type Piece = (usize, usize);
 
 /// Registered memory.
-pub(crate) struct Arena {
+pub(super) struct Arena {
     cells: Box<[UnsafeCell<u64>]>,
     shadow: Vec<u8>,
     /// Offsets and lengths of what is free.
     free: BTreeMap<usize, usize>,
     /// Grants everything.
-    pub(crate) mr: Arc<Mr>,
+    pub(super) mr: Arc<Mr>,
     /// The same memory without remote rights.
     pub(super) private: Arc<Mr>,
     /// The same memory, not to be written locally.
-    pub(crate) readonly: Arc<Mr>,
+    pub(super) readonly: Arc<Mr>,
 }
 
 impl Arena {
-    pub(crate) fn new(pd: &Arc<Pd>, rng: &mut fastrand::Rng) -> Self {
+    pub(super) fn new(pd: &Arc<Pd>, rng: &mut fastrand::Rng) -> Self {
         let guard = u64::from_ne_bytes([GUARD; 8]);
         let words = (LEN + 2 * GUARD_LEN) / 8;
         let cells: Box<[_]> = vec![guard; words].into_iter().map(UnsafeCell::new).collect();
@@ -73,17 +73,17 @@ impl Arena {
         arena
     }
 
-    pub(crate) fn addr(&self, offset: usize) -> u64 {
+    pub(super) fn addr(&self, offset: usize) -> u64 {
         self.mr.iova() + offset as u64
     }
 
-    pub(crate) fn sge(&self, (offset, len): Piece) -> Sge {
+    pub(super) fn sge(&self, (offset, len): Piece) -> Sge {
         let length = u32::try_from(len).expect("arenas are small");
         Sge { addr: self.addr(offset), length, lkey: self.mr.key() }
     }
 
     /// What is in a piece now.
-    pub(crate) fn read(&self, (offset, len): Piece) -> &[u8] {
+    pub(super) fn read(&self, (offset, len): Piece) -> &[u8] {
         assert!(offset + len <= LEN);
         let first = self.mr.iova() as usize + offset;
         // SAFETY: inside the allocation (asserted), and nothing changes it while the slice lives:
@@ -92,7 +92,7 @@ impl Arena {
     }
 
     /// The program writes to its memory.
-    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.scribble(offset as isize, bytes);
         self.settle(offset, bytes);
     }

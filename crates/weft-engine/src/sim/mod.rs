@@ -7,7 +7,7 @@
 //! one. Run such a seed alone (`cargo test -p weft-engine sim::seeds`): other tests in the process
 //! share its reactor.
 
-pub(crate) mod memory;
+mod memory;
 mod model;
 mod net;
 mod oracle;

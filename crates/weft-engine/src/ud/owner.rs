@@ -9,9 +9,10 @@ use weft_wire::datagram::Header;
 use crate::attr::QpState;
 use crate::link::host::{Effects, Memory};
 use crate::queue::recv::{Fit, RecvWork};
+use crate::registered::MrCache;
 
 /// The queue pair that a half for datagrams belongs to.
-pub(crate) trait Owner: Memory + Effects {
+pub(crate) trait Owner: Memory<Keys = MrCache> + Effects {
     /// Its number.
     fn number(&self) -> u32;
 

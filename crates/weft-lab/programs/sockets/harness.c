@@ -302,7 +302,7 @@ void begin(struct end *end, job work, struct arguments told)
 	while (__atomic_load_n(&end->progress, __ATOMIC_ACQUIRE) == TOLD)
 		sleep_ms(1);
 	sleep_ms(SETTLE_MS);
-	for (int i = 0; i < PATIENCE_MS && end->progress != ENDED && !sleeps(end); i++)
+	for (int i = 0; i < SLEEP_TIMEOUT_MS && end->progress != ENDED && !sleeps(end); i++)
 		sleep_ms(1);
 }
 

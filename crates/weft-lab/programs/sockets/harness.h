@@ -23,7 +23,7 @@ enum { DATA_BYTES = 1 << 20, NOTE_BYTES = 4096, EXTRAS = 8 };
 /* Long enough for a thread that was told to do something to have gone to sleep in it. */
 enum { SETTLE_MS = 40 };
 /* How long it may take to do so at most; a few jobs never sleep. */
-enum { PATIENCE_MS = 5000 };
+enum { SLEEP_TIMEOUT_MS = 5000 };
 
 /* Where the two ends are. In each the script itself runs at end A. */
 enum mode {

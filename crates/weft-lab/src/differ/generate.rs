@@ -3,9 +3,7 @@
 use super::scene::{Kind, Scene, Var};
 use super::traffic::{length, receive_all, send_some, way};
 use super::{datagrams, descriptors, odd, openings, programs, signalled, streams, templates};
-
-/// Steps that a program may have, before what comes at the end.
-const STEPS_MAX: usize = 70;
+use crate::limits::STEPS_MAX;
 
 /// Adds steps to a program, or none if it does not fit.
 pub(super) type Move = fn(&mut Scene) -> Option<()>;

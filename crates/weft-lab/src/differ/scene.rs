@@ -3,9 +3,7 @@
 
 use fastrand::Rng;
 
-/// The executor's bounds, less some for what templates add.
-const VARS_MAX: usize = 60;
-const ACTORS_MAX: usize = 14;
+use crate::limits::{ACTORS_MAX, VARS_MAX};
 
 /// What a variable's descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

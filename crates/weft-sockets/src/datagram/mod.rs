@@ -9,6 +9,8 @@ mod options;
 mod recv;
 mod send;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod told;
 
 use std::sync::atomic::{AtomicU32, AtomicU64};

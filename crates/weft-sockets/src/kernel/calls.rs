@@ -10,12 +10,13 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::time::Timespec;
-
-/// A word on which a thread sleeps until a peer has brought something.
-pub(crate) type PeerWord<'a> = weft_sys::FutexWord<'a>;
+use weft_stream::PutBack;
+use weft_sys::FutexWord;
 
 /// A kernel. Errors are those that the system call of the same meaning reports.
-pub(crate) trait Kernel: for<'a> weft_stream::Kernel<Socket<'a> = BorrowedFd<'a>> {
+pub(crate) trait Kernel:
+    for<'a> weft_stream::Kernel<Socket<'a> = BorrowedFd<'a>> + PutBack
+{
     /// Nanoseconds that no one adjusts.
     fn now() -> u64;
 
@@ -91,11 +92,11 @@ pub(crate) trait Kernel: for<'a> weft_stream::Kernel<Socket<'a> = BorrowedFd<'a>
 
     /// Sleeps until the peer wakes it, for `time` at most. The only error is
     /// `EINTR`.
-    fn wait_for_peer(word: PeerWord<'_>, time: &Timespec) -> Result<(), Errno>;
+    fn wait_for_peer(word: FutexWord<'_>, time: &Timespec) -> Result<(), Errno>;
 
     /// The same on several, up to a time of the monotonic clock.
     fn wait_for_peers<'a>(
-        words: impl Iterator<Item = PeerWord<'a>>,
+        words: impl Iterator<Item = FutexWord<'a>>,
         until: &Timespec,
     ) -> Result<(), Errno>;
 

@@ -26,9 +26,9 @@ use weft_sys::calls::{
     Sharing, file_flags, futex_wait, poll, socket_cookie, socket_option, socket_timeout,
     take_events, tcp_received,
 };
-use weft_sys::{Linux, network_namespace};
+use weft_sys::{FutexWord, Linux, network_namespace};
 
-use super::calls::{Kernel, PeerWord};
+use super::calls::Kernel;
 use crate::next::next;
 use crate::{address, errno};
 
@@ -155,16 +155,16 @@ impl Kernel for Linux {
     }
 
     #[inline]
-    fn wait_for_peer(word: PeerWord<'_>, time: &Timespec) -> Result<(), Errno> {
+    fn wait_for_peer(word: FutexWord<'_>, time: &Timespec) -> Result<(), Errno> {
         word.wait(time)
     }
 
     #[inline]
     fn wait_for_peers<'a>(
-        words: impl Iterator<Item = PeerWord<'a>>,
+        words: impl Iterator<Item = FutexWord<'a>>,
         until: &Timespec,
     ) -> Result<(), Errno> {
-        PeerWord::wait_any(words, until)
+        FutexWord::wait_any(words, until)
     }
 
     fn control(epoll: RawFd, operation: c_int, fd: RawFd, event: Option<epoll_event>) -> c_int {

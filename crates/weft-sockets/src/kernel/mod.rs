@@ -11,7 +11,7 @@ mod calls;
 pub(crate) mod fake;
 mod linux;
 
-pub(crate) use calls::{Kernel, PeerWord};
+pub(crate) use calls::Kernel;
 
 /// The kernel below the core.
 #[cfg(not(test))]

@@ -62,7 +62,7 @@ impl Stream {
         self.zcopy.promise(&lender, buffers, nonblocking)
     }
 
-    fn send_from(
+    pub(super) fn send_from(
         &self,
         fd: RawFd,
         buffers: Buffers<'_>,

@@ -1,13 +1,19 @@
 //! Streams against the fake kernel: what a program sees of them before, during and after the time
 //! in which memory carries their bytes.
 
+use std::io::IoSliceMut;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
+use weft_sys::Buffers;
 
+use super::Stream;
 use crate::kernel::fake;
+use crate::open;
 use crate::program::{self, Program, Socket, start};
+use crate::sockets::Kind;
 
 const DONTWAIT: libc::c_int = libc::MSG_DONTWAIT;
 const PEEK: libc::c_int = libc::MSG_PEEK;
@@ -219,6 +225,20 @@ fn bytes_in_memory_come_before_a_reset() {
 }
 
 #[test]
+fn bytes_in_memory_come_before_a_reset_that_ends_a_sleep() {
+    let (_program, [one, other]) = in_memory();
+    let (from, to) = (other.fd, one.fd);
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || {
+        assert_eq!(program::send(from, b"abc", 0), Ok(3));
+        fake::recv_now(to, 1).expect("another thread takes the wakeup");
+        fake::reset(to);
+    });
+    assert_eq!(one.recv(9), Ok(b"abc".to_vec()));
+    assert_eq!(one.recv(9), Err(Errno::CONNRESET));
+}
+
+#[test]
 fn writer_without_room_sleeps_until_the_peer_reads() {
     let (_program, [one, other]) = in_memory();
     while one.send_now(&pattern(50_000)).is_ok() {}
@@ -231,12 +251,24 @@ fn writer_without_room_sleeps_until_the_peer_reads() {
 #[test]
 fn send_that_does_not_wait_sends_a_part_at_most() {
     let (_program, [one, _other]) = in_memory();
-    let huge = pattern(64 << 20);
+    let huge = vec![7; 16 << 20];
     let part = one.send_now(&huge).expect("a part");
     assert!(part > 0 && part < huge.len(), "{part}");
     assert_eq!(one.send_now(&huge), Err(Errno::AGAIN));
-    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_secs(1));
+    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_millis(500));
     assert_eq!(one.send(&huge), Err(Errno::AGAIN));
+    assert!(one.is_in_memory());
+}
+
+#[test]
+fn connection_of_which_nobody_reads_has_the_room_of_tcp_in_the_end() {
+    let (_program, [one, other]) = in_memory();
+    let huge = pattern(64 << 20);
+    let part = one.send_now(&huge).expect("a part");
+    fake::set_time_limit(one.fd, Timeout::Send, Duration::from_secs(2));
+    let rest = one.send(&huge[part..]).expect("what TCP takes");
+    assert!(!one.is_in_memory());
+    assert!(other.recv_with(part + rest, WAITALL).as_deref() == Ok(&huge[..part + rest]));
 }
 
 #[test]
@@ -249,6 +281,109 @@ fn acceptor_sleeps_for_bytes_that_come_into_memory_at_last() {
         program::with_stream(to, |stream| assert!(stream.end().is_some()));
     });
     assert_eq!(other.recv(8), Ok(b"a".to_vec()));
+}
+
+/// Sends by whatever way is chosen while the peer receives in each sleep.
+fn send_to_a_reader(one: &Socket, other: &Socket, sent: &[u8]) -> Vec<u8> {
+    static RECEIVED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    let receive = |fd| {
+        let more = program::recv(fd, 100_000, DONTWAIT).unwrap_or_default();
+        let mut received = RECEIVED.lock().unwrap_or_else(PoisonError::into_inner);
+        received.extend(&more);
+        !more.is_empty()
+    };
+    let reader = other.fd;
+    for _ in 0..200 {
+        fake::while_asleep(move || {
+            receive(reader);
+        });
+    }
+    assert_eq!(one.send(sent), Ok(sent.len()));
+    while receive(reader) {}
+    fake::forget_acts();
+    std::mem::take(&mut *RECEIVED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[test]
+fn long_messages_arrive_whole_whether_they_are_pulled_or_copied() {
+    let (_program, [one, other]) = in_memory();
+    for len in [256 << 10, (1 << 20) + 4_097] {
+        for _ in 0..3 {
+            let sent = pattern(len);
+            assert!(send_to_a_reader(&one, &other, &sent) == sent, "{len}");
+        }
+    }
+}
+
+/// A message that is deferred where memory can be protected; then the program uses its buffer, or
+/// not, and closes the socket.
+fn defer_and_close(uses_buffer: bool) {
+    let (_program, [one, other]) = in_memory();
+    let sent = pattern(1 << 20);
+    let mut buffer = sent.clone();
+    let deferred = {
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let buffers = Buffers::of(&mut slices);
+        program::with_stream(one.fd, |it| it.send_from(one.fd, buffers, DONTWAIT, true))
+    };
+    let count = deferred.expect("ours").expect("sent");
+    assert!(count > 0);
+    if uses_buffer {
+        buffer.fill(0xee);
+    }
+    drop(one);
+    let mut received = Vec::new();
+    while received.len() < count {
+        received.extend(other.recv_with(50_000, DONTWAIT).expect("bytes"));
+    }
+    assert!(received == sent[..count], "{} of {count} bytes", received.len());
+    assert_eq!(other.recv(1), Ok(Vec::new()));
+}
+
+#[test]
+fn deferred_send_delivers_what_the_buffer_held_at_the_call() {
+    defer_and_close(true);
+}
+
+#[test]
+fn deferred_send_is_delivered_behind_a_close() {
+    defer_and_close(false);
+}
+
+#[test]
+fn acceptor_counts_what_it_moves_before_it_finds_the_offer() {
+    let _program = start();
+    let [one, other] = fake::connection();
+    let acceptor = Stream::accepted(other, Some(false)).expect("it may leave TCP");
+    open::install(other, Kind::Stream(acceptor));
+    let other = Socket { fd: other };
+    assert_eq!(other.send(b"early"), Ok(5));
+    assert_eq!(fake::send_now(one, b"too"), Ok(3));
+    assert_eq!(other.recv(2), Ok(b"to".to_vec()));
+    let connector = Stream::fresh();
+    connector.connected(one);
+    open::install(one, Kind::Stream(connector));
+    let one = Socket { fd: one };
+    // The connector knows nothing of what came before it had an end, so it sends no more of it.
+    for round in 0..4 {
+        assert_eq!(other.send(b"y"), Ok(1));
+        let expected = if round == 0 { &b"earlyy"[..] } else { b"y" };
+        assert_eq!(one.recv_with(expected.len(), WAITALL), Ok(expected.to_vec()));
+    }
+}
+
+#[test]
+fn number_that_is_another_sockets_by_now_is_left_alone() {
+    let (_program, [one, _other]) = in_memory();
+    let fd = one.fd;
+    fake::while_asleep(|| {});
+    fake::while_asleep(move || {
+        program::forget(fd);
+        let peer = fake::reuse(fd);
+        assert_eq!(fake::send_now(peer, b"of another connection"), Ok(21));
+    });
+    assert_eq!(one.recv(9), Err(Errno::BADF));
+    assert_eq!(fake::unread(fd), 21);
 }
 
 #[test]

@@ -26,14 +26,12 @@ use rustix::thread::{Timespec, gettid, nanosleep};
 
 use super::{Name, PAGE, Place, map};
 use crate::forkable::Forkable;
+use crate::limits::{CALL_LEN_MAX, PATH_LEN_MAX};
 use crate::maps;
 use crate::thread::spawn_quiet;
 use crate::userfault::UserFault;
 
 const MADV_DONTNEED_LOCKED: libc::c_int = 24;
-/// A system call with its arguments, in hexadecimal.
-const CALL_LEN_MAX: usize = 256;
-const PATH_LEN_MAX: usize = 64;
 /// More than a thread is on a core between the moment when the kernel says that it has to be let go
 /// and the one when it stands still.
 const TIME_TO_STAND_STILL: Duration = Duration::from_micros(500);

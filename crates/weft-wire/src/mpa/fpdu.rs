@@ -11,11 +11,7 @@
 use thiserror::Error;
 
 use crate::crc::crc32c;
-
-/// The largest ULPDU that may be sent, in bytes.
-//= rfc5044#section-3
-//# The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA.
-pub const ULPDU_MAX: usize = 64768;
+pub use crate::limits::{TRAILER_MAX, ULPDU_MAX};
 
 /// The least that MULPDU may be, in bytes, however small TCP's segments are.
 const MULPDU_MIN: usize = 128;
@@ -26,8 +22,7 @@ pub const HEADER_LEN: usize = 2;
 /// Bytes of the CRC field, which end the FPDU.
 pub const CRC_LEN: usize = 4;
 
-/// The most that comes behind a ULPDU: pad and CRC.
-pub const TRAILER_MAX: usize = 3 + CRC_LEN;
+const _: () = assert!(TRAILER_MAX == 3 + CRC_LEN, "pad and CRC");
 
 /// What [`decode`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,22 +14,13 @@
 use thiserror::Error;
 
 use crate::bytes::be16;
+pub use crate::limits::{DEPTH_MAX, PRIVATE_DATA_MAX};
 
 /// Bytes before the private data.
 pub const HEADER_LEN: usize = 20;
 
-/// Longest private data of a frame, the four bytes of [`Enhanced`] included.
-//= rfc5044#section-7.1.1
-//# This field MUST contain the length in octets of the Private Data field.
-//= rfc5044#section-7.1.1
-//# The Private Data field MUST be between 0 and 512 octets in length.
-pub const PRIVATE_DATA_MAX: usize = 512;
-
 /// Bytes at the head of the private data that [`Enhanced`] takes.
 pub const ENHANCED_LEN: usize = 4;
-
-/// The largest IRD or ORD, 14 bits less the value that [`DEPTH_UNNEGOTIATED`] takes.
-pub const DEPTH_MAX: u16 = 0x3ffe;
 
 /// The IRD or ORD that says "not negotiated here".
 //= rfc6581#section-9.1

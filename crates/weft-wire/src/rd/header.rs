@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::bytes::{be16, be32, be64, head, put16, put32, put64};
 use crate::crc::crc32c;
+pub use crate::limits::{WINDOW_MAX, WORDS_MAX};
 
 /// The first byte of every datagram.
 pub const VERSION: u8 = 0xd1;
@@ -11,11 +12,6 @@ pub const VERSION: u8 = 0xd1;
 pub const HEADER_LEN: usize = 48;
 /// Bytes of the check value at the end.
 pub const CRC_LEN: usize = 4;
-/// Sequences that a receiver looks ahead of the first one that is missing; as many can be
-/// acknowledged selectively.
-pub const WINDOW_MAX: u16 = 1024;
-/// Words of received sequences in the body of an Ack: the first one is in the header.
-pub const WORDS_MAX: usize = WINDOW_MAX as usize / 64 - 1;
 
 const SYN: u8 = 0x01;
 const ACK: u8 = 0x02;

@@ -16,13 +16,12 @@ use rustix::io::Errno;
 use self::app::App;
 use self::stop::Stop;
 use super::source;
+use crate::limits::FIRST_INTERVAL_MAX;
 
 /// Longest time without a look at whether a signal wants an end.
 const SIGNAL_CHECK: Duration = Duration::from_millis(200);
 /// How long crossterm waits for an event that may be there: for no time at all it does not look.
 const EVENT_WAIT: Duration = Duration::from_millis(1);
-/// Rates need two samples: the second comes soon.
-const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(300);
 
 /// Shows the connections of this user until `q` is pressed, a signal ends it or the terminal is
 /// gone. The terminal is afterwards as it was, also after a panic.

@@ -1,22 +1,16 @@
 //! A host that remembers what becomes of work.
 
-use std::cell::{Ref, RefCell, RefMut};
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::ops::DerefMut;
-use std::sync::Arc;
 
+use super::memory::{FakeKeys, FakeMemory, Piece};
 use crate::attr::QpState;
-use crate::context::Context;
-use crate::device::Device;
 use crate::event::EventKind;
 use crate::link::host::{Completions, Effects, Memory, Work};
-use crate::mr::AccessContext;
 use crate::mw::Mw;
-use crate::pd::Pd;
 use crate::queue::recv::{RecvQueue, RecvWork};
 use crate::queue::send::{SendLimits, SendQueue};
-use crate::sim::memory::{Arena, Piece};
 use crate::wc::{Completion, Status};
 use crate::wr::{Data, Operation, RecvRequest, SendFlags, SendRequest, WindowBind};
 use crate::{Errno, Result};
@@ -44,9 +38,7 @@ impl Receives {
 }
 
 pub(super) struct TestHost {
-    number: u32,
-    pd: Arc<Pd>,
-    memory: RefCell<Arena>,
+    memory: FakeMemory,
     sends: RefCell<SendQueue>,
     sent: RefCell<Vec<Completion>>,
     receives: RefCell<RecvQueue>,
@@ -58,15 +50,6 @@ pub(super) struct TestHost {
 
 impl TestHost {
     pub(super) fn new(number: u32) -> Self {
-        let device = Device {
-            name: "weft_test".into(),
-            interface: "test".into(),
-            index: 1,
-            loopback: true,
-            addresses: vec![Ipv4Addr::LOCALHOST.into()],
-        };
-        let pd = Pd::new(&Context::new(&device).expect("a descriptor"));
-        let mut rng = fastrand::Rng::with_seed(number.into());
         let limits = SendLimits {
             max_wr: 16,
             max_sge: 4,
@@ -75,9 +58,7 @@ impl TestHost {
             sq_sig_all: false,
         };
         Self {
-            number,
-            memory: RefCell::new(Arena::new(&pd, &mut rng)),
-            pd,
+            memory: FakeMemory::new(number),
             sends: RefCell::new(SendQueue::new(limits)),
             sent: RefCell::default(),
             receives: RefCell::new(Receives::new().queue),
@@ -88,12 +69,8 @@ impl TestHost {
         }
     }
 
-    pub(super) fn memory(&self) -> Ref<'_, Arena> {
-        self.memory.borrow()
-    }
-
-    pub(super) fn memory_mut(&self) -> RefMut<'_, Arena> {
-        self.memory.borrow_mut()
+    pub(super) fn memory(&self) -> &FakeMemory {
+        &self.memory
     }
 
     pub(super) fn post(&self, wr_id: u64, operation: Operation, data: Data<'_>) {
@@ -203,12 +180,14 @@ impl Work for TestHost {
 }
 
 impl Memory for TestHost {
-    fn context(&self) -> AccessContext<'_> {
-        AccessContext { pd: &self.pd, xrcd: None, qp_num: self.number }
+    type Keys = FakeKeys;
+
+    fn context(&self) -> &FakeMemory {
+        &self.memory
     }
 
-    fn receive_context<'a>(&'a self, _queue: Option<&'a u32>) -> AccessContext<'a> {
-        self.context()
+    fn receive_context<'a>(&'a self, _queue: Option<&'a u32>) -> &'a FakeMemory {
+        &self.memory
     }
 
     fn invalidate(&self, key: u32) -> bool {

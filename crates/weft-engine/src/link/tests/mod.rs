@@ -1,10 +1,13 @@
-//! Two connections and the bytes between them, without a queue pair, a socket or a clock.
+//! Two connections and the bytes between them, without a queue pair, registered memory, a socket or
+//! a clock.
 
 mod host;
+mod memory;
 
 use weft_wire::mpa::negotiate::{Negotiated, RtrKind};
 
 use self::host::{Raised, TestHost};
+use self::memory::FakeMemory;
 use super::{Agreement, AwaitedPeer, Config, Link, RnrWait};
 use crate::access::Access;
 use crate::attr::{QpAttr, QpState, QpType};
@@ -142,7 +145,7 @@ fn send_to_a_foreign_peer_is_complete_once_the_stream_has_it() {
 #[test]
 fn write_then_read_returns_the_bytes() {
     let (mut a, mut b) = pair();
-    let (remote_addr, rkey) = (b.host.memory().addr(4_096), b.host.memory().mr.key());
+    let (remote_addr, rkey) = (b.host.memory().addr(4_096), b.host.memory().key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"written"]));
     let into = a.host.memory().sge((8_192, 7));
     a.post(2, Operation::Read { remote_addr, rkey }, Data::Gather(&[into]));
@@ -156,8 +159,8 @@ fn write_then_read_returns_the_bytes() {
 #[test]
 fn atomic_changes_the_peers_word_and_returns_the_old_one() {
     let (mut a, mut b) = pair();
-    b.host.memory_mut().write(0, &40_u64.to_ne_bytes());
-    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().mr.key());
+    b.host.memory().write(0, &40_u64.to_ne_bytes());
+    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().key());
     let into = a.host.memory().sge((0, 8));
     a.post(1, Operation::FetchAdd { remote_addr, rkey, add: 2 }, Data::Gather(&[into]));
     exchange(&mut a, &mut b);
@@ -197,7 +200,7 @@ fn rnr_timer_that_expires_fails_the_send() {
 fn write_beyond_its_rights_ends_the_connection_at_both_ends() {
     let (mut a, mut b) = pair();
     b.host.post_receive(7, (0, 16));
-    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly.key());
+    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly_key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"never"]));
     exchange(&mut a, &mut b);
     assert_eq!(b.host.states(), [QpState::Err]);
@@ -207,6 +210,48 @@ fn write_beyond_its_rights_ends_the_connection_at_both_ends() {
     assert_eq!(a.host.raised(), [Raised::Event(EventKind::QpFatal)]);
     assert!(a.link.phase.is_closing() && b.link.phase.is_closing());
     assert_ne!(b.host.memory().read((0, 5)), b"never");
+}
+
+/// A request for the memory of the peer's, and the status that it completes with.
+fn status_of(operation: Operation, into: (usize, usize)) -> Status {
+    let (mut a, mut b) = pair();
+    let sges = [a.host.memory().sge(into)];
+    a.post(1, operation, Data::Gather(&sges));
+    exchange(&mut a, &mut b);
+    a.host.sent()[0].1
+}
+
+#[test]
+fn request_for_memory_that_is_not_granted_fails() {
+    let memory = FakeMemory::new(2);
+    let (remote_addr, rkey) = (memory.addr(8), memory.key());
+    let end = memory.addr(FakeMemory::LEN);
+    let write = |remote_addr, rkey| Operation::Write { remote_addr, rkey, imm: None };
+    let read = |remote_addr, rkey| Operation::Read { remote_addr, rkey };
+    let add = |remote_addr, rkey| Operation::FetchAdd { remote_addr, rkey, add: 1 };
+    for (operation, expected) in [
+        (write(remote_addr, rkey), Status::Success),
+        (write(end - 8, rkey), Status::Success),
+        (write(end - 7, rkey), Status::RemAccessErr),
+        (write(remote_addr, rkey + 2), Status::RemAccessErr),
+        (read(end - 8, rkey), Status::Success),
+        (read(end - 7, rkey), Status::RemAccessErr),
+        (read(remote_addr, memory.readonly_key()), Status::Success),
+        (read(remote_addr, rkey + 2), Status::RemAccessErr),
+        (add(remote_addr, rkey), Status::Success),
+        (add(remote_addr + 4, rkey), Status::RemOpErr),
+        (add(end - 4, rkey), Status::RemAccessErr),
+        (add(remote_addr, memory.readonly_key()), Status::RemAccessErr),
+    ] {
+        assert_eq!(status_of(operation.clone(), (0, 8)), expected, "{operation:?}");
+    }
+}
+
+#[test]
+fn list_beyond_its_memory_fails_without_the_peer() {
+    let memory = FakeMemory::new(2);
+    let read = Operation::Read { remote_addr: memory.addr(0), rkey: memory.key() };
+    assert_eq!(status_of(read, (FakeMemory::LEN - 4, 8)), Status::LocProtErr);
 }
 
 #[test]
@@ -295,7 +340,7 @@ fn unreliable_message_without_a_receive_is_dropped_after_a_while() {
 #[test]
 fn unreliable_write_that_is_refused_leaves_the_connection() {
     let (mut a, mut b) = pair_of(QpType::Uc, true);
-    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly.key());
+    let (remote_addr, rkey) = (b.host.memory().addr(0), b.host.memory().readonly_key());
     a.post(1, Operation::Write { remote_addr, rkey, imm: None }, Data::Inline(&[b"never"]));
     exchange(&mut a, &mut b);
     assert_eq!(b.link.messages_dropped(), 1);
@@ -322,7 +367,7 @@ fn extended_message_goes_to_the_queue_that_it_names() {
 fn invalidated_key_is_reported_and_gone() {
     let (mut a, mut b) = pair();
     b.host.post_receive(7, (0, 16));
-    let key = b.host.memory().mr.key();
+    let key = b.host.memory().key();
     let operation = Operation::Send { imm: None, invalidate: Some(key) };
     a.post(1, operation, Data::Inline(&[b"bye"]));
     exchange(&mut a, &mut b);

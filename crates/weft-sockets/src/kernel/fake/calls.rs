@@ -11,14 +11,14 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::time::Timespec;
-use weft_stream::{Held, Registry, Tuple};
-use weft_sys::{Buffers, Linux, Threads};
+use weft_stream::{Held, PutBack, Registry, Tuple};
+use weft_sys::{Buffers, FutexWord, Linux, Threads};
 
 use super::Fake;
 use super::host::with;
 use crate::descriptor::Descriptor;
 use crate::errno;
-use crate::kernel::{Kernel, PeerWord};
+use crate::kernel::Kernel;
 
 /// How a sleep has ended.
 enum Slept {
@@ -130,7 +130,7 @@ impl Threads for Fake {
 }
 
 /// Both ends know the memory: what is unread may stay there.
-impl weft_stream::PutBack for Fake {}
+impl PutBack for Fake {}
 
 /// Connections in memory.
 impl weft_stream::Kernel for Fake {
@@ -418,13 +418,13 @@ impl Kernel for Fake {
         sleep_for(time)
     }
 
-    fn wait_for_peer(_: PeerWord<'_>, time: &Timespec) -> Result<(), Errno> {
+    fn wait_for_peer(_: FutexWord<'_>, time: &Timespec) -> Result<(), Errno> {
         with(|host| host.count("futex_wait"));
         if sleep_for(time) == Err(Errno::INTR) { Err(Errno::INTR) } else { Ok(()) }
     }
 
     fn wait_for_peers<'a>(
-        _: impl Iterator<Item = PeerWord<'a>>,
+        _: impl Iterator<Item = FutexWord<'a>>,
         until: &Timespec,
     ) -> Result<(), Errno> {
         with(|host| host.count("futex_wait"));

@@ -17,7 +17,7 @@ use crate::descriptor::Descriptor;
 /// Each look at the clock takes so long.
 const TICK_NS: u64 = 1_000;
 /// How often a thread may look at the clock without sleeping.
-const LOOKS_MAX: u32 = 1_000_000;
+const LOOKS: u32 = 1_000_000;
 /// As the kernel has it once data has come: who waits for either is woken.
 const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -65,7 +65,7 @@ impl Default for Host {
 impl Host {
     pub(super) fn tick(&mut self) -> u64 {
         self.looks += 1;
-        assert!(self.looks < LOOKS_MAX, "a thread looks on and on, and never sleeps");
+        assert!(self.looks < LOOKS, "a thread looks on and on, and never sleeps");
         self.now += TICK_NS;
         self.now
     }
@@ -121,8 +121,30 @@ impl Host {
         self.files.iter().find(|(_, (_, file))| is_it(file)).map(|(&fd, _)| fd)
     }
 
+    /// What one descriptor stands for is moved to another, which is closed before (`dup2(2)`).
+    pub(super) fn move_to(&mut self, from: RawFd, to: RawFd) {
+        let (_, file) = self.files.remove(&from).expect("a descriptor");
+        let number = self.end(to).expect("a descriptor");
+        if let File::Socket(socket) = &file
+            && let Some(other) = socket.other
+        {
+            self.socket(other).expect("its other end").other = Some(to);
+        }
+        self.files.insert(to, (number, file));
+    }
+
     pub(super) fn close(&mut self, fd: RawFd) {
-        let Some((_, file)) = self.files.remove(&fd) else { return };
+        drop(self.end(fd));
+    }
+
+    /// Ends what a descriptor stands for. Returns what keeps the number.
+    fn end(&mut self, fd: RawFd) -> Option<UnixDatagram> {
+        let (number, file) = self.files.remove(&fd)?;
+        self.end_file(fd, file);
+        Some(number)
+    }
+
+    fn end_file(&mut self, fd: RawFd, file: File) {
         for (_, other) in self.files.values_mut() {
             if let File::Epoll(instance) = other {
                 instance.forget(fd);

@@ -65,6 +65,11 @@ pub(crate) fn acts_left() -> usize {
     acts().len()
 }
 
+/// Forgets those that have not come to pass.
+pub(crate) fn forget_acts() {
+    acts().clear();
+}
+
 /// The next sleep, after those for which something is planned, ends by a signal.
 pub(crate) fn interrupt_sleep() {
     while_asleep(|| with(|host| host.is_interrupted = true));
@@ -99,6 +104,13 @@ pub(crate) fn epoll() -> RawFd {
 /// Closes a descriptor.
 pub(crate) fn close(fd: RawFd) {
     with(|host| host.close(fd));
+}
+
+/// Closes a descriptor, and opens a connection by the same number. Returns its other end.
+pub(crate) fn reuse(fd: RawFd) -> RawFd {
+    let [one, other] = connection();
+    with(|host| host.move_to(one, fd));
+    other
 }
 
 /// `shutdown(2)`.
