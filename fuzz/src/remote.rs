@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weft_stream::How;
 use weft_stream::remote::window::is_wish;
-use weft_stream::remote::{Closing, Remote, Said, Ticket, Wire};
+use weft_stream::remote::{Closing, Remote, StateWord, Ticket, Wire};
 use weft_sys::Buffers;
 
 const RECORD_LEN: usize = 11;
@@ -27,8 +27,14 @@ const RECORDS_MAX: usize = 64;
 const MSG_NOSIGNAL: i32 = 0x4000;
 /// Looks after which a wire ends for which somebody waits.
 const LOOKS_MAX: u64 = 100;
-const WORDS: [Said; 6] =
-    [Said::Head, Said::Tail, Said::Switch, Said::Back, Said::State, Said::Leaves];
+const WORDS: [StateWord; 6] = [
+    StateWord::Head,
+    StateWord::Tail,
+    StateWord::Switch,
+    StateWord::Back,
+    StateWord::State,
+    StateWord::Leaves,
+];
 
 /// A wire whose operations go nowhere, and are done at some time.
 #[derive(Debug, Default)]
@@ -45,13 +51,13 @@ struct Nowhere {
 struct Shared(Arc<Nowhere>);
 
 impl Wire for Shared {
-    fn post(&self, _: &[(usize, usize)], _: Said, _: u64) -> Option<Ticket> {
+    fn post(&self, _: &[(usize, usize)], _: StateWord, _: u64) -> Option<Ticket> {
         (!self.is_crowded() && !self.is_broken())
             .then(|| self.0.posted.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn post_head(&self, bytes: &[(usize, usize)], head: u64, _: &AtomicU64) -> Option<Ticket> {
-        self.post(bytes, Said::Head, head)
+        self.post(bytes, StateWord::Head, head)
     }
 
     fn done(&self) -> Ticket {
@@ -107,10 +113,10 @@ pub fn remote(data: &[u8]) {
 }
 
 /// The peer has written a word, and what places it tells who is to know.
-fn says(end: &Remote<Shared>, word: Said, value: u64) {
+fn says(end: &Remote<Shared>, word: StateWord, value: u64) {
     let place = 8 * word as usize;
-    end.window().heard(word).store(value, Ordering::Release);
-    end.doorbell().written(place, 8);
+    end.window().peer_state(word).store(value, Ordering::Release);
+    end.wakeup_fd().written(place, 8);
     if is_wish(place, 8) {
         end.answer_leave();
     }
@@ -137,6 +143,6 @@ fn call(end: &Remote<Shared>, socket: &TcpStream, which: u8, len: usize) {
         _ => end.drive(),
     }
     let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.room(), end.progress());
-    let _ = (end.is_writable(), end.is_full(), end.can_be_rung(), end.is_ending());
+    let _ = (end.is_writable(), end.is_full(), end.can_be_woken(), end.is_ending());
     let _ = (end.seen(), end.is_peer_gone(), end.has_peer_shut(), end.has_left());
 }

@@ -32,7 +32,7 @@ cargo xtask COMMAND
             what it quotes with what was found in the RFCs; --texts DIRECTORY: with their texts
   supply    check the licences, sources and versions of the crates, and the compiler
   tidy      check the house rules that no compiler checks (layers, cycles, limits, line length);
-            --layers: print each crate's layers; --words: print the invented words that are left
+            --layers: print each crate's layers
   ways      write WAYS.md from the table of the ways to a connection
 ";
 

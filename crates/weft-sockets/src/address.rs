@@ -1,7 +1,7 @@
 //! Addresses of sockets as C has them.
 //!
 //! # Safety
-//! Places are the program's, as its calls promise, and nothing is read or written beyond the
+//! Places are the program's, as its calls guarantee, and nothing is read or written beyond the
 //! lengths that it names.
 #![allow(unsafe_code)]
 

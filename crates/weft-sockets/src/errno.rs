@@ -26,7 +26,7 @@ pub(crate) fn get() -> libc::c_int {
     unsafe { *place }
 }
 
-/// What the last call that failed said.
+/// The error of the last call that failed.
 pub(crate) fn last() -> Errno {
     Errno::from_raw_os_error(get())
 }

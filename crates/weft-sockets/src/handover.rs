@@ -83,7 +83,7 @@ impl Descriptors for Own {
         End::inherited(shared_files::registry()?, descriptor::addresses(fd)?, numbers, self.pid())
     }
 
-    fn adopt(&self, fd: RawFd, end: End) {
+    fn take_over(&self, fd: RawFd, end: End) {
         open::install(fd, Kind::Stream(Stream::inherited(end)));
     }
 }
@@ -91,7 +91,7 @@ impl Descriptors for Own {
 /// Prepares this process's connections for a program that is about to start. Returns whether it has
 /// to be one on Weft: bytes that have not been read are in memory.
 pub(crate) fn prepare(heir: Heir<'_>) -> bool {
-    !settings::is_confined() && inheritance::prepare(&Own, heir)
+    !settings::is_in_fallback() && inheritance::prepare(&Own, heir)
 }
 
 /// The program has not started: this process is what it was.
@@ -101,6 +101,6 @@ pub(crate) fn take_back() {
 
 /// Goes on with the connection of a TCP socket that this process has got from another one or from
 /// the program that it was before, if there is something of it in memory.
-pub(crate) fn adopt(fd: RawFd) {
-    inheritance::adopt(&Own, fd);
+pub(crate) fn take_over(fd: RawFd) {
+    inheritance::take_over(&Own, fd);
 }

@@ -9,7 +9,7 @@
 //! * `ways`: what does not come by a hook of its own, such as calls by number; `reach`: which
 //!   calls there are;
 //! * `process`: forks and the end of the process; `handover`: programs that get its sockets;
-//!   `confine`: what becomes of all when a process gives up system calls;
+//!   `seccomp_fallback`: what becomes of all when a process gives up system calls;
 //! * `epoll`, `poll`: readiness of rings beside that of everything else;
 //! * `open`: descriptors of ours, whatever they stand for; `sockets`: those that are sockets;
 //! * `stream`: TCP: connecting, accepting, sending and receiving, with all the waiting;
@@ -27,7 +27,7 @@
 //! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: what the kernel says of the
 //!   process, its signal handlers, its descriptors, and calls;
 //! * `kernel`: what all of these ask of the kernel, and a kernel of the unit tests' own;
-//! * `wait`, `doze`, `next`, `errno`: waiting, and the C library's own functions.
+//! * `wait`, `futex_wait`, `next`, `errno`: waiting, and the C library's own functions.
 //!
 //! A hook runs wherever the program calls the C library, perhaps inside its allocator or a signal
 //! handler. So the library has a heap of its own, and a thread that holds one of its locks puts
@@ -42,7 +42,7 @@
 //! start
 //! hooks ways
 //! process
-//! confine handover
+//! seccomp_fallback handover
 //! open poll
 //! epoll
 //! sockets
@@ -55,7 +55,7 @@
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
-//! doze
+//! futex_wait
 //! wait
 //! kernel
 //! next
@@ -69,13 +69,12 @@ mod address;
 mod arguments;
 mod by_hand;
 mod closes;
-mod confine;
 mod datagram;
 mod descriptor;
-mod doze;
 mod epoll;
 mod errno;
 mod extended;
+mod futex_wait;
 mod handlers;
 mod handover;
 #[cfg(not(test))]
@@ -93,6 +92,7 @@ mod program;
 mod reach;
 mod reason;
 mod remote;
+mod seccomp_fallback;
 mod settings;
 mod shared_files;
 mod sleepers;

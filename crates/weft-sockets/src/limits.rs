@@ -16,8 +16,8 @@ pub(crate) const LOG_LINE_MAX: usize = 256;
 /// those whose number is a power of two do.
 pub(crate) const OFFER_TRIES_MAX: u32 = 4_096;
 
-/// Ends that one thread dozes for.
-pub(crate) const DOZED_ENDS_MAX: usize = 8;
+/// Ends that one thread does a futex wait for.
+pub(crate) const FUTEX_WAIT_ENDS_MAX: usize = 8;
 /// Polls that are answered by the rings, after which the kernel is asked all the same.
 pub(crate) const RING_POLLS_MAX: u32 = 8;
 /// An instance with more in it is not looked through.
@@ -47,9 +47,9 @@ pub(crate) const DATAGRAM_ROUTES_MAX: usize = 1_024;
 /// Datagrams in a row from the inbox after which the kernel has its turn.
 pub(crate) const MEMORY_TURNS_MAX: u32 = 64;
 /// Sources of this process at a time.
-pub(crate) const PROMISES_MAX: usize = 32;
-/// Pieces of a promised message: an edge, whole pages, an edge.
-pub(crate) const PROMISE_PIECES_MAX: usize = 3;
+pub(crate) const DEFERRED_SENDS_MAX: usize = 32;
+/// Pieces of a deferred message: an unaligned head, whole pages and an unaligned tail.
+pub(crate) const DEFERRED_PIECES_MAX: usize = 3;
 /// Operations that report, and move bytes, under way to another host at a time.
 pub(crate) const BYTES_UNDER_WAY_MAX: u64 = 192;
 /// All operations that report, under way to another host at a time.
@@ -57,7 +57,7 @@ pub(crate) const UNDER_WAY_MAX: u64 = 256;
 /// Requests under way to another host: each that reports has up to two more that do not.
 pub(crate) const SEND_REQUESTS_MAX: u32 = 3 * UNDER_WAY_MAX as u32;
 /// The longest sleep between two looks for a peer that switches to extended mode, too.
-pub(crate) const SWITCH_NAP_MAX: Duration = Duration::from_millis(1);
+pub(crate) const SWITCH_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Sleeps, of 50 us, in which an exec waits for closes of other threads.
 pub(crate) const CLOSE_WAITS_MAX: u32 = 1_000;

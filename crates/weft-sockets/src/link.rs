@@ -4,20 +4,20 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::Timespec;
 use rustix::io::Errno;
-use weft_stream::remote::Doorbell;
+use weft_stream::remote::WakeupFd;
 use weft_stream::{Carrier, Delays, How, Kernel as _, Reason};
 use weft_sys::Buffers;
 
 use crate::kernel::{End, Host, Kernel as _};
-use crate::remote::Far;
+use crate::remote::RemoteEnd;
 
 /// An end. That of one host is looked for first, everywhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Link<'a> {
     /// Both are on this host.
-    Here(&'a End),
+    Local(&'a End),
     /// The peer is on another one.
-    There(&'a Far),
+    Remote(&'a RemoteEnd),
 }
 
 macro_rules! both {
@@ -28,8 +28,8 @@ macro_rules! both {
                 #[inline]
                 pub(crate) fn $name(self $(, $arg: $kind)*) $(-> $result)? {
                     match self {
-                        Link::Here(end) => end.$name($($arg),*),
-                        Link::There(far) => far.$name($($arg),*),
+                        Link::Local(end) => end.$name($($arg),*),
+                        Link::Remote(remote) => remote.$name($($arg),*),
                     }
                 }
             )*
@@ -63,28 +63,28 @@ impl<'a> Link<'a> {
     /// thread does.
     #[inline]
     pub(crate) fn advance(self, socket: BorrowedFd<'_>) {
-        if let Self::Here(end) = self {
+        if let Self::Local(end) = self {
             end.advance(socket);
         }
     }
 
-    /// Takes what wakes from the kernel's socket, as [`End::hush`].
+    /// Takes what wakes from the kernel's socket, as [`End::drain_wakeups`].
     #[inline]
-    pub(crate) fn hush(self, socket: BorrowedFd<'_>) {
-        if let Self::Here(end) = self {
-            end.hush(socket);
+    pub(crate) fn drain_wakeups(self, socket: BorrowedFd<'_>) {
+        if let Self::Local(end) = self {
+            end.drain_wakeups(socket);
         }
     }
 
     /// The same for a connection that has left memory: what the kernel says of its socket then
     /// must not count a wakeup as a byte.
     #[inline]
-    pub(crate) fn hush_if_left(self, socket: BorrowedFd<'_>) {
-        if let Self::Here(end) = self
+    pub(crate) fn drain_wakeups_if_left(self, socket: BorrowedFd<'_>) {
+        if let Self::Local(end) = self
             && end.has_left()
             && !end.is_over()
         {
-            end.hush(socket);
+            end.drain_wakeups(socket);
         }
     }
 
@@ -93,7 +93,7 @@ impl<'a> Link<'a> {
         if self.carrier_in() == Carrier::Memory {
             return Some(self.unread() + self.unread_behind(socket));
         }
-        let Self::Here(end) = self else { return None };
+        let Self::Local(end) = self else { return None };
         let (before, behind) = end.unread_of_two_phases()?;
         let at_kernel = Host::unread(socket).ok()?;
         // What wakes may be among them, unless TCP carries what comes last, too.
@@ -105,18 +105,18 @@ impl<'a> Link<'a> {
     /// Bytes in the kernel's socket that come behind those in memory.
     pub(crate) fn unread_behind(self, socket: BorrowedFd<'_>) -> usize {
         match self {
-            Self::Here(end) if end.has_left() => {
-                end.hush(socket); // What wakes is no byte of the stream.
+            Self::Local(end) if end.has_left() => {
+                end.drain_wakeups(socket); // What wakes is no byte of the stream.
                 Host::unread(socket).unwrap_or(0)
             }
             _ => 0,
         }
     }
 
-    /// The own direction ends, before the kernel is told.
+    /// The own direction ends, before the kernel's socket does.
     pub(crate) fn shut_write(self, socket: BorrowedFd<'_>) {
         match self {
-            Self::Here(end) => {
+            Self::Local(end) => {
                 let was_in_memory = !end.has_left();
                 end.put_back_own(socket);
                 if was_in_memory && end.has_left() {
@@ -124,14 +124,14 @@ impl<'a> Link<'a> {
                 }
                 end.shut_write();
             }
-            Self::There(far) => far.shut_write(socket),
+            Self::Remote(remote) => remote.shut_write(socket),
         }
     }
 
     /// Lets the peer's writer have what has been read; to another host that goes with reading.
     #[inline]
     pub(crate) fn acknowledge(self, socket: BorrowedFd<'_>) {
-        if let Self::Here(end) = self {
+        if let Self::Local(end) = self {
             end.acknowledge(socket);
         }
     }
@@ -141,8 +141,8 @@ impl<'a> Link<'a> {
     #[inline]
     pub(crate) fn seen(self) -> usize {
         match self {
-            Self::Here(end) => end.unread(),
-            Self::There(far) => far.seen(),
+            Self::Local(end) => end.unread(),
+            Self::Remote(remote) => remote.seen(),
         }
     }
 
@@ -151,17 +151,17 @@ impl<'a> Link<'a> {
     #[inline]
     pub(crate) fn arrived_at(self) -> u64 {
         match self {
-            Self::Here(end) => end.arrived_at(),
-            Self::There(_) => 0,
+            Self::Local(end) => end.arrived_at(),
+            Self::Remote(_) => 0,
         }
     }
 
     /// One whose peer is on another host.
     #[inline]
-    pub(crate) fn far(self) -> Option<&'a Far> {
+    pub(crate) fn remote(self) -> Option<&'a RemoteEnd> {
         match self {
-            Self::Here(_) => None,
-            Self::There(far) => Some(far),
+            Self::Local(_) => None,
+            Self::Remote(remote) => Some(remote),
         }
     }
 
@@ -169,35 +169,35 @@ impl<'a> Link<'a> {
     #[inline]
     pub(crate) fn delays(self) -> Option<Delays<'a>> {
         match self {
-            Self::Here(end) => end.delays(),
-            Self::There(_) => None,
+            Self::Local(end) => end.delays(),
+            Self::Remote(_) => None,
         }
     }
 
     /// What wakes who sleeps, beside the kernel's socket.
     #[inline]
-    pub(crate) fn doorbell(self) -> Option<&'a Doorbell> {
+    pub(crate) fn wakeup_fd(self) -> Option<&'a WakeupFd> {
         match self {
-            Self::Here(_) => None,
-            Self::There(far) => Some(far.doorbell()),
+            Self::Local(_) => None,
+            Self::Remote(remote) => Some(remote.wakeup_fd()),
         }
     }
 
-    /// How often bells have been taken from the kernel's socket, where they come.
+    /// How often wakeups have been taken from the kernel's socket, where they come.
     #[inline]
-    pub(crate) fn bells_taken(self) -> u64 {
+    pub(crate) fn wakeups_taken(self) -> u64 {
         match self {
-            Self::Here(end) => end.bells_taken(),
-            Self::There(_) => 0,
+            Self::Local(end) => end.wakeups_taken(),
+            Self::Remote(_) => 0,
         }
     }
 
     /// Whether the peer can ring when it has made room.
     #[inline]
-    pub(crate) fn can_be_rung(self) -> bool {
+    pub(crate) fn can_be_woken(self) -> bool {
         match self {
-            Self::Here(end) => end.can_be_rung(),
-            Self::There(far) => far.can_be_rung(),
+            Self::Local(end) => end.can_be_woken(),
+            Self::Remote(remote) => remote.can_be_woken(),
         }
     }
 
@@ -206,23 +206,23 @@ impl<'a> Link<'a> {
     #[inline]
     pub(crate) fn is_quiet(self) -> bool {
         match self {
-            Self::Here(end) => end.is_quiet(),
-            Self::There(_) => false,
+            Self::Local(end) => end.is_quiet(),
+            Self::Remote(_) => false,
         }
     }
 
-    /// Sleeps until the peer has put something, as [`End::doze`]; not for another
+    /// Sleeps until the peer has put something, as [`End::futex_wait`]; not for another
     /// host's, which is slept for otherwise.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
     #[inline]
-    pub(crate) fn doze(self, time: &Timespec) -> Result<(), Errno> {
+    pub(crate) fn futex_wait(self, time: &Timespec) -> Result<(), Errno> {
         match self {
-            Self::Here(end) => {
-                end.begin_doze().map_or(Ok(()), |word| Host::wait_for_peer(word, time))
+            Self::Local(end) => {
+                end.begin_futex_wait().map_or(Ok(()), |word| Host::wait_for_peer(word, time))
             }
-            Self::There(_) => Ok(()),
+            Self::Remote(_) => Ok(()),
         }
     }
 }

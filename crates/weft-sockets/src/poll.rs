@@ -1,7 +1,7 @@
 //! `poll(2)` and `select(2)` where sockets of ours are among the descriptors.
 //!
 //! # Safety
-//! The sets are the program's, as the C functions' callers promise.
+//! The sets are the program's, as the C functions' callers guarantee.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,14 +16,14 @@ use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
 use crate::descriptor::Descriptor;
-use crate::limits::{DOZED_ENDS_MAX, FDS_MAX, RING_POLLS_MAX};
+use crate::limits::{FDS_MAX, FUTEX_WAIT_ENDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
-use crate::remote::{self, Far};
+use crate::remote::{self, RemoteEnd};
 use crate::sockets::{self, Held, Kind};
 use crate::stall::STALL_NS;
 use crate::stream::Stream;
 use crate::wait::{self, Wait};
-use crate::{doze, epoll, errno, open, settings};
+use crate::{epoll, errno, futex_wait, open, settings};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -33,7 +33,7 @@ const ASK_NS: u64 = 5_000;
 /// How long select sleeps without those that have hung up, of which it is not to tell.
 const HANG_UP_NS: u64 = 50_000_000;
 /// How long a writer sleeps whose peer cannot ring.
-const NAP_NS: u64 = 1_000_000;
+const SLEEP_NS: u64 = 1_000_000;
 
 /// One of the descriptors, if it is ours.
 #[derive(Debug)]
@@ -72,14 +72,15 @@ pub(crate) fn poll(
     if ours.is_empty() {
         return None;
     }
-    if settings::is_confined() {
+    if settings::is_in_fallback() {
         return tell_rests(set, &ours);
     }
     let handled = Handled::up_to_now();
     Some(Polled { set, ours, spin: spin(), handled, is_armed: false }.poll(timeout_ns, sleep))
 }
 
-/// What a confined process has in memory to read. `None`: nothing; the kernel is to be asked.
+/// What a process in the seccomp fallback has in memory to read. `None`: nothing; the kernel is to
+/// be asked.
 fn tell_rests(set: &mut [pollfd], ours: &Sockets) -> Option<c_int> {
     let has_rest = |ours: &&Ours| {
         let rest = ours.stream().is_some_and(Stream::has_rest);
@@ -120,7 +121,7 @@ fn find(set: &[pollfd]) -> Sockets {
         let _ = stream.by(asked.fd); // The connection may just have been made.
         let end = stream.link()?;
         end.advance(Descriptor::of(asked.fd).as_fd());
-        end.hush_if_left(Descriptor::of(asked.fd).as_fd());
+        end.drain_wakeups_if_left(Descriptor::of(asked.fd).as_fd());
         Some(Ours { index, socket })
     });
     all.collect()
@@ -145,8 +146,8 @@ impl Polled<'_> {
         if let Some(found) = self.tell_rings() {
             return found;
         }
-        let mut dozes = timeout_ns != Some(0) && self.can_doze();
-        if !dozes {
+        let mut waits_on_futex = timeout_ns != Some(0) && self.can_futex_wait();
+        if !waits_on_futex {
             let mut found = self.ask(Some(0), sleep);
             if found == 0 && self.leave_stalled() {
                 found = self.ask(Some(0), sleep);
@@ -165,8 +166,8 @@ impl Polled<'_> {
                 wait.end();
                 return found;
             }
-            if std::mem::take(&mut dozes) {
-                if self.doze(left(doze::TIME_NS)) == Err(Errno::INTR) {
+            if std::mem::take(&mut waits_on_futex) {
+                if self.futex_wait(left(futex_wait::TIME_NS)) == Err(Errno::INTR) {
                     return errno::fail(Errno::INTR);
                 }
                 let found = self.tell_rings().unwrap_or_else(|| self.ask(Some(0), sleep));
@@ -286,15 +287,15 @@ impl Polled<'_> {
         let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
             return 0;
         };
-        let (mut now, told) = stream.readiness(end);
+        let (mut now, reported) = stream.readiness(end);
         if stream.has_early_end(end) {
             now &= !((libc::POLLHUP | libc::POLLRDHUP) as u32);
         }
         let ended = (libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP) as u32;
-        (now & (told | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
+        (now & (reported | ended)) as c_short & (asked | libc::POLLERR | libc::POLLHUP)
     }
 
-    /// One question to the kernel, in which sockets of ours stand for their bells and their end;
+    /// One question to the kernel, in which sockets of ours stand for their wakeups and their end;
     /// then everything in the program's terms.
     fn ask(
         &mut self,
@@ -316,7 +317,7 @@ impl Polled<'_> {
             if nothing && timeout_ns != Some(0) && stream.has_early_end(end) {
                 // The kernel would tell of the end, asked or not.
                 place.fd = -1;
-                timeout_ns = Some(timeout_ns.map_or(NAP_NS, |timeout| timeout.min(NAP_NS)));
+                timeout_ns = Some(timeout_ns.map_or(SLEEP_NS, |timeout| timeout.min(SLEEP_NS)));
             }
             if end.carrier_in() == Carrier::Memory {
                 // Behind the peer's end nothing comes, and the end itself would end each sleep.
@@ -329,7 +330,7 @@ impl Polled<'_> {
             }
         }
         let slept = if nothing && timeout_ns != Some(0) {
-            self.sleep_with_doorbells(timeout_ns, sleep)
+            self.sleep_with_wakeup_fds(timeout_ns, sleep)
         } else {
             sleep(self.set, Some(0))
         };
@@ -344,31 +345,32 @@ impl Polled<'_> {
     }
 
     /// Sleeps in the kernel, on what wakes for connections to other hosts, too.
-    fn sleep_with_doorbells(
+    fn sleep_with_wakeup_fds(
         &mut self,
         timeout_ns: Option<u64>,
         sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
     ) -> c_int {
-        let all = self.ours.iter().filter_map(|ours| ours.stream()?.link()?.far());
-        let fars: SmallVec<[&Far; 8]> = all.collect();
-        if fars.is_empty() {
+        let all = self.ours.iter().filter_map(|ours| ours.stream()?.link()?.remote());
+        let remotes: SmallVec<[&RemoteEnd; 8]> = all.collect();
+        if remotes.is_empty() {
             return sleep(self.set, timeout_ns);
         }
-        let bells = fars.iter().map(|far| {
-            let fd = far.doorbell().as_fd().as_raw_fd();
+        let wakeups = remotes.iter().map(|remote| {
+            let fd = remote.wakeup_fd().as_fd().as_raw_fd();
             pollfd { fd, events: libc::POLLIN, revents: 0 }
         });
-        let mut set: SmallVec<[pollfd; 16]> = self.set.iter().copied().chain(bells).collect();
+        let mut set: SmallVec<[pollfd; 16]> = self.set.iter().copied().chain(wakeups).collect();
         let slept = sleep(&mut set, timeout_ns);
-        let (own, bells) = set.split_at(self.set.len());
+        let (own, wakeups) = set.split_at(self.set.len());
         self.set.copy_from_slice(own);
-        let rung = fars.iter().zip(bells).filter(|(_, bell)| slept > 0 && bell.revents != 0);
-        rung.for_each(|(far, _)| far.forget_ring());
+        let rung =
+            remotes.iter().zip(wakeups).filter(|(_, wakeup)| slept > 0 && wakeup.revents != 0);
+        rung.for_each(|(remote, _)| remote.clear_wakeup());
         slept
     }
 
-    /// What the kernel has said, together with what the rings say. Returns how many descriptors are
-    /// ready.
+    /// What the kernel has reported, together with what the rings say. Returns how many descriptors
+    /// are ready.
     fn tell(&mut self) -> c_int {
         if self.set.iter().any(|place| place.revents & libc::POLLNVAL != 0) {
             self.ours.retain(|ours| self.set[ours.index].revents & libc::POLLNVAL == 0);
@@ -385,47 +387,47 @@ impl Polled<'_> {
             let Some((stream, end)) = ours.stream().and_then(|s| Some((s, s.link()?))) else {
                 continue;
             };
-            let mut told = place.revents & !(IN | OUT);
-            if stream.has_early_end(end) && told & libc::POLLERR == 0 {
-                told &= !(libc::POLLHUP | libc::POLLRDHUP);
+            let mut reported = place.revents & !(IN | OUT);
+            if stream.has_early_end(end) && reported & libc::POLLERR == 0 {
+                reported &= !(libc::POLLHUP | libc::POLLRDHUP);
             }
             if end.carrier_in() == Carrier::Memory {
                 if place.revents & !OUT != 0 {
                     stream.settle(place.fd, u32::from(place.revents.cast_unsigned()));
                 }
             } else {
-                told |= place.revents & IN;
+                reported |= place.revents & IN;
             }
             if end.carrier_out() == Carrier::Tcp {
-                told |= place.revents & OUT;
+                reported |= place.revents & OUT;
             }
-            told |= self.ready(ours);
+            reported |= self.ready(ours);
             let always = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
-            self.set[ours.index].revents = told & (place.events | always);
+            self.set[ours.index].revents = reported & (place.events | always);
         }
         let ready = self.set.iter().filter(|place| place.revents != 0).count();
         c_int::try_from(ready).unwrap_or(c_int::MAX)
     }
 
     /// Whether only peers of ours can end the wait, by putting something or by ending.
-    fn can_doze(&self) -> bool {
+    fn can_futex_wait(&self) -> bool {
         let waits_for_bytes = |ours: &Ours| {
             let asked = self.set[ours.index].events & !(IN | libc::POLLPRI | libc::POLLRDHUP);
             let end = ours.stream().and_then(Stream::end);
             asked == 0 && end.is_some_and(|end| end.carrier_in() == Carrier::Memory)
         };
         self.ours.len() == self.set.len()
-            && self.ours.len() <= DOZED_ENDS_MAX
+            && self.ours.len() <= FUTEX_WAIT_ENDS_MAX
             && self.ours.iter().all(waits_for_bytes)
     }
 
-    fn doze(&self, time: u64) -> Result<(), Errno> {
+    fn futex_wait(&self, time: u64) -> Result<(), Errno> {
         for ours in &self.ours {
             if let Some(end) = ours.stream().and_then(Stream::end) {
                 end.acknowledge(Descriptor::of(self.set[ours.index].fd).as_fd());
             }
         }
-        doze::doze(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
+        futex_wait::on_ends(self.ours.iter().filter_map(|ours| ours.stream()?.end()), time)
     }
 
     /// Takes connections from memory whose peers make no room. Whether there were any.
@@ -445,7 +447,7 @@ impl Polled<'_> {
         let mut longest = None;
         for ours in &self.ours {
             if let Some((datagram, inbox)) = ours.datagram() {
-                datagram.tell_received(self.set[ours.index].fd);
+                datagram.log_received(self.set[ours.index].fd);
                 inbox.begin_sleep();
             }
             let Some(end) = ours.stream().and_then(Stream::link) else { continue };
@@ -454,7 +456,7 @@ impl Polled<'_> {
             end.begin_sleep();
             if place.events & OUT != 0 && end.carrier_out() == Carrier::Memory {
                 end.want_room();
-                let most = if end.can_be_rung() { STALL_NS } else { NAP_NS };
+                let most = if end.can_be_woken() { STALL_NS } else { SLEEP_NS };
                 longest = Some(longest.map_or(most, |longest: u64| longest.min(most)));
             }
         }
@@ -561,7 +563,7 @@ pub(crate) unsafe fn select(
     Some(total)
 }
 
-/// Asks for all descriptors but those of which something has been told.
+/// Asks for all descriptors but those of which something has been reported.
 fn ask_others(
     list: &mut [pollfd],
     timeout_ns: u64,

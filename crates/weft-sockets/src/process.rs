@@ -14,18 +14,18 @@ use crate::identity::{self, is_borrowed};
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::table::Listed;
-use crate::zcopy::promised;
+use crate::zcopy::deferred;
 use crate::{
-    by_hand, closes, confine, epoll, errno, extended, remote, settings, shared_files, stream,
-    unseen_fork,
+    by_hand, closes, epoll, errno, extended, remote, seccomp_fallback, settings, shared_files,
+    stream, unseen_fork,
 };
 
 /// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
 pub(crate) fn end_at_once() {
-    if is_borrowed() || settings::is_confined() {
+    if is_borrowed() || settings::is_in_fallback() {
         return;
     }
-    promised::reclaim_all();
+    deferred::reclaim_all();
     for fd in sockets::all() {
         let Some(held) = sockets::remove(fd).map(std::mem::ManuallyDrop::new) else { continue };
         match &**held {
@@ -33,7 +33,7 @@ pub(crate) fn end_at_once() {
                 stream.closing(fd);
                 stream.let_go();
             }
-            Kind::Datagram(datagram) if held.descriptors() == 0 => datagram.tell_at_last(fd),
+            Kind::Datagram(datagram) if held.descriptors() == 0 => datagram.log_at_close(fd),
             _ => {}
         }
     }
@@ -58,7 +58,7 @@ pub(crate) extern "C" fn before_fork() {
     unseen_fork::before_seen();
     let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
-        confine::leave_all(Reason::Processes);
+        seccomp_fallback::leave_all(Reason::Processes);
     }
     remote::finish(); // A child would hold their sockets open.
     inheritance::before_fork(&Own, fork);
@@ -67,9 +67,10 @@ pub(crate) extern "C" fn before_fork() {
             datagram.forking(fork);
         }
     }
-    // An instance's lock is held where a connection goes back to TCP, which takes back promises.
+    // An instance's lock is held where a connection goes back to TCP, which takes back deferred
+    // sends.
     epoll::freeze();
-    promised::freeze();
+    deferred::freeze();
     shared_files::freeze();
     Kind::table().freeze();
     extended::memory::freeze();
@@ -86,7 +87,7 @@ pub(crate) extern "C" fn in_parent() {
     // SAFETY: `before_fork` has frozen them.
     unsafe { shared_files::thaw() };
     // SAFETY: `before_fork` has frozen them.
-    unsafe { promised::thaw() };
+    unsafe { deferred::thaw() };
     // SAFETY: `before_fork` has frozen them.
     unsafe { epoll::thaw() };
     unseen_fork::after_seen();
@@ -103,7 +104,7 @@ impl Forking {
     /// Before it.
     pub(crate) fn begin(flags: c_int) -> Self {
         if flags & libc::CLONE_FILES != 0 {
-            confine::keep_on_tcp("a child shares the descriptors");
+            seccomp_fallback::keep_on_tcp("a child shares the descriptors");
         }
         let leaves = flags & libc::CLONE_NEWPID != 0 && !begin_children_elsewhere();
         before_fork();
@@ -157,7 +158,7 @@ pub(crate) fn begin_as_child() {
     inheritance::in_child(&Own, parent);
     remote::forked();
     epoll::forked();
-    promised::forked();
+    deferred::forked();
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         // Bytes that have come into memory are still read from there.
         weft_sys::hide_threads();

@@ -21,7 +21,7 @@ pub(crate) enum Reach {
     Process,
 }
 
-/// System calls of which the same is to be said.
+/// System calls of which the same is true.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(crate) reach: Reach,
@@ -108,7 +108,7 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Seen,
-        how: "changes memory that may be promised to a receiver: the hook of the same name \
+        how: "changes memory that a deferred send may still need: the hook of the same name \
             does it",
         calls: &[(9, "mmap"), (10, "mprotect"), (11, "munmap"), (25, "mremap"), (28, "madvise")],
     },
@@ -295,7 +295,7 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Stays,
-        how: "names memory, none of which is shared with a peer or promised",
+        how: "names memory, none of which is shared with a peer or deferred",
         calls: &[
             (12, "brk"),
             (26, "msync"),
@@ -547,7 +547,7 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
 ];
 
-/// Functions of the C library of which the same is to be said.
+/// Functions of the C library of which the same is true.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Functions {

@@ -19,14 +19,14 @@ use crate::limits::LOG_LINE_MAX;
 use crate::settings::wants_log;
 use crate::{errno, identity};
 
-/// What is to be told of a connection, once.
+/// What is to be logged of a connection, once.
 #[derive(Debug)]
-pub(crate) struct Told(AtomicU32);
+pub(crate) struct LogOnce(AtomicU32);
 
 const NOTHING: u32 = u32::MAX;
-const TOLD: u32 = u32::MAX - 1;
+const LOGGED: u32 = u32::MAX - 1;
 
-impl Told {
+impl LogOnce {
     pub(crate) fn new() -> Self {
         Self(AtomicU32::new(NOTHING))
     }
@@ -37,8 +37,8 @@ impl Told {
         let _ = self.0.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Tells what is known by now. The last chance is `at_last`.
-    pub(crate) fn tell(&self, fd: RawFd, end: Option<&End>, at_last: bool) {
+    /// Logs what is known by now. The last chance is `at_last`.
+    pub(crate) fn write(&self, fd: RawFd, end: Option<&End>, at_last: bool) {
         if !wants_log() {
             return;
         }
@@ -49,12 +49,12 @@ impl Told {
         };
         let why = match Reason::ALL.get(known as usize) {
             Some(&why) => Some(why),
-            None if known == TOLD => return,
+            None if known == LOGGED => return,
             None if in_memory() => None,
             None if at_last && end.is_some() => Some(Reason::Ended),
             None => return,
         };
-        if self.0.compare_exchange(known, TOLD, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if self.0.compare_exchange(known, LOGGED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let ends = end.map(|end| end.tuple().addresses()).or_else(|| addresses(fd));
             // Of one that is over the kernel knows this end alone.
             match ends {
@@ -65,8 +65,8 @@ impl Told {
     }
 }
 
-/// Tells of a connection that is the kernel's from the start.
-pub(crate) fn tell(ends: (SocketAddr, SocketAddr), why: Reason) {
+/// Logs a connection that is the kernel's from the start.
+pub(crate) fn log(ends: (SocketAddr, SocketAddr), why: Reason) {
     if wants_log() {
         write_connection(Some(ends.0), Some(ends.1), Some(why));
     }
@@ -101,10 +101,10 @@ pub(crate) fn write_line(
     });
 }
 
-/// Tells once that nothing is promised, because memory cannot be protected here.
-pub(crate) fn tell_unprotected(why: Errno) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if wants_log() && !TOLD.swap(true, Ordering::Relaxed) {
+/// Logs once that no send is deferred, because memory cannot be protected here.
+pub(crate) fn log_unprotected(why: Errno) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if wants_log() && !LOGGED.swap(true, Ordering::Relaxed) {
         write_with(|cursor| {
             write!(cursor, "zero copy is not async but auto, without userfaultfd: {why}")
         });

@@ -52,12 +52,12 @@ pub(crate) fn wants_log() -> bool {
     })
 }
 
-/// Whether the program may make no system calls but its own: see [`crate::confine`].
-static CONFINED: AtomicBool = AtomicBool::new(false);
+/// Whether the program may make no system calls but its own: see [`crate::seccomp_fallback`].
+static IN_FALLBACK: AtomicBool = AtomicBool::new(false);
 
 /// The program is about to give up system calls. Whether that is news.
-pub(crate) fn confine() -> bool {
-    ENABLED.swap(false, Ordering::Relaxed) && !CONFINED.swap(true, Ordering::Relaxed)
+pub(crate) fn enter_fallback() -> bool {
+    ENABLED.swap(false, Ordering::Relaxed) && !IN_FALLBACK.swap(true, Ordering::Relaxed)
 }
 
 /// Nothing is carried any more but what is on its way.
@@ -65,10 +65,10 @@ pub(crate) fn disable() {
     ENABLED.store(false, Ordering::Relaxed);
 }
 
-/// Whether it has.
+/// Whether the program has given up system calls.
 #[inline]
-pub(crate) fn is_confined() -> bool {
-    CONFINED.load(Ordering::Relaxed)
+pub(crate) fn is_in_fallback() -> bool {
+    IN_FALLBACK.load(Ordering::Relaxed)
 }
 
 /// What put Weft in front of this program: `NAME=value` of each of its variables.
@@ -112,7 +112,7 @@ pub(crate) fn zero_copy() -> ZeroCopy {
 /// What becomes of io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ring {
-    /// Programs are told that they may have none, and do without: the default.
+    /// Programs get an error that they may have none, and do without: the default.
     Refused,
     /// They may, and the process stays on TCP from then on.
     Tcp,
@@ -167,7 +167,7 @@ pub(crate) fn enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
-/// The rules; `None` if they are wrong, which `weft run` has told.
+/// The rules; `None` if they are wrong, which `weft run` has reported.
 fn rules() -> Option<&'static Rules> {
     static RULES: SectionOnce<Option<Rules>> = SectionOnce::new();
     RULES.get_or_init(|| Rules::from_environment().ok()).as_ref()

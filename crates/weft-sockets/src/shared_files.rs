@@ -13,7 +13,7 @@ use weft_stream::{OpenError, Registry};
 use weft_sys::SignalLock;
 
 use crate::limits::USERS_MAX;
-use crate::settings::{directory, is_confined};
+use crate::settings::{directory, is_in_fallback};
 
 /// The shared files of each user that this process, or one of its threads, has been: `None` if they
 /// were not to be had. They stay mapped, because connections that were made as that user do.
@@ -62,7 +62,7 @@ fn shared<T>(
     known: &Known<T>,
     open: impl FnOnce(&Path) -> Result<T, OpenError>,
 ) -> Option<&'static T> {
-    if is_confined() {
+    if is_in_fallback() {
         return None;
     }
     let user = only_user()?;
@@ -94,7 +94,7 @@ fn only_user() -> Option<u32> {
     (known == 0 && real == effective && effective == saved).then_some(effective)
 }
 
-/// A relative has been born: it uses the files, too. It has no other threads yet.
+/// A child has been born: it uses the files, too. It has no other threads yet.
 pub(crate) fn enter() {
     REGISTRY.files().for_each(Registry::enter);
     DATAGRAMS.files().for_each(Datagrams::enter);

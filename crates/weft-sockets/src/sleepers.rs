@@ -1,6 +1,6 @@
 //! Threads that sleep in epoll instances, as those see them who take what the sleepers wait for.
 //!
-//! The instances follow the notes that are left here; they are told where by [`follow_by`].
+//! The instances follow the notes that are left here; [`follow_by`] says where.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

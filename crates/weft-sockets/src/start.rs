@@ -11,13 +11,15 @@ use rustix::net::{SocketType, sockopt};
 use crate::by_hand::{self, Outside};
 use crate::datagram::Datagram;
 use crate::descriptor::{Descriptor, is_internet};
-use crate::handover::adopt;
+use crate::handover::take_over;
 use crate::hooks::{self, files};
 use crate::sockets::{self, Kind};
 use crate::ways::dispatch;
 use crate::ways::rings::check_ring;
-use crate::zcopy::promised;
-use crate::{confine, identity, open, process, remote, settings, shared_files, unseen_fork};
+use crate::zcopy::deferred;
+use crate::{
+    identity, open, process, remote, seccomp_fallback, settings, shared_files, unseen_fork,
+};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -35,7 +37,7 @@ extern "C" fn begin() {
     by_hand::read(Outside {
         call: dispatch::call,
         is_fork: dispatch::is_fork,
-        keep_on_tcp: confine::keep_on_tcp,
+        keep_on_tcp: seccomp_fallback::keep_on_tcp,
     });
     if !settings::enabled() {
         return;
@@ -54,10 +56,10 @@ extern "C" fn begin() {
 
 extern "C" fn finish() {
     files::flush();
-    if settings::is_confined() {
+    if settings::is_in_fallback() {
         return;
     }
-    promised::reclaim_all();
+    deferred::reclaim_all();
     for fd in sockets::all() {
         let Some(held) = sockets::remove(fd).filter(|held| held.descriptors() == 0) else {
             continue;
@@ -80,7 +82,7 @@ fn inherit() {
         check_ring(fd);
         let Ok(kind) = sockopt::socket_type(Descriptor::of(fd)) else { continue };
         by_hand::begin();
-        adopt(fd);
+        take_over(fd);
         if kind == SocketType::DGRAM
             && is_internet(fd)
             && let Some(datagram) = Datagram::inherited(fd)

@@ -34,7 +34,7 @@ pub(crate) trait Listed: Send + Sync + 'static {
     }
 }
 
-/// Where something stands in its table, for itself: whoever uses it need not know what else the
+/// Where something stands in its table, for itself: its user need not know what else the
 /// table is of.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
@@ -241,8 +241,9 @@ impl<T: Listed> Table<T> {
 
     #[cold]
     fn retire(&self, entry: &'static Entry<T>, content: T) {
-        // A confined process opens no socket any more, and may not be allowed to hold signals off.
-        if !settings::is_confined() {
+        // A process in the seccomp fallback opens no socket, and may not be allowed to hold signals
+        // off.
+        if !settings::is_in_fallback() {
             self.spare.lock().push(entry);
         }
         drop(content);

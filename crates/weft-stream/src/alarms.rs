@@ -61,7 +61,7 @@ impl OwnAlarm {
         self.pipe.is_some()
     }
 
-    /// The pipe has been heard.
+    /// Takes the wakeups out of the pipe.
     pub fn drain_pipe(&self) {
         if let Some(pipe) = &self.pipe {
             pipe.drain();

@@ -36,7 +36,7 @@ impl<'a> Bitmap<'a> {
         })
     }
 
-    /// Gives one back. What was done to the slot before is done for whoever takes it next.
+    /// Gives one back. What was done to the slot before is done for the process that takes it next.
     pub(crate) fn give(self, slot: usize) {
         fence(Ordering::SeqCst);
         let word = self.memory.word64(self.at + size_of::<u64>() * (slot / BITS));

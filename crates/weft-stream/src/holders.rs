@@ -12,9 +12,9 @@ use crate::words::{Role, Side};
 
 /// Beside a process's number: a child of that process, which is about to be born.
 const UNBORN: u32 = 1 << 31;
-/// Whoever receives the socket that was passed over a Unix socket.
+/// The process that receives the socket that was passed over a Unix socket.
 const RECEIVER: u32 = UNBORN - 1;
-/// Whoever finds the connector's offer.
+/// The process that finds the connector's offer.
 const ACCEPTOR: u32 = UNBORN - 2;
 
 /// A holder, as the table names it.

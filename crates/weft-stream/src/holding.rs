@@ -15,7 +15,7 @@ pub struct Holding<K: PutBack = Linux> {
     end: SectionOnce<End<K>>,
     /// The number by which this process holds the end; 0: not, or not any more.
     holder: AtomicU32,
-    /// The last fork that it has been told of.
+    /// The last fork that it has been notified of.
     fork: AtomicU32,
     /// Others may hold the socket whom nobody has counted: no end may begin.
     is_barred: AtomicBool,
@@ -62,7 +62,8 @@ impl<K: PutBack> Holding<K> {
     /// thread has given the socket to somebody meanwhile, the end goes on over TCP at once. An end
     /// that it has already stays. One thread at a time calls it.
     pub fn begin(&self, end: End<K>, pid: u32, socket: K::Socket<'_>) {
-        // Before another thread can use it: whoever has barred it has not asked for what it holds.
+        // Before another thread can use it: the thread that has barred it has not asked for what it
+        // holds.
         if self.is_barred.load(Ordering::Acquire) {
             end.leave(socket);
         }
@@ -183,18 +184,18 @@ impl<K: PutBack> Holding<K> {
         }
     }
 
-    /// Whether the socket has not been told of this fork yet: several descriptors may stand for it,
-    /// and a `fork` counts once.
+    /// Whether the socket has not been notified of this fork yet: several descriptors may stand for
+    /// it, and a `fork` counts once.
     #[must_use]
     pub(crate) fn is_first_of(&self, fork: u32) -> bool {
         self.fork.swap(fork, Ordering::Relaxed) != fork
     }
 
     /// The child that the process `parent` was to have by this fork has not been born.
-    /// One that the end was not told of is not taken back.
+    /// A child that the end was not notified of is not taken back.
     pub(crate) fn not_forked(&self, fork: u32, parent: u32) {
-        let told = self.fork.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed);
-        if told.is_ok()
+        let noted = self.fork.compare_exchange(fork, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if noted.is_ok()
             && let Some(end) = self.end()
         {
             end.expect_no_child(parent);
@@ -228,7 +229,7 @@ impl<K: PutBack> Holding<K> {
             end.put_back_own(socket);
         }
         if end.part() {
-            end.hush(socket); // A process that goes on may be asleep until its wakeup.
+            end.drain_wakeups(socket); // A process that goes on may be asleep until its wakeup.
         }
         // Another thread may be reading all the while.
         if (unread || end.unread() > 0) && end.is_sole_holder() {
@@ -246,7 +247,7 @@ impl<K: PutBack> Holding<K> {
         if let Some(end) = self.end().filter(|end| end.is_sole_holder()) {
             leave();
             end.part();
-            end.hush(socket);
+            end.drain_wakeups(socket);
             if end.unread() > 0 {
                 K::reset_at_close(socket);
             }

@@ -3,7 +3,7 @@
 //!
 //! A program that gets a socket may be one without Weft, and nobody counts it. So before it starts,
 //! each connection that it gets is on TCP. What the rings still hold then is for a program on Weft
-//! to read, which is told of it by its environment.
+//! to read, which learns of it from its environment.
 //!
 //! The decisions are made here, of descriptors and streams that are somebody else's
 //! ([`Descriptors`]): the sockets library's, or the simulation's.
@@ -87,7 +87,7 @@ pub trait Descriptors {
     fn find(&self, fd: RawFd, cookie: u64) -> Option<End<Self::Kernel>>;
 
     /// A descriptor's socket has this end, which counts this process.
-    fn adopt(&self, fd: RawFd, end: End<Self::Kernel>);
+    fn take_over(&self, fd: RawFd, end: End<Self::Kernel>);
 }
 
 /// Which sockets a program gets.
@@ -216,7 +216,7 @@ fn start_with_unlisted<D: Descriptors>(process: &D, fd: RawFd, cookie: u64) -> O
 /// Whether a new program has something to read from memory. What it could not find there, and
 /// nobody else could read, must not be missing from the stream: the connection is reset.
 fn rest_of<D: Descriptors>(process: &D, end: &End<D::Kernel>, fd: RawFd) -> bool {
-    process.with_socket(fd, |socket| hush_if_empty(end, socket));
+    process.with_socket(fd, |socket| drain_wakeups_if_empty(end, socket));
     if !end.is_over() && !end.can_be_found() {
         process.with_socket(fd, |socket| end.put_back_rest(socket));
     }
@@ -278,29 +278,29 @@ pub fn in_child<D: Descriptors>(process: &D, parent: u32) {
 }
 
 /// A socket is about to be passed to another process (`SCM_RIGHTS`). It goes back to TCP, because
-/// whoever gets it may not know the rings; a process on Weft takes from there what has not been
-/// read ([`adopt`]).
+/// the process that gets it may not know the rings; a process on Weft takes from there what has not
+/// been read ([`take_over`]).
 pub fn pass_on<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) {
     stream.hand_on(fd, Reason::PassedOn);
     if let Some(end) = stream.holding().end() {
         end.pass_on();
-        process.with_socket(fd, |socket| hush_if_empty(end, socket));
+        process.with_socket(fd, |socket| drain_wakeups_if_empty(end, socket));
     }
 }
 
 /// Takes the wakeups from a connection that has left memory, unless something is unread there: then
-/// another process or thread may be about to be woken by them, and whoever reads what is in memory
-/// takes them afterwards. A call of another's that has read the last byte there, and goes on at the
-/// kernel, has ended before this returns.
-fn hush_if_empty<K: Kernel>(end: &End<K>, socket: K::Socket<'_>) {
+/// another process or thread may be about to be woken by them, and the process that reads what is
+/// in memory takes them afterwards. A call of another's that has read the last byte there, and goes
+/// on at the kernel, has ended before this returns.
+fn drain_wakeups_if_empty<K: Kernel>(end: &End<K>, socket: K::Socket<'_>) {
     if end.unread() == 0 {
-        end.hush(socket);
+        end.drain_wakeups(socket);
     }
 }
 
 /// Goes on with the connection of a TCP socket that a process has got from another one, or from the
 /// program that it was before, if there is something of it in memory.
-pub fn adopt<D: Descriptors>(process: &D, fd: RawFd) {
+pub fn take_over<D: Descriptors>(process: &D, fd: RawFd) {
     let Some(cookie) = process.cookie(fd) else { return };
     let is_same = |&other: &RawFd| process.cookie(other) == Some(cookie);
     let same = process.streams().find(is_same);
@@ -310,11 +310,11 @@ pub fn adopt<D: Descriptors>(process: &D, fd: RawFd) {
         return process.share(same, fd);
     }
     let Some(end) = process.find(fd, cookie) else { return };
-    process.with_socket(fd, |socket| hush_if_empty(&end, socket));
+    process.with_socket(fd, |socket| drain_wakeups_if_empty(&end, socket));
     if end.is_over() {
         end.release(process.pid()); // All of it is the kernel's.
     } else {
-        process.adopt(fd, end);
+        process.take_over(fd, end);
     }
 }
 
@@ -328,7 +328,7 @@ pub fn leave_all<D: Descriptors>(process: &D, why: Reason) {
                     // While it has the right to.
                     process.with_socket(fd, |socket| end.put_back_rest(socket));
                 }
-                process.with_socket(fd, |socket| end.hush(socket));
+                process.with_socket(fd, |socket| end.drain_wakeups(socket));
             }
         });
     }

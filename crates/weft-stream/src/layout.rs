@@ -112,10 +112,10 @@ shared_layout! {
         /// The kernel's number for the socket (`SO_COOKIE`).
         24: cookie: AtomicU64 = 0,
         32: program: [AtomicU64; PROGRAM_LEN / 8] = 0,
-        /// The program has been told that the peer reset the connection.
-        48: reset_told: AtomicU32 = 0,
+        /// It has been reported to the program that the peer reset the connection.
+        48: reset_reported: AtomicU32 = 0,
         /// `TCP_NODELAY` and `TCP_CORK` as the program set them ([`crate::Delays`]); the kernel,
-        /// which carries bells, never keeps any back.
+        /// which carries wakeups, never keeps any back.
         52: delays: AtomicU32 = 0,
         /// The program wants one-sided operations: [`GrantEntry`].
         56: extended: AtomicU32 = 0,
@@ -126,12 +126,12 @@ shared_layout! {
         68: _gap: [AtomicU32; 15],
         /// Threads that sleep in the kernel until something comes.
         128: sleepers: AtomicU32 = 0,
-        /// A bell is on its way, or has come and nobody has taken it.
-        132: bell: AtomicU32 = 0,
+        /// A wakeup is on its way, or has come and nobody has drained it.
+        132: wakeup: AtomicU32 = 0,
         /// Somebody sleeps until there is room: 1 by a futex, 2 in the kernel's poll.
         136: space_wanted: AtomicU32 = 0,
         /// Somebody sleeps on this word until something comes.
-        140: doze: AtomicU32 = 0,
+        140: futex_wait: AtomicU32 = 0,
         /// The last of this side is about to close the socket.
         144: parted: AtomicU32 = 0,
         148: _gap_2: [AtomicU32; 1],
@@ -159,7 +159,7 @@ shared_layout! {
         32: posted: AtomicU64 = 0,
         /// When the oldest of the unread bytes were put ([`weft_sys::time_stamp`]).
         40: arrived_at: AtomicU64 = 0,
-        /// What was promised is on its way into the ring.
+        /// What was deferred is on its way into the ring.
         48: reclaiming: AtomicU32 = 0,
         /// Unread bytes are on their way back into the kernel's queue.
         52: returning: AtomicU32 = 0,
@@ -168,7 +168,7 @@ shared_layout! {
         64: lock: AtomicU32 = 0,
         68: _gap_2: [AtomicU32; 1],
         72: tcp_sent: AtomicU64 = 0,
-        80: bells: AtomicU64 = 0,
+        80: wakeups: AtomicU64 = 0,
         88: messages: AtomicU64 = 0,
         96: stalls: AtomicU64 = 0,
         /// Under flow control by credits: buffers filled so far.
@@ -180,12 +180,13 @@ shared_layout! {
         /// Bytes taken out of the rings so far.
         128: tail: AtomicU64 = 0,
         136: tcp_read: AtomicU64 = 0,
-        144: bells_taken: AtomicU64 = 0,
+        144: wakeups_taken: AtomicU64 = 0,
         152: reader_lock: AtomicU32 = 0,
         156: _gap_3: [AtomicU32; 1],
         /// Under flow control by credits: how far the oldest buffer has been read.
         160: read_of_buffer: AtomicU64 = 0,
-        /// Likewise: buffers emptied so far, and how many of them the producer has been told of.
+        /// Likewise: buffers emptied so far, and how many of them have been reported to the
+        /// producer.
         168: emptied: AtomicU64 = 0,
         176: acknowledged: AtomicU64 = 0,
         /// Sources that are over, as far as the consumer has looked.

@@ -20,7 +20,7 @@
 //! datagram kernel words
 //! plan registry
 //! layout slot_file
-//! bitmap flow how judge limits patience pipes proc_tcp reason rules sock_diag tuple
+//! bitmap flow how path_selector limits fault_backoff pipes proc_tcp reason rules sock_diag tuple
 //! ```
 
 mod alarms;
@@ -28,6 +28,7 @@ mod bitmap;
 mod credit;
 pub mod datagram;
 mod end;
+mod fault_backoff;
 mod flow;
 mod grants;
 mod holders;
@@ -36,11 +37,10 @@ mod holding;
 mod hostile;
 mod how;
 pub mod inheritance;
-mod judge;
 mod kernel;
 mod layout;
 pub mod limits;
-mod patience;
+mod path_selector;
 mod peer_socket;
 mod pipes;
 #[doc(hidden)]
@@ -67,13 +67,13 @@ mod words;
 
 pub use alarms::OwnAlarm;
 pub use end::{Carrier, Delays, End, Process, Pulse, PutBack, ReportedEdge};
+pub use fault_backoff::FaultBackoff;
 pub use flow::Flow;
 pub use grants::{Grant, GrantId, Grants, InUse};
 pub use holding::Holding;
 pub use how::How;
-pub use judge::{Judge, Way};
 pub use kernel::{Held, Kernel, Linux};
-pub use patience::Patience;
+pub use path_selector::{PathSelector, Way};
 pub use plan::Plan;
 pub use reason::Reason;
 pub use registry::{Registry, is_local};

@@ -50,7 +50,7 @@ impl OwnPipe {
         self.inode
     }
 
-    /// It has been heard.
+    /// Takes the wakeups out of it.
     pub(crate) fn drain(&self) {
         let mut bytes = [0_u8; AT_ONCE];
         while read(&self.fd, &mut bytes) == Ok(AT_ONCE) {}
@@ -87,7 +87,7 @@ impl Pipes {
             Some((ApartFd::new(&file)?, inode))
         });
         match opened {
-            // One that is full is heard, too.
+            // A full pipe wakes the sleeper, too.
             Some((fd, of)) if *of == inode => matches!(write(fd, &[0]), Ok(1) | Err(Errno::AGAIN)),
             _ => false,
         }
@@ -103,8 +103,8 @@ impl Theirs {
     }
 }
 
-/// Opens a pipe of this user's own. Whoever has it open for both directions gets no SIGPIPE, and
-/// no end of it.
+/// Opens a pipe of this user's own. A process that has it open for both directions gets no SIGPIPE,
+/// and no end of it.
 fn open_pipe(path: &Path) -> Option<(OwnedFd, u64)> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(path, flags, Mode::empty()).ok()?;
@@ -140,7 +140,7 @@ mod tests {
         registry.pipes.ring(index, inode, || registry.pipe_path(index))
     }
 
-    fn is_heard(pipe: &OwnPipe) -> bool {
+    fn is_readable(pipe: &OwnPipe) -> bool {
         let mut set = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut set, Some(&now)) == Ok(1)
@@ -153,18 +153,18 @@ mod tests {
         let pipe = open(ours, 3).expect("a pipe");
         assert!(!ring(theirs, 3), "nobody watches it yet");
         say(ours, 3, pipe.inode());
-        assert!(ring(theirs, 3) && is_heard(&pipe));
+        assert!(ring(theirs, 3) && is_readable(&pipe));
         pipe.drain();
-        assert!(!is_heard(&pipe));
+        assert!(!is_readable(&pipe));
         // One that is full is not waited for.
-        assert!((0..100_000).all(|_| ring(theirs, 3)) && is_heard(&pipe));
+        assert!((0..100_000).all(|_| ring(theirs, 3)) && is_readable(&pipe));
         pipe.drain();
-        assert!(!is_heard(&pipe));
+        assert!(!is_readable(&pipe));
         // The next owner has the same one, which the peer has open.
         drop(pipe);
         let next = open(ours, 3).expect("the pipe");
         say(ours, 3, next.inode());
-        assert!(ring(theirs, 3) && is_heard(&next));
+        assert!(ring(theirs, 3) && is_readable(&next));
         say(ours, 3, next.inode() + 1);
         assert!(!ring(theirs, 3), "that would be another one");
     }

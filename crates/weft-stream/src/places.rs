@@ -44,11 +44,11 @@ pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
         0 | 1 => drop(end.try_recv(socket, buffers, how)),
         2 | 3 => drop(end.try_send(socket, buffers, MSG_NOSIGNAL)),
         4 => drop(end.settle(socket, how.keep, u32::from(how.look))),
-        5 => end.hush(socket),
+        5 => end.drain_wakeups(socket),
         6 => end.leave(socket),
         7 => end.acknowledge(socket),
         8 => end.want_room(),
-        9 => drop(end.doze(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
+        9 => drop(end.futex_wait(&Timespec { tv_sec: 0, tv_nsec: 1_000 })),
         10 => {
             end.begin_sleep();
             end.end_sleep();
@@ -68,6 +68,7 @@ pub fn call(end: &End, socket: BorrowedFd<'_>, which: u8, len: usize) {
         _ => end.shut_write(),
     }
     let _ = (end.carrier_in(), end.carrier_out(), end.unread(), end.unsent(), end.room());
-    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_rung(), end.bytes());
-    let _ = (end.is_peer_gone(), end.is_peer_waiting(), end.bells_taken(), end.delays().is_some());
+    let _ = (end.progress(), end.is_writable(), end.is_full(), end.can_be_woken(), end.bytes());
+    let _ =
+        (end.is_peer_gone(), end.is_peer_waiting(), end.wakeups_taken(), end.delays().is_some());
 }

@@ -1,5 +1,5 @@
-//! How a message is promised: the whole pages of its longest part stay where they are, what lies
-//! before and behind them is copied (Balaji 2006, 5.3: hybrid with buffer copies).
+//! How a send is deferred: the whole pages of the message's longest part stay where they are, what
+//! lies before and behind them is copied (Balaji 2006, 5.3: hybrid with buffer copies).
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl Plan {
     }
 
     /// Of the first bytes of the buffers, `most` at most, with edges copied to `edges`, an address
-    /// with room for [`Plan::EDGES_LEN`]: by `copy`, which is told where each goes.
+    /// with room for [`Plan::EDGES_LEN`]: by `copy`, which learns where each goes.
     #[must_use]
     pub fn of(
         buffers: Buffers<'_>,

@@ -16,7 +16,7 @@ use crate::sock_diag::holder_of;
 use crate::words::Role;
 
 /// Whether the process `pid` has the socket of the side `role` of a slot open. What the kernel has
-/// said of a process is remembered for the connection.
+/// found out about a process is remembered for the connection.
 pub(crate) fn is_side(registry: &Registry, slot: usize, role: Role, pid: u32) -> bool {
     let Some(known) = registry.pullers.get(2 * slot + role as usize) else { return false };
     let proven = u64::from(registry.generation(slot)) << 32 | u64::from(pid);

@@ -65,7 +65,7 @@ impl Queue {
         }
     }
 
-    /// Whether the writer is told that it may write: there is a good part of all room. So it is,
+    /// Whether the socket is reported as writable: there is a good part of all room. So it is,
     /// too, if a call will say what is wrong.
     #[inline]
     pub(crate) fn is_writable(&self) -> bool {

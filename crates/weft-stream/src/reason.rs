@@ -38,7 +38,7 @@ pub enum Reason {
     /// A child was born before both ends had agreed.
     Forked,
     /// The program gives up system calls that it does not make itself.
-    Confined,
+    Seccomp,
     /// A program that Weft does not count has been started with it.
     Started,
     /// A process shares descriptors, memory or process numbers in a way that is not counted.
@@ -74,7 +74,7 @@ impl Reason {
         Self::Watched,
         Self::PassedOn,
         Self::Forked,
-        Self::Confined,
+        Self::Seccomp,
         Self::Started,
         Self::Processes,
         Self::Stdio,
@@ -104,7 +104,7 @@ impl Reason {
             Self::Watched => "watched",
             Self::PassedOn => "passed-on",
             Self::Forked => "forked",
-            Self::Confined => "confined",
+            Self::Seccomp => "seccomp",
             Self::Started => "started",
             Self::Processes => "processes",
             Self::Stdio => "stdio",
@@ -135,7 +135,7 @@ impl Reason {
             Self::Watched => "several instances of epoll, or one in another",
             Self::PassedOn => "it was passed to another process",
             Self::Forked => "a child was born before the peer was known",
-            Self::Confined => "the program gives up system calls",
+            Self::Seccomp => "the program gives up system calls",
             Self::Started => "a program was started with it",
             Self::Processes => "processes share it in a way that is not counted",
             Self::Stdio => "a stream of the C library has its number",

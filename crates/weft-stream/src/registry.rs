@@ -106,7 +106,7 @@ impl Registry {
         path.into()
     }
 
-    /// A relative, born by fork, uses it too.
+    /// A child, born by fork, uses it too.
     pub fn enter(&self) {
         self.file.enter();
     }
@@ -230,7 +230,7 @@ impl Registry {
         Flow::of(self.entry(slot).flow.load(Ordering::Relaxed))
     }
 
-    /// Says why a slot's connection has gone back to TCP. `false` if that has been said already.
+    /// Says why a slot's connection has gone back to TCP. `false` if a reason is there already.
     pub(crate) fn note_left(&self, slot: usize, why: Reason) -> bool {
         let word = &self.entry(slot).left;
         word.compare_exchange(0, why as u32 + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -238,8 +238,8 @@ impl Registry {
 
     /// Why a slot's connection has gone back to TCP, if it has.
     pub(crate) fn left(&self, slot: usize) -> Option<Reason> {
-        let said = self.entry(slot).left.load(Ordering::Relaxed);
-        Reason::ALL.get(said.checked_sub(1)? as usize).copied()
+        let stored = self.entry(slot).left.load(Ordering::Relaxed);
+        Reason::ALL.get(stored.checked_sub(1)? as usize).copied()
     }
 
     /// How many bytes of a direction's big ring have memory.

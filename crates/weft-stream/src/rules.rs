@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `verbs` is for connections to other hosts, and on one host instead of memory that both share. To
-//! another host `shm` says nothing: that is as `weft run` was told.
+//! another host `shm` says nothing: that is as `weft run` was started.
 //!
 //! The syntax is that of `libsdp.conf`, which did this for the Sockets Direct Protocol. The file
 //! is read once, when a program starts. Matching allocates nothing and takes no lock, so that a

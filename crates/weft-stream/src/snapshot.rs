@@ -186,7 +186,7 @@ impl Registry {
             stalls: word(&words.stalls),
             stalled_used: word(&words.stalled_used),
             stalled_allotted: word(&words.stalled_allotted),
-            wakeups: word(&words.bells),
+            wakeups: word(&words.wakeups),
             pulled,
             unread: put.saturating_sub(word(&words.tail)),
         }

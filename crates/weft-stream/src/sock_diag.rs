@@ -60,7 +60,7 @@ pub(crate) fn holder_of(own: SocketAddr, peer: SocketAddr) -> Result<Option<Held
     let byte = answer.get(STATE_AT).ok_or(Errno::PROTO)?;
     let inode = word(&answer, INODE_AT).ok_or(Errno::PROTO)?;
     let user = word(&answer, UID_AT).ok_or(Errno::PROTO)?;
-    // Where there is no such connection the kernel names whoever would accept it.
+    // Where there is no such connection the kernel names the process that would accept it.
     Ok((inode != 0 && *byte != TCP_LISTEN).then_some(Held { inode, user }))
 }
 

@@ -26,7 +26,7 @@ const OPEN: u64 = 1 << 63;
 /// Its bytes lie in the copy.
 const MOVED: u64 = 1 << 62;
 /// The sender's call has returned: without it the stream has a hole.
-const PROMISED: u64 = 1 << 61;
+const DEFERRED: u64 = 1 << 61;
 const NUMBER_SHIFT: u32 = 48;
 const NUMBER_MASK: u64 = (1 << 13) - 1;
 const COUNT_MASK: u64 = (1 << NUMBER_SHIFT) - 1;
@@ -58,7 +58,7 @@ pub(crate) struct Pulled {
     pub(crate) bytes: usize,
     /// A source is over, or the sender has to take it back: it wants to know.
     pub(crate) over: bool,
-    /// The next one was promised, and its process is dead: the stream ends here.
+    /// The next one was deferred, and its process is dead: the stream ends here.
     pub(crate) lost: bool,
 }
 
@@ -128,12 +128,12 @@ impl Sources {
         usize::try_from(len.saturating_sub(state & COUNT_MASK)).unwrap_or(0)
     }
 
-    /// How many bytes a process has promised that may still be pulled. `None` if some that are open
-    /// are not promised, or are another process's.
-    pub(crate) fn promised_by(&self, pid: u32) -> Option<usize> {
+    /// How many deferred bytes of a process may still be pulled. `None` if some that are open
+    /// are not deferred, or are another process's.
+    pub(crate) fn deferred_by(&self, pid: u32) -> Option<usize> {
         self.open().try_fold(0, |sum: usize, (number, state)| {
             let is_its = self.entry(number).pid.load(Ordering::Relaxed) == pid;
-            (is_its && state & PROMISED != 0).then(|| sum.saturating_add(self.rest(number, state)))
+            (is_its && state & DEFERRED != 0).then(|| sum.saturating_add(self.rest(number, state)))
         })
     }
 
@@ -143,18 +143,18 @@ impl Sources {
         posted.wrapping_sub(self.words.sources_taken.load(Ordering::Acquire)) >= SOURCES_MAX as u64
     }
 
-    /// Whether any are promised that have not been pulled.
+    /// Whether any deferred ones have not been pulled.
     pub(crate) fn are_owed(&self) -> bool {
-        self.may_be_open() && self.open().any(|(_, state)| state & PROMISED != 0)
+        self.may_be_open() && self.open().any(|(_, state)| state & DEFERRED != 0)
     }
 
-    /// Names a message of the sender's, which waits until it is over or has promised not to need
-    /// that. `None` if it cannot be a source. The writer's lock is held.
+    /// Names a message of the sender's, which waits until it is over, or has deferred it and does
+    /// not need that. `None` if it cannot be a source. The writer's lock is held.
     pub(crate) fn post(
         &self,
         buffers: Buffers<'_>,
         owner: &Owner,
-        promised: bool,
+        deferred: bool,
     ) -> Option<SourceNumber> {
         let number = self.words.posted.load(Ordering::Relaxed);
         let open = number.wrapping_sub(self.words.sources_taken.load(Ordering::Acquire));
@@ -173,8 +173,8 @@ impl Sources {
         entry.pieces_count.store(u32::try_from(count).ok()?, Ordering::Relaxed);
         entry.proof_at.store(owner.proof.0, Ordering::Relaxed);
         entry.proof.store(owner.proof.1, Ordering::Relaxed);
-        let promised = if promised { PROMISED } else { 0 };
-        self.state(number).store(OPEN | promised | numbered(number), Ordering::Release);
+        let deferred = if deferred { DEFERRED } else { 0 };
+        self.state(number).store(OPEN | deferred | numbered(number), Ordering::Release);
         self.words.posted.store(number.wrapping_add(1), Ordering::Release);
         Some(SourceNumber(number))
     }
@@ -204,11 +204,11 @@ impl Sources {
         }
     }
 
-    /// Takes the source that is not promised, if there is one, from its sender, which waits for
+    /// Takes the source that is not deferred, if there is one, from its sender, which waits for
     /// it and then sends what has not been pulled in another way. The writer's lock is held.
     pub(crate) fn turn_away(&self) {
         for (number, state) in self.open() {
-            if state & PROMISED == 0 {
+            if state & DEFERRED == 0 {
                 let _ = self.withdraw(SourceNumber(number));
             }
         }
@@ -266,7 +266,7 @@ impl Sources {
                 let copied = if discard { Ok(len) } else { place.copy(state, offset, len, into) };
                 let len = match copied {
                     Ok(len) => len,
-                    Err(Errno::SRCH) if state & PROMISED != 0 => {
+                    Err(Errno::SRCH) if state & DEFERRED != 0 => {
                         // It stays open, so that nothing behind it is ever taken.
                         return Pulled { lost: true, ..pulled };
                     }

@@ -16,7 +16,7 @@ pub(crate) fn take_slot<K: Kernel>(registry: &Registry, tuple: &Tuple) -> Option
     registry.prepare(slot, tuple)
 }
 
-/// While all slots are in use by the living, to look for the dead each time would be in vain.
+/// While all slots are in use by the living, looking for the dead each time would find none.
 #[cold]
 fn sweep_now_and_then<K: Kernel>(registry: &Registry) {
     let second = K::second();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_has_open_is_not_swept_whoever_is_counted() {
+    fn what_a_process_has_open_is_not_swept() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry: &'static Registry =
             Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));

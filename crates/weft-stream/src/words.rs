@@ -1,4 +1,5 @@
-//! The words of a slot: what both ends of a connection, and their relatives, know of it.
+//! The words of a slot: what both ends of a connection, and all processes that share them, know of
+//! it.
 
 use weft_sys::{FutexWord, Waits};
 
@@ -44,8 +45,8 @@ impl Side {
         Waits {
             sleepers: &self.sleepers,
             tag: &self.tag,
-            wakeup: &self.bell,
-            futex: FutexWord::on(&self.doze),
+            wakeup: &self.wakeup,
+            futex: FutexWord::on(&self.futex_wait),
             wanted: &self.space_wanted,
         }
     }

@@ -171,16 +171,16 @@ fn broken_words_end_the_inbox_alone() {
 fn a_dozer_is_woken_by_what_is_put() {
     let (_dir, _, inbox) = inbox();
     let long = Timespec { tv_sec: 60, tv_nsec: 0 };
-    assert_eq!(inbox.doze(&long), Ok(()), "a shut inbox is not dozed at");
+    assert_eq!(inbox.futex_wait(&long), Ok(()), "nobody waits at a shut inbox");
     inbox.open();
     for _ in 0..200 {
         let sender = std::thread::spawn(move || assert_eq!(put(&inbox, 7, b"x"), Put::Done));
         while inbox.is_empty() {
-            assert_eq!(inbox.doze(&long), Ok(()));
+            assert_eq!(inbox.futex_wait(&long), Ok(()));
         }
-        assert_eq!(inbox.doze(&long), Ok(()), "nor at one that is not empty");
+        assert_eq!(inbox.futex_wait(&long), Ok(()), "nor at one that is not empty");
         assert!(take(&inbox, &mut [0; 1], false).is_some());
         sender.join().expect("no panic");
     }
-    assert_eq!(inbox.doze(&Timespec { tv_sec: 0, tv_nsec: 1 }), Ok(()), "the time is over");
+    assert_eq!(inbox.futex_wait(&Timespec { tv_sec: 0, tv_nsec: 1 }), Ok(()), "the time is over");
 }

@@ -81,7 +81,7 @@ enum Step {
     Settle {
         may_have_ended: bool,
     },
-    Hush,
+    DrainWakeups,
     Acknowledge,
     Leave,
     ShutWrite,
@@ -111,7 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
         30 => Just(Step::Sleep),
         20 => Just(Step::WantRoom),
         15 => any::<bool>().prop_map(|may_have_ended| Step::Settle { may_have_ended }),
-        6 => Just(Step::Hush),
+        6 => Just(Step::DrainWakeups),
         6 => Just(Step::Acknowledge),
         3 => Just(Step::Leave),
         2 => Just(Step::ShutWrite),
@@ -227,8 +227,8 @@ impl Pair {
                     }
                 }
             }
-            Step::Hush if !self.sides[at].asleep => {
-                end.hush(fd);
+            Step::DrainWakeups if !self.sides[at].asleep => {
+                end.drain_wakeups(fd);
                 self.sides[at].wants_room = false;
             }
             Step::Acknowledge => end.acknowledge(fd),
@@ -348,7 +348,7 @@ impl Pair {
             Some(end) => end.try_recv(fd, buffers, how),
             None => buffers.recv(fd, 0),
         };
-        side.wants_room = false; // It may have taken the bell.
+        side.wants_room = false; // It may have taken the wakeup.
         match result {
             Ok(0) => {
                 prop_assert!(peer.has_shut || peer.closed, "ended");
@@ -370,7 +370,7 @@ impl Pair {
             Err(Errno::AGAIN) => {
                 prop_assert!(peer.unread() == 0 || side.reset_is_due, "{} unread", peer.unread());
                 let ended = (peer.has_shut || peer.closed) && how.look;
-                prop_assert!(!ended || side.reset_is_due, "not told of the end");
+                prop_assert!(!ended || side.reset_is_due, "the end is not reported");
             }
             Err(error) => prop_assert!(side.reset_is_due, "recv: {error}"),
         }
@@ -395,7 +395,7 @@ impl Pair {
             end.put_back_own(socket.as_fd());
             side.has_left |= end.has_left();
             end.part();
-            end.hush(socket.as_fd());
+            end.drain_wakeups(socket.as_fd());
             if end.release(std::process::id()) && in_memory {
                 let _ = sockopt::set_socket_linger(socket.as_fd(), Some(Duration::ZERO));
             }
@@ -404,7 +404,8 @@ impl Pair {
         self.sides[1 - at].reset_is_due |= unread;
     }
 
-    /// Whether whoever has to wake has been woken, and the ends tell of themselves what is so.
+    /// Checks that every thread that has to wake has been woken, and that the ends report what is
+    /// so.
     fn check(&mut self) -> Result<(), TestCaseError> {
         for at in 0..2 {
             let [first, second] = &mut self.sides;
@@ -417,7 +418,7 @@ impl Pair {
             }
             let may = side.carrier_out() == Carrier::Memory
                 && end.is_writable()
-                && end.can_be_rung()
+                && end.can_be_woken()
                 && !peer.closed;
             if side.wants_room && may {
                 prop_assert!(woken, "{at} waits for room");
@@ -427,7 +428,7 @@ impl Pair {
                 prop_assert!(end.unread() <= peer.unread(), "more than was sent");
                 prop_assert!(end.unsent() <= side.unread(), "more than was sent");
                 let all = end.carrier_in() == Carrier::Memory && !peer.has_left && !side.has_left;
-                prop_assert!(!all || end.unread() == peer.unread(), "not all is told of");
+                prop_assert!(!all || end.unread() == peer.unread(), "not everything is reported");
             }
         }
         Ok(())

@@ -74,7 +74,7 @@ impl Side {
 /// end that leaves.
 struct Connection {
     peer: Side,
-    relative: Side,
+    sharer: Side,
     directory: tempfile::TempDir,
 }
 
@@ -103,8 +103,8 @@ impl Connection {
         let end = End::offer(offered, &tuple, &me(&peer), flow).expect("room");
         let peer = Side { socket: peer, end };
         let end = End::find(registry(directory.path()), &tuple, &me(&socket), (0, 0));
-        let relative = Side { socket, end: end.expect("offered") };
-        for side in [&peer, &relative] {
+        let sharer = Side { socket, end: end.expect("offered") };
+        for side in [&peer, &sharer] {
             side.socket.set_nodelay(true).expect("an option");
             side.socket.set_read_timeout(Some(WAIT)).expect("an option");
         }
@@ -112,18 +112,18 @@ impl Connection {
         assert_eq!(peer.send(&pattern(0, FIRST_LEN)), Ok(FIRST_LEN));
         if unread == Unread::Ring {
             let mut first = vec![0; FIRST_LEN];
-            assert_eq!(relative.recv(&mut first), Ok(FIRST_LEN));
+            assert_eq!(sharer.recv(&mut first), Ok(FIRST_LEN));
         }
-        for side in [&relative, &peer, &relative] {
+        for side in [&sharer, &peer, &sharer] {
             side.end.advance(side.fd());
         }
-        relative.end.begin_sleep();
+        sharer.end.begin_sleep();
         assert_eq!(peer.send(&pattern(FIRST_LEN, RING_LEN)), Ok(RING_LEN));
-        relative.end.end_sleep();
-        assert_eq!(relative.send(b"x"), Ok(1));
+        sharer.end.end_sleep();
+        assert_eq!(sharer.send(b"x"), Ok(1));
         assert_eq!(peer.end.carrier_in(), Carrier::Memory);
         assert_eq!(peer.end.carrier_out(), Carrier::Memory);
-        Self { peer, relative, directory }
+        Self { peer, sharer, directory }
     }
 
     /// Where the bytes begin that are unread.
@@ -134,8 +134,8 @@ impl Connection {
     /// A child that has the end, too, and leaves. With `traced` it waits before, and is this
     /// process's to stop.
     fn leaver(&self, traced: bool) -> Child {
-        let fd = self.relative.socket.as_raw_fd();
-        fcntl_setfd(self.relative.fd(), FdFlags::empty()).expect("a descriptor");
+        let fd = self.sharer.socket.as_raw_fd();
+        fcntl_setfd(self.sharer.fd(), FdFlags::empty()).expect("a descriptor");
         let mut command = Command::new(std::env::current_exe().expect("this test"));
         command.env(DIRECTORY, self.directory.path()).env(SOCKET, fd.to_string());
         if traced {
@@ -148,7 +148,7 @@ impl Connection {
     /// Reads by the kernel's calls, as a program that knows nothing of memory.
     fn read_as_others(&self, from: usize, len: usize) {
         let mut got = vec![0; len];
-        let mut socket = &self.relative.socket;
+        let mut socket = &self.sharer.socket;
         socket.read_exact(&mut got).expect("the whole stream");
         assert!(got == pattern(from, len), "other bytes");
     }
@@ -222,8 +222,8 @@ fn the_whole_stream_is_the_kernels() {
             assert!(wait(&child).stopped());
             kill_process(pid(&child), Signal::CONT).expect("a signal");
             assert!(child.wait().expect("a child").success());
-            let Connection { peer, relative, .. } = &connection;
-            assert_eq!([peer.end.carrier_in(), relative.end.carrier_in()], [Carrier::Tcp; 2]);
+            let Connection { peer, sharer, .. } = &connection;
+            assert_eq!([peer.end.carrier_in(), sharer.end.carrier_in()], [Carrier::Tcp; 2]);
             assert_eq!(peer.send(&pattern(FIRST_LEN + RING_LEN, LAST_LEN)), Ok(LAST_LEN));
             let start = Connection::start(unread);
             connection.read_as_others(start, ALL_LEN - start);
@@ -275,7 +275,7 @@ fn what_was_left_in_memory_is_put_back_before_what_came_later() {
     for flow in Flow::ALL {
         for unread in [Unread::Ring, Unread::FirstPhase] {
             let connection = Connection::new(unread, flow);
-            let (peer, own) = (&connection.peer, &connection.relative);
+            let (peer, own) = (&connection.peer, &connection.sharer);
             own.end.leave_unread(own.fd());
             assert_eq!(peer.send(&pattern(FIRST_LEN + RING_LEN, LAST_LEN)), Ok(LAST_LEN));
             assert!(!own.end.is_over());
@@ -292,23 +292,23 @@ fn what_was_left_in_memory_is_put_back_before_what_came_later() {
 #[test]
 fn what_the_kernel_does_not_take_stays_in_memory() {
     let connection = Connection::new(Unread::Ring, Flow::Packed);
-    let Connection { peer, relative, .. } = &connection;
+    let Connection { peer, sharer, .. } = &connection;
     peer.socket.set_nonblocking(true).expect("an option");
     sockopt::set_socket_send_buffer_size(&peer.socket, 1).expect("an option");
-    sockopt::set_socket_recv_buffer_size(&relative.socket, 1).expect("an option");
+    sockopt::set_socket_recv_buffer_size(&sharer.socket, 1).expect("an option");
     const LEN: usize = 500_000;
     let mut sent = FIRST_LEN + RING_LEN;
     while sent < LEN {
         sent += peer.send(&pattern(sent, 10_000.min(LEN - sent))).expect("room in memory");
     }
-    relative.end.leave(relative.fd());
+    sharer.end.leave(sharer.fd());
     assert_eq!(peer.end.carrier_in(), Carrier::Tcp);
-    assert!(!relative.end.is_over(), "not all of it fits");
+    assert!(!sharer.end.is_over(), "not all of it fits");
     let mut read = FIRST_LEN;
     let all = sent + LAST_LEN;
     while read < all {
         let mut bytes = [0; 7_000];
-        match relative.recv(&mut bytes) {
+        match sharer.recv(&mut bytes) {
             Ok(more) => {
                 assert!(bytes[..more] == pattern(read, more), "other bytes from {read} on");
                 read += more;
@@ -322,21 +322,21 @@ fn what_the_kernel_does_not_take_stays_in_memory() {
             }
         }
     }
-    assert!(relative.end.is_over());
+    assert!(sharer.end.is_over());
 }
 
 /// How the rest of a connection is after a child was killed that was leaving.
 fn go_on_after(connection: &Connection, unread: Unread) -> &'static str {
-    let Connection { peer, relative, .. } = connection;
+    let Connection { peer, sharer, .. } = connection;
     let mut read = Connection::start(unread);
     let mut sent = FIRST_LEN + RING_LEN;
     while read < ALL_LEN {
         let mut bytes = [0; 4_000];
         let is_all_sent = sent == ALL_LEN;
-        match relative.recv(&mut bytes) {
+        match sharer.recv(&mut bytes) {
             Ok(0) | Err(Errno::CONNRESET) => {
-                let told = peer.send(b"?");
-                assert!(matches!(told, Err(Errno::CONNRESET | Errno::PIPE)), "{told:?}");
+                let sent = peer.send(b"?");
+                assert!(matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)), "{sent:?}");
                 return "reset";
             }
             Ok(more) => {

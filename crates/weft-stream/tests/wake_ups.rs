@@ -13,7 +13,7 @@ use weft_sys::Buffers;
 
 const ROUNDS: u32 = 4_000;
 /// Longer than this nobody sleeps who is woken.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK: How = How { keep: false, discard: false, look: true };
 
 struct Side {
@@ -39,12 +39,12 @@ impl Side {
     }
 
     /// Waits for a byte as a call that blocks does, by the kernel's socket or also by the word.
-    fn recv(&self, dozes: bool) -> u8 {
+    fn recv(&self, futex_waits: bool) -> u8 {
         let began = Instant::now();
         let byte = loop {
-            if dozes {
+            if futex_waits {
                 let time = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-                let _ = self.end.doze(&time);
+                let _ = self.end.futex_wait(&time);
                 if let Some(byte) = self.try_recv(How::default()) {
                     break byte;
                 }
@@ -61,7 +61,7 @@ impl Side {
                 break byte;
             }
         };
-        assert!(began.elapsed() < PATIENCE, "nobody woke it");
+        assert!(began.elapsed() < TIMEOUT, "nobody woke it");
         byte
     }
 }
@@ -75,7 +75,7 @@ fn connected(flow: Flow) -> [Side; 2] {
     let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
     let (server, _) = listener.accept().expect("accepted");
     for socket in [&client, &server] {
-        socket.set_read_timeout(Some(PATIENCE)).expect("an option");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("an option");
     }
     let own = client.local_addr().expect("connected");
     let tuple = Tuple::new(own, client.peer_addr().expect("connected"));
@@ -116,7 +116,7 @@ fn nobody_sleeps_on() {
 }
 
 #[test]
-fn a_bell_that_a_full_socket_refuses_is_rung_later() {
+fn wakeup_that_a_full_socket_refuses_is_sent_later() {
     let [client, server] = connected(Flow::Packed);
     let mut bytes = vec![0; 1 << 20];
     let slices = &mut [IoSliceMut::new(&mut bytes)];

@@ -11,17 +11,15 @@ mod words;
 
 use crate::dist::workspace;
 
-/// Checks everything. With `--layers` it prints each crate's layers, too, with `--words` every
-/// invented word that is still allowed.
+/// Checks everything. With `--layers` it prints each crate's layers, too.
 ///
 /// # Errors
 /// The findings, one a line.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let (shows_layers, shows_words) = match args {
-        [] => (false, false),
-        [option] if option == "--layers" => (true, false),
-        [option] if option == "--words" => (false, true),
-        _ => return Err("takes --layers, --words or nothing".into()),
+    let shows_layers = match args {
+        [] => false,
+        [option] if option == "--layers" => true,
+        _ => return Err("takes --layers or nothing".into()),
     };
     let root = workspace();
     let mut findings = Vec::new();
@@ -36,6 +34,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     promises::check(&root, &mut findings)?;
     documents::check(&root, &sources, &mut findings)?;
     let documents = documents::documents(&root)?;
-    words::check(&root, &sources, &documents, shows_words, &mut findings)?;
+    words::check(&root, &sources, &documents, &mut findings)?;
     if findings.is_empty() { Ok(()) } else { Err(format!("\n{}", findings.join("\n"))) }
 }

@@ -13,7 +13,7 @@
 //! * `code`: whose code makes a call;
 //! * `place`: what each thread has, without a call to find it;
 //! * `signals`: `SIGSYS` is never held off, and the program does not see that;
-//! * `pure`: what can be said without the kernel.
+//! * `pure`: what is known without the kernel.
 //!
 //! Nothing is armed before the process has its first socket. Where the kernel does not do it all
 //! connections of the process stay on TCP, unless the user says that its programs make no such

@@ -1,4 +1,4 @@
-//! What can be said without the kernel: sets of signals, and instructions.
+//! What is known without the kernel: sets of signals, and instructions.
 
 /// Signals as the kernel has a set of them: bit 0 is signal 1.
 pub(crate) type Mask = u64;

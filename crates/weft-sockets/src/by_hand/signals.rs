@@ -2,7 +2,7 @@
 //! process. The program sees the masks and the handler that it has set all the same.
 //!
 //! # Safety
-//! Sets and actions are the program's, as its calls promise. A set is read and written as the
+//! Sets and actions are the program's, as its calls guarantee. A set is read and written as the
 //! kernel has it, eight bytes at its beginning.
 #![allow(unsafe_code)]
 
@@ -86,7 +86,7 @@ fn bit(signal: c_int) -> Mask {
     if SIGNALS.contains(&signal) { 1 << (signal - 1) } else { 0 }
 }
 
-/// A handler that is told of the signal, and of what it interrupts.
+/// A handler that gets the signal's details, and what it interrupts.
 pub(super) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 /// `SIGSYS` gets our handler, and no handler holds it off.

@@ -49,8 +49,8 @@ pub(crate) fn give_up() {
 /// Says once that connections wait for threads that are not armed.
 #[cold]
 pub(super) fn tell_waiting(threads: usize) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         reason::write_with(|line| {
             write!(
                 line,

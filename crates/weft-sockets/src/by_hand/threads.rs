@@ -135,7 +135,7 @@ fn own_number() -> u32 {
     unsafe { raw_system_call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
-/// What comes with a signal, as far as it is said by its sender.
+/// What comes with a signal, as far as its sender sets it.
 #[repr(C, align(8))]
 struct Question {
     signal: c_int,
@@ -209,7 +209,7 @@ pub(crate) struct Interruptions {
 
 impl Interruptions {
     /// Up to now.
-    pub(crate) fn so_far() -> Self {
+    pub(crate) fn up_to_now() -> Self {
         Self { ours: own!(interruptions), programs: Handled::up_to_now() }
     }
 
@@ -225,11 +225,11 @@ pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_i
     if is(State::Off) || limit == Some(0) {
         return call(limit); // None comes, or nothing is slept through.
     }
-    // Also to a thread that is armed: it may have been asked again before it had said so.
+    // Also to a thread that is armed: it may have been asked again before it had published that.
     let until = limit.map(|limit| wait::now().saturating_add(limit));
     let mut left = limit;
     loop {
-        let before = Interruptions::so_far();
+        let before = Interruptions::up_to_now();
         let result = call(left);
         if result >= 0 || errno::last() != Errno::INTR || !before.are_ours_alone() {
             return result;
@@ -241,7 +241,7 @@ pub(crate) fn go_on(limit: Option<u64>, mut call: impl FnMut(Option<u64>) -> c_i
 /// When the first thread was armed, in nanoseconds.
 static BEGAN: AtomicU64 = AtomicU64::new(u64::MAX);
 /// For how long connections wait for the others from then on.
-const PATIENCE_NS: u64 = 100_000_000;
+const TIMEOUT_NS: u64 = 100_000_000;
 
 /// Whether each thread's calls are seen. Waits for those that are about to be.
 #[inline]
@@ -251,20 +251,20 @@ pub(super) fn are_all_armed() -> bool {
 
 #[cold]
 fn wait_for_others() -> bool {
-    const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
-    /// Naps after which threads are asked once more.
+    const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+    /// Sleeps after which threads are asked once more.
     const ROUND: u32 = 32;
-    for nap in 0_u32.. {
+    for sleeps in 0_u32.. {
         if is(State::Armed) && MISSING.load(Ordering::Acquire) == 0 || is(State::Off) {
             return true;
         }
-        if is(State::Armed) && nap % ROUND == 0 {
+        if is(State::Armed) && sleeps % ROUND == 0 {
             ask_all();
         }
-        if wait::now() > BEGAN.load(Ordering::Relaxed).saturating_add(PATIENCE_NS) {
+        if wait::now() > BEGAN.load(Ordering::Relaxed).saturating_add(TIMEOUT_NS) {
             break;
         }
-        let _ = nanosleep(&NAP);
+        let _ = nanosleep(&SLEEP_TIME);
     }
     tell_waiting(MISSING.load(Ordering::Acquire));
     false

@@ -1,28 +1,28 @@
 //! UDP sockets: what is known of one, from `socket(2)` to `close(2)`.
 //!
 //! A receiver looks at its inbox and at the kernel's socket. The inbox is open only while it looks,
-//! or dozes: what was put there came before what the kernel took when it was shut, so the inbox is
+//! or waits: what was put there came before what the kernel took when it was shut, so the inbox is
 //! read first, and it is opened again when the kernel has nothing more. So datagrams of one sender
 //! keep their order, though UDP does not ask for it.
 
+mod log;
 mod options;
 mod recv;
 mod send;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use weft_stream::datagram::{Datagrams, Dozes, Inbox};
+use weft_stream::datagram::{Datagrams, FutexWaits, Inbox};
 use weft_sys::{SectionLock, SectionOnce, Spin};
 
+use log::LogOnce;
+pub(crate) use log::Why;
 pub(crate) use recv::Received;
 use recv::peeked;
 use send::Routes;
-use told::Told;
-pub(crate) use told::Why;
 
 use crate::table::Place;
 
@@ -42,7 +42,7 @@ pub(crate) struct Datagram {
     datagrams: SectionOnce<Option<&'static Datagrams>>,
     inbox: SectionOnce<Inbox>,
     spin: Spin,
-    dozes: Dozes,
+    futex_waits: FutexWaits,
     /// Datagrams that senders have handed to the kernel because the inbox was shut, and that have
     /// been received or lost.
     accounted: AtomicU64,
@@ -58,12 +58,12 @@ pub(crate) struct Datagram {
     memory_turns: AtomicU32,
     peeked: AtomicU32,
     routes: SectionLock<Routes>,
-    told_sent: Told,
-    told_received: Told,
+    sent_log: LogOnce,
+    received_log: LogOnce,
     watches: AtomicU32,
     /// Epoll instances that announce what waits in memory.
     announced: AtomicU32,
-    /// The last fork that it has been told of.
+    /// The last fork that it has been notified of.
     fork: AtomicU32,
     /// Where it stands among the program's sockets.
     place: SectionOnce<Place>,
@@ -82,7 +82,7 @@ impl Datagram {
             datagrams: SectionOnce::new(),
             inbox: SectionOnce::new(),
             spin: Spin::new(),
-            dozes: Dozes::new(),
+            futex_waits: FutexWaits::new(),
             accounted: AtomicU64::new(0),
             receives: AtomicU32::new(0),
             receive_limit: AtomicU32::new(0),
@@ -91,8 +91,8 @@ impl Datagram {
             memory_turns: AtomicU32::new(0),
             peeked: AtomicU32::new(peeked::NOTHING),
             routes: SectionLock::new(Routes::default()),
-            told_sent: Told::new(),
-            told_received: Told::new(),
+            sent_log: LogOnce::new(),
+            received_log: LogOnce::new(),
             watches: AtomicU32::new(0),
             announced: AtomicU32::new(0),
             fork: AtomicU32::new(0),

@@ -7,7 +7,7 @@ use libc::{c_int, ssize_t};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::time::Timespec;
-use weft_stream::datagram::{Arrival, By, Dozes, Inbox};
+use weft_stream::datagram::{Arrival, By, FutexWaits, Inbox};
 use weft_sys::Buffers;
 
 use super::Datagram;
@@ -62,8 +62,8 @@ impl Datagram {
         let wait = Wait::begin(&self.spin);
         let pays = inbox.is_used() && !self.is_off();
         let mut looks = pays && wait.would_look();
-        let mut dozes = pays && self.dozes.pay();
-        if inbox.is_shut() && !looks && !dozes {
+        let mut waits_on_futex = pays && self.futex_waits.pay();
+        if inbox.is_shut() && !looks && !waits_on_futex {
             return self.sleep(fd, inbox, buffers, flags, kernel, wait);
         }
         let dont_wait = is_nonblocking(fd, flags);
@@ -73,7 +73,7 @@ impl Datagram {
             || opens
             || self.memory_turns.load(Ordering::Relaxed) == 0
             || self.is_kernels_turn(inbox)
-            || (dozes && self.is_kernel_doubtful(&wait));
+            || (waits_on_futex && self.is_kernel_doubtful(&wait));
         let mut waited = false;
         loop {
             if ask {
@@ -89,7 +89,7 @@ impl Datagram {
                 && let Some(arrival) = self.take(inbox, buffers, keep)
             {
                 if waited {
-                    self.dozes.learn(wait.end(), By::Memory);
+                    self.futex_waits.learn(wait.end(), By::Memory);
                 }
                 errno::set_raw(before);
                 return Received::Memory(arrival);
@@ -102,17 +102,17 @@ impl Datagram {
                 looks = false;
                 waited = true;
                 if let Some(received) = self.look(inbox, &wait, flags, kernel) {
-                    self.dozes.learn(wait.end(), self.came_by(inbox));
+                    self.futex_waits.learn(wait.end(), self.came_by(inbox));
                     return self.kernel_gave(received, keep);
                 }
-            } else if dozes && self.kernel_first.load(Ordering::Relaxed) != 0 {
+            } else if waits_on_futex && self.kernel_first.load(Ordering::Relaxed) != 0 {
                 ask = true; // For what it took until the inbox was open.
                 continue;
-            } else if dozes {
-                dozes = false;
+            } else if waits_on_futex {
+                waits_on_futex = false;
                 waited = true;
-                let longest = if opens { Dozes::FIRST } else { Dozes::longest() };
-                if self.doze(fd, inbox, longest) == Err(Errno::INTR) && inbox.is_empty() {
+                let longest = if opens { FutexWaits::FIRST } else { FutexWaits::longest() };
+                if self.futex_wait(fd, inbox, longest) == Err(Errno::INTR) && inbox.is_empty() {
                     errno::set(Errno::INTR);
                     return Received::Kernel(-1);
                 }
@@ -123,16 +123,16 @@ impl Datagram {
         }
     }
 
-    /// Dozes with the inbox open: a sender that puts something wakes the thread, for a third of
-    /// what a datagram through the kernel costs both. What the kernel receives meanwhile has to
-    /// wait: see [`Dozes`].
+    /// Does a futex wait with the inbox open: a sender that puts something wakes the thread, for a
+    /// third of what a datagram through the kernel costs both. What the kernel receives meanwhile
+    /// has to wait: see [`FutexWaits`].
     ///
     /// A call with `SO_RCVTIMEO` may end so much later: the kernel counts that in ticks, too, and
     /// rounds up. So may one whose thread is cancelled.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled, and the call is to end for it (signal(7)).
-    fn doze(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
+    fn futex_wait(&self, fd: RawFd, inbox: &Inbox, longest: Timespec) -> Result<(), Errno> {
         let may_have_limit = self.receive_limit.load(Ordering::Relaxed) != 0;
         let limit = || Host::time_limit(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv);
         let limit = if may_have_limit { limit() } else { None };
@@ -156,10 +156,10 @@ impl Datagram {
         By::Memory
     }
 
-    /// Whether the kernel has not been asked for too long to doze without.
+    /// Whether the kernel has not been asked for too long to begin a futex wait.
     fn is_kernel_doubtful(&self, wait: &Wait<'_>) -> bool {
         let asked = self.kernel_empty_at.load(Ordering::Relaxed);
-        Dozes::is_kernel_doubtful(asked, wait.began())
+        FutexWaits::is_kernel_doubtful(asked, wait.began())
     }
 
     /// Whether the kernel has to be asked before something is taken from the inbox: for what it
@@ -184,11 +184,11 @@ impl Datagram {
             errno::set(Errno::BADF);
             return Received::Kernel(-1);
         }
-        self.tell_received(fd);
+        self.log_received(fd);
         inbox.begin_sleep();
         if let Some(arrival) = self.take(inbox, buffers, keep) {
             inbox.end_sleep();
-            self.dozes.learn(wait.end(), By::Memory);
+            self.futex_waits.learn(wait.end(), By::Memory);
             errno::set_raw(before);
             return Received::Memory(arrival);
         }
@@ -196,7 +196,7 @@ impl Datagram {
         let why = errno::get();
         inbox.end_sleep();
         if received >= 0 {
-            self.dozes.learn(wait.end(), self.came_by(inbox));
+            self.futex_waits.learn(wait.end(), self.came_by(inbox));
         } else if why == libc::EAGAIN {
             self.kernel_is_empty(inbox);
         }

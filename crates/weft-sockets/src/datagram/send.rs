@@ -35,7 +35,7 @@ pub(super) struct Routes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     to: SocketAddr,
-    /// What its port's word said when the kernel was asked.
+    /// What its port's word was when the kernel was asked.
     changes: u32,
     /// The inbox, and the sender's address as it is seen there. `None`: the kernel's.
     inbox: Option<(Inbox, SocketAddr)>,
@@ -128,8 +128,8 @@ impl Datagram {
         }
         drop(routes);
         match found {
-            Ok((_, from)) => self.tell_sent(from, target),
-            Err(why) => self.told_sent.note(why),
+            Ok((_, from)) => self.log_sent(from, target),
+            Err(why) => self.sent_log.note(why),
         }
         if inbox.is_some()
             && let Some(error) = Host::take_error(Descriptor::of(fd).as_fd())

@@ -51,7 +51,7 @@ impl Datagram {
 
     /// From here on it is the kernel's. What waits in the inbox can still be received.
     pub(crate) fn leave(&self, why: Why) {
-        self.told_received.note(why);
+        self.received_log.note(why);
         self.off.store(1, Ordering::Relaxed);
         if let Some(inbox) = self.inbox.get() {
             inbox.leave();
@@ -141,7 +141,7 @@ impl Datagram {
             let datagrams = self.datagrams().ok_or(Why::Room)?;
             let inbox = Inbox::register(datagrams, &owner).ok_or(Why::Room)?;
             if inbox.is_left() {
-                inbox.release(); // A relative knows that it is the kernel's.
+                inbox.release(); // A process that shares the socket knows that it is the kernel's.
                 return Err(Why::PassedOn);
             }
             Ok(inbox)
@@ -149,7 +149,7 @@ impl Datagram {
         let inbox = match made() {
             Ok(inbox) => inbox,
             Err(why) => {
-                self.told_received.note(why);
+                self.received_log.note(why);
                 self.off.store(1, Ordering::Relaxed);
                 return None;
             }
@@ -160,7 +160,7 @@ impl Datagram {
         self.inbox.get()
     }
 
-    /// A relative will be born that has the socket, too. A `fork` counts once.
+    /// A child will be born that has the socket, too. A `fork` counts once.
     pub(crate) fn forking(&self, fork: u32) {
         if self.fork.swap(fork, Ordering::Relaxed) != fork
             && let Some(inbox) = self.inbox.get()
@@ -171,7 +171,7 @@ impl Datagram {
 
     /// The last descriptor of this process is about to be closed.
     pub(crate) fn closing(&self, fd: RawFd) {
-        self.tell_at_last(fd);
+        self.log_at_close(fd);
         self.off.store(1, Ordering::Relaxed);
         if let Some(inbox) = self.inbox.get() {
             inbox.shut();

@@ -55,14 +55,14 @@ pub(super) struct Emptied {
     entries: Vec<Entry>,
     /// What the program waits for of sockets of ours.
     asked: Vec<(RawFd, u32)>,
-    /// Data of what is to be told.
+    /// Data of what is to be reported.
     due: Vec<u64>,
     known: Vec<Known>,
 }
 
 impl Watches {
     /// Empties the kernel's list, before what it is asked for changes. `None`: nothing would be
-    /// told again, or not everything could be put back.
+    /// reported again, or not everything could be put back.
     pub(super) fn empty(&mut self, epoll: RawFd) -> Option<Emptied> {
         let may_know = |it: &&Watch| !it.is_detached && (it.seen.is_some() || it.is_disabled);
         let places: Vec<usize> =
@@ -83,10 +83,10 @@ impl Watches {
         let events = take_all(epoll, entries.len());
         for event in &events {
             if let Some(place) = self.names.fd(event.u64).and_then(|fd| self.by_fd.get(&fd)) {
-                self.places[*place].iter_mut().for_each(|watch| watch.hear(event.events));
+                self.places[*place].iter_mut().for_each(|watch| watch.note_events(event.events));
             }
         }
-        let is_heard = |data: u64| events.iter().any(|event| event.u64 == data);
+        let is_seen = |data: u64| events.iter().any(|event| event.u64 == data);
         let known = places.into_iter().zip(states).filter_map(|(place, state)| {
             let watch = self.places[place].as_mut()?;
             let (fd, data) = (watch.fd, watch.data);
@@ -96,8 +96,8 @@ impl Watches {
             }
             let is_known_elsewhere =
                 watch.reported_elsewhere.take().is_some_and(|it| state == Some(it));
-            let is_heard = is_heard(data) && !watch.is_echo() && !is_known_elsewhere;
-            (state.is_some() && watch.knows_all(is_heard)).then_some(known)
+            let is_seen = is_seen(data) && !watch.is_echo() && !is_known_elsewhere;
+            (state.is_some() && watch.knows_all(is_seen)).then_some(known)
         });
         let known = known.collect();
         let watches = self.places.iter().flatten();
@@ -106,7 +106,7 @@ impl Watches {
         Some(Emptied { entries, asked, due, known })
     }
 
-    /// Puts back what is to be told, after the change. One-shots that have been told are
+    /// Puts back what is to be reported, after the change. One-shots that have been reported are
     /// had reported once more: only so the kernel asks for nothing more of them, not even for
     /// errors.
     pub(super) fn refill(&mut self, epoll: RawFd, emptied: Emptied) {
@@ -117,18 +117,18 @@ impl Watches {
             foreign::register(epoll, it.fd, IN | OUT | ONESHOT, it.data);
         }
         let events = take_all(epoll, entries.len());
-        let told: Vec<u64> = events.iter().map(|event| event.u64).collect();
-        for it in spent.iter().filter(|it| alone && !told.contains(&it.data)) {
+        let reported: Vec<u64> = events.iter().map(|event| event.u64).collect();
+        for it in spent.iter().filter(|it| alone && !reported.contains(&it.data)) {
             foreign::register(epoll, it.fd, ONESHOT, it.data);
         }
-        due.extend(&told);
+        due.extend(&reported);
         due.dedup();
         for it in &known {
             let is_same = |state| State::of(Descriptor::of(it.fd).as_fd()) == Some(state);
             if it.state.is_none_or(is_same) {
                 due.retain(|&data| data != it.data);
                 // A thread that sleeps may have taken it.
-                let is_taken = self.sleep.is_anyone_asleep() && !told.contains(&it.data);
+                let is_taken = self.sleep.is_anyone_asleep() && !reported.contains(&it.data);
                 if let Some(watch) = self.places[it.place].as_mut() {
                     watch.echo = it.state.filter(|_| is_taken && watch.is_ready_by_kernel());
                 }
@@ -149,7 +149,7 @@ impl Watches {
     }
 }
 
-/// Whether what the kernel tells of an entry is told again anyhow, or can be put back.
+/// Whether what the kernel reports of an entry is reported again anyhow, or can be put back.
 fn can_put_back(epoll: RawFd, entry: &Entry) -> bool {
     if entry.events & (EDGE | ONESHOT) == 0 {
         return true;
@@ -175,8 +175,8 @@ fn take_all(epoll: RawFd, entries: usize) -> Vec<epoll_event> {
 }
 
 impl Watch {
-    /// The kernel has told this of a socket.
-    fn hear(&mut self, events: u32) {
+    /// The kernel has reported these events of a socket.
+    fn note_events(&mut self, events: u32) {
         if let Kind::Stream(stream) = &*self.socket
             && let Some(end) = stream.link()
             && end.carrier_in() == Carrier::Memory
@@ -186,11 +186,11 @@ impl Watch {
         }
     }
 
-    /// Whether the program has been told of all that there is. The kernel may have told of
+    /// Whether all that there is has been reported to the program. The kernel may have reported
     /// something: a wakeup, if nothing is left of it.
-    fn knows_all(&self, is_heard: bool) -> bool {
+    fn knows_all(&self, is_seen: bool) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        self.is_edge_told() && !stream.is_full() && (!is_heard || self.has_nothing_new())
+        self.is_edge_reported() && !stream.is_full() && (!is_seen || self.has_nothing_new())
     }
 
     /// Whether the kernel has no bytes for the program, and no end that it does not know.
@@ -208,7 +208,7 @@ impl Watch {
     }
 
     /// Asks the kernel for something else. The program knows what there is, at the latest when it
-    /// is told what the kernel has just reported, and is not to be told of it again.
+    /// gets what the kernel has just reported, which is not to be reported again.
     pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {
         let state =
             if self.events & EDGE != 0 { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
@@ -216,17 +216,17 @@ impl Watch {
         self.echo = state.filter(|_| self.is_ready_by_kernel());
     }
 
-    /// The same, if the program has been told of all that there is.
+    /// The same, if all that there is has been reported to the program.
     pub(super) fn register_if_known(&mut self, epoll: RawFd, registered: Registered) {
-        let is_told = self.events & EDGE != 0 && self.seen.is_some();
-        let state = if is_told { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
+        let is_reported = self.events & EDGE != 0 && self.seen.is_some();
+        let state = if is_reported { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
         let is_known = state.is_some() && self.knows_all(true);
         self.register(epoll, registered);
         self.echo = state.filter(|_| is_known && self.is_ready_by_kernel());
     }
 
-    /// The program is about to be told what the kernel has reported: an end that is there by then
-    /// is told with it.
+    /// What the kernel has reported is about to be reported to the program: an end that is there by
+    /// then is reported with it.
     pub(super) fn note_ends(&mut self) {
         let Kind::Stream(stream) = &*self.socket else { return };
         let may_end = |end: Link<'_>| end.carrier_in() == Carrier::Tcp && end.is_ending();

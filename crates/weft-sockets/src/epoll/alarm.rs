@@ -5,8 +5,9 @@
 //! is to be the only one: see [`weft_sys::Alarm`]. And it comes by a pipe that the instance
 //! watches, which costs less than a byte over TCP.
 //!
-//! The kernel tells whoever waits in the instance of the pipe, and that must be one who knows it:
-//! the pipe is closed before the instance is watched itself, or another process can have it.
+//! The kernel reports the pipe to any thread that waits in the instance, and that must be one that
+//! knows it: the pipe is closed before the instance is watched itself, or another process can have
+//! it.
 //!
 //! That says what one sleeper looks at when it wakes. So as soon as a second thread waits in the
 //! instance, or another one looks on the sleeper's behalf, each socket has its own wakeup again.
@@ -138,7 +139,7 @@ impl Watches {
     }
 
     /// Somebody else than the sleeper may take its wakeup: from here on each peer notifies for
-    /// itself, and what has come without a wakeup is found by whoever looks now.
+    /// itself, and what has come without a wakeup is found by the thread that looks now.
     pub(super) fn end_tags(&mut self) {
         self.sleep.current = None;
         self.poll_tagged();
@@ -187,7 +188,7 @@ impl Watches {
     }
 
     /// The alarm's pipe has woken somebody.
-    pub(super) fn hear_alarm(&self) {
+    pub(super) fn drain_alarm(&self) {
         if let Some(alarm) = &self.sleep.alarm {
             alarm.drain_pipe();
         }
@@ -234,7 +235,7 @@ impl Watch {
         let tag = tag.filter(|_| self.is_armed && (self.idle_sleeps as usize) < idle_sleeps_max);
         if (tag.is_some() || self.is_tagged)
             && let Kind::Stream(stream) = &*self.socket
-            && let Some(Link::Here(end)) = stream.link()
+            && let Some(Link::Local(end)) = stream.link()
         {
             self.is_tagged = end.tag_sleep(tag) && tag.is_some();
         }

@@ -83,7 +83,7 @@ pub(crate) fn created(fd: RawFd) {
 }
 
 /// An instance that others have made is known from here on, and stays the kernel's.
-pub(super) fn adopt(fd: RawFd) -> Option<Held> {
+pub(super) fn take_over(fd: RawFd) -> Option<Held> {
     created(fd);
     INSTANCES.find(fd)
 }
@@ -160,9 +160,9 @@ pub(crate) fn closing(fd: RawFd) {
     follow_note();
 }
 
-/// The process is confined: all that is watched is the kernel's to tell.
-pub(crate) fn surrender() {
-    for_each(|instance| instance.lock().surrender(instance.fd()));
+/// The process gives up system calls: all that is watched is the kernel's to report.
+pub(crate) fn enter_fallback() {
+    for_each(|instance| instance.lock().enter_fallback(instance.fd()));
     let is_over = |&fd: &RawFd| find(fd).is_some_and(|instance| instance.lock().is_empty());
     within(0, u32::MAX).filter(is_over).for_each(|fd| drop(INSTANCES.remove(fd)));
 }
@@ -185,7 +185,7 @@ pub(crate) fn forked() {
     });
 }
 
-/// To be called by whoever has had the lock of all instances.
+/// To be called by a thread that has had the lock of all instances.
 fn follow_note() {
     while sleepers::is_noted() {
         let Some(all) = ALL.try_lock() else { return };
@@ -208,8 +208,8 @@ pub(crate) fn freeze() {
     for_each(|instance| {
         let mut watches = instance.lock();
         watches.is_exposed = true;
-        watches.close_pipe(instance.fd()); // A child that waits would be told of it.
-        if !instance.sharing.can_be_told() && !instance.is_kernels() {
+        watches.close_pipe(instance.fd()); // It would be reported to a child that waits.
+        if !instance.sharing.can_be_notified() && !instance.is_kernels() {
             instance.kernels.store(true, Ordering::Relaxed);
             watches.fall_back(instance.fd(), Reach::Shared);
         }

@@ -19,13 +19,13 @@ pub(crate) fn control(
     event: Option<epoll_event>,
 ) -> Option<c_int> {
     let socket = sockets::find(fd);
-    if !settings::is_confined() {
+    if !settings::is_in_fallback() {
         nest(fd);
     }
     let Some(instance) = all::find(epoll) else {
         return control_unknown(epoll, operation, fd, &socket?, event);
     };
-    if settings::is_confined() {
+    if settings::is_in_fallback() {
         instance.lock().change_rest(&socket?, fd, event);
         return None;
     }
@@ -55,7 +55,7 @@ pub(crate) fn wait(
     if events.is_empty() {
         return None;
     }
-    if settings::is_confined() {
+    if settings::is_in_fallback() {
         return instance.lock().tell_rests(events);
     }
     instance.notice_sharing();

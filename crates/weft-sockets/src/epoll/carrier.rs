@@ -31,7 +31,7 @@ pub(super) fn leave(socket: &Held, fd: RawFd) {
             }
             stream.leave(fd, Reason::Watched);
             if let Some(end) = stream.link() {
-                end.hush(Descriptor::of(fd).as_fd()); // No wakeup is to be taken for data.
+                end.drain_wakeups(Descriptor::of(fd).as_fd()); // No wakeup is to be taken for data.
             }
         }
         Kind::Datagram(datagram) => datagram.leave(Why::Watched),
@@ -57,8 +57,8 @@ pub(super) fn holds_something(socket: &Held) -> bool {
 pub(super) fn may_hold_something(socket: &Held) -> bool {
     match &**socket {
         Kind::Stream(stream) => match stream.link() {
-            Some(Link::Here(end)) => !end.is_over(),
-            Some(Link::There(_)) => true,
+            Some(Link::Local(end)) => !end.is_over(),
+            Some(Link::Remote(_)) => true,
             None => !stream.is_tcp(),
         },
         Kind::Datagram(datagram) => {

@@ -213,7 +213,7 @@ impl Watches {
         watch.disarm();
         watch.is_detached = true;
         if watch.is_exposed {
-            watch.register_again(epoll); // A child is not to be told of it.
+            watch.register_again(epoll); // It is not to be reported to a child.
         }
         self.stop_polling(place);
     }

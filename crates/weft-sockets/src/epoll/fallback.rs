@@ -6,7 +6,7 @@
 //! What waits in memory at that moment is *announced*: the kernel is asked whether the socket has
 //! room, too, which it has, and so wakes who waits for the instance; by
 //! [`super::foreign::WRITE_NORMAL`], which no program takes for what it asked for. That ends when
-//! everything has been read, or has been told to a program that is told once.
+//! everything has been read, or has been reported to a program that gets each edge once.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -70,8 +70,8 @@ pub(super) fn control_unknown(
     if !has_rest || !is_instance(epoll) {
         return None;
     }
-    // What is left in memory is told to those who wait by this descriptor.
-    let instance = all::adopt(epoll)?;
+    // What is left in memory is reported to those who wait by this descriptor.
+    let instance = all::take_over(epoll)?;
     instance.become_kernels(Reach::Shared);
     Some(instance.lock().control(epoll, operation, Some(socket), fd, event))
 }
@@ -124,10 +124,10 @@ impl Watches {
         self.reach == Reach::Shared
     }
 
-    /// Whether something that the kernel has told of has been registered otherwise, so that it is
-    /// told once more, here or by another process.
+    /// Whether something that the kernel has reported has been registered otherwise, so that it is
+    /// reported once more, here or by another process.
     pub(super) fn is_to_ask_again(&mut self) -> bool {
-        std::mem::take(&mut self.is_told_again) || self.is_shared()
+        std::mem::take(&mut self.is_reported_again) || self.is_shared()
     }
 
     /// All that is watched is the kernel's.
@@ -141,14 +141,14 @@ impl Watches {
                 self.delete_detached(epoll, place);
                 continue;
             }
-            if watch.is_edge_told() {
-                leave_unread(&watch.socket, watch.fd); // It would be told once more.
+            if watch.is_edge_reported() {
+                leave_unread(&watch.socket, watch.fd); // It would be reported once more.
             }
             leave(&watch.socket, watch.fd);
             if reach == Reach::Shared {
-                watch.remove_doorbell(epoll, &mut self.names);
+                watch.remove_wakeup_fd(epoll, &mut self.names);
             }
-            if emptied.is_none() && watch.is_edge_told() {
+            if emptied.is_none() && watch.is_edge_reported() {
                 watch.register_if_known(epoll, Registered::Whole);
             }
             self.give_to_kernel(epoll, place);
@@ -163,7 +163,7 @@ impl Watches {
     pub(super) fn give_to_kernel(&mut self, epoll: RawFd, place: usize) {
         let Some(watch) = &mut self.places[place] else { return };
         watch.is_kernels = true;
-        let holds_something = watch.holds_something() && !watch.is_edge_told();
+        let holds_something = watch.holds_something() && !watch.is_edge_reported();
         let announces = self.reach != Reach::Own
             && watch.events & IN != 0
             && !watch.is_disabled

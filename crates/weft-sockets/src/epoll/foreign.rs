@@ -80,7 +80,8 @@ impl Entry {
 
     /// Whether an event may be an announcement of it.
     fn may_be_announced(&self) -> bool {
-        // Of a one-shot that has been told the kernel keeps nothing but how it was to be told.
+        // Of a one-shot that has been reported the kernel keeps nothing but how it was to be
+        // reported.
         let is_spent = self.events & ONESHOT != 0 && self.events & !MODES == 0;
         self.events & IS_ANNOUNCED != 0 || is_spent
     }
@@ -185,7 +186,7 @@ impl Watches {
         let before = errno::get();
         let is_it = |it: &Entry| it.data == event.u64 && it.may_be_announced();
         let entry = entries(epoll).into_iter().find(is_it);
-        let told = match &entry {
+        let reported = match &entry {
             None => Some(event.events),
             // Only a process that has the socket knows what it holds.
             Some(it) if it.socket().is_none_or(|socket| holds_something(&socket)) => {
@@ -204,6 +205,6 @@ impl Watches {
             }
         };
         errno::set_raw(before);
-        told.map(|events| epoll_event { events, ..event })
+        reported.map(|events| epoll_event { events, ..event })
     }
 }

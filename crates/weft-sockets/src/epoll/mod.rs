@@ -12,8 +12,8 @@
 //! again. So a wait costs what is going on, and not what is open. Of several that were polled until
 //! a sleep, the peers notify one [`alarm`]: whatever the first brings, all are polled again.
 //!
-//! While a thread sleeps in an instance, all that it watches is armed, and whoever changes the
-//! instance, or takes what the sleeper waits for, looks on its behalf ([`wakeup`]).
+//! While a thread sleeps in an instance, all that it watches is armed, and a thread that changes
+//! the instance, or takes what the sleeper waits for, looks on its behalf ([`wakeup`]).
 
 mod again;
 mod alarm;
@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use weft_sys::{SectionLock, Spin};
 
 pub(crate) use self::all::{
-    closing, copied, created, forget, forget_number, forked, freeze, go_by, knows, surrender, thaw,
-    within,
+    closing, copied, created, enter_fallback, forget, forget_number, forked, freeze, go_by, knows,
+    thaw, within,
 };
 pub(crate) use self::calls::{control, wait};
 pub(crate) use self::fallback::{hand_on, hand_on_all, nest};
@@ -106,8 +106,8 @@ struct Watches {
     sleep: alarm::Sleeps,
     /// A child may have a copy: what is registered must not be lost to who takes it first.
     is_exposed: bool,
-    /// The kernel tells of something again that it has just told of.
-    is_told_again: bool,
+    /// The kernel reports something again that it has just reported.
+    is_reported_again: bool,
     /// What fills in for the list of those that are ready.
     ready: Vec<watches::Ready>,
 }
@@ -158,8 +158,8 @@ struct Watch {
     idle_sleeps: u32,
     idle_looks: u32,
     /// By which data the kernel has what wakes for a connection to another host.
-    doorbell: Option<u64>,
-    /// How the kernel has told of the connection's end, where the program reads by TCP.
+    wakeup_fd: Option<u64>,
+    /// How the kernel has reported the connection's end, where the program reads by TCP.
     hung: u32,
     /// What was there when it was last reported, for edges.
     seen: Option<(u64, u32)>,

@@ -21,7 +21,7 @@ pub(super) struct Names {
     of: HashMap<RawFd, u64>,
     all: HashMap<u64, Name>,
     /// Data of our own, and for which socket's connection to another host.
-    doorbells: HashMap<u64, usize>,
+    wakeup_fds: HashMap<u64, usize>,
     /// The same, of the alarm.
     alarm: Option<u64>,
     own: u64,
@@ -142,9 +142,9 @@ impl Names {
     }
 
     /// Data for what wakes for the socket at this place.
-    pub(super) fn add_doorbell(&mut self, place: usize) -> u64 {
+    pub(super) fn add_wakeup_fd(&mut self, place: usize) -> u64 {
         let data = self.free_data();
-        self.doorbells.insert(data, place);
+        self.wakeup_fds.insert(data, place);
         data
     }
 
@@ -159,13 +159,13 @@ impl Names {
     }
 
     /// The socket for which an event of this data is a wakeup.
-    pub(super) fn doorbell(&self, data: u64) -> Option<usize> {
-        self.doorbells.get(&data).copied()
+    pub(super) fn wakeup_fd(&self, data: u64) -> Option<usize> {
+        self.wakeup_fds.get(&data).copied()
     }
 
-    pub(super) fn remove_doorbell(&mut self, data: u64) -> Option<usize> {
+    pub(super) fn remove_wakeup_fd(&mut self, data: u64) -> Option<usize> {
         self.retire(data);
-        self.doorbells.remove(&data)
+        self.wakeup_fds.remove(&data)
     }
 }
 
@@ -173,11 +173,11 @@ impl Watches {
     /// The program is about to give this data to a descriptor. Returns whether another one has it,
     /// in which case no socket that has it is carried by memory any more.
     pub(super) fn is_ambiguous(&mut self, epoll: RawFd, fd: RawFd, data: u64) -> bool {
-        if let Some(place) = self.names.remove_doorbell(data)
+        if let Some(place) = self.names.remove_wakeup_fd(data)
             && let Some(watch) = self.places[place].as_mut()
         {
-            watch.doorbell = None;
-            watch.add_doorbell(epoll, &mut self.names);
+            watch.wakeup_fd = None;
+            watch.add_wakeup_fd(epoll, &mut self.names);
         }
         if self.names.is_alarm(data) {
             self.close_pipe(epoll); // Another one is opened for the next sleep.
@@ -203,7 +203,7 @@ impl Watches {
         false
     }
 
-    /// A socket that can be told from others no more is the kernel's.
+    /// A socket that cannot be distinguished from others any more is the kernel's.
     fn evict(&mut self, epoll: RawFd, place: usize) {
         if let Some(watch) = self.places[place].as_mut()
             && !watch.is_kernels

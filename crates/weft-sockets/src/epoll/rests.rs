@@ -1,5 +1,5 @@
-//! Instances of a process that is confined ([`crate::confine`]): the kernel tells everything, but
-//! for bytes that are still to be read from memory.
+//! Instances of a process that has given up system calls ([`crate::seccomp_fallback`]): the kernel
+//! reports everything, but for bytes that are still to be read from memory.
 
 use std::os::fd::RawFd;
 
@@ -17,7 +17,7 @@ impl Watch {
 
 impl Watches {
     /// Gives the kernel what the program has asked for. What has a rest stays.
-    pub(super) fn surrender(&mut self, epoll: RawFd) {
+    pub(super) fn enter_fallback(&mut self, epoll: RawFd) {
         self.close_pipe(epoll);
         for place in 0..self.places.len() {
             let Some(watch) = &mut self.places[place] else { continue };

@@ -30,7 +30,7 @@ impl Sharing {
     }
 
     /// Whether a child could tell.
-    pub(super) fn can_be_told(&self) -> bool {
+    pub(super) fn can_be_notified(&self) -> bool {
         self.word.is_some()
     }
 

@@ -76,7 +76,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 return number(found);
             }
         }
-        // Who finds nothing goes to sleep, and is told then what the kernel has.
+        // A thread that finds nothing goes to sleep, and gets what the kernel has then.
         if timeout_ns == Some(0) || !self.instance.lock().are_quiet(self.instance.fd()) {
             let asked = self.ask_and_collect(events);
             if asked != 0 || timeout_ns == Some(0) {
@@ -120,8 +120,9 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 return errno::fail(Errno::INTR);
             }
             let left = deadline.map(|deadline| deadline.saturating_sub(wait::now()));
-            let nap = longest.map_or(left, |most| Some(left.map_or(most, |left| left.min(most))));
-            let slept = (self.sleep)(events, nap);
+            let sleep_time =
+                longest.map_or(left, |most| Some(left.map_or(most, |left| left.min(most))));
+            let slept = (self.sleep)(events, sleep_time);
             if slept < 0 {
                 return slept;
             }
@@ -146,7 +147,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
         }
     }
 
-    /// What there is after a sleep, in which the kernel has told of so much.
+    /// What there is after a sleep, in which the kernel has reported so much.
     fn wake_up(&mut self, events: &mut [epoll_event], slept: c_int) -> usize {
         {
             let mut watches = self.instance.lock();
@@ -158,8 +159,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
                 return usize::try_from(slept).unwrap_or(0);
             }
         }
-        let told = self.translate(events, slept);
-        told + self.collect(&mut events[told..])
+        let reported = self.translate(events, slept);
+        reported + self.collect(&mut events[reported..])
     }
 
     /// Looks at the rings, and now and then at the kernel, for as long as that has paid.
@@ -208,17 +209,17 @@ impl<'a, 'b> Waiting<'a, 'b> {
         if found < 0 {
             return found;
         }
-        let mut told = self.translate(events, found);
-        if told == 0 && found > 0 && self.instance.lock().is_to_ask_again() {
-            // What the kernel told of is registered otherwise now.
+        let mut reported = self.translate(events, found);
+        if reported == 0 && found > 0 && self.instance.lock().is_to_ask_again() {
+            // What the kernel reported is registered otherwise now.
             let again = (self.sleep)(events, Some(0));
-            told = self.translate(events, again.max(0));
+            reported = self.translate(events, again.max(0));
         }
-        if told == 0 {
+        if reported == 0 {
             self.instance.lock().open_inboxes();
         }
-        self.instance.crowded.store(told == events.len(), Ordering::Relaxed);
-        number(told + self.collect(&mut events[told..]))
+        self.instance.crowded.store(reported == events.len(), Ordering::Relaxed);
+        number(reported + self.collect(&mut events[reported..]))
     }
 
     /// Takes out those of the kernel's events that are not the program's to know yet. Returns how
@@ -233,8 +234,8 @@ impl<'a, 'b> Waiting<'a, 'b> {
         for index in 0..found {
             let event = events[index];
             let epoll = self.instance.fd();
-            if let Some(told) = watches.translate(epoll, event, self.round, self.added) {
-                events[kept] = told;
+            if let Some(reported) = watches.translate(epoll, event, self.round, self.added) {
+                events[kept] = reported;
                 kept += 1;
             }
         }
@@ -248,7 +249,7 @@ impl<'a, 'b> Waiting<'a, 'b> {
     }
 }
 
-/// So many events, as the program is told.
+/// So many events, as the call returns them.
 fn number(events: usize) -> c_int {
     c_int::try_from(events).unwrap_or(c_int::MAX)
 }

@@ -22,7 +22,7 @@ impl Watches {
     }
 
     /// A wait is over, and others sleep: wakes one of them if something is ready, be it what this
-    /// one was told of, as the kernel does.
+    /// one was reported, as the kernel does.
     pub(super) fn pass_on(&mut self, epoll: RawFd) {
         if !self.sleep.is_anyone_asleep() {
             return;

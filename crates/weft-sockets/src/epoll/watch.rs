@@ -24,7 +24,7 @@ use crate::stall::STALL_NS;
 use crate::stream::Stream;
 
 /// How long a writer sleeps whose peer cannot notify.
-const NAP_NS: u64 = 1_000_000;
+const SLEEP_NS: u64 = 1_000_000;
 
 /// What there is to report of a socket.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ pub(super) struct News {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quiet {
     pulse: Pulse,
-    /// What the kernel had said of its end, to the socket and in this instance.
+    /// What the kernel had reported of its end, to the socket and in this instance.
     ended: u32,
     hung: u32,
 }
@@ -87,7 +87,7 @@ impl Watch {
             is_tagged: false,
             idle_sleeps: 0,
             idle_looks: 0,
-            doorbell: None,
+            wakeup_fd: None,
             hung: 0,
             seen: None,
             come: 0,
@@ -214,7 +214,7 @@ impl Watch {
         self.registered = registered;
     }
 
-    /// The kernel has reported this in a wait: the program is told at the next look.
+    /// The kernel has reported this in a wait: the program gets it at the next look.
     pub(super) fn keep_pending(&mut self, events: u32, round: u64) {
         (self.pending, self.pending_in) = (self.pending | events, round);
     }
@@ -226,20 +226,20 @@ impl Watch {
         if let Kind::Stream(stream) = &*self.socket
             && let Some(link) = stream.link()
         {
-            link.hush_if_left(fd); // No wakeup is to be taken for data.
+            link.drain_wakeups_if_left(fd); // No wakeup is to be taken for data.
         }
         let asked = PollFlags::from_bits_truncate(self.events as u16);
         u32::from(events_now(fd, asked).bits())
     }
 
-    /// What the kernel has told, and the end of the stream. While TCP still carries one direction
-    /// the kernel is asked for no more than the program asks for, and may tell of the end as of
-    /// bytes.
-    pub(super) fn with_end(&self, told: u32) -> u32 {
-        if self.registered == Registered::Changes || told & IN == 0 {
-            return told;
+    /// What the kernel has reported, and the end of the stream. While TCP still carries one
+    /// direction the kernel is asked for no more than the program asks for, and may tell of the end
+    /// as of bytes.
+    pub(super) fn with_end(&self, reported: u32) -> u32 {
+        if self.registered == Registered::Changes || reported & IN == 0 {
+            return reported;
         }
-        told | ends(Descriptor::of(self.fd).as_fd())
+        reported | ends(Descriptor::of(self.fd).as_fd())
     }
 
     /// Whether what the kernel tells of a change is news to the program: bytes that have come are
@@ -352,11 +352,11 @@ impl Watch {
     }
 
     /// What is to be remembered of the connection if the look that begins finds nothing: only
-    /// where all that is news is seen by it. Room is, for a program that has found some and is told
+    /// where all that is news is seen by it. Room is, for a program that has found some and gets it
     /// of edges.
     fn before_quiet(&self) -> Option<Quiet> {
         let Kind::Stream(stream) = &*self.socket else { return None };
-        let Link::Here(end) = stream.link()? else { return None };
+        let Link::Local(end) = stream.link()? else { return None };
         if self.events & (OUT | WRITE_NORMAL) != 0 && self.events & EDGE == 0 {
             return None;
         }
@@ -373,7 +373,7 @@ impl Watch {
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
         end.advance(Descriptor::of(self.fd).as_fd());
-        if let Link::Here(end) = end {
+        if let Link::Local(end) = end {
             stream.is_looked_at(end);
         }
     }
@@ -388,7 +388,7 @@ impl Watch {
         match self.registered {
             Registered::Changes if comes_in || self.is_detached => {}
             Registered::Changes => {
-                // It has left memory. What the kernel has told of it was taken for a wakeup.
+                // It has left memory. What the kernel has reported of it was taken for a wakeup.
                 let all = if goes_out { Registered::WithoutRoom } else { Registered::Whole };
                 self.is_woken = false;
                 self.register_if_known(epoll, all);
@@ -423,7 +423,7 @@ impl Watch {
     fn find(&self) -> Option<Found> {
         let Kind::Stream(stream) = &*self.socket else { return None };
         let end = stream.link()?;
-        // What comes after this and before the rest is told twice rather than never.
+        // What comes after this and before the rest is reported twice rather than never.
         let come = end.progress().0;
         let seen = self.edge_state(stream, come);
         let (now, ours) = stream.readiness(end);
@@ -473,7 +473,7 @@ impl Watch {
             && self.seen.is_some_and(comes_behind)
             && self.has_bytes(stream)
         {
-            // Bytes in memory behind some that TCP still has: the kernel has told of those alone.
+            // Bytes in memory behind some that TCP still has: the kernel has reported those alone.
             news.events |= IN | (now & asked & ours);
             news.seen = seen;
         }
@@ -502,8 +502,8 @@ impl Watch {
         ended | shut
     }
 
-    /// The kernel itself has told the program while the connection was not carried by memory.
-    pub(super) fn told_by_kernel(&mut self, round: u64) {
+    /// The kernel itself has notified the program while the connection was not carried by memory.
+    pub(super) fn reported_by_kernel(&mut self, round: u64) {
         self.is_disabled = self.events & ONESHOT != 0;
         self.round = round;
         self.quiet = None;
@@ -515,24 +515,24 @@ impl Watch {
         }
     }
 
-    /// Whether the program has been told of an edge, and nothing has come since.
-    pub(super) fn is_edge_told(&self) -> bool {
+    /// Whether an edge has been reported to the program, and nothing has come since.
+    pub(super) fn is_edge_reported(&self) -> bool {
         self.events & EDGE != 0 && self.seen.is_some() && self.news(self.find()).events == 0
     }
 
     /// Whether events of the kernel's tell of bytes that have come behind those in memory, all of
-    /// which have been told of.
+    /// which have been reported.
     pub(super) fn has_more_to_tell(&self, events: u32) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         let behind = |link: Link<'_>| link.unread_behind(Descriptor::of(self.fd).as_fd()) > 0;
-        events & IN != 0 && self.is_edge_told() && stream.link().is_some_and(behind)
+        events & IN != 0 && self.is_edge_reported() && stream.link().is_some_and(behind)
     }
 
     /// The same for a UDP socket. The kernel tells what has come by the kernel.
     fn news_of_datagrams(&self, inbox: &Inbox) -> News {
         const READABLE: u32 = (libc::EPOLLRDNORM | libc::EPOLLWRNORM) as u32 | IN | OUT;
         let mut news = News { events: self.pending, ..self.nothing() };
-        let put = inbox.put_so_far();
+        let put = inbox.put_until_now();
         let is_news = self.events & EDGE == 0 || self.seen.is_none_or(|(seen, _)| seen != put);
         if !inbox.is_empty() && self.events & IN != 0 && is_news {
             news.events |= READABLE;
@@ -548,13 +548,13 @@ impl Watch {
             && let Some(inbox) = datagram.known_inbox()
             && !self.is_armed
         {
-            datagram.tell_received(self.fd);
+            datagram.log_received(self.fd);
             inbox.begin_sleep();
             self.is_armed = true;
         }
-        let is_far = matches!(&*self.socket, Kind::Stream(stream) if stream.is_far());
-        if is_far && self.doorbell.is_none() {
-            self.add_doorbell(epoll, names);
+        let is_remote = matches!(&*self.socket, Kind::Stream(stream) if stream.is_remote());
+        if is_remote && self.wakeup_fd.is_none() {
+            self.add_wakeup_fd(epoll, names);
         }
         let Kind::Stream(stream) = &*self.socket else { return };
         let Some(end) = stream.link() else { return };
@@ -563,7 +563,7 @@ impl Watch {
             end.begin_sleep();
             let own = stream.armed().fetch_add(1, Ordering::SeqCst) + 1;
             self.is_armed = true;
-            if matches!(end, Link::Here(end) if end.has_left_bells(own)) {
+            if matches!(end, Link::Local(end) if end.has_left_wakeups(own)) {
                 stream.settle(self.fd, 0);
             }
         }
@@ -572,7 +572,7 @@ impl Watch {
         }
     }
 
-    /// Whether the program waits for room; of one that is told of edges, whether it has found none.
+    /// Whether the program waits for room; of one that waits for edges, whether it has found none.
     pub(super) fn wants_room(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         self.lacks_room(stream) && (self.events & EDGE == 0 || stream.is_full())
@@ -587,7 +587,7 @@ impl Watch {
     pub(super) fn longest_sleep(&self) -> Option<u64> {
         let Kind::Stream(stream) = &*self.socket else { return None };
         let end = stream.link().filter(|_| self.lacks_room(stream))?;
-        if end.can_be_rung() { self.wants_room().then_some(STALL_NS) } else { Some(NAP_NS) }
+        if end.can_be_woken() { self.wants_room().then_some(STALL_NS) } else { Some(SLEEP_NS) }
     }
 
     pub(super) fn disarm(&mut self) {
@@ -616,13 +616,13 @@ impl Watch {
     }
 
     /// The kernel tells from here on when a peer on another host notifies.
-    pub(super) fn add_doorbell(&mut self, epoll: RawFd, names: &mut Names) {
+    pub(super) fn add_wakeup_fd(&mut self, epoll: RawFd, names: &mut Names) {
         let Kind::Stream(stream) = &*self.socket else { return };
-        let Some(bell) = stream.link().and_then(Link::doorbell) else { return };
-        let data = names.add_doorbell(self.place);
-        self.doorbell = Some(data);
+        let Some(wakeup) = stream.link().and_then(Link::wakeup_fd) else { return };
+        let data = names.add_wakeup_fd(self.place);
+        self.wakeup_fd = Some(data);
         let event = epoll_event { events: IN | EDGE, u64: data };
-        let fd = bell.as_fd().as_raw_fd();
+        let fd = wakeup.as_fd().as_raw_fd();
         let before = errno::get();
         // It may have it from an earlier watch.
         if kernel_control(epoll, libc::EPOLL_CTL_ADD, fd, Some(event)) != 0 {
@@ -631,15 +631,15 @@ impl Watch {
         errno::set_raw(before);
     }
 
-    /// Another process may get what the kernel tells: it is not to be told of this.
-    pub(super) fn remove_doorbell(&mut self, epoll: RawFd, names: &mut Names) {
-        let Some(data) = self.doorbell.take() else { return };
-        names.remove_doorbell(data);
+    /// Another process may get what the kernel reports: this is not to be reported to it.
+    pub(super) fn remove_wakeup_fd(&mut self, epoll: RawFd, names: &mut Names) {
+        let Some(data) = self.wakeup_fd.take() else { return };
+        names.remove_wakeup_fd(data);
         if let Kind::Stream(stream) = &*self.socket
-            && let Some(bell) = stream.link().and_then(Link::doorbell)
+            && let Some(wakeup) = stream.link().and_then(Link::wakeup_fd)
         {
             let before = errno::get();
-            kernel_control(epoll, libc::EPOLL_CTL_DEL, bell.as_fd().as_raw_fd(), None);
+            kernel_control(epoll, libc::EPOLL_CTL_DEL, wakeup.as_fd().as_raw_fd(), None);
             errno::set_raw(before);
         }
     }

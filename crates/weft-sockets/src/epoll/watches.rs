@@ -69,8 +69,8 @@ impl Watches {
         watch.disarm();
         watch.set_registered(Registered::Whole);
         self.names.retire(watch.data);
-        if let Some(data) = watch.doorbell {
-            self.names.remove_doorbell(data);
+        if let Some(data) = watch.wakeup_fd {
+            self.names.remove_wakeup_fd(data);
         }
         watch.socket.watches().fetch_sub(1, Ordering::Relaxed);
         if self.by_fd.get(&watch.fd) == Some(&place) {
@@ -115,8 +115,8 @@ impl Watches {
         }
     }
 
-    /// An event of the kernel's, as the program is to see it; `None` if it is not to be told of, or
-    /// together with what the rings have: by [`Watches::collect`]. The kernel was asked when so
+    /// An event of the kernel's, as the program is to see it; `None` if it is not to be reported,
+    /// or together with what the rings have: by [`Watches::collect`]. The kernel was asked when so
     /// many had been `added`.
     pub(super) fn translate(
         &mut self,
@@ -126,10 +126,10 @@ impl Watches {
         added: u64,
     ) -> Option<epoll_event> {
         if self.names.is_alarm(event.u64) {
-            self.hear_alarm();
+            self.drain_alarm();
             return None;
         }
-        if let Some(place) = self.names.doorbell(event.u64) {
+        if let Some(place) = self.names.wakeup_fd(event.u64) {
             if !self.is_detached(place) {
                 self.start_polling(place);
             }
@@ -157,7 +157,7 @@ impl Watches {
         let Some(watch) = self.places[place].as_mut() else { return Some(event) };
         if is_late && watch.registered != Registered::Changes {
             watch.register_again(epoll); // If it is for this one the kernel tells again.
-            self.is_told_again = true;
+            self.is_reported_again = true;
             self.start_polling(place);
             return None;
         }
@@ -196,36 +196,36 @@ impl Watches {
                 watch.keep_pending(if is_news { now } else { 0 }, round);
             } else {
                 watch.register(epoll, Registered::Whole);
-                self.is_told_again = true;
+                self.is_reported_again = true;
             }
             self.start_polling(place);
             return None;
         }
         if carriers.is_none() {
-            watch.told_by_kernel(round);
+            watch.reported_by_kernel(round);
             return Some(event);
         }
         if is_kernels {
             // What the program reads now may be the last that comes over TCP, and a wakeup with it;
             // or the kernel tells of a wakeup that was left there.
             let may_be_wakeup =
-                matches!(stream.link(), Some(Link::Here(end)) if end.has_left() && !end.is_over());
+                matches!(stream.link(), Some(Link::Local(end)) if end.has_left() && !end.is_over());
             let is_wakeup = may_be_wakeup && watch.has_now() & IN == 0;
             watch.keep_pending(event.events & if is_wakeup { !IN } else { u32::MAX }, round);
             self.start_polling(place);
             return None;
         }
         let mut ours = 0;
-        let told = watch.with_end(event.events);
+        let reported = watch.with_end(event.events);
         if by_memory {
-            stream.settle(watch.fd, told);
+            stream.settle(watch.fd, reported);
             ours |= IN | RDHUP;
         }
         if by_memory_out {
             ours |= OUT;
         }
-        watch.hung |= told & (RDHUP | ERR_HUP);
-        // The rest is told by looking at the rings.
+        watch.hung |= reported & (RDHUP | ERR_HUP);
+        // The rest is found by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
         if watch.registered != Registered::Changes {
@@ -261,7 +261,7 @@ impl Watches {
         if let Kind::Stream(stream) = &*watch.socket
             && let Some(end) = stream.link()
         {
-            end.hush(Descriptor::of(watch.fd).as_fd());
+            end.drain_wakeups(Descriptor::of(watch.fd).as_fd());
         }
         if watch.is_echo() || (watch.is_disabled && !is_shared) {
             self.forget_if_over(place);
@@ -277,10 +277,10 @@ impl Watches {
             return None;
         }
         if watch.registered == Registered::Announced || watch.is_woken || is_announcement {
-            // Another process has read it. The rest is told again.
+            // Another process has read it. The rest is reported again.
             watch.is_woken = false;
             watch.register(epoll, Registered::Whole);
-            self.is_told_again = true;
+            self.is_reported_again = true;
             self.forget_if_over(place);
             return None;
         }
@@ -288,13 +288,13 @@ impl Watches {
         watch.round = round;
         // Another process may have changed what the kernel is asked for.
         let asked = if is_shared { u32::MAX } else { watch.events | ERR_HUP };
-        let told = epoll_event { events: event.events & asked, ..event };
+        let reported = epoll_event { events: event.events & asked, ..event };
         self.forget_if_over(place);
-        (told.events != 0).then_some(told)
+        (reported.events != 0).then_some(reported)
     }
 
     /// A socket that has left memory, of which nothing is to be read there, is the kernel's alone,
-    /// unless what the kernel has told of it may still be on its way to a thread that sleeps.
+    /// unless what the kernel has reported of it may still be on its way to a thread that sleeps.
     pub(super) fn forget_if_over(&mut self, place: usize) {
         if self.sleep.is_anyone_asleep() {
             return;
@@ -409,7 +409,7 @@ impl Watches {
             if watch.registered == Registered::Announced && is_once {
                 watch.register(epoll, Registered::Whole);
             } else if self.is_exposed && watch.is_disabled && !watch.is_kernels {
-                watch.is_exposed = true; // A child is not to be told of it again.
+                watch.is_exposed = true; // It is not to be reported to a child again.
                 watch.register_again(epoll);
             }
             *event = epoll_event { events: news.events, u64: watch.data };

@@ -170,7 +170,7 @@ impl Peer {
         Ok(part)
     }
 
-    /// The memory of one that has died would be changed in vain.
+    /// Changing the memory of a process that has died would do nothing.
     fn look_for_peer(&self, target: Target<'_>) -> Result<(), Errno> {
         let now = wait::now();
         if now.saturating_sub(self.asked_at.load(Ordering::Relaxed)) >= BELIEVED_NS {
@@ -181,7 +181,8 @@ impl Peer {
     }
 }
 
-/// Whether the peer has gone: the kernel says that it sends no more, and it has not said so itself.
+/// Whether the peer has gone: the kernel says that it sends no more, and the peer has not published
+/// that.
 pub(crate) fn is_gone(fd: RawFd, end: &End) -> bool {
     if is_hung_up(fd) {
         end.hang_up();

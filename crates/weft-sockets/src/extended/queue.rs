@@ -1,8 +1,8 @@
 //! Posted operations and their completions.
 //!
 //! # Safety
-//! A posted list of buffers is the program's until it has taken the completion, as it has promised
-//! by posting it.
+//! A posted list of buffers is the program's until it has taken the completion, as it has
+//! guaranteed by posting it.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -31,7 +31,8 @@ pub(crate) struct Transfer {
     id: u64,
 }
 
-// SAFETY: the pointers are the program's, which has lent the buffers to whoever makes progress.
+// SAFETY: the pointers are the program's, which has lent the buffers to the thread that makes
+// progress.
 unsafe impl Send for Transfer {}
 
 impl Transfer {

@@ -4,7 +4,7 @@
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of. Control blocks
-//! are the program's, as its calls promise; their fields lie where the C library has them
+//! are the program's, as its calls guarantee; their fields lie where the C library has them
 //! (`struct aiocb` of x86-64 and all other targets of 64 bits).
 #![allow(unsafe_code)]
 
@@ -67,7 +67,7 @@ unsafe fn read_at_once(block: *mut Block) -> bool {
 
 type Function = extern "C" fn(libc::sigval);
 
-/// Tells the program that an operation is complete, as it wants to be told.
+/// Notifies the program that an operation is complete, in the way that it wants.
 fn tell(notice: &sigevent) {
     match notice.sigev_notify {
         libc::SIGEV_SIGNAL => send_signal(notice.sigev_signo, notice.sigev_value),

@@ -25,7 +25,7 @@ fn closing_socket(held: &Held, fd: c_int) {
     match &**held {
         Kind::Stream(stream) => {
             closing_watched(held, fd);
-            if last && !settings::is_confined() {
+            if last && !settings::is_in_fallback() {
                 stream.closing(fd);
             }
         }

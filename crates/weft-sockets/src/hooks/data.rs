@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. Buffers are the program's, as its calls promise.
+//! arguments on as they are. Buffers are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -65,7 +65,7 @@ unsafe fn buffers<'a>(list: *const iovec, count: usize) -> Option<(Buffers<'a>, 
 /// Receives into a list of buffers. `None`: the kernel is to do it.
 ///
 /// # Safety
-/// The list and its buffers are valid to write, as the program's call promises.
+/// The list and its buffers are valid to write, as the program's call guarantees.
 pub(super) unsafe fn receive(
     fd: c_int,
     list: *const iovec,
@@ -93,7 +93,7 @@ pub(super) unsafe fn receive(
             other => other,
         }));
     }
-    // What comes is told as the kernel would, and not taken.
+    // What comes is reported as the kernel would, and not taken.
     let known = || stream.link().is_some_and(|end| end.unread() > buffers.len());
     let received = if known() { Ok(0) } else { stream.recv(fd, buffers, flags)? };
     Some(errno::count(if known() { Err(Errno::FAULT) } else { received }))
@@ -102,7 +102,7 @@ pub(super) unsafe fn receive(
 /// Sends a list of buffers. `None`: the kernel is to do it.
 ///
 /// # Safety
-/// The list and its buffers are valid to read, as the program's call promises.
+/// The list and its buffers are valid to read, as the program's call guarantees.
 pub(super) unsafe fn deliver(
     fd: c_int,
     list: *const iovec,

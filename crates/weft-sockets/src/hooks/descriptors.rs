@@ -213,7 +213,7 @@ fn amount(fd: c_int, request: c_ulong) -> Option<usize> {
         _ => return None,
     };
     let end = stream.link()?;
-    end.hush_if_left(Descriptor::of(fd).as_fd());
+    end.drain_wakeups_if_left(Descriptor::of(fd).as_fd());
     match request {
         libc::FIONREAD => end.all_unread(Descriptor::of(fd).as_fd()),
         // Urgent bytes come over TCP, behind what the rings have.

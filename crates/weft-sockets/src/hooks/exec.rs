@@ -22,7 +22,7 @@ use crate::descriptor::stays_open;
 use crate::handover::{self, Heir};
 use crate::next::next;
 use crate::sockets::{self, Kind};
-use crate::zcopy::promised::reclaim_all;
+use crate::zcopy::deferred::reclaim_all;
 use crate::{epoll, errno, identity, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -69,7 +69,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Environment> {
     let may_copy = !matches!(heir, Heir::Self_);
     if !may_copy {
-        reclaim_all(); // The memory that it was promised out of goes.
+        reclaim_all(); // The memory of the deferred sends goes.
     }
     shut_inboxes();
     epoll::hand_on_all(false);

@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of. Its arguments go
-//! on up to NULL, as its callers promise.
+//! on up to NULL, as its callers guarantee.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;

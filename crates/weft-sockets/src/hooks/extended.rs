@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! Each function has the signature that the header declares; places and buffers are the program's,
-//! as its calls promise. A NULL where there must be a place is refused.
+//! as its calls guarantee. A NULL where there must be a place is refused.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd as _, RawFd};
@@ -17,13 +17,13 @@ use weft_extended::abi::{
 use weft_stream::GrantId;
 use weft_sys::Region;
 
-use super::extended_switch::{NAP_MIN, switch};
+use super::extended_switch::{SLEEP_MIN, switch};
 use crate::descriptor::Descriptor;
 use crate::extended::onesided::Target;
 use crate::extended::queue::{Transfer, Work};
 use crate::extended::{Extended, memory, onesided};
 use crate::kernel::End;
-use crate::limits::SWITCH_NAP_MAX;
+use crate::limits::SWITCH_SLEEP_MAX;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::{errno, wait};
@@ -217,7 +217,7 @@ unsafe extern "C" fn deregister(fd: c_int, key: *const Key) -> c_int {
             return Err(Errno::NOKEY);
         }
         let began = wait::now();
-        let mut nap = NAP_MIN;
+        let mut sleep_time = SLEEP_MIN;
         while grants.is_in_use(id) {
             let waited = Duration::from_nanos(wait::now() - began);
             if waited >= REVOKE_OF_GONE_LIMIT && onesided::is_gone(fd, socket.end) {
@@ -226,8 +226,8 @@ unsafe extern "C" fn deregister(fd: c_int, key: *const Key) -> c_int {
             if waited >= REVOKE_LIMIT {
                 return Err(Errno::TIMEDOUT);
             }
-            std::thread::sleep(nap);
-            nap = (nap * 2).min(SWITCH_NAP_MAX);
+            std::thread::sleep(sleep_time);
+            sleep_time = (sleep_time * 2).min(SWITCH_SLEEP_MAX);
         }
         Ok(0)
     })
@@ -352,7 +352,7 @@ unsafe extern "C" fn post_get(
 /// Posts a copy between a list of the program's and a place in the peer's memory.
 ///
 /// # Safety
-/// Key and list are the program's own, as its call promises.
+/// Key and list are the program's own, as its call guarantees.
 unsafe fn post_copy(
     fd: c_int,
     operation: Operation,

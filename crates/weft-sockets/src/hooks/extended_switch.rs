@@ -8,13 +8,13 @@ use rustix::net::sockopt;
 use weft_sys::calls::socket_timeout;
 
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
-use crate::limits::SWITCH_NAP_MAX;
+use crate::limits::SWITCH_SLEEP_MAX;
 use crate::stream::Stream;
 use crate::wait;
 
 /// How long a switch to extended mode waits for the peer, if the program has set no time limit.
 const SWITCH_LIMIT: Duration = Duration::from_secs(5);
-pub(super) const NAP_MIN: Duration = Duration::from_micros(20);
+pub(super) const SLEEP_MIN: Duration = Duration::from_micros(20);
 
 /// Switches a connected socket to extended mode, as soon as its peer does the same.
 ///
@@ -23,7 +23,7 @@ pub(super) const NAP_MIN: Duration = Duration::from_micros(20);
 pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
     let limit = socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
     let deadline = wait::now() + nanoseconds(limit.unwrap_or(SWITCH_LIMIT));
-    let mut nap = NAP_MIN;
+    let mut sleep_time = SLEEP_MIN;
     loop {
         if let Some(end) = stream.seek(fd)? {
             end.extend();
@@ -45,8 +45,8 @@ pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
         if wait::now() >= deadline {
             return Err(Errno::TIMEDOUT);
         }
-        std::thread::sleep(nap);
-        nap = (nap * 2).min(SWITCH_NAP_MAX);
+        std::thread::sleep(sleep_time);
+        sleep_time = (sleep_time * 2).min(SWITCH_SLEEP_MAX);
     }
 }
 

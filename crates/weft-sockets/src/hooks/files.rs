@@ -5,7 +5,7 @@
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, or of the ways
-//! that `fopencookie` asks for. What the C library calls them with is what it promises there.
+//! that `fopencookie` asks for. What the C library calls them with is what it guarantees there.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;

@@ -9,7 +9,7 @@ use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
 
 use crate::arguments::is_nowhere;
 use crate::next::next;
-use crate::{by_hand, confine, settings, shared_files};
+use crate::{by_hand, seccomp_fallback, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
@@ -22,11 +22,11 @@ unsafe extern "C-unwind" fn prctl(
     // Without a filter it is a question whether there could be one.
     let is_strict = first == c_ulong::from(libc::SECCOMP_MODE_STRICT);
     if option == libc::PR_SET_SECCOMP && (is_strict || !is_nowhere(second as *const c_void)) {
-        confine::confine();
+        seccomp_fallback::enter();
     }
     if option == by_hand::switch::SET_DISPATCH {
         by_hand::give_up(); // The program has them reported to itself.
-        confine::keep_on_tcp("the program has its system calls reported");
+        seccomp_fallback::keep_on_tcp("the program has its system calls reported");
     }
     next!(prctl(
         option: c_int, first: c_ulong, second: c_ulong, third: c_ulong, fourth: c_ulong

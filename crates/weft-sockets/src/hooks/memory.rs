@@ -1,5 +1,5 @@
-//! Memory that goes, or is no longer to be read: what has been promised of it is copied first. When
-//! nothing is promised each of these costs a load.
+//! Memory that goes, or is no longer to be read: what has been deferred of it is copied first. When
+//! nothing is deferred each of these costs a load.
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
@@ -12,7 +12,7 @@ use std::cell::Cell;
 use libc::{c_int, c_void, off_t, size_t};
 use weft_sys::NextFunction;
 
-use crate::zcopy::promised::forsake;
+use crate::zcopy::deferred::revoke;
 
 type Free = unsafe extern "C" fn(*mut c_void);
 type Realloc = unsafe extern "C" fn(*mut c_void, size_t) -> *mut c_void;
@@ -27,14 +27,14 @@ thread_local! {
     static IS_LOOKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Finds the allocator, before anything can be promised: to look for it may call it.
+/// Finds the allocator, before any send can be deferred: to look for it may call it.
 pub(crate) fn prepare() {
     let _ = (next_free(), REALLOC.address());
 }
 
-fn forsake_block(block: *mut c_void) {
+fn revoke_block(block: *mut c_void) {
     // SAFETY: a block of the allocator's, which is about to be given back to it.
-    forsake(block as usize, || unsafe { libc::malloc_usable_size(block) });
+    revoke(block as usize, || unsafe { libc::malloc_usable_size(block) });
 }
 
 /// The allocator's `free`. `None` while this thread looks for it.
@@ -60,7 +60,7 @@ fn find_free() -> *mut c_void {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
-    forsake_block(block);
+    revoke_block(block);
     if let Some(next) = next_free() {
         // SAFETY: the program's own argument.
         unsafe { next(block) };
@@ -69,7 +69,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, len: size_t) -> *mut c_void {
-    forsake_block(block);
+    revoke_block(block);
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Realloc>>(REALLOC.address()) };
     // SAFETY: the program's own arguments.
@@ -78,35 +78,35 @@ unsafe extern "C" fn realloc(block: *mut c_void, len: size_t) -> *mut c_void {
 
 /// Before `munmap(2)`.
 pub(crate) fn unmapping(addr: usize, len: usize) {
-    forsake(addr, || len);
+    revoke(addr, || len);
 }
 
 /// Before `madvise(2)`.
 pub(crate) fn advising(addr: usize, len: usize, advice: c_int) {
     if matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE) {
-        forsake(addr, || len);
+        revoke(addr, || len);
     }
 }
 
 /// Before `mprotect(2)`.
 pub(crate) fn protecting(addr: usize, len: usize, protection: c_int) {
     if protection & libc::PROT_READ == 0 {
-        forsake(addr, || len);
+        revoke(addr, || len);
     }
 }
 
 /// Before `mremap(2)`.
 pub(crate) fn moving(addr: usize, old: usize, len: usize, flags: c_int, to: usize) {
-    forsake(addr, || old);
+    revoke(addr, || old);
     if flags & libc::MREMAP_FIXED != 0 {
-        forsake(to, || len);
+        revoke(to, || len);
     }
 }
 
 /// Before `mmap(2)`.
 pub(crate) fn mapping(addr: usize, len: usize, flags: c_int) {
     if flags & libc::MAP_FIXED != 0 {
-        forsake(addr, || len);
+        revoke(addr, || len);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `sendmsg(2)`, `recvmsg(2)` and their plurals.
 //!
 //! # Safety
-//! As for the `data` hooks. Headers are the program's, as its calls promise.
+//! As for the `data` hooks. Headers are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, mmsghdr, msghdr, ssize_t, timespec};

@@ -23,7 +23,6 @@ pub(crate) mod memory;
 mod message;
 #[cfg(target_arch = "x86_64")]
 mod names;
-mod naps;
 mod options;
 #[cfg(target_arch = "x86_64")]
 mod print;
@@ -33,6 +32,7 @@ mod rings;
 mod sessions;
 mod setup;
 mod signals;
+mod sleeping;
 mod threads;
 mod transfer;
 pub(crate) mod users;

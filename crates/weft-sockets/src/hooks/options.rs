@@ -65,13 +65,13 @@ unsafe extern "C-unwind" fn getsockopt(
             stream.connected(fd); // Programs ask after a connect that took its time.
             let error = stream.take_error().map(Errno::raw_os_error);
             // SAFETY: the kernel has just written an integer there, or less of one.
-            let told = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
+            let reported = if error.is_none() && unsafe { *len } as usize == size_of::<c_int>() {
                 // SAFETY: the kernel has just written an integer there, or less of one.
                 unsafe { value.cast::<c_int>().read_unaligned() }
             } else {
                 0
             };
-            stream.error_told(told);
+            stream.error_reported(reported);
             error
         }
         _ => {
@@ -82,7 +82,7 @@ unsafe extern "C-unwind" fn getsockopt(
     };
     if let Some(ours) = ours {
         let bytes = ours.to_ne_bytes();
-        // SAFETY: the kernel has just written there, and said how much.
+        // SAFETY: the kernel has just written there, and returned how much.
         let room = unsafe { *len } as usize;
         let count = bytes.len().min(room);
         // SAFETY: as many bytes as the kernel has written.
@@ -114,7 +114,7 @@ unsafe extern "C-unwind" fn setsockopt(
         && let Some(delays) = stream.link().and_then(Link::delays)
     {
         delays.set(option, given != 0);
-        return 0; // The kernel's socket carries bells, which never wait.
+        return 0; // The kernel's socket carries wakeups, which never wait.
     }
     if options::is_refused(level, name)
         && let Some(held) = sockets::find(fd)

@@ -1,7 +1,7 @@
 //! Waiting for readiness.
 //!
 //! # Safety
-//! As for the other hooks; sets and lists are the program's, as its calls promise.
+//! As for the other hooks; sets and lists are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};

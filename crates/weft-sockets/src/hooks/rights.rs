@@ -1,7 +1,7 @@
 //! Sockets that go from one process to another over a Unix socket (`SCM_RIGHTS`, unix(7)).
 //!
 //! # Safety
-//! Headers are the program's, as its calls promise; their control data is walked by the C
+//! Headers are the program's, as its calls guarantee; their control data is walked by the C
 //! library's macros.
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use crate::{epoll, identity, open, settings, ways};
 /// # Safety
 /// The header is the program's.
 pub(super) unsafe fn hand_on(message: *const msghdr) {
-    if settings::is_confined() {
+    if settings::is_in_fallback() {
         return;
     }
     let leave = |fd| {
@@ -29,8 +29,8 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
         match &*held {
             Kind::Stream(stream) => {
                 inheritance::pass_on(&Own, stream, fd);
-                if let Some(far) = stream.link().and_then(Link::far) {
-                    far.retain();
+                if let Some(remote) = stream.link().and_then(Link::remote) {
+                    remote.retain();
                 }
             }
             Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
@@ -46,7 +46,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
 /// # Safety
 /// The header is the program's, as the kernel has just filled it in.
 pub(super) unsafe fn take(message: *const msghdr) {
-    if settings::is_confined() {
+    if settings::is_in_fallback() {
         return;
     }
     let take = |fd| {
@@ -55,7 +55,7 @@ pub(super) unsafe fn take(message: *const msghdr) {
         }
         open::forget(fd);
         ways::rings::check_ring(fd);
-        handover::adopt(fd);
+        handover::take_over(fd);
         check_stream(fd);
     };
     // SAFETY: guaranteed by the caller.

@@ -1,4 +1,5 @@
-//! `liburing`, which makes its system calls by hand: it is told what `io_uring_setup(2)` is.
+//! `liburing`, which makes its system calls by hand: it gets the answer that `io_uring_setup(2)`
+//! gets.
 //!
 //! These names are liburing's, not the C library's. A program that has functions of its own by
 //! these names uses those.

@@ -3,7 +3,7 @@
 //! A handler may call whatever the hooks stand in front of, also where it has interrupted a hook
 //! that holds a lock. So the kernel gets a handler of ours ([`handle`]), which calls the program's,
 //! and puts that off until the interrupted thread has left its sections ([`weft_sys::Section`]).
-//! The program is told of its own handlers alone. Those for faults stay as they are: a fault cannot
+//! The program sees its own handlers alone. Those for faults stay as they are: a fault cannot
 //! be put off. What is known of handlers is asked anew when one is set. `SIGSYS` is the kernel's
 //! way to report calls by hand ([`crate::by_hand::signals`]), and no set of signals holds it off.
 //!
@@ -31,14 +31,14 @@ use crate::{errno, handlers, identity};
 static HANDLERS: [AtomicU64; SIGNALS_MAX] = [const { AtomicU64::new(0) }; SIGNALS_MAX];
 /// It was set with `SA_SIGINFO`.
 const TAKES_INFO: u64 = 1 << 63;
-/// It was set with `SA_RESETHAND`, which the kernel has not been told: a handler that is put off
+/// It was set with `SA_RESETHAND`, which the kernel does not know: a handler that is put off
 /// would be gone when its signal comes again.
 const IS_ONCE: u64 = 1 << 62;
 /// It was set with `SA_RESTART`.
 const RESTARTS: u64 = 1 << 61;
 const FLAGS: u64 = TAKES_INFO | IS_ONCE | RESTARTS;
 
-/// Signals for which `signal(3)` does not set it, a bit each: `siginterrupt(3)` has said so.
+/// Signals for which `signal(3)` does not set it, a bit each: `siginterrupt(3)` has turned it off.
 static INTERRUPT: AtomicU64 = AtomicU64::new(0);
 
 /// One handler at a time is set.

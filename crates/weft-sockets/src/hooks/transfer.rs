@@ -95,7 +95,7 @@ fn send_file(
 /// `/proc`, some of which the kernel refuses to send.
 fn can_be_copied(file: c_int) -> bool {
     if file < 0 {
-        return true; // Which is said before anything is copied.
+        return true; // The program learns that before anything is copied.
     }
     let Ok(state) = rustix::fs::fstat(Descriptor::of(file)) else { return true };
     FileType::from_raw_mode(state.st_mode) == FileType::RegularFile && state.st_size > 0

@@ -14,7 +14,7 @@ use rustix::process::getuid;
 
 use crate::next::next;
 use crate::reason::Reason;
-use crate::{confine, errno, identity, settings};
+use crate::{errno, identity, seccomp_fallback, settings};
 
 /// No change, to the functions that take several users.
 const UNCHANGED: uid_t = uid_t::MAX;
@@ -24,11 +24,11 @@ pub(crate) fn becoming(user: uid_t) {
     if user == UNCHANGED || user == getuid().as_raw() || !settings::enabled() {
         return;
     }
-    if identity::is_borrowed() || settings::is_confined() {
+    if identity::is_borrowed() || settings::is_in_fallback() {
         return;
     }
     let before = errno::get();
-    confine::leave_all(Reason::User);
+    seccomp_fallback::leave_all(Reason::User);
     errno::set_raw(before);
 }
 

@@ -24,7 +24,7 @@ use weft_sys::{Forkable, SignalLock, spawn_quiet};
 
 use super::hello::Hello;
 use super::lingering::Lingering;
-use super::wire::{Far, Made, Maker};
+use super::wire::{Made, Maker, RemoteEnd};
 
 /// How long a connector listens for its acceptor, who dials when the program first uses the socket.
 const LISTEN: Duration = Duration::from_secs(5);
@@ -39,12 +39,12 @@ const TOO_EARLY: [Duration; 2] = [Duration::from_micros(500), Duration::from_mil
 const SPURNED: Duration = Duration::from_secs(30);
 
 /// How often is looked after connections that linger.
-const LINGER_NAP: Duration = Duration::from_millis(1);
+const LINGER_SLEEP: Duration = Duration::from_millis(1);
 
 /// A connection for which a queue pair is wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    pub(super) far: Weak<Far>,
+    pub(super) remote: Weak<RemoteEnd>,
     pub(super) role: Role,
     /// The connector's and the acceptor's address.
     pub(super) ends: [SocketAddr; 2],
@@ -55,7 +55,7 @@ enum Command {
     Connect(Wanted),
     Forget(Arc<Id>),
     Linger(Lingering),
-    Answer(Weak<Far>),
+    Answer(Weak<RemoteEnd>),
 }
 
 #[derive(Debug)]
@@ -86,9 +86,9 @@ pub(super) fn linger(lingering: Lingering) {
 struct Background;
 
 impl Maker for Background {
-    fn answer(&self, far: &Weak<Far>) {
+    fn answer(&self, remote: &Weak<RemoteEnd>) {
         if let Some(broker) = BROKER.get() {
-            broker.tell(Command::Answer(Weak::clone(far)));
+            broker.tell(Command::Answer(Weak::clone(remote)));
         }
     }
 
@@ -104,8 +104,8 @@ fn name(id: &Arc<Id>) -> usize {
 }
 
 fn give_up(wanted: &Wanted) {
-    if let Some(far) = wanted.far.upgrade() {
-        far.give_up();
+    if let Some(remote) = wanted.remote.upgrade() {
+        remote.give_up();
     }
 }
 
@@ -140,9 +140,9 @@ impl Broker {
 enum State {
     /// Waits for the acceptor.
     Listens,
-    /// Under way, with what the peer has said and proved if it began, or else with what this end
+    /// Under way, with what the peer has sent and proved if it began, or else with what this end
     /// has. The window is there until the queue pair has gone: fields are dropped in this order.
-    Joins(Box<Made>, Hello, Arc<Far>),
+    Joins(Box<Made>, Hello, Arc<RemoteEnd>),
     /// The connection's end has the queue pair.
     Joined,
 }
@@ -194,9 +194,9 @@ impl Worker {
                     }
                     Command::Forget(id) => drop(self.attempts.remove(&name(&id))),
                     Command::Linger(lingering) => self.lingering.push(lingering),
-                    Command::Answer(far) => {
-                        if let Some(far) = far.upgrade() {
-                            far.answer_leave();
+                    Command::Answer(remote) => {
+                        if let Some(remote) = remote.upgrade() {
+                            remote.answer_leave();
                         }
                     }
                 }
@@ -215,8 +215,8 @@ impl Worker {
         let dues = dues.chain(self.early.iter().map(|early| early.due));
         let next = dues.chain(self.again.iter().map(|(due, ..)| *due)).min();
         let left = next.map(|due| due.saturating_duration_since(Instant::now()));
-        let nap = (!self.lingering.is_empty()).then_some(LINGER_NAP);
-        let left = left.into_iter().chain(nap).min();
+        let sleep_time = (!self.lingering.is_empty()).then_some(LINGER_SLEEP);
+        let left = left.into_iter().chain(sleep_time).min();
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut set = [
             PollFd::from_borrowed_fd(self.channel.as_fd(), PollFlags::IN),
@@ -228,10 +228,10 @@ impl Worker {
 
     /// A connector listens at once; an acceptor dials when it has what to prove itself by.
     fn begin_in_time(&mut self, early: Early) {
-        let Some(far) = early.wanted.far.upgrade() else { return };
+        let Some(remote) = early.wanted.remote.upgrade() else { return };
         let is_early = early.wanted.role == Role::Acceptor
-            && far.moved(Role::Acceptor).is_some_and(|moved| moved[0] + moved[1] < BYTES_MIN);
-        drop(far);
+            && remote.moved(Role::Acceptor).is_some_and(|moved| moved[0] + moved[1] < BYTES_MIN);
+        drop(remote);
         let now = Instant::now();
         if !is_early {
             self.begin(early.wanted, 0);
@@ -266,7 +266,7 @@ impl Worker {
     }
 
     fn dial(&mut self, wanted: &Wanted) -> Result<(Arc<Id>, State), Errno> {
-        let far = wanted.far.upgrade().ok_or(Errno::NOTCONN)?;
+        let remote = wanted.remote.upgrade().ok_or(Errno::NOTCONN)?;
         let [connector, acceptor] = wanted.ends;
         let domain = self.domain(acceptor.ip())?;
         let id = Id::new(&self.channel, PortSpace::Connected);
@@ -275,13 +275,13 @@ impl Worker {
         let resolved =
             id.resolve_address(Some(source), connector).and_then(|()| id.resolve_route());
         resolved.inspect_err(|_| id.destroy())?;
-        let made = Made::new(&id, &domain, &far, &Background).inspect_err(|_| id.destroy())?;
-        let moved = far.moved(Role::Acceptor).unwrap_or([0, 0]);
-        let hello = made.hello(wanted.ends, far.window(), moved);
-        let hello = hello.proved(&far, Role::Acceptor, None).ok_or(Errno::ACCESS);
+        let made = Made::new(&id, &domain, &remote, &Background).inspect_err(|_| id.destroy())?;
+        let moved = remote.moved(Role::Acceptor).unwrap_or([0, 0]);
+        let hello = made.hello(wanted.ends, remote.window(), moved);
+        let hello = hello.proved(&remote, Role::Acceptor, None).ok_or(Errno::ACCESS);
         let hello = hello.inspect_err(|_| id.destroy())?;
         made.connect(&hello)?;
-        Ok((id, State::Joins(Box::new(made), hello, far)))
+        Ok((id, State::Joins(Box::new(made), hello, remote)))
     }
 
     /// The protection domain of the device that has an address of this host.
@@ -326,18 +326,18 @@ impl Worker {
         if !hello.is_of(&wanted.ends) || from != wanted.ends[1].ip().to_canonical() {
             return None;
         }
-        let far = wanted.far.upgrade()?;
-        if !hello.is_proved(&far, Role::Acceptor, None) {
+        let remote = wanted.remote.upgrade()?;
+        if !hello.is_proved(&remote, Role::Acceptor, None) {
             return None; // Or this end's program has not read as much: the acceptor dials again.
         }
         let domain = self.domain(event.id.local()?.ip()).ok()?;
-        let made = Made::new(&event.id, &domain, &far, &Background).ok()?;
-        let answer = made.hello(wanted.ends, far.window(), hello.moved);
-        made.accept(&answer.proved(&far, Role::Connector, Some(&hello))?).ok()?;
+        let made = Made::new(&event.id, &domain, &remote, &Background).ok()?;
+        let answer = made.hello(wanted.ends, remote.window(), hello.moved);
+        made.accept(&answer.proved(&remote, Role::Connector, Some(&hello))?).ok()?;
         let attempt = Attempt {
             id: Arc::clone(&event.id),
             wanted,
-            state: State::Joins(Box::new(made), hello, far),
+            state: State::Joins(Box::new(made), hello, remote),
             tries: PAUSES.len(),
             due: Some(Instant::now() + DIAL),
         };
@@ -352,24 +352,26 @@ impl Worker {
     fn established(&mut self, event: &Event) {
         let name = name(&event.id);
         let Some(attempt) = self.attempts.get_mut(&name) else { return };
-        let State::Joins(made, known, far) = std::mem::replace(&mut attempt.state, State::Joined)
+        let State::Joins(made, known, remote) =
+            std::mem::replace(&mut attempt.state, State::Joined)
         else {
             return;
         };
         attempt.due = None;
-        let told = match attempt.wanted.role {
+        let received = match attempt.wanted.role {
             Role::Connector => Some(known), // Proved before it was answered.
             Role::Acceptor => Hello::parse(&event.param.private_data).filter(|answer| {
-                answer.moved == known.moved && answer.is_proved(&far, Role::Connector, Some(&known))
+                answer.moved == known.moved
+                    && answer.is_proved(&remote, Role::Connector, Some(&known))
             }),
         };
-        let peer = told.filter(|hello| hello.is_of(&attempt.wanted.ends));
-        let is_wanted = Arc::strong_count(&far) > 1; // Or the program has closed it meanwhile.
+        let peer = received.filter(|hello| hello.is_of(&attempt.wanted.ends));
+        let is_wanted = Arc::strong_count(&remote) > 1; // Or the program has closed it meanwhile.
         match peer.filter(|_| is_wanted) {
-            Some(peer) => far.begin(made.connected(&peer, far.window())),
+            Some(peer) => remote.begin(made.connected(&peer, remote.window())),
             None => {
                 drop(made);
-                far.give_up();
+                remote.give_up();
                 self.attempts.remove(&name);
             }
         }
@@ -378,8 +380,8 @@ impl Worker {
     fn disconnected(&self, event: &Event) {
         let _ = event.id.disconnect();
         let joined = self.attempts.get(&name(&event.id));
-        if let Some(far) = joined.and_then(|attempt| attempt.wanted.far.upgrade()) {
-            far.doorbell().ring(); // Who sleeps may hear of it by nothing else.
+        if let Some(remote) = joined.and_then(|attempt| attempt.wanted.remote.upgrade()) {
+            remote.wakeup_fd().ring(); // Who sleeps may hear of it by nothing else.
         }
     }
 

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! | magic, 8 | version, 4 | ring's length, 4 | connector, 16+2 | acceptor, 16+2 |
-//! | heard, 8+4 | ring, 8+4 | moved, 2+2 | proof, 32 |
+//! | peer state, 8+4 | ring, 8+4 | moved, 2+2 | proof, 32 |
 //! ```
 //!
-//! All fields are big-endian; an IPv4 address has its IPv6 form. `heard` and `ring`
+//! All fields are big-endian; an IPv4 address has its IPv6 form. `peer_state` and `ring`
 //! are an address and a key each. `proof` is a keyed hash over all that stands before it, and, in
 //! an answer, over the proof that it answers; the key is so many bytes of the stream as `moved`
 //! says, to the acceptor and to the connector ([`weft_stream::remote`]).
@@ -34,7 +34,7 @@ pub(super) struct Hello {
     /// The connector's and the acceptor's address.
     pub(super) ends: [SocketAddr; 2],
     /// Where the other may say something.
-    pub(super) heard: Place,
+    pub(super) peer_state: Place,
     /// Where the other may put bytes.
     pub(super) ring: Place,
     /// How much of the stream the proof is of.
@@ -47,18 +47,18 @@ impl Hello {
     /// this end does not know enough of the stream.
     pub(super) fn proved(
         self,
-        far: &Remote<impl Wire>,
+        remote: &Remote<impl Wire>,
         role: Role,
         asked: Option<&Self>,
     ) -> Option<Self> {
-        let proof = far.proof(role, role, self.moved, &self.said(asked))?.bytes();
+        let proof = remote.proof(role, role, self.moved, &self.signed_bytes(asked))?.bytes();
         Some(Self { proof, ..self })
     }
 
     /// Whether `prover`, the other end, has the stream.
     pub(super) fn is_proved(
         &self,
-        far: &Remote<impl Wire>,
+        remote: &Remote<impl Wire>,
         prover: Role,
         asked: Option<&Self>,
     ) -> bool {
@@ -66,16 +66,16 @@ impl Hello {
             Role::Connector => Role::Acceptor,
             Role::Acceptor => Role::Connector,
         };
-        let known = far.proof(own, prover, self.moved, &self.said(asked));
+        let known = remote.proof(own, prover, self.moved, &self.signed_bytes(asked));
         known.is_some_and(|known: Proof| known.is(&self.proof))
     }
 
     /// What a proof is over.
-    fn said(&self, asked: Option<&Self>) -> Vec<u8> {
-        let mut said = self.emit();
-        said.truncate(LEN - PROOF_LEN);
-        said.extend(asked.map(|asked| asked.proof).into_iter().flatten());
-        said
+    fn signed_bytes(&self, asked: Option<&Self>) -> Vec<u8> {
+        let mut bytes = self.emit();
+        bytes.truncate(LEN - PROOF_LEN);
+        bytes.extend(asked.map(|asked| asked.proof).into_iter().flatten());
+        bytes
     }
 
     pub(super) fn emit(&self) -> Vec<u8> {
@@ -87,7 +87,7 @@ impl Hello {
             bytes.extend(mapped(end.ip()).octets());
             bytes.extend(end.port().to_be_bytes());
         }
-        for place in [self.heard, self.ring] {
+        for place in [self.peer_state, self.ring] {
             bytes.extend(place.addr.to_be_bytes());
             bytes.extend(place.key.to_be_bytes());
         }
@@ -123,11 +123,11 @@ impl Hello {
             let addr = u64::from_be_bytes(take(8).try_into().ok()?);
             Some(Place { addr, key: u32::from_be_bytes(take(4).try_into().ok()?) })
         };
-        let (heard, ring) = (place()?, place()?);
+        let (peer_state, ring) = (place()?, place()?);
         let mut len = || Some(usize::from(u16::from_be_bytes(take(2).try_into().ok()?)));
         let moved = [len()?, len()?];
         let proof = take(PROOF_LEN).try_into().ok()?;
-        Some(Self { ends, heard, ring, moved, proof })
+        Some(Self { ends, peer_state, ring, moved, proof })
     }
 
     /// Whether it is about the connection between these ends.

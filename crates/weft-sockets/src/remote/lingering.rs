@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 use weft_stream::remote::{Closing, Farewell};
 
-use super::wire::Far;
+use super::wire::RemoteEnd;
 
 /// How long a peer may take to let everything arrive. (TCP gives up after some minutes.)
 const LONGEST: Duration = Duration::from_secs(60);
@@ -21,21 +21,21 @@ static LINGER: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub(super) struct Lingering {
     socket: OwnedFd,
-    far: Arc<Far>,
+    remote: Arc<RemoteEnd>,
     farewell: Farewell,
     until: Instant,
 }
 
 impl Lingering {
-    pub(super) fn new(socket: OwnedFd, far: Arc<Far>, farewell: Farewell) -> Self {
+    pub(super) fn new(socket: OwnedFd, remote: Arc<RemoteEnd>, farewell: Farewell) -> Self {
         LINGER.fetch_add(1, Ordering::AcqRel);
-        Self { socket, far, farewell, until: Instant::now() + LONGEST }
+        Self { socket, remote, farewell, until: Instant::now() + LONGEST }
     }
 
     /// Whether it may be dropped.
     pub(super) fn is_over(&mut self) -> bool {
         let is_late = || Instant::now() >= self.until;
-        match self.far.is_closed(&mut self.farewell) {
+        match self.remote.is_closed(&mut self.farewell) {
             Some(Closing::Over) => return true,
             Some(Closing::Reset) => {}
             Some(Closing::Flushing(_)) | None if is_late() => {}
@@ -59,9 +59,9 @@ pub(super) fn forked() {
 
 /// The process ends or forks: waits until no connection lingers, or for as long as it should.
 pub(crate) fn finish() {
-    const NAP: Duration = Duration::from_micros(200);
+    const SLEEP_TIME: Duration = Duration::from_micros(200);
     let began = Instant::now();
     while LINGER.load(Ordering::Acquire) > 0 && began.elapsed() < AT_EXIT {
-        std::thread::sleep(NAP);
+        std::thread::sleep(SLEEP_TIME);
     }
 }

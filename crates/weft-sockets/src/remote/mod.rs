@@ -22,7 +22,7 @@ use weft_sys::network_namespace;
 use self::broker::Wanted;
 use self::lingering::Lingering;
 pub(crate) use self::lingering::finish;
-pub(crate) use self::wire::Far;
+pub(crate) use self::wire::RemoteEnd;
 use crate::descriptor::Descriptor;
 use crate::{identity, shared_files};
 
@@ -50,18 +50,18 @@ pub(crate) fn stop() {
 
 /// The end of a connection just made, for which the peer is looked for in the background. `None` if
 /// there is no memory.
-pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<Far>> {
+pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<RemoteEnd>> {
     let ends = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
-    let far = Arc::new(Far::new().ok()?);
+    let remote = Arc::new(RemoteEnd::new().ok()?);
     let tuple =
         Tuple::new(ends[0], ends[1]).in_namespace(network_namespace(Descriptor::of(fd).as_fd()));
     let me = identity::me(fd);
     if let Some(shown) = shared_files::registry().and_then(|all| Shown::new(all, &tuple, role, &me))
     {
-        far.show(shown);
+        remote.show(shown);
     }
-    broker::want(Wanted { far: Arc::downgrade(&far), role, ends });
-    Some(far)
+    broker::want(Wanted { remote: Arc::downgrade(&remote), role, ends });
+    Some(remote)
 }
 
 /// Closes a connection when all that was sent has arrived, in the background.
@@ -70,10 +70,10 @@ pub(crate) fn seek(fd: RawFd, role: Role, ends: [SocketAddr; 2]) -> Option<Arc<F
 /// `EMFILE` and the like.
 pub(crate) fn linger(
     socket: BorrowedFd<'_>,
-    far: &Arc<Far>,
+    remote: &Arc<RemoteEnd>,
     farewell: Farewell,
 ) -> Result<(), Errno> {
     let socket = fcntl_dupfd_cloexec(socket, LOWEST_FD)?;
-    broker::linger(Lingering::new(socket, Arc::clone(far), farewell));
+    broker::linger(Lingering::new(socket, Arc::clone(remote), farewell));
     Ok(())
 }

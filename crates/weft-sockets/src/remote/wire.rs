@@ -1,7 +1,7 @@
 //! A queue pair and the memory that it works on.
 //!
 //! # Safety
-//! The regions that are registered lie in a window, which its [`Far`] owns together
+//! The regions that are registered lie in a window, which its [`RemoteEnd`] owns together
 //! with the queue pair, and unmaps after it: dropping the queue pair here ends all use of them.
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use weft_engine::reactor::Reactor;
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
-use weft_stream::remote::window::{self, Said, Window};
-use weft_stream::remote::{Doorbell, Moved, PROOF_LEN, Remote, Ticket, Wire};
+use weft_stream::remote::window::{self, StateWord, Window};
+use weft_stream::remote::{Moved, PROOF_LEN, Remote, Ticket, WakeupFd, Wire};
 use weft_sys::Region;
 
 use super::hello::{Hello, Place};
@@ -27,7 +27,7 @@ use super::hello::{Hello, Place};
 use crate::limits::{BYTES_UNDER_WAY_MAX, SEND_REQUESTS_MAX, UNDER_WAY_MAX};
 
 /// One end of a connection to another host.
-pub(crate) type Far = Remote<Verbs>;
+pub(crate) type RemoteEnd = Remote<Verbs>;
 
 /// How many connections have a queue pair.
 static WIRED: AtomicUsize = AtomicUsize::new(0);
@@ -35,7 +35,7 @@ static WIRED: AtomicUsize = AtomicUsize::new(0);
 /// What makes and ends queue pairs, as each of them needs it.
 pub(super) trait Maker: Send + Sync + std::fmt::Debug {
     /// Does what the peer of a connection wants. It is called where no connection may be dropped.
-    fn answer(&self, far: &Weak<Far>);
+    fn answer(&self, remote: &Weak<RemoteEnd>);
 
     /// An identifier has been destroyed. It is held until nobody knows its address any more.
     fn forget(&self, id: &Arc<Id>);
@@ -55,19 +55,19 @@ pub(super) fn forget_all() {
 /// Completions that one look takes.
 const AT_ONCE: usize = 16;
 
-/// Rings for what the peer has said.
+/// Wakes sleepers for what the peer has published.
 #[derive(Debug)]
-struct Bell {
-    doorbell: Arc<Doorbell>,
-    far: Weak<Far>,
+struct WakeupObserver {
+    wakeup_fd: Arc<WakeupFd>,
+    remote: Weak<RemoteEnd>,
     maker: &'static dyn Maker,
 }
 
-impl Observer for Bell {
+impl Observer for WakeupObserver {
     fn written(&self, offset: usize, len: usize) {
-        self.doorbell.written(offset, len);
+        self.wakeup_fd.written(offset, len);
         if window::is_wish(offset, len) {
-            self.maker.answer(&self.far);
+            self.maker.answer(&self.remote);
         }
     }
 }
@@ -78,7 +78,7 @@ pub(super) struct Made {
     id: Arc<Id>,
     cq: Arc<Cq>,
     qp: Arc<Qp>,
-    heard: Arc<Mr>,
+    peer_state: Arc<Mr>,
     ring: Arc<Mr>,
     copy: Arc<Mr>,
     maker: &'static dyn Maker,
@@ -89,10 +89,10 @@ impl Made {
     pub(super) fn new(
         id: &Arc<Id>,
         pd: &Arc<Pd>,
-        far: &Arc<Far>,
+        remote: &Arc<RemoteEnd>,
         maker: &'static dyn Maker,
     ) -> Result<Self> {
-        let window = far.window();
+        let window = remote.window();
         let region = |at: usize, len: usize| {
             // SAFETY: inside of the window, which stays mapped until this value has been dropped;
             // nothing but bytes and atomic words lies there.
@@ -121,15 +121,15 @@ impl Made {
         let qp = Qp::new(pd, init)?;
         let (init, mask) = id.qp_attributes(QpState::Init)?;
         qp.modify(&init, mask)?;
-        let heard = region(window::HEARD, window::HEARD_LEN)?;
-        let iova = (window.addr() + window::HEARD) as u64;
-        let bell: Arc<dyn Observer> = Arc::new(Bell {
-            doorbell: Arc::clone(far.doorbell()),
-            far: Arc::downgrade(far),
+        let peer_state = region(window::PEER_STATE, window::PEER_STATE_LEN)?;
+        let iova = (window.addr() + window::PEER_STATE) as u64;
+        let observer: Arc<dyn Observer> = Arc::new(WakeupObserver {
+            wakeup_fd: Arc::clone(remote.wakeup_fd()),
+            remote: Arc::downgrade(remote),
             maker,
         });
         Ok(Self {
-            heard: Mr::register_observed(pd, heard, iova, written, bell)?,
+            peer_state: Mr::register_observed(pd, peer_state, iova, written, observer)?,
             ring: register(window::RING, window::RING_LEN, written)?,
             copy: register(window::COPY, window::RING_LEN, Access::empty())?,
             qp,
@@ -149,7 +149,7 @@ impl Made {
         let place = |at: usize, mr: &Mr| Place { addr: (window.addr() + at) as u64, key: mr.key() };
         Hello {
             ends,
-            heard: place(window::HEARD, &self.heard),
+            peer_state: place(window::PEER_STATE, &self.peer_state),
             ring: place(window::RING, &self.ring),
             moved,
             proof: [0; PROOF_LEN],
@@ -168,7 +168,7 @@ impl Made {
     pub(super) fn connected(self, peer: &Hello, window: &Window) -> Verbs {
         WIRED.fetch_add(1, Ordering::Relaxed);
         Verbs {
-            heard: peer.heard,
+            peer_state: peer.peer_state,
             ring: peer.ring,
             window: window.addr(),
             posted: AtomicU64::new(0),
@@ -182,7 +182,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         self.qp.destroy();
-        for mr in [&self.heard, &self.ring, &self.copy] {
+        for mr in [&self.peer_state, &self.ring, &self.copy] {
             let _ = mr.deregister(); // No window of memory is bound to it.
         }
         self.id.destroy();
@@ -199,7 +199,7 @@ fn param(hello: &Hello) -> ConnectParam {
 #[derive(Debug)]
 pub(crate) struct Verbs {
     made: Made,
-    heard: Place,
+    peer_state: Place,
     ring: Place,
     window: usize,
     posted: AtomicU64,
@@ -244,7 +244,7 @@ impl Verbs {
     fn post_words<const N: usize>(
         &self,
         bytes: &[(usize, usize)],
-        first: Said,
+        first: StateWord,
         words: impl FnOnce() -> [u64; N],
     ) -> Option<Ticket> {
         if !self.may_post(if bytes.is_empty() { UNDER_WAY_MAX } else { BYTES_UNDER_WAY_MAX }) {
@@ -260,8 +260,8 @@ impl Verbs {
             pushed = pushed && poster.push(&request).is_ok();
         }
         let operation = Operation::Write {
-            remote_addr: self.heard.addr.wrapping_add(8 * first as u64),
-            rkey: self.heard.key,
+            remote_addr: self.peer_state.addr.wrapping_add(8 * first as u64),
+            rkey: self.peer_state.key,
             imm: None,
         };
         // Taken now: by the time it goes out the word may be another one, ahead of its bytes.
@@ -278,13 +278,13 @@ impl Verbs {
 }
 
 impl Wire for Verbs {
-    fn post(&self, bytes: &[(usize, usize)], word: Said, value: u64) -> Option<Ticket> {
+    fn post(&self, bytes: &[(usize, usize)], word: StateWord, value: u64) -> Option<Ticket> {
         self.post_words(bytes, word, || [value])
     }
 
     fn post_head(&self, bytes: &[(usize, usize)], head: u64, tail: &AtomicU64) -> Option<Ticket> {
         // The tail's place is behind the head's.
-        self.post_words(bytes, Said::Head, || [head, tail.load(Ordering::Relaxed)])
+        self.post_words(bytes, StateWord::Head, || [head, tail.load(Ordering::Relaxed)])
     }
 
     fn done(&self) -> Ticket {

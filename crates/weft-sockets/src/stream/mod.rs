@@ -5,10 +5,10 @@
 //! options are read into local variables.
 #![allow(unsafe_code)]
 
-mod far;
 pub(crate) mod options;
 mod readiness;
 mod recv;
+mod remote_end;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -29,8 +29,8 @@ use crate::extended::Extended;
 use crate::kernel::{End, Holding, Host, Kernel as _};
 use crate::limits::OFFER_TRIES_MAX;
 use crate::link::Link;
-use crate::reason::{self, Reason, Told};
-use crate::remote::{self, Far};
+use crate::reason::{self, LogOnce, Reason};
+use crate::remote::{self, RemoteEnd};
 use crate::stall::Stall;
 use crate::table::Place;
 use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
@@ -41,13 +41,13 @@ const TRIES_IN_A_ROW: u32 = 8;
 /// How long a `fork` waits for offers of those just accepted: afterwards it would be too late.
 const FORK_WAITS_NS: u64 = 3_000_000;
 /// Of which so long at a time, asleep: the connector may need this core.
-const FORK_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
+const FORK_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000 };
 /// How long a writer sleeps before it asks the kernel whether the peer still lives.
-const WRITER_NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const WRITER_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const SPIN_MAX_NS: u64 = 2_000_000;
 
 /// Held while this process may have a peer's socket open, which no child is to get: it would keep
-/// the peer's end from being told.
+/// the peer's end from being reported.
 static LEAVING: SignalLock<()> = SignalLock::new(());
 
 /// Before a fork: no other thread is about to leave.
@@ -84,26 +84,26 @@ enum Phase {
 #[derive(Debug)]
 pub(crate) struct Stream {
     phase: AtomicU32,
-    told: Told,
+    log: LogOnce,
     /// Its end, if the peer is on this host, and as whom this process holds it.
     holding: Holding,
     /// Its end, if the peer is on another host.
-    far: SectionOnce<Arc<Far>>,
+    remote: SectionOnce<Arc<RemoteEnd>>,
     before: SectionLock<Before>,
     spin_in: Spin,
     /// How long a sender looks for room before it sleeps.
     pub(crate) spin_out: Spin,
     zcopy: zcopy::Sender,
-    /// What the kernel has said of the socket's end: bits of `poll(2)`.
+    /// What the kernel has reported of the socket's end: bits of `poll(2)`.
     ended: AtomicU32,
-    /// An error that the kernel has told us, and that the program does not know yet.
+    /// An error that the kernel has reported, and that the program does not know yet.
     error: AtomicI32,
-    /// A writer has been told that there is no room.
+    /// A writer has found that there is no room.
     full: AtomicU32,
     stall: Stall,
     /// Epoll instances that watch it.
     watches: AtomicU32,
-    /// Those that wait for a bell.
+    /// Those that wait for a wakeup.
     armed: AtomicU32,
     /// The peer rings because the socket was watched before it had an end.
     armed_early: AtomicU32,
@@ -141,7 +141,7 @@ pub(crate) enum By<'a> {
     /// The connection's end.
     End(&'a End),
     /// The connection's end, if the other is on another host.
-    Far(&'a Far),
+    Remote(&'a RemoteEnd),
     /// The kernel, but bytes are counted.
     Counted,
 }
@@ -150,8 +150,8 @@ impl<'a> By<'a> {
     /// The end that does it.
     fn link(&self) -> Option<Link<'a>> {
         match *self {
-            Self::End(end) => Some(Link::Here(end)),
-            Self::Far(far) => Some(Link::There(far)),
+            Self::End(end) => Some(Link::Local(end)),
+            Self::Remote(remote) => Some(Link::Remote(remote)),
             Self::Kernel | Self::Counted => None,
         }
     }
@@ -161,9 +161,9 @@ impl Stream {
     fn new(phase: Phase) -> Self {
         Self {
             phase: AtomicU32::new(phase as u32),
-            told: Told::new(),
+            log: LogOnce::new(),
             holding: Holding::new(),
-            far: SectionOnce::new(),
+            remote: SectionOnce::new(),
             before: SectionLock::new(Before::default()),
             spin_in: Spin::new(),
             spin_out: Spin::new(),
@@ -220,23 +220,23 @@ impl Stream {
         }
         if !is_local {
             fall_back(Reason::Remote);
-            reason::tell((own, peer), Reason::Remote);
+            reason::log((own, peer), Reason::Remote);
             return None;
         }
         if !settings::allows(RuleRole::Listen, own) {
             fall_back(Reason::Rule);
-            reason::tell((own, peer), Reason::Rule);
+            reason::log((own, peer), Reason::Rule);
             return None;
         }
         if !by_hand::is_ready() {
             fall_back(Reason::ByHand);
-            reason::tell((own, peer), Reason::ByHand);
+            reason::log((own, peer), Reason::ByHand);
             return None;
         }
         // Another process's may have been given any.
         if has_option.unwrap_or_else(|| options::has(fd)) {
             fall_back(Reason::Option);
-            reason::tell((own, peer), Reason::Option);
+            reason::log((own, peer), Reason::Option);
             return None;
         }
         stream.look_at(fd, tuple(fd, peer, own), &Before::default());
@@ -263,28 +263,28 @@ impl Stream {
     #[inline]
     pub(crate) fn link(&self) -> Option<Link<'_>> {
         match self.end() {
-            Some(end) => Some(Link::Here(end)),
-            None => self.far().map(Link::There),
+            Some(end) => Some(Link::Local(end)),
+            None => self.remote().map(Link::Remote),
         }
     }
 
     /// Its end, if the other one is on another host, and verbs carry it or may.
     #[cold]
-    fn far(&self) -> Option<&Far> {
-        self.far.get().map(Arc::as_ref).filter(|far| !far.is_off())
+    fn remote(&self) -> Option<&RemoteEnd> {
+        self.remote.get().map(Arc::as_ref).filter(|remote| !remote.is_off())
     }
 
     /// Whether the other end is on another host, and verbs carry it or may.
-    pub(crate) fn is_far(&self) -> bool {
-        self.end().is_none() && self.far().is_some()
+    pub(crate) fn is_remote(&self) -> bool {
+        self.end().is_none() && self.remote().is_some()
     }
 
     /// Looks for the peer on another host, in the background.
-    fn seek_far(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
+    fn seek_remote(&self, fd: RawFd, role: Role, ends: [SocketAddr; 2]) {
         match remote::seek(fd, role, ends) {
-            Some(far) => {
+            Some(remote) => {
                 self.become_phase(Phase::Tcp); // As soon as it is off.
-                let _ = self.far.set(far); // Another thread's is as good.
+                let _ = self.remote.set(remote); // Another thread's is as good.
             }
             None => self.fall_back(Reason::Room),
         }
@@ -338,7 +338,7 @@ impl Stream {
         let Some((own, peer)) = addresses(fd) else { return };
         let is_local = is_local(own, peer);
         if own != peer && settings::wants_verbs(RuleRole::Connect, peer, is_local) {
-            self.seek_far(fd, Role::Connector, [own, peer]);
+            self.seek_remote(fd, Role::Connector, [own, peer]);
         } else if !is_local {
             self.fall_back(Reason::Remote);
         } else if !settings::allows(RuleRole::Connect, peer) {
@@ -365,9 +365,9 @@ impl Stream {
     pub(crate) fn dissolved(&self) {
         self.let_go();
         if self.end().is_none()
-            && let Some(far) = self.far()
+            && let Some(remote) = self.remote()
         {
-            far.close(false);
+            remote.close(false);
         }
     }
 
@@ -393,19 +393,19 @@ impl Stream {
     }
 
     fn leave_by(&self, fd: RawFd, why: Reason, leave: fn(&End, BorrowedFd<'_>)) {
-        zcopy::promised::reclaim(&self.zcopy);
+        zcopy::deferred::reclaim(&self.zcopy);
         match self.link() {
-            Some(Link::Here(end)) if end.has_left() => {}
-            Some(Link::There(far)) => {
-                far.leave(Descriptor::of(fd).as_fd());
+            Some(Link::Local(end)) if end.has_left() => {}
+            Some(Link::Remote(remote)) => {
+                remote.leave(Descriptor::of(fd).as_fd());
                 fall_back(why);
             }
-            Some(Link::Here(end)) => {
+            Some(Link::Local(end)) => {
                 // A child of `vfork` has descriptors of its own.
                 let held = (!identity::is_borrowed()).then(|| LEAVING.lock());
                 leave(end, Descriptor::of(fd).as_fd());
                 drop(held);
-                self.told.note(why);
+                self.log.note(why);
                 end.note_left(why);
             }
             None if !self.is(Phase::Tcp) => {
@@ -418,32 +418,33 @@ impl Stream {
         }
     }
 
-    /// The process is about to be confined: the connection has left, and nothing brings it back.
-    pub(crate) fn surrender(&self, fd: RawFd) {
+    /// The process is about to give up system calls: the connection has left, and nothing brings it
+    /// back.
+    pub(crate) fn enter_fallback(&self, fd: RawFd) {
         self.become_phase(Phase::Tcp);
-        self.told.tell(fd, self.end(), true);
+        self.log.write(fd, self.end(), true);
     }
 
     /// Whether the kernel has the connection again, but for what is still to be read elsewhere.
     pub(crate) fn has_rest(&self) -> bool {
         match self.link() {
-            Some(Link::Here(end)) => !end.is_over(),
-            Some(Link::There(far)) => far.has_rest(),
+            Some(Link::Local(end)) => !end.is_over(),
+            Some(Link::Remote(remote)) => remote.has_rest(),
             None => false,
         }
     }
 
-    /// The process is about to be confined, and may make no system call for a connection between
+    /// The process is about to give up system calls, and may make none for a connection between
     /// hosts any more, which has left.
-    pub(crate) fn confine(&self) {
-        if let Some(far) = self.far.get() {
-            far.disown();
+    pub(crate) fn disown_remote(&self) {
+        if let Some(remote) = self.remote.get() {
+            remote.disown();
         }
     }
 
     fn fall_back(&self, why: Reason) {
         self.become_phase(Phase::Tcp);
-        self.told.note(why);
+        self.log.note(why);
         fall_back(why);
     }
 
@@ -457,7 +458,7 @@ impl Stream {
             if self.end().is_some() || !goes_on || wait::now() >= deadline {
                 return;
             }
-            Host::sleep_for(&FORK_NAP);
+            Host::sleep_for(&FORK_SLEEP);
         }
     }
 
@@ -472,12 +473,12 @@ impl Stream {
 
     #[cold]
     fn by_whom(&self, fd: RawFd) -> By<'_> {
-        if let Some(far) = self.far() {
-            return By::Far(far);
+        if let Some(remote) = self.remote() {
+            return By::Remote(remote);
         }
         if self.is(Phase::Foreign) {
             if let Some((own, peer)) = addresses(fd) {
-                self.seek_far(fd, Role::Acceptor, [peer, own]);
+                self.seek_remote(fd, Role::Acceptor, [peer, own]);
             }
         } else if self.is(Phase::Connecting) {
             self.connected(fd);
@@ -491,8 +492,8 @@ impl Stream {
         }
         self.tell(fd);
         match self.link() {
-            Some(Link::Here(end)) => By::End(end),
-            Some(Link::There(far)) => By::Far(far),
+            Some(Link::Local(end)) => By::End(end),
+            Some(Link::Remote(remote)) => By::Remote(remote),
             None => By::Kernel,
         }
     }
@@ -500,7 +501,7 @@ impl Stream {
     /// Says what carries the connection, if that is known and somebody wants to know. No lock is
     /// held.
     pub(crate) fn tell(&self, fd: RawFd) {
-        self.told.tell(fd, self.end(), false);
+        self.log.write(fd, self.end(), false);
     }
 
     /// The kernel is to do a call. One that waits for the connection to be made may move bytes that
@@ -523,7 +524,7 @@ impl Stream {
         match self.by(fd) {
             By::End(end) => Ok(Some(end)),
             By::Counted => Ok(None),
-            By::Far(_) => Err(Errno::OPNOTSUPP), // One-sided operations are those of one host.
+            By::Remote(_) => Err(Errno::OPNOTSUPP), // One-sided operations are those of one host.
             By::Kernel if self.is(Phase::Tcp) => Err(Errno::OPNOTSUPP),
             By::Kernel => Err(Errno::NOTCONN),
         }
@@ -572,35 +573,35 @@ impl Stream {
         let me = identity::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
             // Before the connector can join: it would take the end of the stream for ours.
-            before.shut.into_iter().for_each(|how| shut(Link::Here(&end), fd, how));
+            before.shut.into_iter().for_each(|how| shut(Link::Local(&end), fd, how));
             self.begin(fd, end);
         }
     }
 
     /// The last descriptor of this process is about to be closed.
     pub(crate) fn closing(&self, fd: RawFd) {
-        if let Some(far) = self.far.get() {
-            return far::close(fd, far);
+        if let Some(remote) = self.remote.get() {
+            return remote_end::close(fd, remote);
         }
         if self.end().is_none() && self.is(Phase::Candidate) {
             self.fall_back(Reason::Peer);
         }
-        self.told.tell(fd, self.end(), true);
+        self.log.write(fd, self.end(), true);
         if self.end().is_some() {
-            zcopy::promised::reclaim(&self.zcopy);
+            zcopy::deferred::reclaim(&self.zcopy);
         }
         self.holding.closing(Descriptor::of(fd).as_fd());
     }
 
-    /// `shutdown(2)`, before the kernel is told.
+    /// `shutdown(2)`, before the kernel's.
     pub(crate) fn shutting(&self, fd: RawFd, how: libc::c_int) {
-        zcopy::promised::reclaim(&self.zcopy);
+        zcopy::deferred::reclaim(&self.zcopy);
         if let Some(link) = self.link() {
             return shut(link, fd, how);
         }
         let mut before = self.before.lock();
         match self.end() {
-            Some(end) => shut(Link::Here(end), fd, how), // Found by another thread.
+            Some(end) => shut(Link::Local(end), fd, how), // Found by another thread.
             None if before.shut.is_none_or(|earlier| earlier == how) => before.shut = Some(how),
             None => before.shut = Some(libc::SHUT_RDWR),
         }
@@ -629,8 +630,8 @@ impl inheritance::Stream for Stream {
     /// What gets the socket does not have the window of a connection between hosts.
     fn hand_on(&self, fd: RawFd, why: Reason) {
         self.leave(fd, why);
-        if let Some(far) = self.far() {
-            far.hand_on(Descriptor::of(fd).as_fd());
+        if let Some(remote) = self.remote() {
+            remote.hand_on(Descriptor::of(fd).as_fd());
         }
     }
 
@@ -648,31 +649,31 @@ impl inheritance::Stream for Stream {
     /// cannot be counted any more. Of two that both count from the beginning, each would miss what
     /// the other moves.
     fn forking_without_end(&self, fd: RawFd) {
-        if let Some(far) = self.far() {
+        if let Some(remote) = self.remote() {
             // The queue pair stays the parent's.
-            far.leave(Descriptor::of(fd).as_fd());
-            far.retain();
+            remote.leave(Descriptor::of(fd).as_fd());
+            remote.retain();
         } else if self.is(Phase::Foreign) || self.is(Phase::Candidate) || self.is(Phase::Connecting)
         {
             self.fall_back(Reason::Forked);
         } else if self.is(Phase::Fresh) && !Host::is_listening(Descriptor::of(fd).as_fd()) {
             // Either may connect it, and the other one would not be known to hold the connection.
             self.become_phase(Phase::Tcp);
-            self.told.note(Reason::Forked);
+            self.log.note(Reason::Forked);
         }
     }
 
     /// Queue pairs are the parent's.
     fn born(&self) {
-        if let Some(far) = self.far.get() {
-            far.disown();
+        if let Some(remote) = self.remote.get() {
+            remote.disown();
         }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !settings::is_confined() {
+        if !settings::is_in_fallback() {
             self.let_go();
         }
     }

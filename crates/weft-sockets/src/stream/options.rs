@@ -19,7 +19,7 @@ const SNDBUF_LOCK: c_int = 1;
 const RCVBUF_LOCK: c_int = 2;
 
 /// Whether a connection that is not the kernel's has no such option: how many bytes are unread
-/// (`TCP_INQ`, Linux 4.18) is told beside bytes, which the rings have none of. gRPC asks for it
+/// (`TCP_INQ`, Linux 4.18) is reported beside bytes, which the rings have none of. gRPC asks for it
 /// each time, and does without where it is refused.
 pub(crate) fn is_refused(level: c_int, name: c_int) -> bool {
     (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)

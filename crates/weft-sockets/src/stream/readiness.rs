@@ -1,4 +1,4 @@
-//! What poll, select and epoll are told.
+//! What poll, select and epoll report.
 
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use super::Stream;
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
-use crate::remote::Far;
+use crate::remote::RemoteEnd;
 use crate::sleepers;
 
-/// Unread bytes behind which an end is not told yet. TCP's own bound is the receiver's buffer
+/// Unread bytes behind which an end is not reported yet. TCP's own bound is the receiver's buffer
 /// (`tcp_rmem`, tcp(7)), but there the end rarely comes before most of it has been read.
 const EARLY_LEN: usize = 4 << 10;
 
@@ -23,7 +23,7 @@ impl Stream {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// The kernel has woken us, and says this of the socket: takes the bells, and remembers if it
+    /// The kernel has woken us, and says this of the socket: takes the wakeups, and remembers if it
     /// was the end.
     pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
         let Some(end) = self.link() else { return };
@@ -41,14 +41,14 @@ impl Stream {
         self.ended.fetch_or(ended, Ordering::Relaxed);
     }
 
-    /// The kernel has told an error that the program is to learn later.
+    /// The kernel has reported an error that the program is to learn later.
     pub(super) fn keep_error(&self, error: Errno) {
         if !matches!(error, Errno::AGAIN | Errno::INTR) {
             self.error.store(error.raw_os_error(), Ordering::Relaxed);
         }
     }
 
-    /// A call has told the program an error of the socket's, which it has no more.
+    /// A call has reported an error of the socket's to the program: the socket has it no more.
     pub(super) fn error_has_come(&self, error: Errno) {
         if matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT) {
             self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Stream {
     }
 
     /// The program has asked the kernel for the error: there is none any more.
-    pub(crate) fn error_told(&self, error: libc::c_int) {
+    pub(crate) fn error_reported(&self, error: libc::c_int) {
         self.ended.fetch_and(!libc::EPOLLERR.cast_unsigned(), Ordering::Relaxed);
         if error != 0
             && let Some(end) = self.link()
@@ -65,7 +65,7 @@ impl Stream {
         }
     }
 
-    /// The error that the kernel has told us, once.
+    /// The error that the kernel has reported to us, once.
     pub(crate) fn take_error(&self) -> Option<Errno> {
         if self.error.load(Ordering::Relaxed) == 0 {
             return None;
@@ -79,7 +79,7 @@ impl Stream {
         self.link().is_some_and(|end| end.carrier_out() == Carrier::Memory && !end.is_writable())
     }
 
-    /// A writer is told that there is no room.
+    /// A writer finds that there is no room.
     pub(crate) fn be_full(&self) {
         self.full.store(1, Ordering::Relaxed);
         if let Some(end) = self.end() {
@@ -97,7 +97,7 @@ impl Stream {
         }
     }
 
-    /// Whether a writer has been told that there is no room.
+    /// Whether a writer has found that there is no room.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed) != 0
     }
@@ -107,15 +107,15 @@ impl Stream {
         self.is_full() && self.full.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// An error that the program is to be told now, once (`SO_ERROR`).
+    /// An error that is to be reported to the program now, once (`SO_ERROR`).
     pub(crate) fn pending_error(&self, fd: RawFd) -> Option<Errno> {
         let of_the_kernel = || Host::take_error(Descriptor::of(fd).as_fd());
         let error = self.take_error().or_else(of_the_kernel)?;
-        self.error_told(error.raw_os_error());
+        self.error_reported(error.raw_os_error());
         Some(error)
     }
 
-    /// How many of those that watch it wait for a bell.
+    /// How many of those that watch it wait for a wakeup.
     pub(crate) fn armed(&self) -> &AtomicU32 {
         &self.armed
     }
@@ -162,7 +162,7 @@ impl Stream {
             // Nothing waits any more (tcp_poll): reads and writes return at once.
             return (ready | IN | OUT, IN | OUT);
         }
-        if end.far().is_some_and(Far::is_cut) {
+        if end.remote().is_some_and(RemoteEnd::is_cut) {
             return (ready | IN | OUT, IN | OUT); // A call says that it is over.
         }
         if end.carrier_in() == Carrier::Memory {

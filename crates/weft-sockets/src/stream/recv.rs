@@ -9,16 +9,17 @@ use rustix::net::sockopt;
 use weft_stream::{Carrier, How, Kernel as _};
 use weft_sys::{Buffers, Handled};
 
-use super::far;
+use super::remote_end;
 use super::send::deadline;
 use super::{By, SPIN_MAX_NS, Stream};
 use crate::descriptor::{Descriptor, has_time_limit, is_nonblocking};
 use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
 use crate::wait::{self, Wait};
-use crate::{doze, handlers, settings, sleepers};
+use crate::{futex_wait, handlers, settings, sleepers};
 
-/// Nanoseconds between two questions to the kernel whether a peer was killed that has said nothing.
+/// Nanoseconds between two questions to the kernel whether a peer was killed that could not publish
+/// it.
 const ASK_NS: u64 = 1_000_000;
 
 impl Stream {
@@ -32,7 +33,7 @@ impl Stream {
         if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
             return None;
         }
-        if settings::is_confined() {
+        if settings::is_in_fallback() {
             return self.recv_rest(fd, buffers, flags);
         }
         let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
@@ -48,12 +49,12 @@ impl Stream {
                 By::End(end) if done == 0 && self.bequeaths_option() && end.is_over() => {
                     return None;
                 }
-                by @ (By::End(_) | By::Far(_)) => {
+                by @ (By::End(_) | By::Remote(_)) => {
                     let Some(end) = by.link() else { continue };
                     let watched = self.armed.load(Ordering::Relaxed) > 0;
-                    let bells = watched.then(|| end.bells_taken());
+                    let wakeups = watched.then(|| end.wakeups_taken());
                     let received = self.recv_from(end, fd, rest, flags);
-                    if bells.is_some_and(|bells| bells != end.bells_taken()) {
+                    if wakeups.is_some_and(|wakeups| wakeups != end.wakeups_taken()) {
                         sleepers::wakeup_taken();
                     }
                     if self.announced.load(Ordering::Relaxed) > 0 && end.unread() == 0 {
@@ -84,7 +85,7 @@ impl Stream {
         }
     }
 
-    /// What a call returns that has received a part before; an error is told to the next one.
+    /// What a call returns that has received a part before; an error is reported by the next one.
     fn with_part(&self, done: usize, received: Result<usize, Errno>) -> Result<usize, Errno> {
         match received {
             Ok(more) => Ok(done + more),
@@ -150,7 +151,7 @@ impl Stream {
                 // The last that TCP carries: what stands in memory behind it belongs to the call.
                 // One on this host has seen to that itself. What TCP has behind it may be urgent.
                 Ok(received)
-                    if end.far().is_some()
+                    if end.remote().is_some()
                         && is_tcp
                         && received < rest.len()
                         && !keep
@@ -206,7 +207,7 @@ impl Stream {
 
     /// Waits until there are more than `known` bytes. `false` if there will not be.
     fn wait_for_more(&self, end: Link<'_>, fd: RawFd, known: usize) -> bool {
-        const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         let mut set = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         let deadline = deadline(fd, sockopt::Timeout::Recv);
         end.acknowledge(Descriptor::of(fd).as_fd());
@@ -219,7 +220,7 @@ impl Stream {
             if end.is_full() {
                 return false; // There cannot be more than there is room for.
             }
-            match Host::poll_as_program(&mut set, Some(&NAP)) {
+            match Host::poll_as_program(&mut set, Some(&SLEEP_TIME)) {
                 0 if deadline.is_some_and(|deadline| wait::now() >= deadline) => return false,
                 0 => {}
                 1.. => return come() > known,
@@ -242,10 +243,10 @@ impl Stream {
         let is_interrupted = || has_part || !handlers::restart();
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
-        let deadline = matches!(end, Link::There(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
+        let deadline = matches!(end, Link::Remote(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
         let deadline = deadline.flatten();
         // The kernel's own sleep knows which signal it was.
-        let mut dozed = matches!(end, Link::There(_)) || handlers::differ();
+        let mut waited = matches!(end, Link::Remote(_)) || handlers::differ();
         loop {
             if end.carrier_in() == Carrier::Memory && wait.look(SPIN_MAX_NS, || since.finds(end)) {
                 match end.try_recv(Descriptor::of(fd).as_fd(), buffers, how) {
@@ -256,11 +257,11 @@ impl Stream {
                     }
                 }
             }
-            if !dozed && end.carrier_in() == Carrier::Memory {
-                dozed = true;
-                let dozes = end.doze(&doze_time(fd));
+            if !waited && end.carrier_in() == Carrier::Memory {
+                waited = true;
+                let woken = end.futex_wait(&futex_wait_time(fd));
                 let finds = since.finds(end);
-                if dozes == Err(Errno::INTR) && !finds && is_interrupted() {
+                if woken == Err(Errno::INTR) && !finds && is_interrupted() {
                     return Err(Errno::INTR);
                 }
                 if finds {
@@ -281,12 +282,12 @@ impl Stream {
                 return Err(Errno::INTR);
             }
             let slept = match (received, end) {
-                (Err(Errno::AGAIN), Link::Here(_)) if has_part || since.begins_anew() => {
+                (Err(Errno::AGAIN), Link::Local(_)) if has_part || since.begins_anew() => {
                     sleep_for_more(fd)
                 }
-                (Err(Errno::AGAIN), Link::Here(_)) => sleep_for_bytes(fd),
-                (Err(Errno::AGAIN), Link::There(far)) => {
-                    far::sleep(fd, far, PollFlags::IN, deadline)
+                (Err(Errno::AGAIN), Link::Local(_)) => sleep_for_bytes(fd),
+                (Err(Errno::AGAIN), Link::Remote(remote)) => {
+                    remote_end::sleep(fd, remote, PollFlags::IN, deadline)
                 }
                 _ => Ok(()),
             };
@@ -392,9 +393,9 @@ fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
 }
 
 /// How long to sleep where only the peer can end it.
-fn doze_time(fd: RawFd) -> Timespec {
+fn futex_wait_time(fd: RawFd) -> Timespec {
     let limit = Host::time_limit(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv);
-    let longest = std::time::Duration::from_nanos(doze::TIME_NS);
+    let longest = std::time::Duration::from_nanos(futex_wait::TIME_NS);
     let time = limit.map_or(longest, |limit| limit.min(longest));
     Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() }
 }

@@ -9,8 +9,8 @@ use rustix::net::sockopt;
 use weft_stream::{Carrier, Kernel as _};
 use weft_sys::{Buffers, time_stamp};
 
-use super::far;
-use super::{By, SPIN_MAX_NS, Stream, WRITER_NAP};
+use super::remote_end;
+use super::{By, SPIN_MAX_NS, Stream, WRITER_SLEEP};
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
 use crate::handlers;
 use crate::kernel::{End, Host, Kernel as _};
@@ -18,10 +18,10 @@ use crate::link::Link;
 use crate::reason::Reason;
 use crate::settings::{self, ZeroCopy};
 use crate::wait::{self, Wait};
-use crate::zcopy::{Lender, promised};
+use crate::zcopy::{Lender, deferred};
 
 /// How long a writer sleeps while too much is under way to another host.
-const FAR_NAP_NS: u64 = 100_000;
+const REMOTE_SLEEP_NS: u64 = 100_000;
 /// Time stamps between two questions to the kernel whether a peer was killed: some 50 us.
 const ASK_STAMPS: u64 = 1 << 17;
 
@@ -36,7 +36,7 @@ impl Stream {
         let lends = settings::zero_copy() == ZeroCopy::Async;
         let sent = self.send_from(fd, buffers, flags, lends);
         if lends && sent != Some(Ok(buffers.len())) {
-            promised::settle(&self.zcopy);
+            deferred::settle(&self.zcopy);
         }
         sent
     }
@@ -51,7 +51,7 @@ impl Stream {
         self.send_from(fd, buffers, flags, false)
     }
 
-    fn promise(
+    fn defer_send(
         &self,
         end: &End,
         fd: RawFd,
@@ -59,7 +59,7 @@ impl Stream {
         nonblocking: bool,
     ) -> Option<Result<usize, Errno>> {
         let lender = Lender { end, place: self.place.get(), fd, spin: &self.spin_out };
-        self.zcopy.promise(&lender, buffers, nonblocking)
+        self.zcopy.defer_send(&lender, buffers, nonblocking)
     }
 
     pub(super) fn send_from(
@@ -69,11 +69,11 @@ impl Stream {
         flags: libc::c_int,
         lends: bool,
     ) -> Option<Result<usize, Errno>> {
-        if settings::is_confined() {
+        if settings::is_in_fallback() {
             return None;
         }
         if !lends {
-            promised::reclaim(&self.zcopy);
+            deferred::reclaim(&self.zcopy);
         }
         if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
             self.leave(fd, Reason::Urgent);
@@ -85,7 +85,7 @@ impl Stream {
             self.tell(fd);
         }
         let mut done = 0;
-        let mut may_be_promised = lends;
+        let mut may_be_deferred = lends;
         let mut may_be_pulled = self.zcopy.is_for(buffers);
         loop {
             let rest = buffers.after(done);
@@ -97,13 +97,13 @@ impl Stream {
             let sent = match self.by(fd) {
                 By::Kernel if done == 0 => return self.not_counted(fd, flags),
                 By::Kernel => Host::send(Descriptor::of(fd).as_fd(), rest, flags),
-                By::End(end) if may_be_promised => {
+                By::End(end) if may_be_deferred => {
                     let nonblocking = is_nonblocking(fd, flags);
-                    match self.promise(end, fd, rest, nonblocking) {
+                    match self.defer_send(end, fd, rest, nonblocking) {
                         Some(Ok(0)) => continue,
-                        Some(promised) => promised,
+                        Some(deferred) => deferred,
                         None => {
-                            may_be_promised = false;
+                            may_be_deferred = false;
                             continue;
                         }
                     }
@@ -121,7 +121,7 @@ impl Stream {
                     self.notice_killed_peer(end, fd);
                     end.try_send(Descriptor::of(fd).as_fd(), rest, flags)
                 }
-                By::Far(far) => far.try_send(Descriptor::of(fd).as_fd(), rest, flags),
+                By::Remote(remote) => remote.try_send(Descriptor::of(fd).as_fd(), rest, flags),
                 By::Counted => self.send_counted(fd, rest, flags),
             };
             match sent {
@@ -142,11 +142,11 @@ impl Stream {
                     if let Err(errno) = self.wait_for_room(fd) {
                         return Some(if done > 0 { Ok(done) } else { Err(errno) });
                     }
-                    may_be_promised = lends; // As another thread may have done meanwhile.
+                    may_be_deferred = lends; // As another thread may have done meanwhile.
                 }
                 Err(Errno::DEADLK) => return Some(Err(Errno::AGAIN)),
                 Err(errno) if done > 0 => {
-                    // The kernel tells it to the next call; it has told it to this one.
+                    // The kernel reports it by the next call; it has reported it by this one.
                     if errno != Errno::PIPE {
                         self.keep_error(errno);
                     }
@@ -160,7 +160,7 @@ impl Stream {
         }
     }
 
-    /// A peer that was killed has not said so, and reads nothing more. So while something is
+    /// A peer that was killed has not published that, and reads nothing more. So while something is
     /// unread the kernel is asked now and then.
     #[inline]
     fn notice_killed_peer(&self, end: &End, fd: RawFd) {
@@ -180,7 +180,7 @@ impl Stream {
     /// long; returns whether it has.
     #[cold]
     pub(crate) fn leave_if_stalled(&self, fd: RawFd) -> bool {
-        let Some(Link::Here(end)) = self.link() else { return false };
+        let Some(Link::Local(end)) = self.link() else { return false };
         if end.carrier_out() != Carrier::Memory {
             return false;
         }
@@ -225,21 +225,21 @@ impl Stream {
                 return Ok(());
             }
             let slept = match end {
-                Link::Here(end) => {
+                Link::Local(end) => {
                     let (word, value) = end.want_room_by_futex();
                     if end.room() > 0 {
                         return Ok(());
                     }
-                    Host::wait_on_word(word, value, &WRITER_NAP)
+                    Host::wait_on_word(word, value, &WRITER_SLEEP)
                 }
-                Link::There(far) => {
-                    far.want_room();
-                    if far.room() > 0 {
+                Link::Remote(remote) => {
+                    remote.want_room();
+                    if remote.room() > 0 {
                         return Ok(());
                     }
-                    let soon = wait::now() + FAR_NAP_NS;
-                    let until = if far.can_be_rung() { deadline } else { Some(soon) };
-                    far::sleep(fd, far, PollFlags::empty(), until)
+                    let soon = wait::now() + REMOTE_SLEEP_NS;
+                    let until = if remote.can_be_woken() { deadline } else { Some(soon) };
+                    remote_end::sleep(fd, remote, PollFlags::empty(), until)
                 }
             };
             if end.room() > 0 {

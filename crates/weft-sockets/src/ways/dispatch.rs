@@ -24,7 +24,7 @@ use crate::{open, process, settings};
 /// # Safety
 /// The arguments are the program's.
 pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long> {
-    if !settings::enabled() && !settings::is_confined() {
+    if !settings::enabled() && !settings::is_in_fallback() {
         return None; // Not on Weft.
     }
     let fd = int(arguments[0]);

@@ -90,7 +90,7 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Seen,
-        how: "memory that may be promised to a receiver",
+        how: "memory that a deferred send may still need",
         hooked: true,
         names: &["free", "realloc", "mmap", "mmap64", "mprotect", "mremap", "munmap", "madvise"],
     },

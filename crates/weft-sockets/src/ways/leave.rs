@@ -1,7 +1,7 @@
 //! Connections go to TCP before a call that only the kernel can do.
 //!
 //! # Safety
-//! Lists are the program's, as its calls promise.
+//! Lists are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd as _, RawFd};
@@ -22,7 +22,7 @@ pub(crate) fn stream(stream: &Stream, fd: RawFd, why: Reason) -> bool {
     stream.leave(fd, why);
     stream.put_back_rest(fd);
     if let Some(end) = stream.link() {
-        end.hush(Descriptor::of(fd).as_fd());
+        end.drain_wakeups(Descriptor::of(fd).as_fd());
     }
     stream.tell(fd);
     stream.link().is_some_and(|end| end.unread() > 0)
@@ -71,7 +71,7 @@ pub(crate) fn taken(fd: RawFd) {
     let before = errno::get();
     open::forget(fd); // Closed behind our back.
     check_ring(fd);
-    handover::adopt(fd);
+    handover::take_over(fd);
     one(fd, Reason::PassedOn);
     errno::set_raw(before);
 }

@@ -2,15 +2,15 @@
 //! moving connections where something is used that Weft does not see.
 //!
 //! # Safety
-//! Arguments are the program's, as its calls promise. A fork is made while all locks are frozen.
+//! Arguments are the program's, as its calls guarantee. A fork is made while all locks are frozen.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_long, c_uint, c_void};
 
 use super::leave;
 use crate::arguments::{Arguments, clone_flags, is_nowhere};
-use crate::confine::{self, keep_on_tcp};
 use crate::process;
+use crate::seccomp_fallback::{self, keep_on_tcp};
 
 /// Where `struct clone_args` has its stack.
 const STACK_AT: usize = 40;
@@ -63,14 +63,14 @@ pub(super) unsafe fn fork(number: c_long, a: Arguments, flags: usize) -> c_long 
 
 /// Before a `seccomp(2)`.
 pub(crate) fn seccomp(operation: c_uint, filter: *const c_void) {
-    let confines = match operation {
+    let gives_up_calls = match operation {
         libc::SECCOMP_SET_MODE_STRICT => true,
         // Without a filter it is a question whether there could be one.
         libc::SECCOMP_SET_MODE_FILTER => !is_nowhere(filter),
         _ => false,
     };
-    if confines {
-        confine::confine();
+    if gives_up_calls {
+        seccomp_fallback::enter();
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::c_long;
 use rustix::io::Errno;
 
-use crate::confine::keep_on_tcp;
+use crate::seccomp_fallback::keep_on_tcp;
 use crate::settings::{self, Ring};
 use crate::{errno, reason};
 
@@ -31,8 +31,8 @@ pub(crate) fn refuses_rings() -> bool {
         keep_on_tcp("io_uring is used");
         return false;
     }
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         reason::write_with(|line| {
             write!(line, "io_uring is refused; WEFT_SOCKETS_IO_URING=tcp lets it through")
         });

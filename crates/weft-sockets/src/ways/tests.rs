@@ -86,7 +86,7 @@ fn each_seen_number_is_dispatched() {
 }
 
 #[test]
-fn each_function_said_to_be_hooked_is() {
+fn each_function_listed_as_hooked_is() {
     let sources = sources();
     // As it stands, or made by a macro: `NAME!(function` or `NAME!(function)`.
     let is_hook = |name: &str| {
@@ -137,7 +137,7 @@ By hand, as an instruction of the program's own, they are done as by `syscall()`
 
 Forks by number are done as `fork` is. A child that shares the memory, but is no thread of the C
 library's, keeps the process on TCP; before any other child, connections go to TCP. What keeps a
-process on TCP is said in one line with `WEFT_LOG=info`.
+process on TCP is logged in one line with `WEFT_LOG=info`.
 ";
 
 fn document() -> String {

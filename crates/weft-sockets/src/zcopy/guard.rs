@@ -1,4 +1,4 @@
-//! What keeps the program from changing bytes that are promised: write protection, and a thread
+//! What keeps the program from changing bytes that are deferred: write protection, and a thread
 //! that is asked before it is taken back.
 //!
 //! # Safety
@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use weft_sys::{Mapping, UserFault, spawn_quiet};
 
-/// How often the thread looks after what is promised, and whether anything is.
+/// How often the thread looks after what is deferred, and whether anything is.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const IDLE_TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// Memory above the stack's end that may be of the same stack, whatever kind of stack it is.
@@ -33,7 +33,7 @@ pub(super) enum Guard {
 impl Guard {
     /// Makes sure that memory can be protected. The first one to ask starts the thread, which calls
     /// `touched` for each address that somebody waits to write to, and `tick` now and then, which
-    /// says whether anything is promised.
+    /// says whether anything is deferred.
     ///
     /// # Errors
     /// Why it cannot, which is always the same.
@@ -129,13 +129,13 @@ fn stack() -> (usize, usize) {
 fn start(touched: fn(usize), tick: fn() -> bool) -> Result<UserFault, Errno> {
     let fault = UserFault::new()?;
     let fd = fault.as_fd().as_raw_fd();
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
     let thread = move || {
         // Descriptors of its own: the program may close what it has not opened, and use the number.
         let files = [libc::CLONE_FILES as usize, 0, 0, 0, 0, 0];
         // SAFETY: concerns this thread alone.
         let alone = unsafe { weft_sys::system_call(libc::SYS_unshare, files) } == 0;
-        let _ = tell.send(alone);
+        let _ = sender.send(alone);
         if alone {
             close_all_but(fd);
             // SAFETY: nobody else has this thread's descriptors.
@@ -144,7 +144,7 @@ fn start(touched: fn(usize), tick: fn() -> bool) -> Result<UserFault, Errno> {
         }
     };
     spawn_quiet("weft-guard", thread)?;
-    if told.recv() == Ok(true) { Ok(fault) } else { Err(Errno::PERM) }
+    if receiver.recv() == Ok(true) { Ok(fault) } else { Err(Errno::PERM) }
 }
 
 fn close_all_but(fd: RawFd) {

@@ -1,16 +1,16 @@
 //! Zero copy: long messages that the receiver pulls out of the sender's memory (SDP's Source
 //! Avail). The call returns when that has happened, as `send(2)` must: the buffer is the program's
 //! again. Or it returns at once, and the buffer is write-protected meanwhile (AZ-SDP): that is
-//! [`promised`].
+//! [`deferred`].
 
+pub(crate) mod deferred;
 mod guard;
-pub(crate) mod promised;
 mod sender;
 
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU32;
 
-use weft_stream::{Judge, Patience};
+use weft_stream::{FaultBackoff, PathSelector};
 use weft_sys::{SectionLock, Spin};
 
 use crate::kernel::End;
@@ -19,9 +19,9 @@ use crate::table::Place;
 /// What a connection knows of zero copy.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    judge: SectionLock<Judge>,
-    patience: SectionLock<Patience>,
-    /// Promises whose bytes the program has written to too early, since the last message.
+    path_selector: SectionLock<PathSelector>,
+    fault_backoff: SectionLock<FaultBackoff>,
+    /// Deferred sends whose bytes the program has written to too early, since the last message.
     touches: AtomicU32,
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct Lender<'a> {
 impl Sender {
     pub(crate) fn new() -> Self {
         Self {
-            judge: SectionLock::new(Judge::default()),
-            patience: SectionLock::new(Patience::default()),
+            path_selector: SectionLock::new(PathSelector::default()),
+            fault_backoff: SectionLock::new(FaultBackoff::default()),
             touches: AtomicU32::new(0),
         }
     }

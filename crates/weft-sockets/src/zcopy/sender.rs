@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use weft_stream::{SourceNumber, Way};
 use weft_sys::{Buffers, Spin};
 
-use super::{Lender, Sender, promised};
+use super::{Lender, Sender, deferred};
 use crate::descriptor::Descriptor;
 use crate::kernel::{End, Host, Kernel as _};
 use crate::settings::{self, ZeroCopy};
@@ -17,60 +17,60 @@ use crate::{handlers, identity, reason};
 
 /// Shorter messages are cheaper to copy twice.
 const LEN_MIN: usize = 256 << 10;
-/// Bytes that are promised at once behind others, unless the rest would be short: the peer still
-/// has some to pull while the next are promised.
+/// Bytes that are deferred at once behind others, unless the rest would be short: the peer still
+/// has some to pull while the next are deferred.
 const PIECE_LEN: usize = 512 << 10;
 /// How long the peer may do nothing before the rest is copied. If the ring has room for all of it,
 /// the call would have returned at once.
-const PATIENCE_NS: u64 = 2_000_000;
-const PATIENCE_WITH_ROOM_NS: u64 = 200_000;
+const TIMEOUT_NS: u64 = 2_000_000;
+const TIMEOUT_WITH_ROOM_NS: u64 = 200_000;
 const SPIN_MAX_NS: u64 = 2_000_000;
 
 impl Sender {
-    /// The program has written too early to what was promised.
+    /// The program has written too early to what was deferred.
     pub(crate) fn touched(&self) {
         self.touches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Promises the first of the buffers' bytes and returns how many, or `EAGAIN`. `None`: they are
-    /// to go another way, and nothing before them is promised any more.
-    pub(crate) fn promise(
+    /// Defers the send of the first of the buffers' bytes and returns how many, or `EAGAIN`.
+    /// `None`: they are to go another way, and nothing before them is deferred any more.
+    pub(crate) fn defer_send(
         &self,
         lender: &Lender<'_>,
         buffers: Buffers<'_>,
         nonblocking: bool,
     ) -> Option<Result<usize, Errno>> {
         let end = lender.end;
-        let follows = end.has_promised();
+        let follows = end.has_deferred_sends();
         let len = buffers.len();
         if len < LEN_MIN && !follows {
             return None;
         }
         let touches = self.touches.swap(0, Ordering::Relaxed);
-        if len < LEN_MIN || self.patience.lock().may_promise(touches) {
+        if len < LEN_MIN || self.fault_backoff.lock().may_defer(touches) {
             let most = if !follows || len < PIECE_LEN + LEN_MIN { len } else { PIECE_LEN };
             let wanted = if follows { most } else { 1 };
             let waits = !nonblocking && len >= LEN_MIN;
             let in_time = !waits || wait_for_room(end, wanted, lender.spin);
-            let promise = match end.room().min(most) {
-                0 => promised::Promise::NoRoom,
-                room => promised::promise(self, lender, buffers, room, !nonblocking),
+            let deferral = match end.room().min(most) {
+                0 => deferred::Deferral::NoRoom,
+                room => deferred::defer_send(self, lender, buffers, room, !nonblocking),
             };
-            match promise {
-                promised::Promise::Made(promised) => return Some(Ok(promised)),
-                promised::Promise::NoRoom if nonblocking && len >= LEN_MIN => {
+            match deferral {
+                deferred::Deferral::Made(deferred) => return Some(Ok(deferred)),
+                deferred::Deferral::NoRoom if nonblocking && len >= LEN_MIN => {
                     return Some(Err(Errno::AGAIN));
                 }
-                promised::Promise::NoRoom if waits && in_time => return Some(Ok(0)),
-                promised::Promise::NoRoom => {}
-                promised::Promise::Impossible => self.touched(),
-                promised::Promise::Unprotected(errno) => {
-                    reason::tell_unprotected(errno);
+                deferred::Deferral::NoRoom if waits && in_time => return Some(Ok(0)),
+                deferred::Deferral::NoRoom => {}
+                deferred::Deferral::Impossible => self.touched(),
+                deferred::Deferral::Unprotected(errno) => {
+                    reason::log_unprotected(errno);
                     self.touched();
                 }
             }
         }
-        if follows && !promised::reclaim(self) {
+        if follows && !deferred::reclaim(self) {
             return Some(Err(Errno::AGAIN));
         }
         None
@@ -97,7 +97,7 @@ impl Sender {
     ) -> Result<(usize, bool), Errno> {
         let len = buffers.len();
         let judged = settings::zero_copy() != ZeroCopy::Sync;
-        if judged && self.judge.lock().choose(len, wait::now()) == Way::Ring {
+        if judged && self.path_selector.lock().choose(len, wait::now()) == Way::Ring {
             return Ok((0, false));
         }
         // Who must not wait relies on a peer that does.
@@ -109,8 +109,8 @@ impl Sender {
             return Ok((0, false));
         };
         let has_room = nonblocking || len <= weft_stream::limits::BIG_RING_LEN;
-        let patience = if has_room { PATIENCE_WITH_ROOM_NS } else { PATIENCE_NS };
-        let waited = wait_until_over(end, number, patience, spin);
+        let timeout = if has_room { TIMEOUT_WITH_ROOM_NS } else { TIMEOUT_NS };
+        let waited = wait_until_over(end, number, timeout, spin);
         match end.withdraw_source(number) {
             0 => waited.map(|()| (0, false)),
             pulled => Ok((pulled.min(len), waited.is_err())),
@@ -118,14 +118,14 @@ impl Sender {
     }
 }
 
-/// Waits until so many bytes can be promised, but no longer than a late peer is waited for: what
+/// Waits until so many bytes can be deferred, but no longer than a late peer is waited for: what
 /// TCP would take without it must not wait for ever. Whether any can be.
 fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
     if end.room() >= wanted {
         return true;
     }
-    let nap = Timespec { tv_sec: 0, tv_nsec: PATIENCE_NS.cast_signed() };
-    let limit = wait::now() + PATIENCE_NS;
+    let sleep_time = Timespec { tv_sec: 0, tv_nsec: TIMEOUT_NS.cast_signed() };
+    let limit = wait::now() + TIMEOUT_NS;
     let wait = Wait::begin(spin);
     loop {
         if wait.look(SPIN_MAX_NS, || end.room() >= wanted) {
@@ -136,21 +136,21 @@ fn wait_for_room(end: &End, wanted: usize, spin: &Spin) -> bool {
         if end.room() >= wanted {
             return true;
         }
-        let slept = Host::wait_on_word(word, value, &nap);
+        let slept = Host::wait_on_word(word, value, &sleep_time);
         if slept == Err(Errno::INTR) || wait::now() >= limit {
             return end.room() > 0;
         }
     }
 }
 
-/// Waits until a source is over, or has not gone on for as long as `patience` says, in nanoseconds.
+/// Waits until a source is over, or has not gone on for `timeout` nanoseconds.
 fn wait_until_over(
     end: &End,
     number: SourceNumber,
-    patience: u64,
+    timeout: u64,
     spin: &Spin,
 ) -> Result<(), Errno> {
-    let nap = Timespec { tv_sec: 0, tv_nsec: patience.cast_signed() };
+    let sleep_time = Timespec { tv_sec: 0, tv_nsec: timeout.cast_signed() };
     let wait = Wait::begin(spin);
     let mut seen = 0;
     let mut since = wait::now();
@@ -163,14 +163,14 @@ fn wait_until_over(
         match end.source_progress(number) {
             None => return Ok(()),
             Some(pulled) if pulled != seen => (seen, since) = (pulled, now),
-            Some(_) if now >= since + patience => return Ok(()),
+            Some(_) if now >= since + timeout => return Ok(()),
             Some(_) => {}
         }
         let (word, value) = end.want_room_by_futex();
         if end.source_progress(number).is_none() {
             return Ok(());
         }
-        let slept = Host::wait_on_word(word, value, &nap);
+        let slept = Host::wait_on_word(word, value, &sleep_time);
         if slept == Err(Errno::INTR) && !handlers::restart() {
             return Err(Errno::INTR);
         }

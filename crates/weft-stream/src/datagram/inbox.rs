@@ -45,7 +45,7 @@ pub enum Put {
     Done,
     /// There was no room: it is lost, as UDP's are.
     Dropped,
-    /// The owner neither looks nor dozes: the kernel is to take it.
+    /// The owner neither looks nor waits here: the kernel is to take it.
     Shut,
     /// The inbox is somebody else's, or nobody's.
     Gone,
@@ -124,7 +124,7 @@ impl Inbox {
 
     /// How much has been put: changes with each datagram.
     #[must_use]
-    pub fn put_so_far(&self) -> u64 {
+    pub fn put_until_now(&self) -> u64 {
         self.words.head.load(Ordering::Relaxed) >> WINDOW_BITS
     }
 
@@ -172,13 +172,13 @@ impl Inbox {
         self.words.by_kernel.load(Ordering::Relaxed)
     }
 
-    /// Puts a datagram, if the owner looks or dozes, and wakes it.
+    /// Puts a datagram, if the owner looks or waits here, and wakes it.
     #[must_use]
     pub fn put(&self, from: SocketAddr, buffers: Buffers<'_>) -> Put {
         let put = self.put_quietly(from, buffers);
         if put == Put::Done {
             fence(Ordering::SeqCst);
-            self.dozers().wake();
+            self.futex_word().wake();
         }
         put
     }
@@ -304,7 +304,7 @@ impl Inbox {
         self.shut();
     }
 
-    /// Whether that has been said of it.
+    /// Whether that has been noted of it.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.entry().left.load(Ordering::Relaxed) != 0
@@ -315,21 +315,21 @@ impl Inbox {
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
-    pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
+    pub fn futex_wait(&self, time: &Timespec) -> Result<(), Errno> {
         self.begin_futex_wait().map_or(Ok(()), |word| word.wait(time))
     }
 
     /// The word for a futex wait. `None`: something is there, or the inbox is shut.
     #[must_use]
     pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
-        let word = self.dozers();
+        let word = self.futex_word();
         word.settle_down();
         let is_open = self.words.head.load(Ordering::Relaxed) & WINDOW == 0;
         (is_open && self.is_empty()).then_some(word)
     }
 
-    fn dozers(&self) -> FutexWord<'static> {
-        FutexWord::on(&self.words.doze)
+    fn futex_word(&self) -> FutexWord<'static> {
+        FutexWord::on(&self.words.futex_wait)
     }
 
     /// A thread is about to sleep in the kernel. What has been put before is there now; nothing
@@ -344,7 +344,7 @@ impl Inbox {
         self.words.head.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A relative, born by fork, has the socket, too.
+    /// A child, born by fork, has the socket, too.
     pub fn retain(&self) {
         self.entry().refs.fetch_add(1, Ordering::AcqRel);
     }

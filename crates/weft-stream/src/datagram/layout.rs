@@ -81,7 +81,7 @@ shared_layout! {
         /// How much has been taken, in the same units.
         128: tail: AtomicU64,
         136: reader_lock: AtomicU32 = 0,
-        140: doze: AtomicU32 = 0,
+        140: futex_wait: AtomicU32 = 0,
         144: _rest: [AtomicU32; 28],
     }
 }

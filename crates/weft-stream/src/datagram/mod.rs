@@ -9,14 +9,14 @@
 //! the kernel, which wakes the owner. No other wake-up is ever needed, and a socket that nobody
 //! looks at is the kernel's alone.
 
-mod dozes;
+mod futex_waits;
 mod inbox;
 mod layout;
 mod oracle;
 mod registry;
 
 pub use crate::limits::DATAGRAM_LEN_MAX;
-pub use dozes::{By, Dozes};
+pub use futex_waits::{By, FutexWaits};
 pub use inbox::{Arrival, Inbox, Owner, Put};
 pub use oracle::receiver_of;
 pub use registry::{DatagramTotals, Datagrams};

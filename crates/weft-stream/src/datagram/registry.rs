@@ -149,8 +149,8 @@ impl Datagrams {
         self.state(slot).publish(generation);
     }
 
-    /// Gives a slot back of which [`SlotState::release`] has said that it is the caller's to free:
-    /// no socket receives there any more, and no sender is at it.
+    /// Gives a slot back of which [`SlotState::release`] has reported that it is the caller's to
+    /// free: no socket receives there any more, and no sender is at it.
     pub(crate) fn free(&self, slot: usize, generation: u32) {
         let (common, counts) = (self.common(), self.counts(slot));
         common.datagrams.fetch_add(counts.datagrams, Ordering::Relaxed);

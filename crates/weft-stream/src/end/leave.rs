@@ -6,16 +6,16 @@ use rustix::io::Errno;
 
 use weft_sys::SharedGuard;
 
-use super::bells::{AT_ONCE, Heard};
-use super::{BELL, Carrier, End};
+use super::wakeups::{AT_ONCE, Drained};
+use super::{Carrier, End, WAKEUP};
 use crate::kernel::Kernel;
 use crate::queue::Queue;
 use crate::reason::Reason;
 use crate::words::{NONE, Role, Side};
 
 impl<K: Kernel> End<K> {
-    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
-    /// is told.
+    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel's
+    /// call.
     pub fn shut_write(&self) {
         // Behind a send that is under way.
         let _held = Self::lock(&self.tx.words().lock);
@@ -29,15 +29,15 @@ impl<K: Kernel> End<K> {
         self.own.shut_read.store(1, Ordering::SeqCst);
     }
 
-    /// Whether an end has begun, in either direction, as far as both ends have said so.
+    /// Whether an end has begun, in either direction, as far as both ends have published it.
     #[must_use]
     pub fn is_ending(&self) -> bool {
-        let said = |side: &Side| {
+        let has_shut = |side: &Side| {
             side.shut_write.load(Ordering::Relaxed) != 0
                 || side.shut_read.load(Ordering::Relaxed) != 0
                 || side.gone.load(Ordering::Relaxed) != 0
         };
-        said(self.own) || said(self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
+        has_shut(self.own) || has_shut(self.peer) || self.peer.refs.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the peer has shut down its writing half: behind what is unread the stream ends.
@@ -74,7 +74,7 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Both directions, in the order in which whoever needs both takes their locks.
+    /// Both directions, in the order in which a thread that needs both takes their locks.
     pub(super) fn in_order(&self) -> [&Queue; 2] {
         match self.role {
             Role::Connector => [&self.tx, &self.rx],
@@ -97,7 +97,7 @@ impl<K: Kernel> End<K> {
         // A writer that sleeps until there is room goes on over TCP.
         let wanted = self.peer.space_wanted.swap(0, Ordering::AcqRel);
         if wanted != 0 && self.tx.words().switch_at.load(Ordering::Relaxed) != NONE {
-            self.ring_bell(socket, &held);
+            self.send_wakeup(socket, &held);
             K::wake_all(&self.peer.space_wanted);
         }
         Some([first, held])
@@ -125,18 +125,18 @@ impl<K: Kernel> End<K> {
     }
 
     /// Whether the connection is the kernel's again, as if there had been no rings: both directions
-    /// have left, and neither bytes nor bells of before are to be read.
+    /// have left, and neither bytes nor wakeups of before are to be read.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let words = self.rx.words();
         words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
             && !self.sources_in.are_open()
-            && self.bells_left() == 0
+            && self.wakeups_left() == 0
     }
 
-    /// Takes the bells that have come, and returns whether the stream has ended behind what the
+    /// Takes the wakeups that have come, and returns whether the stream has ended behind what the
     /// rings hold. It is asked for only if it `may_have_ended`. So many of those that count as
-    /// asleep are the caller's `own`: if others sleep, bells that they need are left.
+    /// asleep are the caller's `own`: if others sleep, wakeups that they need are left.
     ///
     /// # Errors
     /// What the kernel says of the socket, which it says only once.
@@ -154,15 +154,18 @@ impl<K: Kernel> End<K> {
         // The end wakes all of them, and keeps them awake.
         let leaves = !may_have_ended && self.do_others_sleep(own);
         loop {
-            let heard =
-                if leaves { self.take_bells_of_nothing(socket) } else { self.take_bells(socket) };
-            match heard {
-                Ok(Heard::End) => return self.ended(socket).map(|_| true),
-                Ok(Heard::Bytes | Heard::Left) => return Ok(false),
-                Ok(Heard::Bells(taken)) if taken < AT_ONCE && !may_have_ended => {
+            let drained = if leaves {
+                self.take_wakeups_of_nothing(socket)
+            } else {
+                self.take_wakeups(socket)
+            };
+            match drained {
+                Ok(Drained::End) => return self.ended(socket).map(|_| true),
+                Ok(Drained::Bytes | Drained::Left) => return Ok(false),
+                Ok(Drained::Wakeups(taken)) if taken < AT_ONCE && !may_have_ended => {
                     return Ok(false);
                 }
-                Ok(Heard::Bells(_)) => {}
+                Ok(Drained::Wakeups(_)) => {}
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(error) => {
                     self.note_reset();
@@ -172,7 +175,8 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone.
+    /// The kernel says that the peer sends no more. If the peer has not published that, it has
+    /// gone.
     pub fn hang_up(&self) {
         if self.peer.shut_write.load(Ordering::Acquire) == 0 {
             self.own.gone.store(1, Ordering::Relaxed);
@@ -184,20 +188,21 @@ impl<K: Kernel> End<K> {
     pub fn hang_up_unread(&self, socket: K::Socket<'_>) {
         self.hang_up();
         if self.is_peer_gone() {
-            let _ = K::put(socket, &BELL); // Nobody is there to receive it.
+            let _ = K::put(socket, &WAKEUP); // Nobody is there to receive it.
         }
     }
 
-    /// Takes the bells that have come, before the socket is closed or goes to somebody who would
-    /// take them for data: the kernel resets a connection that is closed with bytes unread.
-    pub fn hush(&self, socket: K::Socket<'_>) {
+    /// Takes the wakeups that have come, before the socket is closed or goes to a process that
+    /// would take them for data: the kernel resets a connection that is closed with bytes unread.
+    pub fn drain_wakeups(&self, socket: K::Socket<'_>) {
         if self.has_switched_in()
             && let Some(_held) = Self::lock(&self.rx.words().reader_lock)
         {
-            // Who has left rings no more, and the kernel's error is the program's to hear.
-            let may_be_rung = || self.bells_left() > 0 || !self.has_left();
-            while may_be_rung()
-                && let Ok(Heard::Bells(_)) = self.take_bells(socket)
+            // A peer that has left sends no more wakeups, and the kernel's error is the program's
+            // to see.
+            let may_be_woken = || self.wakeups_left() > 0 || !self.has_left();
+            while may_be_woken()
+                && let Ok(Drained::Wakeups(_)) = self.take_wakeups(socket)
             {}
         }
     }

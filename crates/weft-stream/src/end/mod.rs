@@ -1,20 +1,20 @@
 //! One end of a connection: the byte stream moves from TCP to the rings when both ends have agreed,
-//! and nothing of it is lost or told twice on the way.
+//! and nothing of it is lost or delivered twice on the way.
 //!
 //! Each direction is, in this order: `switch_at` bytes over TCP; bytes through the rings; and, if
 //! one end has left, bytes over TCP again from position `back_at` on. In the second phase the bytes
-//! that come over TCP are bells: one wakes a process that sleeps on the socket.
+//! that come over TCP are wakeups: one wakes a process that sleeps on the socket.
 //!
 //! Nothing here blocks. Who wants to wait says so ([`End::begin_sleep`]), looks once more, and then
-//! sleeps on the socket itself: whatever comes, bell, end of stream or reset, wakes it.
+//! sleeps on the socket itself: whatever comes, wakeup, end of stream or reset, wakes it.
 
-mod bells;
+mod deferred_send;
 mod leave;
-mod promise;
 mod put_back;
 mod recv;
 mod send;
 mod sleep;
+mod wakeups;
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ use crate::words::{NONE, Role, Side, joined};
 const WANTED_BY_FUTEX: u32 = 1;
 /// Somebody sleeps in the kernel's poll until there is room.
 const WANTED_BY_POLL: u32 = 2;
-const BELL: [u8; 1] = [b'!'];
+const WAKEUP: [u8; 1] = [b'!'];
 
 impl From<Broken> for Errno {
     fn from(_: Broken) -> Self {
@@ -165,7 +165,7 @@ impl<K: Kernel> End<K> {
         end.peer_holders().reset();
         end.introduce(me);
         end.holders().add(Holder::Process(me.pid));
-        // Whoever finds the offer has it from that moment on.
+        // The process that finds the offer has it from that moment on.
         end.peer_holders().add(Holder::Acceptor);
         if !registry.publish(slot, generation, tuple) {
             registry.release(slot, generation);
@@ -286,7 +286,7 @@ impl<K: Kernel> End<K> {
         fence(Ordering::SeqCst);
         let holds = self.registry.live_generation(self.slot) == Some(self.generation);
         if !holds {
-            self.holders().remove(Holder::Process(pid)); // Whoever has it now never knew this one.
+            self.holders().remove(Holder::Process(pid)); // Its new owner never knew this one.
         }
         holds
     }
@@ -407,8 +407,8 @@ impl<K: Kernel> End<K> {
         let own_offer = Some((self.slot, self.generation));
         let nobody_came =
             self.role == Role::Connector && self.registry.find(&self.tuple()) == own_offer;
-        // Where the kernel has told of the peer's end it may still have its own, and look into the
-        // slot until it closes that. If it was killed, the slot is found by a sweep.
+        // Where the kernel has reported the peer's end, the peer may still have its own, and look
+        // into the slot until it closes that. If it was killed, the slot is found by a sweep.
         let is_held = |side: &Side| side.refs.load(Ordering::Acquire) > 0;
         let holds = || is_held(self.own) || (!nobody_came && is_held(self.peer));
         if !holds() {
@@ -463,7 +463,7 @@ impl<K: Kernel> End<K> {
     /// Moves the own direction to the rings. Its lock is held, and the peer looks at them.
     fn switch(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) {
         let words = self.tx.words();
-        // A bell must not wait for others to go with it.
+        // A wakeup must not wait for others to go with it.
         let before = [Delays::NODELAY, Delays::CORK].into_iter().zip(K::undelay(socket));
         before.for_each(|(option, on)| Delays(&self.own.delays).set(option, on));
         Delays(&self.own.delays).set(Delays::KEPT, true);
@@ -597,7 +597,7 @@ impl<K: Kernel> End<K> {
         self.rx.words().arrived_at.load(Ordering::Relaxed)
     }
 
-    /// Whether the program is told that it may write.
+    /// Whether the socket is reported as writable.
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {

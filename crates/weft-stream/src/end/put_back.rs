@@ -25,7 +25,7 @@ use rustix::time::Timespec;
 use weft_sys::calls::{is_ready, tcp_outstanding, tcp_received};
 use weft_sys::{Buffers, Linux, SharedGuard};
 
-use super::bells::Heard;
+use super::wakeups::Drained;
 use super::{End, PutBack};
 use crate::how::How;
 use crate::kernel::Kernel;
@@ -36,7 +36,7 @@ use crate::{peer_socket, pullers};
 /// Bytes that are sent at once. They are on the stack: a child of `vfork` takes no memory.
 const CHUNK_LEN: usize = 8 << 10;
 /// How long the kernel may take to bring what has been sent, at a time.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const SLEEP_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 impl PutBack for Linux {
     fn leave(end: &End, socket: BorrowedFd<'_>) {
@@ -144,7 +144,7 @@ impl End<Linux> {
         let come = ioctl_fionread(socket)?;
         let switch_at = words.switch_at.load(Ordering::Relaxed);
         let first = switch_at.saturating_sub(words.tcp_read.load(Ordering::Relaxed));
-        let wakeups = self.bells_left();
+        let wakeups = self.wakeups_left();
         // The kernel counts its own memory, which is less than twice the bytes.
         let room = sockopt::socket_send_buffer_size(writer).unwrap_or(0);
         let fits = self.rx.available().is_ok_and(|unread| unread <= room / 4);
@@ -160,7 +160,7 @@ impl End<Linux> {
                 (more, _) => taken += more,
             }
         }
-        self.count_bells(usize::try_from(wakeups).unwrap_or(0));
+        self.count_wakeups(usize::try_from(wakeups).unwrap_or(0));
         let (first, rest) = bytes.split_at(usize::try_from(first).unwrap_or(0));
         let later = &rest[usize::try_from(wakeups).unwrap_or(0)..];
         self.sources_in.turn_away();
@@ -281,11 +281,11 @@ impl End<Linux> {
     /// Takes the notifications out of the kernel's queue.
     fn clear_way(&self, socket: BorrowedFd<'_>, writer: BorrowedFd<'_>) -> Way {
         if !self.has_switched_in() {
-            return if self.bells_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
+            return if self.wakeups_left() == 0 { Way::Clear } else { self.renew(socket, writer) };
         }
         for _ in 0..KERNEL_WAITS_MAX {
-            while let Ok(Heard::Bells(1..)) = self.take_bells(socket) {}
-            if self.bells_left() == 0 {
+            while let Ok(Drained::Wakeups(1..)) = self.take_wakeups(socket) {}
+            if self.wakeups_left() == 0 {
                 return Way::Clear;
             }
             wait(socket, PollFlags::IN);
@@ -299,8 +299,8 @@ impl End<Linux> {
         let words = self.rx.words();
         let read = words.tcp_read.load(Ordering::Relaxed);
         let first = words.switch_at.load(Ordering::Relaxed).saturating_sub(read);
-        let bells = self.bells_left();
-        let all = first.saturating_add(bells);
+        let wakeups = self.wakeups_left();
+        let all = first.saturating_add(wakeups);
         let has_come = || ioctl_fionread(socket).is_ok_and(|come| come >= all);
         if all > TAKEN_LEN_MAX || !becomes_true(has_come) {
             return Way::Blocked;
@@ -313,7 +313,7 @@ impl End<Linux> {
                 _ => return if taken == 0 { Way::Blocked } else { Way::Torn },
             }
         }
-        self.count_bells(usize::try_from(bells).unwrap_or(0));
+        self.count_wakeups(usize::try_from(wakeups).unwrap_or(0));
         bytes.truncate(usize::try_from(first).unwrap_or(0));
         if send_all(writer, &bytes).is_ok() { Way::Clear } else { Way::Torn }
     }
@@ -347,7 +347,7 @@ impl End<Linux> {
         }
     }
 
-    /// Takes bytes out of the ring or, if it is empty, of promised messages.
+    /// Takes bytes out of the ring or, if it is empty, of deferred messages.
     fn take_from_memory(&self, buffers: Buffers<'_>, how: How) -> usize {
         let taken =
             if how.discard { self.rx.skip(buffers.len()) } else { self.rx.take(buffers, how.keep) };
@@ -391,12 +391,12 @@ impl<K: Kernel> End<K> {
 /// So many were sent.
 fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
     let mut sent = 0;
-    let mut naps = 0;
+    let mut sleeps = 0;
     while sent < bytes.len() {
         match send(writer, &bytes[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(more) => sent += more,
-            Err(Errno::AGAIN) if naps < KERNEL_WAITS_MAX => {
-                naps += 1;
+            Err(Errno::AGAIN) if sleeps < KERNEL_WAITS_MAX => {
+                sleeps += 1;
                 wait(writer, PollFlags::OUT);
             }
             Err(_) => return Err(sent),
@@ -407,13 +407,13 @@ fn send_all(writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
 
 /// Waits a moment for something to happen to a socket.
 fn wait(socket: BorrowedFd<'_>, what: PollFlags) {
-    let _ = poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&NAP));
+    let _ = poll(&mut [PollFd::from_borrowed_fd(socket, what)], Some(&SLEEP_TIME));
 }
 
 /// Whether a condition becomes true soon.
 fn becomes_true(condition: impl Fn() -> bool) -> bool {
     let wait_a_moment = || {
-        let _ = rustix::thread::nanosleep(&NAP);
+        let _ = rustix::thread::nanosleep(&SLEEP_TIME);
         false
     };
     (0..KERNEL_WAITS_MAX).any(|_| condition() || wait_a_moment()) || condition()

@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::io::Errno;
 use weft_sys::{Buffers, SharedGuard};
 
-use super::bells::Heard;
+use super::wakeups::Drained;
 use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 use crate::how::How;
 use crate::kernel::Kernel;
@@ -66,7 +66,7 @@ impl<K: Kernel> End<K> {
                 return Ok(0);
             }
             if self.is_back() {
-                self.take_last_bells(socket)?;
+                self.take_last_wakeups(socket)?;
                 let received = K::recv(socket, buffers, usize::MAX, how.flags())?;
                 if received == 0
                     && !buffers.is_empty()
@@ -143,8 +143,11 @@ impl<K: Kernel> End<K> {
         }
         // The kernel counts what is before urgent data, where a call ends that has a part.
         let come = |socket| K::unread(socket).unwrap_or(0);
-        let bells = usize::try_from(self.bells_left()).unwrap_or(usize::MAX);
-        if come(socket) <= bells || self.take_last_bells(socket).is_err() || self.bells_left() > 0 {
+        let wakeups = usize::try_from(self.wakeups_left()).unwrap_or(usize::MAX);
+        if come(socket) <= wakeups
+            || self.take_last_wakeups(socket).is_err()
+            || self.wakeups_left() > 0
+        {
             return 0;
         }
         match come(socket) {
@@ -156,7 +159,7 @@ impl<K: Kernel> End<K> {
     /// Fills the buffers out of the peer's memory, behind the `taken` bytes of the ring.
     ///
     /// # Errors
-    /// `ECONNRESET`, if there is nothing else: what was promised has died with its process.
+    /// `ECONNRESET`, if there is nothing else: what was deferred has died with its process.
     #[cold]
     pub(super) fn pull(
         &self,
@@ -193,9 +196,10 @@ impl<K: Kernel> End<K> {
         let is_decided = || words.switch_at.load(Ordering::Acquire) != NONE;
         let most = match words.switch_at.load(Ordering::Acquire) {
             NONE => {
-                // No more is taken than has been seen, for what comes later may be a bell; and no
+                // No more is taken than has been seen, for what comes later may be a wakeup; and no
                 // less, for programs expect a message that came whole to be received whole. All of
-                // it is the stream's: whoever rings has said before where the phase ends.
+                // it is the stream's: the peer publishes where the phase ends before it sends a
+                // wakeup.
                 let look = How { keep: true, discard: true, look: false };
                 match K::recv(socket, buffers, usize::MAX, look.flags()) {
                     Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
@@ -205,7 +209,7 @@ impl<K: Kernel> End<K> {
             }
             switch_at => switch_at.saturating_sub(before),
         };
-        // Behind the last byte of the first phase there may be bells, and bytes of the third.
+        // Behind the last byte of the first phase there may be wakeups, and bytes of the third.
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let received = match K::recv(socket, buffers, most, how.flags()) {
             Ok(received) => received,
@@ -224,16 +228,16 @@ impl<K: Kernel> End<K> {
     /// meanwhile.
     #[cold]
     fn ask_kernel(&self, socket: K::Socket<'_>) -> Result<Option<usize>, Errno> {
-        let answer = self.take_bells_of_nothing(socket);
+        let answer = self.take_wakeups_of_nothing(socket);
         fence(Ordering::SeqCst);
         if self.available()? > 0 {
             return Ok(None);
         }
         match answer {
-            Ok(Heard::End) => self.ended(socket).map(Some),
-            Ok(Heard::Bells(_) | Heard::Left) => Ok(None),
-            Ok(Heard::Bytes) if self.is_back() => Ok(None),
-            Ok(Heard::Bytes) => Err(Broken.into()), // More than it has ever put.
+            Ok(Drained::End) => self.ended(socket).map(Some),
+            Ok(Drained::Wakeups(_) | Drained::Left) => Ok(None),
+            Ok(Drained::Bytes) if self.is_back() => Ok(None),
+            Ok(Drained::Bytes) => Err(Broken.into()), // More than it has ever put.
             Err(Errno::AGAIN) => Err(Errno::AGAIN),
             Err(error) => {
                 self.note_reset();
@@ -245,19 +249,19 @@ impl<K: Kernel> End<K> {
     /// The kernel has no more, and neither have the rings.
     pub(super) fn ended(&self, socket: K::Socket<'_>) -> Result<usize, Errno> {
         let words = self.rx.words();
-        // What the peer has promised, and has died before it was there.
+        // The peer has died before its deferred bytes were here.
         if self.sources_in.are_owed() || words.reclaiming.load(Ordering::Acquire) != 0 {
             self.own.gone.store(1, Ordering::Relaxed);
             return self.reset(socket).map(|()| 0);
         }
-        let said_so = self.peer.shut_write.load(Ordering::Acquire) != 0
+        let is_known = self.peer.shut_write.load(Ordering::Acquire) != 0
             || self.own.shut_read.load(Ordering::Relaxed) != 0;
-        if said_so || words.switch_at.load(Ordering::Relaxed) == NONE {
+        if is_known || words.switch_at.load(Ordering::Relaxed) == NONE {
             return Ok(0);
         }
         self.own.gone.store(1, Ordering::Relaxed);
         // TCP resets a connection whose closing end has not read everything. That of a process
-        // which was killed could not know: the own kernel is told.
+        // which was killed could not know: the own kernel resets it.
         if self.tx.available()? > 0 || self.sources_out.are_open() {
             self.reset(socket)?;
         }
@@ -266,17 +270,17 @@ impl<K: Kernel> End<K> {
 
     /// The connection is over, which the kernel does not know. Says so, once.
     pub(super) fn reset(&self, socket: K::Socket<'_>) -> Result<(), Errno> {
-        if self.own.reset_told.swap(1, Ordering::Relaxed) != 0 {
+        if self.own.reset_reported.swap(1, Ordering::Relaxed) != 0 {
             return Ok(());
         }
         K::reset(socket);
         Err(Errno::CONNRESET)
     }
 
-    /// The kernel has said that the connection was reset.
+    /// The kernel has reported that the connection was reset.
     pub fn note_reset(&self) {
         self.own.gone.store(1, Ordering::Relaxed);
-        self.own.reset_told.store(1, Ordering::Relaxed);
+        self.own.reset_reported.store(1, Ordering::Relaxed);
     }
 
     /// Whether the third phase has begun, and is next.
@@ -298,13 +302,13 @@ impl<K: Kernel> End<K> {
     #[cold]
     pub(super) fn announce_room_held(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
         if self.peer.waits().is_room_wanted() && self.wake_writer() & WANTED_BY_POLL != 0 {
-            self.ring_bell(socket, held);
+            self.send_wakeup(socket, held);
         }
     }
 
     /// Wakes a writer that sleeps by a futex, and returns how writers have been waiting.
     fn wake_writer(&self) -> u32 {
-        // Who polls is told when it is worth it; what is still unread leads here again.
+        // A poller is notified when it is worth it; what is still unread leads here again.
         let kept = if self.rx.is_writable() { 0 } else { WANTED_BY_POLL };
         let wanted = self.peer.waits().take_wanted(kept);
         if wanted & WANTED_BY_FUTEX != 0 {
@@ -322,7 +326,7 @@ impl<K: Kernel> End<K> {
             if self.tx.words().switch_at.load(Ordering::Relaxed) == NONE {
                 self.switch(socket, &held);
             }
-            self.ring_bell(socket, &held);
+            self.send_wakeup(socket, &held);
         }
     }
 }

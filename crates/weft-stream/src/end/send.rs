@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use weft_sys::{Buffers, SharedGuard, Sleeper, Stage, Tag, time_stamp};
 
-use super::{BELL, End};
+use super::{End, WAKEUP};
 use crate::alarms;
 use crate::how::DONTWAIT;
 use crate::kernel::Kernel;
@@ -46,7 +46,7 @@ impl<K: Kernel> End<K> {
         if self.is_the_kernels_to_send() {
             let sent = K::send(socket, buffers, flags | DONTWAIT);
             if matches!(sent, Err(Errno::CONNRESET | Errno::PIPE)) {
-                self.own.reset_told.store(1, Ordering::Relaxed);
+                self.own.reset_reported.store(1, Ordering::Relaxed);
             }
             return sent;
         }
@@ -144,12 +144,12 @@ impl<K: Kernel> End<K> {
     #[must_use]
     pub fn is_peer_waiting(&self) -> bool {
         let sleeps = self.peer.sleepers.load(Ordering::Relaxed) != 0
-            || self.peer.doze.load(Ordering::Relaxed) != 0;
+            || self.peer.futex_wait.load(Ordering::Relaxed) != 0;
         sleeps && self.peer.pid.load(Ordering::Relaxed) != self.own.pid.load(Ordering::Relaxed)
     }
 
-    /// Something has been put: wakes whoever waits for it at the other end. The lock of the own
-    /// direction is held.
+    /// Something has been put: wakes the threads that wait for it at the other end. The lock of the
+    /// own direction is held.
     #[inline]
     pub(super) fn announce_bytes(&self, socket: K::Socket<'_>, held: &SharedGuard<'_, K>) {
         match self.peer.waits().wake_futex_waiters() {
@@ -157,7 +157,7 @@ impl<K: Kernel> End<K> {
             // Of one that has shut down its half, only the kernel can say whether it still lives.
             Sleeper::None if self.peer.shut_write.load(Ordering::Relaxed) == 0 => {}
             Sleeper::Some | Sleeper::None => {
-                self.ring_bell(socket, held);
+                self.send_wakeup(socket, held);
             }
         }
         if self.rx.acknowledge() {
@@ -173,7 +173,7 @@ impl<K: Kernel> End<K> {
         let is_asleep = alarm.is_none_or(|alarm| alarm.stage(tag) != Stage::Woken);
         let may_live = self.peer.shut_write.load(Ordering::Relaxed) == 0;
         if (is_asleep || !may_live)
-            && (may_live && alarms::ring(self.registry, tag) || self.ring_bell(socket, held))
+            && (may_live && alarms::ring(self.registry, tag) || self.send_wakeup(socket, held))
             && let Some(alarm) = alarm
         {
             alarm.has_woken(tag);
@@ -198,27 +198,27 @@ impl<K: Kernel> End<K> {
         self.peer.waits().futex.wake();
     }
 
-    /// Wakes whoever sleeps at the other end. The lock of the own direction is held, and it is the
-    /// rings'. Returns whether it has been rung just now.
-    pub(super) fn ring_bell(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) -> bool {
+    /// Wakes the threads that sleep at the other end. The lock of the own direction is held, and it
+    /// is the rings'. Returns whether it has been rung just now.
+    pub(super) fn send_wakeup(&self, socket: K::Socket<'_>, _held: &SharedGuard<'_, K>) -> bool {
         if self.own.shut_write.load(Ordering::Relaxed) != 0 {
-            return false; // The kernel sends nothing any more: see `can_be_rung`.
+            return false; // The kernel sends nothing any more: see `can_be_woken`.
         }
         if self.peer.refs.load(Ordering::Acquire) == 0 {
             return false; // Nobody is there to be woken, and the kernel would reset the connection.
         }
         if !self.peer.waits().claim_wakeup() {
-            return false; // The last one is still to be heard.
+            return false; // The last one has not been drained.
         }
         let words = self.tx.words();
-        match K::put(socket, &BELL) {
+        match K::put(socket, &WAKEUP) {
             Ok(_) => {
-                words.bells.fetch_add(1, Ordering::Relaxed);
+                words.wakeups.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                 // What fills the socket wakes the peer as well. When that has been read, it takes
-                // another bell.
+                // another wakeup.
                 self.peer.waits().unclaim_wakeup();
             }
             Err(_) => self.own.gone.store(1, Ordering::Relaxed),

@@ -20,18 +20,18 @@ impl<K: Kernel> End<K> {
     }
 
     /// Whether the kernel has nothing for a reader of empty rings as far as the peer knows: neither
-    /// bells nor bytes nor an end. Only that the peer was killed it has not said.
+    /// wakeups nor bytes nor an end. A peer that was killed could not publish that.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        let said = self.own.bell.load(Ordering::Relaxed)
+        let pending = self.own.wakeup.load(Ordering::Relaxed)
             | self.own.gone.load(Ordering::Relaxed)
             | self.own.shut_read.load(Ordering::Relaxed)
             | self.peer.parted.load(Ordering::Relaxed)
             | self.peer.shut_write.load(Ordering::Relaxed);
-        said == 0 && self.carrier_in() == Carrier::Memory
+        pending == 0 && self.carrier_in() == Carrier::Memory
     }
 
-    /// From here on the peer rings a bell when it has put something.
+    /// From here on the peer sends a wakeup when it has put something.
     pub fn begin_sleep(&self) {
         self.own.waits().settle_down();
     }
@@ -55,18 +55,18 @@ impl<K: Kernel> End<K> {
     }
 
     /// Sleeps until the peer has put something, for `time` at most: waking from this costs less
-    /// than a bell, but only the peer itself can do it, and it may have died.
+    /// than a wakeup by TCP, but only the peer itself can do it, and it may have died.
     ///
     /// # Errors
     /// `EINTR`: a signal was handled.
-    pub fn doze(&self, time: &Timespec) -> Result<(), Errno> {
-        self.begin_doze().map_or(Ok(()), |word| word.wait(time))
+    pub fn futex_wait(&self, time: &Timespec) -> Result<(), Errno> {
+        self.begin_futex_wait().map_or(Ok(()), |word| word.wait(time))
     }
 
-    /// The word to doze on from here on. `None`: something is there, or comes to an end, which is
-    /// the kernel's to tell.
+    /// Begins a futex wait, and returns the word to wait on. `None`: something is there, or comes
+    /// to an end, which is the kernel's to tell.
     #[must_use]
-    pub fn begin_doze(&self) -> Option<FutexWord<'static>> {
+    pub fn begin_futex_wait(&self) -> Option<FutexWord<'static>> {
         let word = self.own.waits().futex;
         word.settle_down();
         let ends =
@@ -80,31 +80,31 @@ impl<K: Kernel> End<K> {
         self.own.sleepers.load(Ordering::Acquire) > own
     }
 
-    /// Whether bells were left for others who slept, and nobody needs them any more: they would
+    /// Whether wakeups were left for others who slept, and nobody needs them any more: they would
     /// fill the socket in time. So many of those that count as asleep are the caller's own.
     #[inline]
     #[must_use]
-    pub fn has_left_bells(&self, own: u32) -> bool {
-        self.do_others_sleep(own) && self.bells_left() > 0 && self.unread() == 0
+    pub fn has_left_wakeups(&self, own: u32) -> bool {
+        self.do_others_sleep(own) && self.wakeups_left() > 0 && self.unread() == 0
     }
 
-    /// From here on the peer rings a bell, once, when it has made room.
+    /// From here on the peer sends a wakeup, once, when it has made room.
     pub fn want_room(&self) {
         self.own.waits().want_room(WANTED_BY_POLL);
     }
 
-    /// How many bells have been taken from the socket: who takes one that another waits for has to
+    /// How many wakeups have been taken from the socket: a thread that takes another's has to
     /// tell.
     #[inline]
     #[must_use]
-    pub fn bells_taken(&self) -> u64 {
-        self.rx.words().bells_taken.load(Ordering::Relaxed)
+    pub fn wakeups_taken(&self) -> u64 {
+        self.rx.words().wakeups_taken.load(Ordering::Relaxed)
     }
 
     /// Whether the peer can still ring. Who waits for room of one that cannot, because it has shut
     /// down its half, has to look again and again.
     #[must_use]
-    pub fn can_be_rung(&self) -> bool {
+    pub fn can_be_woken(&self) -> bool {
         self.peer.shut_write.load(Ordering::Relaxed) == 0 && self.carrier_in() == Carrier::Memory
     }
 

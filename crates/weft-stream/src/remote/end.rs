@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
 use super::clock::{Clock, SystemClock};
-use super::doorbell::Doorbell;
 use super::proof::{Moved, Proof, Starts};
-use super::window::{Local, RING_LEN, Said, Window, is_set, reset, state};
+use super::wakeup_fd::WakeupFd;
+use super::window::{Local, RING_LEN, StateWord, Window, is_set, reset, state};
 use super::wire::{Ticket, Wire};
 use crate::Role;
 use crate::end::Carrier;
@@ -26,7 +26,7 @@ pub(super) struct Broken;
 /// to wait for it: at the end, and when going back to TCP.
 pub(super) const FLUSH_NS: u64 = 2_000_000_000;
 /// How long is waited for the word of a peer whose end or answer is expected.
-pub(super) const PATIENCE_NS: u64 = 1_000_000_000;
+pub(super) const TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// How long the end of the kernel's connection may come behind that of the wire.
 pub(super) const GRACE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -42,7 +42,7 @@ pub struct Remote<W, C = SystemClock> {
     /// The wire is a parent's.
     disowned: AtomicU32,
     pub(super) shown: SectionOnce<Shown>,
-    pub(super) doorbell: Arc<Doorbell>,
+    pub(super) wakeup_fd: Arc<WakeupFd>,
     pub(super) starts: Starts,
 }
 
@@ -69,7 +69,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             off: AtomicU32::new(0),
             disowned: AtomicU32::new(0),
             shown: SectionOnce::new(),
-            doorbell: Arc::new(Doorbell::new()?),
+            wakeup_fd: Arc::new(WakeupFd::new()?),
             starts: Starts::new(),
         })
     }
@@ -84,8 +84,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// The proof that the end that is `prover` knows so many of the stream's first bytes, made by
     /// the end that is `own`. `None` if this end does not know as many, or if they are too few.
     #[must_use]
-    pub fn proof(&self, own: Role, prover: Role, moved: Moved, said: &[u8]) -> Option<Proof> {
-        self.starts.proof(own, prover, moved, said)
+    pub fn proof(&self, own: Role, prover: Role, moved: Moved, message: &[u8]) -> Option<Proof> {
+        self.starts.proof(own, prover, moved, message)
     }
 
     /// The memory that the wire is to be made for.
@@ -95,10 +95,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     }
 
     /// What wakes the sleepers: it is notified of what the peer writes into
-    /// [`HEARD`](super::window::HEARD).
+    /// [`PEER_STATE`](super::window::PEER_STATE).
     #[must_use]
-    pub fn doorbell(&self) -> &Arc<Doorbell> {
-        &self.doorbell
+    pub fn wakeup_fd(&self) -> &Arc<WakeupFd> {
+        &self.wakeup_fd
     }
 
     /// Shows it to who looks at this host's connections.
@@ -112,9 +112,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             shown.begun();
         }
         let _ = self.wire.set(wire); // Once.
-        let state = self.window.told(Said::State).load(Ordering::SeqCst);
+        let state = self.window.local_state(StateWord::State).load(Ordering::SeqCst);
         if state != 0 {
-            self.wire().map(|wire| wire.post(&[], Said::State, state)); // Said too early.
+            self.wire().map(|wire| wire.post(&[], StateWord::State, state)); // Published too early.
         }
         self.answer_leave(); // The peer may have begun, and left, before.
     }
@@ -157,33 +157,33 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.wire().is_some_and(Wire::is_broken)
     }
 
-    /// The words of this end and its relatives.
+    /// The words of this end, for all processes that share it.
     pub(super) fn local(&self) -> &Local {
         self.window.local()
     }
 
     pub(super) fn peer_says(&self, bits: u64) -> bool {
-        self.window.heard(Said::State).load(Ordering::Acquire) & bits != 0
+        self.window.peer_state(StateWord::State).load(Ordering::Acquire) & bits != 0
     }
 
     /// Whether the ring has begun to carry the own direction.
     pub(super) fn has_switched(&self) -> bool {
-        self.window.told(Said::Switch).load(Ordering::Acquire) != 0
+        self.window.local_state(StateWord::Switch).load(Ordering::Acquire) != 0
     }
 
     /// Where the peer has left TCP; `None` if it has not.
     pub(super) fn switch_in(&self) -> Option<u64> {
-        self.window.heard(Said::Switch).load(Ordering::Acquire).checked_sub(1)
+        self.window.peer_state(StateWord::Switch).load(Ordering::Acquire).checked_sub(1)
     }
 
     /// Where the own direction goes back to TCP.
     pub(super) fn back_out(&self) -> Option<u64> {
-        self.window.told(Said::Back).load(Ordering::Acquire).checked_sub(1)
+        self.window.local_state(StateWord::Back).load(Ordering::Acquire).checked_sub(1)
     }
 
     /// Where the peer's does.
     pub(super) fn back_in(&self) -> Option<u64> {
-        self.window.heard(Said::Back).load(Ordering::Acquire).checked_sub(1)
+        self.window.peer_state(StateWord::Back).load(Ordering::Acquire).checked_sub(1)
     }
 
     /// What carries the bytes to be read next.
@@ -191,7 +191,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     pub fn carrier_in(&self) -> Carrier {
         let read = self.local().tcp_read.load(Ordering::Relaxed);
         let before = self.switch_in().is_none_or(|switch| read < switch);
-        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         if before || self.back_in() == Some(tail) { Carrier::Tcp } else { Carrier::Memory }
     }
 
@@ -207,8 +207,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// Bytes that have come and have not been read.
     pub(super) fn available(&self) -> Result<usize, Broken> {
-        let head = self.window.heard(Said::Head).load(Ordering::Acquire);
-        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let head = self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
+        let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         let used = head.checked_sub(tail).ok_or(Broken)?;
         usize::try_from(used).ok().filter(|&used| used <= RING_LEN).ok_or(Broken)
     }
@@ -238,8 +238,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// have.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        let come = self.window.heard(Said::Head).load(Ordering::Acquire);
-        (come, self.window.heard(Said::Tail).load(Ordering::Relaxed))
+        let come = self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
+        (come, self.window.peer_state(StateWord::Tail).load(Ordering::Relaxed))
     }
 
     /// Whether the peer can put no more before something is read.
@@ -281,9 +281,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             && wire.done() >= ticket
     }
 
-    /// Says something, and waits until the peer has heard it.
-    pub(super) fn say(&self, word: Said, value: u64) -> bool {
-        self.window.told(word).store(value, Ordering::SeqCst);
+    /// Publishes a word, and waits until the peer has it.
+    pub(super) fn say(&self, word: StateWord, value: u64) -> bool {
+        self.window.local_state(word).store(value, Ordering::SeqCst);
         let Some(wire) = self.wire() else { return false };
         let mut ticket = None;
         let posted = self.drive_until(FLUSH_NS, || {
@@ -298,7 +298,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.local().refs.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether relatives go on with what this process's wire still brings.
+    /// Whether other processes go on with what this process's wire still brings.
     #[must_use]
     pub fn is_needed(&self) -> bool {
         self.is_owner()
@@ -329,20 +329,20 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             || self.is_broken()
     }
 
-    /// The kernel has said that the connection was reset.
+    /// The kernel has reported that the connection was reset.
     pub fn note_reset(&self) {
         self.local().gone.store(1, Ordering::Relaxed);
-        self.local().reset.store(reset::TOLD, Ordering::Relaxed);
+        self.local().reset.store(reset::REPORTED, Ordering::Relaxed);
     }
 
-    /// The kernel says that the peer sends no more. If it has not said so itself, it has gone: what
-    /// it says comes before.
+    /// The kernel says that the peer sends no more. If the peer has not published that, it has
+    /// gone: what it says comes before.
     pub fn hang_up(&self) {
         if self.wire().is_none() {
             return; // The kernel carries it, and knows.
         }
-        let said = || self.peer_says(state::SHUT_WRITE) || self.is_broken();
-        if !self.drive_until(PATIENCE_NS, said) || !self.peer_says(state::SHUT_WRITE) {
+        let is_known = || self.peer_says(state::SHUT_WRITE) || self.is_broken();
+        if !self.drive_until(TIMEOUT_NS, is_known) || !self.peer_says(state::SHUT_WRITE) {
             self.local().gone.store(1, Ordering::Relaxed);
         }
     }
@@ -358,11 +358,11 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             && !self.peer_says(state::CLOSED) // Its end is on its way.
     }
 
-    /// The stream cannot go on: the connection is reset, as the program is told.
+    /// The stream cannot go on: the connection is reset, which is reported to the program.
     #[cold]
     pub(super) fn abort(&self, socket: BorrowedFd<'_>) -> Errno {
         self.local().gone.store(1, Ordering::Relaxed);
-        if self.local().reset.swap(reset::TOLD, Ordering::Relaxed) != reset::TOLD {
+        if self.local().reset.swap(reset::REPORTED, Ordering::Relaxed) != reset::REPORTED {
             let _ = sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO));
             let _ = connect_unspec(socket);
             let _ = shutdown(socket, Shutdown::Both);
@@ -374,7 +374,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// The same in a call that cannot tell the program. A peer that has died hears nothing of it;
     /// one that lives, and may have ended its own half just now, must not take what it has for all.
     pub(super) fn reset_silently(&self, socket: BorrowedFd<'_>) {
-        if self.local().reset.load(Ordering::Relaxed) != reset::TOLD {
+        if self.local().reset.load(Ordering::Relaxed) != reset::REPORTED {
             self.abort(socket);
             self.keep_reset();
         }
@@ -384,7 +384,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// does so, and tells.
     pub(super) fn keep_reset(&self) {
         self.local().gone.store(1, Ordering::Relaxed);
-        self.local().reset.store(reset::UNTOLD, Ordering::Relaxed);
+        self.local().reset.store(reset::UNREPORTED, Ordering::Relaxed);
     }
 
     /// Whether the program knows of a reset, or will.
@@ -392,10 +392,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.local().reset.load(Ordering::Relaxed) != reset::NONE
     }
 
-    /// What was found where the program could not be told, once.
-    pub(super) fn untold_reset(&self, socket: BorrowedFd<'_>) -> Option<Errno> {
-        let is_untold = self.local().reset.load(Ordering::Relaxed) == reset::UNTOLD;
-        is_untold.then(|| self.abort(socket))
+    /// The reset that was found where it could not be reported to the program, once.
+    pub(super) fn unreported_reset(&self, socket: BorrowedFd<'_>) -> Option<Errno> {
+        let is_unreported = self.local().reset.load(Ordering::Relaxed) == reset::UNREPORTED;
+        is_unreported.then(|| self.abort(socket))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each end says, in a word of its own, behind which of its bytes its stream goes on over TCP, and
 //! sends the first of those when the word has arrived. What TCP brings is the stream and nothing
-//! else: whoever gets the socket next need not know of any of this.
+//! else: the process that gets the socket next need not know of any of this.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use weft_sys::{SharedGuard, SharedLock};
 
 use super::clock::Clock;
 use super::end::{Broken, FLUSH_NS, Remote};
-use super::window::{Said, is_set, state};
+use super::window::{StateWord, is_set, state};
 use super::wire::Wire;
 
 /// How long an end that leaves waits for the peer to do the same: a thread of the peer's process
@@ -36,7 +36,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if let Some(held) = SharedLock::on(&self.local().tx_lock).lock() {
             self.leave_silently(&held);
         }
-        if !self.say(Said::Leaves, 1) {
+        if !self.say(StateWord::Leaves, 1) {
             let may_be_more = self.switch_in().is_some() && self.back_in().is_none();
             if may_be_more && !self.peer_says(state::SHUT_WRITE) {
                 self.reset_silently(socket); // What the peer has put is lost.
@@ -45,7 +45,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         self.drive_until(ANSWER_NS, || self.back_in().is_some() || wire.is_broken());
         if let Some(back) = self.back_in() {
-            let head = || self.window.heard(Said::Head).load(Ordering::Acquire);
+            let head = || self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
             self.drive_until(FLUSH_NS, || head() >= back || wire.is_broken());
         }
         self.show_left();
@@ -53,17 +53,17 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// The own direction goes back to TCP, or never leaves it. The lock is held.
     pub(super) fn leave_held(&self, _held: &SharedGuard<'_>) -> Result<(), Broken> {
-        let is_said = self.back_out().is_some();
-        if is_said || is_set(&self.local().gone) || self.peer_says(state::CLOSED) {
+        let is_decided = self.back_out().is_some();
+        if is_decided || is_set(&self.local().gone) || self.peer_says(state::CLOSED) {
             return Ok(());
         }
-        let head = self.window.told(Said::Head).load(Ordering::Relaxed);
+        let head = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
         // A peer that leaves waits for this, even if nothing more is sent. Whether all of that has
         // arrived was found out then.
         let may_miss_some = || !is_set(&self.local().shut_write) && !self.has_peer_read_all();
-        if !self.say(Said::Back, head + 1) && may_miss_some() {
-            // It has not been said, and what was sent before may be missing.
-            self.window.told(Said::Back).store(0, Ordering::Release);
+        if !self.say(StateWord::Back, head + 1) && may_miss_some() {
+            // It has not been published, and what was sent before may be missing.
+            self.window.local_state(StateWord::Back).store(0, Ordering::Release);
             return Err(Broken);
         }
         self.show_left();
@@ -109,7 +109,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// Whether bytes of the ring are to be read before those of TCP, to which the peer is back.
     #[must_use]
     pub fn has_rest(&self) -> bool {
-        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         self.back_in().is_some_and(|back| back != tail)
     }
 
@@ -123,6 +123,6 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// Whether the peer wants to go back to TCP.
     pub(super) fn peer_leaves(&self) -> bool {
-        self.window.heard(Said::Leaves).load(Ordering::Acquire) != 0
+        self.window.peer_state(StateWord::Leaves).load(Ordering::Acquire) != 0
     }
 }

@@ -18,14 +18,13 @@
 //! the one at which it goes back have arrived (`leave`). So a reader that finds no number knows
 //! that all that TCP has brought so far is the stream.
 //!
-//! *Sleeping.* Each end's bytes are placed by a thread of its own process, which wakes whoever
-//! sleeps: see [`Doorbell`]. So nothing has to be agreed with the peer.
+//! *Sleeping.* Each end's bytes are placed by a thread of its own process, which wakes the thread
+//! that sleeps: see [`WakeupFd`]. So nothing has to be agreed with the peer.
 //!
-//! *Hostile peers.* They write what they like into [`window::HEARD`] and the ring, and nothing
+//! *Hostile peers.* They write what they like into [`window::PEER_STATE`] and the ring, and nothing
 //! else: each word is taken once, and a head or tail that cannot be ends the connection.
 
 mod clock;
-mod doorbell;
 mod end;
 mod leave;
 mod proof;
@@ -34,13 +33,14 @@ mod send;
 #[cfg(test)]
 mod sim;
 mod sleep;
+mod wakeup_fd;
 pub mod window;
 mod wire;
 
 pub use clock::{Clock, SystemClock};
-pub use doorbell::Doorbell;
 pub use end::Remote;
 pub use proof::{BYTES_MIN, Moved, PROOF_LEN, Proof};
 pub use send::{Closing, Farewell};
-pub use window::{Said, Window};
+pub use wakeup_fd::WakeupFd;
+pub use window::{StateWord, Window};
 pub use wire::{Ticket, Wire};

@@ -87,7 +87,7 @@ impl Starts {
         own: Role,
         prover: Role,
         moved: Moved,
-        said: &[u8],
+        message: &[u8],
     ) -> Option<Proof> {
         if moved[0].checked_add(moved[1])? < BYTES_MIN {
             return None;
@@ -105,7 +105,7 @@ impl Starts {
             Role::Connector => b"connector",
             Role::Acceptor => b"acceptor.",
         });
-        mac.update(said);
+        mac.update(message);
         Some(Proof(mac))
     }
 }
@@ -166,11 +166,11 @@ mod tests {
         let moved = acceptor.moved(Role::Acceptor).expect("all is known");
         assert_eq!(moved, [24, 9]);
         for prover in [Role::Acceptor, Role::Connector] {
-            let shown = acceptor.proof(Role::Acceptor, prover, moved, b"said").map(Proof::bytes);
+            let shown = acceptor.proof(Role::Acceptor, prover, moved, b"message").map(Proof::bytes);
             let shown = shown.expect("enough has been moved");
-            let known = connector.proof(Role::Connector, prover, moved, b"said");
+            let known = connector.proof(Role::Connector, prover, moved, b"message");
             assert!(known.expect("the same").is(&shown));
-            let other = connector.proof(Role::Connector, prover, moved, b"Said");
+            let other = connector.proof(Role::Connector, prover, moved, b"Message");
             assert!(!other.expect("of something else").is(&shown));
         }
     }
@@ -180,7 +180,7 @@ mod tests {
         let [connector, _] = ends("a question with a secret", "an answer");
         let [_, guesser] = ends("a question with a secreT", "an answer");
         let moved = [24, 9];
-        let proof = |starts: &Starts, own, prover| starts.proof(own, prover, moved, b"said");
+        let proof = |starts: &Starts, own, prover| starts.proof(own, prover, moved, b"message");
         let shown = proof(&guesser, Role::Acceptor, Role::Acceptor).expect("long enough").bytes();
         let known = proof(&connector, Role::Connector, Role::Acceptor).expect("long enough");
         assert!(!known.is(&shown));

@@ -9,15 +9,15 @@ use rustix::net::{RecvFlags, recv};
 use weft_sys::{Buffers, SharedLock};
 
 use super::clock::Clock;
-use super::end::{Broken, GRACE, PATIENCE_NS, Remote};
-use super::window::{RING, RING_LEN, Said, is_set, state};
+use super::end::{Broken, GRACE, Remote, TIMEOUT_NS};
+use super::window::{RING, RING_LEN, StateWord, is_set, state};
 use super::wire::Wire;
 use crate::end::Carrier;
 use crate::how::How;
 
 /// What the kernel's socket has for a reader of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum KernelState {
     /// Bytes of the third phase.
     Bytes,
     /// The end of what the peer sends.
@@ -41,7 +41,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             let read = self.local().tcp_read.load(Ordering::Relaxed);
             if self.switch_in().is_none_or(|switch| read < switch) {
                 match self.recv_over_tcp(socket, buffers, how) {
-                    Ok(Some(received)) => return self.unless_untold(socket, buffers, received),
+                    Ok(Some(received)) => return self.unless_unreported(socket, buffers, received),
                     Ok(None) => continue,
                     // What is still to come over TCP comes without the wire.
                     Err(Errno::AGAIN) if self.is_cut() && self.switch_in().is_none() => {
@@ -61,10 +61,10 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             if buffers.is_empty() && self.unread() > 0 {
                 return Ok(0);
             }
-            let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+            let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
             if self.back_in() == Some(tail) {
                 let received = buffers.recv(socket, how.flags())?;
-                return self.unless_untold(socket, buffers, received);
+                return self.unless_unreported(socket, buffers, received);
             }
             if !how.look {
                 return Err(Errno::AGAIN);
@@ -75,15 +75,17 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 continue;
             }
             match answer {
-                Ok(Heard::End) => {
-                    self.unless_untold(socket, buffers, 0)?;
+                Ok(KernelState::End) => {
+                    self.unless_unreported(socket, buffers, 0)?;
                     if let Some(ended) = self.ended(socket)? {
                         return Ok(ended);
                     }
                 }
                 // They come behind bytes of the ring that never will.
-                Ok(Heard::Bytes) if !self.wait_for_the_rest() => return Err(self.abort(socket)),
-                Ok(Heard::Bytes) => {}
+                Ok(KernelState::Bytes) if !self.wait_for_the_rest() => {
+                    return Err(self.abort(socket));
+                }
+                Ok(KernelState::Bytes) => {}
                 // If an end has left, what follows comes over TCP, an end included.
                 Err(Errno::AGAIN)
                     if self.is_broken() && self.available() == Ok(0) && !self.has_left() =>
@@ -102,7 +104,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// What the kernel has given, of which nothing is the end: behind a reset, if the program does
     /// not know of it.
-    fn unless_untold(
+    fn unless_unreported(
         &self,
         socket: BorrowedFd<'_>,
         buffers: Buffers<'_>,
@@ -111,7 +113,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         if received > 0 || buffers.is_empty() {
             return Ok(received);
         }
-        self.untold_reset(socket).map_or(Ok(received), Err)
+        self.unreported_reset(socket).map_or(Ok(received), Err)
     }
 
     /// The first phase. `None` if it has just ended.
@@ -150,7 +152,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
                 self.starts.received(buffers, received);
             }
             if self.switch_in() == Some(read) && self.local().sleepers.load(Ordering::Relaxed) > 0 {
-                self.doorbell.ring(); // For what the ring has had all the time.
+                self.wakeup_fd.ring(); // For what the ring has had all the time.
             }
         }
         Ok(Some(received))
@@ -165,7 +167,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             }
             some => some,
         };
-        let first = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let first = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         let (mut tail, mut left) = (first, available);
         for region in buffers.regions() {
             let mut done = 0;
@@ -183,20 +185,20 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         let len = tail.wrapping_sub(first) as usize;
         if !how.keep && len > 0 {
-            self.window.told(Said::Tail).store(tail, Ordering::Release);
+            self.window.local_state(StateWord::Tail).store(tail, Ordering::Release);
             if let Some(shown) = self.shown.get() {
                 shown.received(len);
             }
-            self.tell_tail(tail, RING_LEN / 4);
+            self.report_tail(tail, RING_LEN / 4);
         }
         Ok(len)
     }
 
     /// The lock is held.
-    pub(super) fn tell_tail(&self, tail: u64, least: usize) {
+    pub(super) fn report_tail(&self, tail: u64, least: usize) {
         if self.is_tail_news(tail, least)
             && let Some(wire) = self.wire()
-            && wire.post(&[], Said::Tail, tail).is_some()
+            && wire.post(&[], StateWord::Tail, tail).is_some()
         {
             self.local().reported_tail.store(tail, Ordering::Relaxed);
         }
@@ -204,24 +206,24 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// Whether the peer knows of `least` bytes less than have been taken.
     pub(super) fn is_tail_news(&self, tail: u64, least: usize) -> bool {
-        let told = self.local().reported_tail.load(Ordering::Relaxed);
-        tail.wrapping_sub(told) >= least as u64
+        let reported = self.local().reported_tail.load(Ordering::Relaxed);
+        tail.wrapping_sub(reported) >= least as u64
     }
 
     /// What the socket has for a reader of the ring.
-    fn look_at_kernel(&self, socket: BorrowedFd<'_>) -> Result<Heard, Errno> {
+    fn look_at_kernel(&self, socket: BorrowedFd<'_>) -> Result<KernelState, Errno> {
         let mut byte = [0];
         let (seen, _) = recv(socket, &mut byte, RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
-        Ok(if seen == 0 { Heard::End } else { Heard::Bytes })
+        Ok(if seen == 0 { KernelState::End } else { KernelState::Bytes })
     }
 
     /// The peer has gone back to TCP: all that it has put before is here, or on its way.
     fn wait_for_the_rest(&self) -> bool {
-        let head = || self.window.heard(Said::Head).load(Ordering::Acquire);
+        let head = || self.window.peer_state(StateWord::Head).load(Ordering::Acquire);
         // One that lies behind what has been read already never is: a peer would hold the caller.
-        let tail = self.window.told(Said::Tail).load(Ordering::Relaxed);
+        let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
         let is_here = || self.back_in().is_some_and(|back| back >= tail && head() >= back);
-        self.drive_until(PATIENCE_NS, || is_here() || self.is_broken()) && is_here()
+        self.drive_until(TIMEOUT_NS, || is_here() || self.is_broken()) && is_here()
     }
 
     /// The kernel has no more, and the ring is empty. `None` if something has come meanwhile.
@@ -231,12 +233,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         if !self.peer_says(state::SHUT_WRITE) && self.back_in().is_none() {
             // It has died, or soon says that it has ended: what it has put comes before either.
-            let said = || self.is_broken() || self.peer_says(state::SHUT_WRITE);
-            let said = self.drive_until(PATIENCE_NS, said);
+            let is_known = || self.is_broken() || self.peer_says(state::SHUT_WRITE);
+            let is_known = self.drive_until(TIMEOUT_NS, is_known);
             if self.unread() > 0 {
                 return Ok(None);
             }
-            if !said || self.is_broken() {
+            if !is_known || self.is_broken() {
                 return self.dead(socket).map(Some);
             }
         }
@@ -247,7 +249,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// not left TCP.
     fn dead(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
         self.local().gone.store(1, Ordering::Relaxed);
-        if let Some(error) = self.untold_reset(socket) {
+        if let Some(error) = self.unreported_reset(socket) {
             return Err(error);
         }
         if self.switch_in().is_some() && self.peer_says(state::SHUT_WRITE) {
@@ -272,12 +274,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// TCP resets a connection whose closing end has not read everything. That of a process which
     /// was killed could not know. What this end does not know of, it has not read.
     pub(super) fn has_peer_read_all(&self) -> bool {
-        let head = self.window.told(Said::Head).load(Ordering::Relaxed);
-        head == self.window.heard(Said::Tail).load(Ordering::Relaxed)
+        let head = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
+        head == self.window.peer_state(StateWord::Tail).load(Ordering::Relaxed)
     }
 
     /// Whether the stream has ended behind what the ring holds. It is asked for only if it
-    /// `may_have_ended`. It takes no wakeup, whoever else sleeps.
+    /// `may_have_ended`. It takes no wakeup, whatever other threads sleep.
     ///
     /// # Errors
     /// What the kernel says of the socket, which it says only once.
@@ -294,12 +296,12 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             return Ok(false);
         };
         match self.look_at_kernel(socket) {
-            Ok(Heard::End) if self.unread() > 0 => Ok(true),
-            Ok(Heard::End) => match self.untold_reset(socket) {
+            Ok(KernelState::End) if self.unread() > 0 => Ok(true),
+            Ok(KernelState::End) => match self.unreported_reset(socket) {
                 Some(error) => Err(error),
                 None => self.ended(socket).map(|_| true),
             },
-            Ok(Heard::Bytes) | Err(Errno::AGAIN) => Ok(false),
+            Ok(KernelState::Bytes) | Err(Errno::AGAIN) => Ok(false),
             Err(error) => {
                 self.note_reset();
                 Err(error)

@@ -9,7 +9,7 @@ use weft_sys::{Buffers, SharedLock};
 
 use super::clock::Clock;
 use super::end::{Broken, GRACE, Remote};
-use super::window::{COPY, RING_LEN, Said, is_set, reset, state};
+use super::window::{COPY, RING_LEN, StateWord, is_set, reset, state};
 use super::wire::{Ticket, Wire};
 use crate::how::DONTWAIT;
 
@@ -80,17 +80,17 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             && !self.peer_leaves()
             && !self.peer_says(state::CLOSED);
         let sent = self.local().tcp_sent.load(Ordering::Relaxed);
-        if !may || wire.post(&[], Said::Switch, sent + 1).is_none() {
+        if !may || wire.post(&[], StateWord::Switch, sent + 1).is_none() {
             return false;
         }
-        self.window.told(Said::Switch).store(sent + 1, Ordering::Release);
+        self.window.local_state(StateWord::Switch).store(sent + 1, Ordering::Release);
         true
     }
 
     /// Bytes that the peer has room for.
     fn free(&self) -> Result<usize, Broken> {
-        let head = self.window.told(Said::Head).load(Ordering::Relaxed);
-        let tail = self.window.heard(Said::Tail).load(Ordering::Acquire);
+        let head = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
+        let tail = self.window.peer_state(StateWord::Tail).load(Ordering::Acquire);
         let used = usize::try_from(head.checked_sub(tail).ok_or(Broken)?).map_err(|_| Broken)?;
         RING_LEN.checked_sub(used).ok_or(Broken)
     }
@@ -103,7 +103,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             wire.drive();
             free = self.free()?;
         }
-        let first = self.window.told(Said::Head).load(Ordering::Relaxed);
+        let first = self.window.local_state(StateWord::Head).load(Ordering::Relaxed);
         let (mut head, mut left) = (first, free);
         for region in buffers.regions() {
             let mut done = 0;
@@ -126,14 +126,14 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let run = len.min(RING_LEN - at);
         let parts = [(at, run), (0, len - run)];
         let parts = if run == len { &parts[..1] } else { &parts[..] };
-        let tail = self.window.told(Said::Tail);
+        let tail = self.window.local_state(StateWord::Tail);
         if wire.post_head(parts, head, tail).is_none() {
             wire.drive();
             if wire.post_head(parts, head, tail).is_none() {
                 return Ok(0); // Too much is under way: as if the ring were full.
             }
         }
-        self.window.told(Said::Head).store(head, Ordering::SeqCst);
+        self.window.local_state(StateWord::Head).store(head, Ordering::SeqCst);
         Ok(len)
     }
 
@@ -158,7 +158,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.wire().is_some_and(Wire::is_crowded)
     }
 
-    /// Whether the program is told that it may write.
+    /// Whether the socket is reported as writable.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.room() >= WRITABLE_LEN
@@ -172,7 +172,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     /// receives any more.
     #[must_use]
     pub fn is_send_answered(&self) -> bool {
-        let state = self.window.heard(Said::State).load(Ordering::Acquire);
+        let state = self.window.peer_state(StateWord::State).load(Ordering::Acquire);
         const BOTH: u64 = state::SHUT_READ | state::SHUT_WRITE;
         is_set(&self.local().gone)
             || is_set(&self.local().shut_write)
@@ -186,7 +186,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         buffers: Buffers<'_>,
         flags: i32,
     ) -> Result<usize, Errno> {
-        if let Some(error) = self.untold_reset(socket) {
+        if let Some(error) = self.unreported_reset(socket) {
             return Err(error);
         }
         // A peer that has gone takes nothing. One that only seems so, because the wire has ended
@@ -203,7 +203,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         // The end that the program itself has made is no news of the peer.
         let may_be_own = is_set(&self.local().shut_write);
         if sent == Err(Errno::CONNRESET) || sent == Err(Errno::PIPE) && !may_be_own {
-            self.local().reset.store(reset::TOLD, Ordering::Relaxed);
+            self.local().reset.store(reset::REPORTED, Ordering::Relaxed);
         }
         sent
     }
@@ -227,8 +227,8 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         self.send_by_kernel(socket, buffers, flags)
     }
 
-    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel
-    /// is told. What was sent has arrived when this returns, or the connection has been reset.
+    /// The own direction ends (`shutdown(2)` of the writing half): to be called before the kernel's
+    /// call. What was sent has arrived when this returns, or the connection has been reset.
     pub fn shut_write(&self, socket: BorrowedFd<'_>) {
         let _held = SharedLock::on(&self.local().tx_lock).lock();
         if self.local().shut_write.swap(1, Ordering::SeqCst) == 0
@@ -245,10 +245,11 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         !self.has_peer_read_all() && self.back_out().is_none() && !self.peer_says(state::CLOSED)
     }
 
-    /// Says something for good. Whether the peer has heard it.
+    /// Publishes bits of the state for good. Returns whether the peer has them.
     pub(super) fn add_to_state(&self, bits: u64) -> bool {
-        let before = self.window.told(Said::State).fetch_or(bits, Ordering::SeqCst);
-        self.wire().is_some_and(|wire| !wire.is_broken()) && self.say(Said::State, before | bits)
+        let before = self.window.local_state(StateWord::State).fetch_or(bits, Ordering::SeqCst);
+        self.wire().is_some_and(|wire| !wire.is_broken())
+            && self.say(StateWord::State, before | bits)
     }
 
     /// Nothing more will be read (`shutdown(2)` of the reading half). What a peer sends to one that
@@ -268,12 +269,13 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         if resets || self.unread() > 0 {
             // So that the peer's next call asks the kernel, which soon knows.
-            let said = self.window.told(Said::State).fetch_or(state::CLOSED, Ordering::SeqCst);
-            self.wire().map(|wire| wire.post(&[], Said::State, said | state::CLOSED));
+            let published =
+                self.window.local_state(StateWord::State).fetch_or(state::CLOSED, Ordering::SeqCst);
+            self.wire().map(|wire| wire.post(&[], StateWord::State, published | state::CLOSED));
             return Closing::Reset;
         }
-        let is_untold = self.local().reset.load(Ordering::Relaxed) == reset::UNTOLD;
-        if is_untold {
+        let is_unreported = self.local().reset.load(Ordering::Relaxed) == reset::UNREPORTED;
+        if is_unreported {
             return Closing::Reset; // No call comes any more that could tell.
         }
         if self.is_broken() && !self.has_left() && !self.is_reset() {
@@ -288,8 +290,9 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
         let _held = SharedLock::on(&self.local().tx_lock).lock();
         let bits = state::SHUT_WRITE | state::CLOSED;
-        let said = self.window.told(Said::State).fetch_or(bits, Ordering::SeqCst) | bits;
-        let mut farewell = Farewell { said, ticket: None };
+        let published =
+            self.window.local_state(StateWord::State).fetch_or(bits, Ordering::SeqCst) | bits;
+        let mut farewell = Farewell { published, ticket: None };
         let mut closing = None;
         self.drive_until(AT_ONCE_NS, || {
             closing = self.is_closed(&mut farewell);
@@ -311,7 +314,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
             return Some(Closing::Reset); // Sent to a socket that nobody reads any more.
         }
         if farewell.ticket.is_none() {
-            farewell.ticket = wire.post(&[], Said::State, farewell.said);
+            farewell.ticket = wire.post(&[], StateWord::State, farewell.published);
         }
         let has_arrived = farewell.ticket.is_some_and(|ticket| wire.done() >= ticket);
         if has_arrived || self.peer_says(state::CLOSED) {
@@ -336,6 +339,6 @@ pub enum Closing {
 /// What tells the peer of the end, behind all that was sent.
 #[derive(Debug)]
 pub struct Farewell {
-    said: u64,
+    published: u64,
     ticket: Option<Ticket>,
 }

@@ -5,23 +5,23 @@ use std::sync::atomic::Ordering;
 use weft_sys::SharedLock;
 
 use super::clock::Clock;
-use super::doorbell::For;
 use super::end::Remote;
-use super::window::Said;
+use super::wakeup_fd::For;
+use super::window::StateWord;
 use super::wire::Wire;
 
 impl<W: Wire, C: Clock> Remote<W, C> {
-    /// Somebody is about to sleep until [`Remote::doorbell`] rings or the kernel's socket says
+    /// A thread is about to sleep until [`Remote::wakeup_fd`] wakes it or the kernel's socket has
     /// something, and looks once more before.
     pub fn begin_sleep(&self) {
         self.local().sleepers.fetch_add(1, Ordering::Relaxed);
-        self.doorbell.arm(For::News);
-        let told = self.window.told(Said::Tail).load(Ordering::Relaxed);
-        if self.is_tail_news(told, 1)
+        self.wakeup_fd.arm(For::News);
+        let tail = self.window.local_state(StateWord::Tail).load(Ordering::Relaxed);
+        if self.is_tail_news(tail, 1)
             && let Some(_held) = SharedLock::on(&self.local().rx_lock).lock()
         {
             // If this end dies asleep, the peer knows that it has read all.
-            self.tell_tail(self.window.told(Said::Tail).load(Ordering::Relaxed), 1);
+            self.report_tail(self.window.local_state(StateWord::Tail).load(Ordering::Relaxed), 1);
         }
         if let Some(wire) = self.wire() {
             wire.rest();
@@ -35,23 +35,23 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         let before = sleepers.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer);
         if before.is_ok_and(|before| before > 1) {
             // What has rung for this one rings for the others no more.
-            self.doorbell.arm(For::News);
+            self.wakeup_fd.arm(For::News);
             self.drive();
             // Even if TCP has bytes to be read before.
             if self.available() != Ok(0) {
-                self.doorbell.ring();
+                self.wakeup_fd.ring();
             }
         }
     }
 
-    /// Who is woken by the doorbell calls this before it begins to sleep once more.
-    pub fn forget_ring(&self) {
-        self.doorbell.clear();
+    /// A thread that is woken by the eventfd calls this before it begins to sleep once more.
+    pub fn clear_wakeup(&self) {
+        self.wakeup_fd.clear();
     }
 
     /// Somebody is about to sleep until there is room, likewise.
     pub fn want_room(&self) {
-        self.doorbell.arm(For::Room);
+        self.wakeup_fd.arm(For::Room);
         if let Some(wire) = self.wire() {
             wire.rest();
         }
@@ -59,7 +59,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
 
     /// Whether the peer tells when a writer can go on. What has been posted, only a look tells.
     #[must_use]
-    pub fn can_be_rung(&self) -> bool {
+    pub fn can_be_woken(&self) -> bool {
         !self.is_crowded()
     }
 }

@@ -5,9 +5,9 @@
 //!
 //! | part | peer may | holds |
 //! | --- | --- | --- |
-//! | local | nothing | locks and positions of this end and its relatives |
-//! | told | nothing | what this end says of itself |
-//! | heard, ring | write | what the peer says of itself, and its bytes |
+//! | local | nothing | locks and positions of this end, for all processes that share it |
+//! | local state | nothing | what this end publishes |
+//! | peer state, ring | write | what the peer publishes, and its bytes |
 //! | copy | nothing | bytes on their way to the peer's ring |
 
 use std::mem::offset_of;
@@ -17,22 +17,22 @@ use rustix::io::Errno;
 use weft_sys::{SharedMemory, shared_layout};
 
 const PAGE: usize = 4_096;
-/// Words of 64 bits that an end may say: a page of them.
-const SAID_LEN: usize = PAGE / size_of::<AtomicU64>();
+/// Words of 64 bits that an end may publish: a page of them.
+const STATE_WORDS: usize = PAGE / size_of::<AtomicU64>();
 
 shared_layout! {
     /// A window, up to its ring and its copy.
     struct Words[3 * PAGE] {
         0: local: Local,
-        /// What this end says of itself: [`Said`].
-        4_096: own: [AtomicU64; SAID_LEN],
-        /// What the peer says of itself, for it to write; its ring follows.
-        8_192: peer: [AtomicU64; SAID_LEN],
+        /// What this end publishes: [`StateWord`].
+        4_096: own: [AtomicU64; STATE_WORDS],
+        /// What the peer publishes, for it to write; its ring follows.
+        8_192: peer: [AtomicU64; STATE_WORDS],
     }
 }
 
 shared_layout! {
-    /// The words of this end and its relatives.
+    /// The words of this end, for all processes that share it.
     pub(super) struct Local[PAGE] {
         0: tx_lock: AtomicU32,
         4: rx_lock: AtomicU32,
@@ -42,23 +42,23 @@ shared_layout! {
         /// [`reset`].
         20: reset: AtomicU32,
         24: sleepers: AtomicU32,
-        /// It has been told to go back to TCP.
+        /// It is to go back to TCP.
         28: leaves: AtomicU32,
         /// Processes that have the socket open beside this one, as far as they say so.
         32: refs: AtomicU32,
         36: _gap: [AtomicU32; 247],
         1_024: tcp_sent: AtomicU64,
         1_032: tcp_read: AtomicU64,
-        /// The tail that the peer was told last.
+        /// The tail that was reported to the peer last.
         1_040: reported_tail: AtomicU64,
         1_048: _rest: [AtomicU64; 381],
     }
 }
 
-/// What the peer says of itself, for it to write; its ring follows.
-pub const HEARD: usize = offset_of!(Words, peer);
-/// What the peer may say, in bytes.
-pub const HEARD_LEN: usize = SAID_LEN * size_of::<AtomicU64>();
+/// What the peer publishes, for it to write; its ring follows.
+pub const PEER_STATE: usize = offset_of!(Words, peer);
+/// The length of the peer's state, in bytes.
+pub const PEER_STATE_LEN: usize = STATE_WORDS * size_of::<AtomicU64>();
 /// Where the peer's bytes arrive.
 pub const RING: usize = size_of::<Words>();
 /// Bytes of a direction's ring; few in the simulation, where it is to be full often.
@@ -68,12 +68,12 @@ pub const COPY: usize = RING + RING_LEN;
 /// All.
 pub const LEN: usize = COPY + RING_LEN;
 
-const _: () = assert!(HEARD + HEARD_LEN == RING && RING.is_multiple_of(PAGE));
+const _: () = assert!(PEER_STATE + PEER_STATE_LEN == RING && RING.is_multiple_of(PAGE));
 
-/// What an end says of itself: 64-bit words, each written by nobody else.
+/// What an end publishes: 64-bit words, each written by that end alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Said {
+pub enum StateWord {
     /// Bytes put into the peer's ring so far.
     Head = 0,
     /// Bytes taken out of the own ring so far.
@@ -89,15 +89,15 @@ pub enum Said {
     Leaves = 5,
 }
 
-/// Whether the peer, which has written `len` bytes at `offset` of what it may say, wants to go back
+/// Whether the peer, which has written `len` bytes at `offset` of its state, wants to go back
 /// to TCP.
 #[must_use]
 pub fn is_wish(offset: usize, len: usize) -> bool {
-    let place = 8 * Said::Leaves as usize;
+    let place = 8 * StateWord::Leaves as usize;
     offset < place + 8 && place < offset.saturating_add(len)
 }
 
-/// Bits of [`Said::State`].
+/// Bits of [`StateWord::State`].
 pub mod state {
     /// Sends no more.
     pub const SHUT_WRITE: u64 = 1;
@@ -107,13 +107,13 @@ pub mod state {
     pub const SHUT_READ: u64 = 4;
 }
 
-/// What the program knows of a reset, which is told once.
+/// What the program knows of a reset, which is reported once.
 pub(super) mod reset {
     /// There has been none.
     pub(in crate::remote) const NONE: u32 = 0;
-    pub(in crate::remote) const TOLD: u32 = 1;
-    /// What found it had no way to say so.
-    pub(in crate::remote) const UNTOLD: u32 = 2;
+    pub(in crate::remote) const REPORTED: u32 = 1;
+    /// The call that found it had no way to report it.
+    pub(in crate::remote) const UNREPORTED: u32 = 2;
 }
 
 /// Whether a word of yes or no says yes.
@@ -144,15 +144,15 @@ impl Window {
         &self.0
     }
 
-    /// What this end says.
+    /// A word of this end's state.
     #[must_use]
-    pub fn told(&self, word: Said) -> &AtomicU64 {
+    pub fn local_state(&self, word: StateWord) -> &AtomicU64 {
         &self.words().own[word as usize]
     }
 
-    /// What the peer says, as far as that has come.
+    /// A word of the peer's state, as far as that has come.
     #[must_use]
-    pub fn heard(&self, word: Said) -> &AtomicU64 {
+    pub fn peer_state(&self, word: StateWord) -> &AtomicU64 {
         &self.words().peer[word as usize]
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::window::Said;
+use super::window::StateWord;
 
 /// A posted operation: done when [`Wire::done`] has come to it.
 pub type Ticket = u64;
@@ -13,7 +13,7 @@ pub trait Wire {
     /// RDMA Writes: the bytes at each offset of the own copy go to the same offset of the peer's
     /// ring, then the word, as it is given here, to its place among what the peer hears. `None` if
     /// too much is under way, or the connection has ended.
-    fn post(&self, bytes: &[(usize, usize)], word: Said, value: u64) -> Option<Ticket>;
+    fn post(&self, bytes: &[(usize, usize)], word: StateWord, value: u64) -> Option<Ticket>;
 
     /// The same for the head, together with the tail, which is looked at when the order among all
     /// that is posted has been settled: what the peer hears of it never goes back.
@@ -25,7 +25,7 @@ pub trait Wire {
     /// Whether so much is under way that nothing more can be posted.
     fn is_crowded(&self) -> bool;
 
-    /// Makes progress; whoever waits calls it.
+    /// Makes progress; a thread that waits calls it.
     fn drive(&self);
 
     /// The caller is about to sleep, and makes no progress for a while.

@@ -1,5 +1,5 @@
-//! Threads of the simulation: each has a stack of its own, and goes on only when it is told to.
-//! Which one that is, and whether it dies instead, is the scheduler's to say.
+//! Threads of the simulation: each has a stack of its own, and goes on only when the scheduler says
+//! so. Which one that is, and whether it dies instead, is the scheduler's to say.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ const STACK_LEN: usize = 1 << 15;
 type Job = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// What the fiber that is told to go on next begins with.
+    /// What the fiber that goes on next begins with.
     static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
     /// What a job has panicked with.
     static PANIC: Cell<Option<Box<dyn Any + Send>>> = const { Cell::new(None) };

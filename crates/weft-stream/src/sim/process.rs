@@ -307,7 +307,7 @@ impl Descriptors for Own {
         End::inherited(self.memory.registry, ends, (0, cookie), self.memory.pid)
     }
 
-    fn adopt(&self, fd: RawFd, end: End<Sim>) {
+    fn take_over(&self, fd: RawFd, end: End<Sim>) {
         if let Some(socket) = self.socket_of(fd) {
             let holding = Holding::inherited(end, self.memory.pid);
             self.memory.install(fd, socket, Phase::Settled, holding);
@@ -333,7 +333,7 @@ impl Own {
         let own = Self { memory: Memory::new(pid), pid };
         with(|world| world.memories.insert(pid, Rc::clone(&own.memory)));
         let fds = with(|world| world.host.processes[&pid].open.keys().copied().collect::<Vec<_>>());
-        fds.into_iter().for_each(|fd| inheritance::adopt(&own, fd));
+        fds.into_iter().for_each(|fd| inheritance::take_over(&own, fd));
         own
     }
 
@@ -594,7 +594,7 @@ impl Own {
         if self.memory.remove(fd).is_some() {
             fail("a number that is open has been given anew".to_owned());
         }
-        inheritance::adopt(self, fd);
+        inheritance::take_over(self, fd);
         with(|world| world.host.show(self.pid, fd));
     }
 

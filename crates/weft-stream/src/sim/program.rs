@@ -22,8 +22,8 @@ use crate::reason::Reason;
 /// Bytes of one call.
 const LEN_MAX: usize = 120;
 /// How long a reader sleeps where only the peer can wake it, and a writer likewise.
-const DOZE: u64 = 10_000_000;
-const WRITER_NAP: u64 = 20_000_000;
+const FUTEX_WAIT_TIME: u64 = 10_000_000;
+const WRITER_SLEEP: u64 = 20_000_000;
 const PROCESSES_MAX: usize = 6;
 
 /// Whether the next program is one without Weft.
@@ -211,7 +211,7 @@ fn act(own: &Own, is_main: bool) -> Next {
         }
         39 if one_in(4) && with(|world| world.is_nobody_asleep()) => {
             note(|| "leaves".to_owned());
-            inheritance::leave_all(own, Reason::Confined);
+            inheritance::leave_all(own, Reason::Seccomp);
         }
         _ => {}
     }
@@ -333,7 +333,7 @@ fn check_send(socket: SocketId, sent: Result<usize, Errno>) {
                     || connection.shut[socket % 2]
                     || world.host.is_closed(other) =>
             {
-                connection.told[socket % 2] = true;
+                connection.reported[socket % 2] = true;
                 Ok(())
             }
             Err(_) if is_fresh => Ok(()),
@@ -356,7 +356,7 @@ fn wait_for_room(stream: &Stream, fd: RawFd) -> bool {
             if end.room() > 0 {
                 return;
             }
-            wait_for(Wait::Word(word, value, now() + WRITER_NAP));
+            wait_for(Wait::Word(word, value, now() + WRITER_SLEEP));
             if end.room() > 0 {
                 return;
             }
@@ -409,8 +409,8 @@ fn wait_in_memory(
     let look = How { look: true, ..How::default() };
     let socket = stream.socket;
     if end.carrier_in() == Carrier::Memory && one_in(2) {
-        if let Some(word) = end.begin_doze() {
-            sleep(socket, Wait::Doze(word, now() + DOZE));
+        if let Some(word) = end.begin_futex_wait() {
+            sleep(socket, Wait::Futex(word, now() + FUTEX_WAIT_TIME));
         }
         let received = receive_once(stream, fd, most, quick);
         if received != Err(Errno::AGAIN) {
@@ -466,18 +466,18 @@ fn finish_receive(socket: SocketId, fd: RawFd, bytes: &[u8], received: Result<us
             world.progressed();
         }
         world.incoming(socket).end_receive(&bytes[..count])?;
-        let is_told = world.connections[socket / 2].told[socket % 2];
+        let is_reported = world.connections[socket / 2].reported[socket % 2];
         let may_reset = world.connections[socket / 2].may_reset;
         match received {
-            Ok(0) if is_told => Ok(()),
+            Ok(0) if is_reported => Ok(()),
             Ok(0) if !world.host.has_end(socket) => {
-                Err(format!("socket {socket} is told of an end that has not come"))
+                Err(format!("socket {socket} gets an end that has not come"))
             }
             Ok(0) if world.incoming(socket).has_unread() => {
-                Err(format!("socket {socket} is told of an end before all bytes"))
+                Err(format!("socket {socket} gets an end before all bytes"))
             }
-            Err(Errno::CONNRESET | Errno::PIPE) if may_reset || is_told => {
-                world.connections[socket / 2].told[socket % 2] = true;
+            Err(Errno::CONNRESET | Errno::PIPE) if may_reset || is_reported => {
+                world.connections[socket / 2].reported[socket % 2] = true;
                 Ok(())
             }
             Ok(_) | Err(Errno::AGAIN) => Ok(()),

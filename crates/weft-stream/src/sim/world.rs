@@ -30,7 +30,7 @@ const SLOTS: usize = 3;
 /// Views of the registry: processes beyond share them.
 const VIEWS: usize = 4;
 /// How long a thread that finds a lock taken sleeps before it asks whether the holder has died.
-const LOCK_PATIENCE: u64 = 2_000_000;
+const LOCK_TIMEOUT: u64 = 2_000_000;
 /// Steps after which a run counts as endless.
 const STEPS_MAX: u32 = 60_000;
 /// Sleeps in a row that only their own limits have ended: nothing else is going on.
@@ -56,7 +56,7 @@ pub(super) enum Wait {
     Writable(SocketId),
     /// The word is not this any more, or it is this late.
     Word(&'static AtomicU32, u32, u64),
-    Doze(FutexWord<'static>, u64),
+    Futex(FutexWord<'static>, u64),
     Until(u64),
     /// The process has become a program, or has ended.
     Borrower(Pid),
@@ -110,8 +110,8 @@ pub(super) struct Connection {
     pub(super) directions: [Direction; 2],
     /// A side has closed it and not received everything, or has sent to one that was closed.
     pub(super) may_reset: bool,
-    /// A side has been told of a reset.
-    pub(super) told: [bool; 2],
+    /// A reset has been reported to a side.
+    pub(super) reported: [bool; 2],
     /// A side has shut down its writing half.
     pub(super) shut: [bool; 2],
 }
@@ -287,12 +287,12 @@ impl Threads for Sim {
     }
 
     fn wait(word: &AtomicU32, value: u32) -> bool {
-        let until = now() + LOCK_PATIENCE;
+        let until = now() + LOCK_TIMEOUT;
         while word.load(Ordering::Relaxed) == value {
             if now() >= until {
                 return true;
             }
-            wait_for(Wait::Until(now() + LOCK_PATIENCE / 10));
+            wait_for(Wait::Until(now() + LOCK_TIMEOUT / 10));
         }
         false
     }
@@ -527,7 +527,7 @@ impl State {
         self.connections.push(Connection {
             directions: [Direction::new(), Direction::new()],
             may_reset: false,
-            told: [false; 2],
+            reported: [false; 2],
             shut: [false; 2],
         });
         fd
@@ -631,7 +631,7 @@ impl State {
             Wait::Word(word, value, until) => {
                 word.load(Ordering::Relaxed) != value || self.now >= until
             }
-            Wait::Doze(doze, until) => !doze.has_waiters() || self.now >= until,
+            Wait::Futex(futex_wait, until) => !futex_wait.has_waiters() || self.now >= until,
             Wait::Until(until) => self.now >= until,
             Wait::Borrower(pid) => !self.borrowers.contains(&pid),
         }
@@ -640,14 +640,14 @@ impl State {
     fn next_deadline(&self) -> Option<u64> {
         let threads = self.threads.iter().filter(|thread| !thread.is_gone());
         let until = threads.filter_map(|thread| match thread.wait {
-            Wait::Word(_, _, until) | Wait::Doze(_, until) | Wait::Until(until) => Some(until),
+            Wait::Word(_, _, until) | Wait::Futex(_, until) | Wait::Until(until) => Some(until),
             _ => None,
         });
         until.min()
     }
 
     /// Whether no thread sleeps until there are bytes: one that does misses what a process that
-    /// confines itself takes.
+    /// gives up system calls takes.
     pub(super) fn is_nobody_asleep(&self) -> bool {
         let sleeps = |call: &Call| matches!(call.does, Does::SleepForBytes | Does::Receive(_));
         !self.threads.iter().any(|thread| thread.calls.iter().any(sleeps))
@@ -669,7 +669,7 @@ impl State {
         }
     }
 
-    /// Nothing goes on any more: whoever sleeps does so for a reason.
+    /// Nothing goes on any more: every thread that sleeps does so for a reason.
     fn check_sleepers(&mut self) {
         for index in 0..self.threads.len() {
             let thread = &self.threads[index];
@@ -679,9 +679,11 @@ impl State {
             let Some(&Call { socket, does }) = thread.calls.last() else { continue };
             let (pid, other) = (thread.pid, self.host.other(socket));
             let has_unread = self.incoming(socket).has_unread();
-            let is_told = self.connections[socket / 2].told[socket % 2];
+            let is_reported = self.connections[socket / 2].reported[socket % 2];
             let what = match does {
-                Does::SleepForBytes if has_unread && !is_told => "sleeps, though there are bytes",
+                Does::SleepForBytes if has_unread && !is_reported => {
+                    "sleeps, though there are bytes"
+                }
                 Does::SleepForBytes if self.host.has_end(socket) => {
                     "sleeps, though the stream has ended"
                 }

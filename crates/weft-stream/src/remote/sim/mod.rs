@@ -34,11 +34,12 @@ enum Mutation {
     TailEarly,
     /// What was posted counts as arrived: who goes back to TCP does not wait for it.
     DoneEarly,
-    /// Where the stream goes back to TCP is told before all bytes have been posted.
+    /// The position where the stream goes back to TCP is published before all bytes have been
+    /// posted.
     BackEarly,
-    /// The doorbell is not rung.
-    LostBell,
-    /// Who has said that it sleeps does not look once more.
+    /// The sleeper is not woken.
+    LostWakeup,
+    /// A thread that has announced that it sleeps does not look once more.
     SleepsUnasked,
 }
 
@@ -70,7 +71,7 @@ fn every_mutation_is_found() {
         (Mutation::TailEarly, OTHERS),
         (Mutation::DoneEarly, OTHERS),
         (Mutation::BackEarly, "for no reason"),
-        (Mutation::LostBell, SLEEPS),
+        (Mutation::LostWakeup, SLEEPS),
         (Mutation::SleepsUnasked, SLEEPS),
     ];
     let listener = listener();

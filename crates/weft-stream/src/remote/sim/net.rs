@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::super::window::{self, COPY, RING, Said};
+use super::super::window::{self, COPY, RING, StateWord};
 use super::super::{Remote, Ticket, Wire};
 use super::Mutation;
 use super::relay::Relay;
@@ -127,7 +127,7 @@ impl Inner {
             if !line.is_broken && line.breaks.is_some_and(|due| due <= self.now) {
                 line.is_broken = true;
                 if let Some(end) = self.end(side) {
-                    end.doorbell().ring();
+                    end.wakeup_fd().ring();
                 }
             }
         }
@@ -153,7 +153,7 @@ impl Inner {
         of_lines.flatten().chain(wishes).chain(self.relay.next_due()).min()
     }
 
-    /// Whether the peer's wish is to be heard now, which is said once.
+    /// Whether the peer's wish is to be handled now, which happens once.
     pub(super) fn take_wish(&mut self, side: usize) -> bool {
         self.wishes[side].take_if(|due| *due <= self.now).is_some()
     }
@@ -238,14 +238,14 @@ impl Inner {
                 let value = self.mutated_word(&peer, word, value);
                 peer.window()
                     .memory()
-                    .word64(window::HEARD + 8 * word)
+                    .word64(window::PEER_STATE + 8 * word)
                     .store(value, Ordering::Release);
             }
             if let (Some(&(first, _)), count) = (operation.words.first(), operation.words.len()) {
-                if self.mutation == Some(Mutation::LostBell) {
+                if self.mutation == Some(Mutation::LostWakeup) {
                     self.mutated += 1;
                 } else {
-                    peer.doorbell().written(8 * first, 8 * count);
+                    peer.wakeup_fd().written(8 * first, 8 * count);
                 }
                 if window::is_wish(8 * first, 8 * count) {
                     let due = self.now + self.rng.u64(..=self.setup.thread);
@@ -259,9 +259,11 @@ impl Inner {
     /// What an end hears instead of a word.
     fn mutated_word(&mut self, peer: &End, word: usize, value: u64) -> u64 {
         let mutation = self.mutation;
-        let is = |said: Said, early: Mutation| word == said as usize && mutation == Some(early);
-        let instead = if is(Said::Tail, Mutation::TailEarly) {
-            peer.window().told(Said::Head).load(Ordering::Relaxed)
+        let is = |changed: StateWord, early: Mutation| {
+            word == changed as usize && mutation == Some(early)
+        };
+        let instead = if is(StateWord::Tail, Mutation::TailEarly) {
+            peer.window().local_state(StateWord::Head).load(Ordering::Relaxed)
         } else {
             value
         };
@@ -270,12 +272,12 @@ impl Inner {
     }
 
     /// What an end says instead of where it goes back to TCP.
-    fn mutated_back(&mut self, side: usize, word: Said, value: u64) -> u64 {
-        if self.mutation != Some(Mutation::BackEarly) || word != Said::Back {
+    fn mutated_back(&mut self, side: usize, word: StateWord, value: u64) -> u64 {
+        if self.mutation != Some(Mutation::BackEarly) || word != StateWord::Back {
             return value;
         }
         let Some(peer) = self.end(1 - side) else { return value };
-        let arrived = peer.window().heard(Said::Head).load(Ordering::Relaxed) + 1;
+        let arrived = peer.window().peer_state(StateWord::Head).load(Ordering::Relaxed) + 1;
         self.mutated += u32::from(arrived != value);
         arrived
     }
@@ -332,7 +334,7 @@ pub(super) struct Rdma {
 }
 
 impl Wire for Rdma {
-    fn post(&self, bytes: &[(usize, usize)], word: Said, value: u64) -> Option<Ticket> {
+    fn post(&self, bytes: &[(usize, usize)], word: StateWord, value: u64) -> Option<Ticket> {
         let mut net = self.net.lock();
         net.moment();
         let value = net.mutated_back(self.side, word, value);
@@ -344,8 +346,10 @@ impl Wire for Rdma {
     fn post_head(&self, bytes: &[(usize, usize)], head: u64, tail: &AtomicU64) -> Option<Ticket> {
         let mut net = self.net.lock();
         net.moment();
-        let words =
-            vec![(Said::Head as usize, head), (Said::Tail as usize, tail.load(Ordering::Relaxed))];
+        let words = vec![
+            (StateWord::Head as usize, head),
+            (StateWord::Tail as usize, tail.load(Ordering::Relaxed)),
+        ];
         let ticket = net.post(self.side, bytes, words);
         net.moment();
         ticket

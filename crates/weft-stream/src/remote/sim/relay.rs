@@ -39,12 +39,12 @@ impl Relay {
     pub(super) fn new(listener: &TcpListener) -> (Self, [TcpStream; 2]) {
         let pairs = [(); 2].map(|()| {
             let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("accepts");
-            let (far, _) = listener.accept().expect("connected");
-            for socket in [&near, &far] {
+            let (accepted, _) = listener.accept().expect("connected");
+            for socket in [&near, &accepted] {
                 socket.set_nodelay(true).expect("a TCP socket");
             }
-            far.set_nonblocking(true).expect("a socket");
-            (near, far)
+            accepted.set_nonblocking(true).expect("a socket");
+            (near, accepted)
         });
         let [(one, near_one), (other, near_other)] = pairs;
         let sockets = [Some(near_one), Some(near_other)];

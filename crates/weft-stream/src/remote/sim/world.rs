@@ -16,7 +16,7 @@ use rustix::net::sockopt;
 use rustix::time::Timespec;
 use weft_sys::Buffers;
 
-use super::super::window::{RING_LEN, Said};
+use super::super::window::{RING_LEN, StateWord};
 use super::super::{Clock, Closing, Remote};
 use super::Mutation;
 use super::net::{End, Net, Setup};
@@ -79,8 +79,8 @@ struct Side {
     closed_at: u64,
     /// The first that ended what it reads: an error, or none.
     ended: Option<Option<Errno>>,
-    /// Has been told of a reset, which is told once.
-    is_told: bool,
+    /// A reset has been reported to it, which happens once.
+    is_reported: bool,
 }
 
 pub(super) struct World {
@@ -235,7 +235,7 @@ impl World {
                     closed: None,
                     closed_at: 0,
                     ended: None,
-                    is_told: false,
+                    is_reported: false,
                 })
             });
             Self {
@@ -551,9 +551,9 @@ impl World {
             }
             Ok(sent) => this.sent += sent as u64,
             Err(Errno::AGAIN) => {}
-            // One that has come after the peer's end is told so.
-            Err(Errno::PIPE) if excuse => this.is_told |= !this.has_shut_write,
-            Err(Errno::CONNRESET) if excuse => this.is_told = true,
+            // A send after the peer's end fails so.
+            Err(Errno::PIPE) if excuse => this.is_reported |= !this.has_shut_write,
+            Err(Errno::CONNRESET) if excuse => this.is_reported = true,
             Err(error) => self.fail(side, format!("{error:?} for no reason when sending")),
         }
         if sent != Err(Errno::CONNRESET) {
@@ -634,7 +634,7 @@ impl World {
         let is_whole = this.received >= peer.sent;
         match error {
             None if this.has_shut_read => {}
-            None if this.is_told => {}
+            None if this.is_reported => {}
             None if peer.closed.is_none() && !peer.is_closing && !peer.has_shut_write => {
                 self.fail(side, "an end that nobody has made");
             }
@@ -665,7 +665,7 @@ impl World {
         self.note(side, || format!("settles: {settled:?}"));
         match settled {
             Err(error) if error != Errno::AGAIN => {
-                self.sides[side].borrow_mut().is_told = true;
+                self.sides[side].borrow_mut().is_reported = true;
                 if !self.is_cut.get() && self.sides[1 - side].borrow().closed.is_none() {
                     self.fail(side, format!("{error:?} for no reason when settling"));
                 }
@@ -694,7 +694,7 @@ impl World {
     fn wake(&self, side: usize) {
         let Some((end, _)) = self.parts_of(side) else { return };
         self.note(side, || "wakes".into());
-        end.forget_ring();
+        end.clear_wakeup();
         if self.chance(4) {
             let _ = self.settle(side);
         }
@@ -710,7 +710,7 @@ impl World {
 
     fn is_readable_within(&self, side: usize, limit: &Timespec) -> bool {
         let Some((end, socket)) = self.parts_of(side) else { return false };
-        let mut set = [socket.as_fd(), end.doorbell().as_fd()]
+        let mut set = [socket.as_fd(), end.wakeup_fd().as_fd()]
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         poll(&mut set, Some(limit)).is_ok_and(|ready| ready > 0)
     }
@@ -755,12 +755,12 @@ impl World {
         let is_checked = !is_closing && !self.is_cut.get() && self.mutation.is_none();
         let Some(peer) = peer.filter(|_| is_checked) else { return };
         let heads = |from: &End, to: &End| {
-            [from.window().told(Said::Head), to.window().heard(Said::Head)]
+            [from.window().local_state(StateWord::Head), to.window().peer_state(StateWord::Head)]
                 .map(|head| head.load(Ordering::Relaxed))
         };
-        for [told, heard] in [heads(end, &peer), heads(&peer, end)] {
-            if told != heard {
-                self.fail(side, format!("has left, with {heard} of {told} bytes there"));
+        for [sent, arrived] in [heads(end, &peer), heads(&peer, end)] {
+            if sent != arrived {
+                self.fail(side, format!("has left, with {arrived} of {sent} bytes there"));
             }
         }
         if [end, &*peer].iter().any(|end| end.carrier_out() == Carrier::Memory) {
@@ -801,8 +801,8 @@ impl World {
 
     /// Whether the connection is to be reset.
     fn close_end(&self, end: &End) -> bool {
-        const PATIENCE_NS: u64 = 2_000_000_000;
-        let until = self.now() + PATIENCE_NS;
+        const TIMEOUT_NS: u64 = 2_000_000_000;
+        let until = self.now() + TIMEOUT_NS;
         let mut closing = end.close(false);
         while let Closing::Flushing(mut farewell) = closing {
             self.pass(20_000);

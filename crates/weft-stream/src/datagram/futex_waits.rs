@@ -1,16 +1,16 @@
-//! When a receiver dozes before it sleeps in the kernel, and for how long.
+//! When a receiver waits on a futex before it sleeps in the kernel, and for how long.
 //!
-//! A doze hides the kernel's socket: what comes there, from other hosts and from programs without
-//! Weft, waits until the doze is over. So it is bounded, and rare:
+//! A futex wait hides the kernel's socket: what comes there, from other hosts and from programs
+//! without Weft, waits until the futex wait is over. So it is bounded, and rare:
 //!
-//! * A doze lasts for one tick of the kernel's at most (4 ms at 250 Hz). A shorter one would have
-//!   the hardware's timer set each time, which costs more than all the rest (in a virtual machine
-//!   5 us for each datagram), for the tick is due before any later time.
+//! * A futex wait lasts for one tick of the kernel's at most (4 ms at 250 Hz). A shorter one would
+//!   have the hardware's timer set each time, which costs more than all the rest (in a virtual
+//!   machine 5 us for each datagram), for the tick is due before any later time.
 //! * The kernel has been asked at most [`KERNEL_BELIEF_NS`] before. So while datagrams come through
 //!   memory, one of the kernel's is received no later than that, and a datagram, after it came; it
 //!   waits for a whole tick only if it comes when those cease.
-//! * Only a socket dozes whose last wait was short, and ended by a datagram that came through
-//!   memory, or would have if the inbox had been open.
+//! * A socket does a futex wait only if its last wait was short, and ended by a datagram that came
+//!   through memory, or would have if the inbox had been open.
 //! * A socket to which the kernel brings others does not for the next [`WAITS_WITHOUT`] waits, and
 //!   for twice as many each time that it happens again, up to [`WAITS_WITHOUT_MAX`]: in the first
 //!   130,000 waits eleven datagrams at most are late, later one in 65,536.
@@ -26,7 +26,7 @@ use crate::limits::WAITS_WITHOUT_MAX;
 const KERNEL_BELIEF_NS: u64 = 50_000;
 /// A wait, in nanoseconds, that was short: being woken by the kernel is part of it.
 const SHORT_NS: u64 = 250_000;
-/// Waits that are not dozed through after the kernel has brought what memory never would: the
+/// Waits without a futex wait after the kernel has brought what memory never would: the
 /// first time. At most they are [`WAITS_WITHOUT_MAX`].
 const WAITS_WITHOUT: u32 = 64;
 
@@ -39,9 +39,9 @@ pub enum By {
     Kernel,
 }
 
-/// Whether dozes pay at a socket. Threads may learn at once; then one of the lessons is lost.
+/// Whether futex waits pay at a socket. Threads may learn at once; then one of the lessons is lost.
 #[derive(Debug)]
-pub struct Dozes {
+pub struct FutexWaits {
     pay: AtomicU32,
     /// Waits still to be made without.
     without: AtomicU32,
@@ -49,12 +49,12 @@ pub struct Dozes {
     penalty: AtomicU32,
 }
 
-impl Dozes {
-    /// The longest doze in the call that has opened the inbox: a sender may have found it shut
-    /// before, and hand its datagram to the kernel only now.
+impl FutexWaits {
+    /// The longest futex wait in the call that has opened the inbox: a sender may have found it
+    /// shut before, and hand its datagram to the kernel only now.
     pub const FIRST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
-    /// The longest doze: one tick of the kernel's.
+    /// The longest futex wait: one tick of the kernel's.
     #[must_use]
     pub fn longest() -> Timespec {
         static TICK: SectionOnce<Timespec> = SectionOnce::new();
@@ -76,14 +76,14 @@ impl Dozes {
         }
     }
 
-    /// Whether the next wait is to be dozed through.
+    /// Whether the next wait is to begin with a futex wait.
     #[must_use]
     pub fn pay(&self) -> bool {
         self.pay.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the kernel was last seen to have nothing too long ago for a doze; both times are in
-    /// nanoseconds, and one that has not been asked yet is zero.
+    /// Whether the kernel was last seen to have nothing too long ago for a futex wait; both times
+    /// are in nanoseconds, and one that has not been asked yet is zero.
     #[must_use]
     pub fn is_kernel_doubtful(asked: u64, now: u64) -> bool {
         now.saturating_sub(asked) >= KERNEL_BELIEF_NS
@@ -109,35 +109,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_waits_for_memory_are_dozed_through() {
-        let dozes = Dozes::new();
-        assert!(!dozes.pay(), "nothing is known of it");
-        dozes.learn(SHORT_NS - 1, By::Memory);
-        assert!(dozes.pay());
-        dozes.learn(SHORT_NS, By::Memory);
-        assert!(!dozes.pay());
+    fn short_waits_for_memory_begin_with_a_futex_wait() {
+        let futex_waits = FutexWaits::new();
+        assert!(!futex_waits.pay(), "nothing is known of it");
+        futex_waits.learn(SHORT_NS - 1, By::Memory);
+        assert!(futex_waits.pay());
+        futex_waits.learn(SHORT_NS, By::Memory);
+        assert!(!futex_waits.pay());
     }
 
     #[test]
     fn the_kernels_datagrams_are_not_kept_waiting_again() {
-        let dozes = Dozes::new();
-        dozes.learn(0, By::Memory);
+        let futex_waits = FutexWaits::new();
+        futex_waits.learn(0, By::Memory);
         for without in [64, 128, 256] {
-            dozes.learn(0, By::Kernel);
+            futex_waits.learn(0, By::Kernel);
             for wait in 1..without {
-                dozes.learn(0, By::Memory);
-                assert!(!dozes.pay(), "{wait} of {without}");
+                futex_waits.learn(0, By::Memory);
+                assert!(!futex_waits.pay(), "{wait} of {without}");
             }
-            dozes.learn(0, By::Memory);
-            assert!(dozes.pay());
+            futex_waits.learn(0, By::Memory);
+            assert!(futex_waits.pay());
         }
-        (0..100).for_each(|_| dozes.learn(0, By::Kernel));
-        assert_eq!(dozes.without.load(Ordering::Relaxed), WAITS_WITHOUT_MAX);
+        (0..100).for_each(|_| futex_waits.learn(0, By::Kernel));
+        assert_eq!(futex_waits.without.load(Ordering::Relaxed), WAITS_WITHOUT_MAX);
     }
 
     #[test]
-    fn a_doze_is_bounded() {
-        let longest = Dozes::longest();
+    fn futex_wait_is_bounded() {
+        let longest = FutexWaits::longest();
         assert_eq!(longest.tv_sec, 0);
         assert!((1_000_000..=10_000_000).contains(&longest.tv_nsec));
     }

@@ -1,10 +1,10 @@
-//! What this process has promised: which pages of whose message are protected, and what becomes of
+//! Deferred sends of this process: which pages of whose message are protected, and what becomes of
 //! them (AZ-SDP, Balaji 2006, chapter 5).
 //!
 //! A record lives from the call that sends until somebody finds the source over: the next such
 //! call, or the guard's thread. Who writes to its pages before (a page fault, `free`, `munmap`)
-//! gets them back at once: the bytes are copied, and the receiver is told to pull the copy
-//! ([`touched`], [`forsake`]). Before the socket or the process ends, what is left is put into the
+//! gets them back at once: the bytes are copied, and the receiver pulls the copy
+//! ([`touched`], [`revoke`]). Before the socket or the process ends, what is left is put into the
 //! ring ([`reclaim`]).
 //!
 //! One lock guards the records. Its holder never writes to the program's memory, allocates or frees
@@ -12,7 +12,7 @@
 //!
 //! # Safety
 //! Blocks are mapped once and for ever. A record's pieces are the program's memory, which the
-//! program must let us read during the call; afterwards it cannot go without passing [`forsake`].
+//! program must let us read during the call; afterwards it cannot go without passing [`revoke`].
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -32,7 +32,7 @@ use super::{Lender, Sender};
 use crate::descriptor::Descriptor;
 use crate::identity;
 use crate::kernel::End;
-use crate::limits::{PROMISE_PIECES_MAX, PROMISES_MAX};
+use crate::limits::{DEFERRED_PIECES_MAX, DEFERRED_SENDS_MAX};
 use crate::table::Kept;
 
 const PAGE: usize = 4_096;
@@ -52,7 +52,7 @@ struct Record {
     number: SourceNumber,
     /// What is protected: nothing, if the call does not return before the source is over.
     pages: Range<usize>,
-    pieces: [libc::iovec; PROMISE_PIECES_MAX],
+    pieces: [libc::iovec; DEFERRED_PIECES_MAX],
     count: usize,
     is_awaited: bool,
 }
@@ -66,11 +66,14 @@ struct Records {
     guard: Guard,
     /// Where the blocks lie; 0 before there are any.
     blocks: usize,
-    all: [Option<Record>; PROMISES_MAX],
+    all: [Option<Record>; DEFERRED_SENDS_MAX],
 }
 
-static RECORDS: Lock<Records> =
-    Lock::new(Records { guard: Guard::Unasked, blocks: 0, all: [const { None }; PROMISES_MAX] });
+static RECORDS: Lock<Records> = Lock::new(Records {
+    guard: Guard::Unasked,
+    blocks: 0,
+    all: [const { None }; DEFERRED_SENDS_MAX],
+});
 
 /// How many records there are, and the addresses that their pages lie between: for who asks without
 /// the lock.
@@ -85,7 +88,7 @@ thread_local! {
 
 /// What is to be dropped when the lock is free again: that may call the allocator. A record can end
 /// twice in that time at most, its place having been given to another.
-struct Spent([Option<Kept>; 2 * PROMISES_MAX]);
+struct Spent([Option<Kept>; 2 * DEFERRED_SENDS_MAX]);
 
 impl Spent {
     fn add(&mut self, kept: Kept) {
@@ -96,10 +99,10 @@ impl Spent {
     }
 }
 
-/// What has come of a promise.
+/// What has come of a deferred send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Promise {
-    /// So many bytes have been promised.
+pub(super) enum Deferral {
+    /// So many bytes have been deferred.
     Made(usize),
     /// There is no room for more: the peer has to pull first.
     NoRoom,
@@ -110,7 +113,7 @@ pub(super) enum Promise {
 }
 
 fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
-    let mut spent = Spent([const { None }; 2 * PROMISES_MAX]);
+    let mut spent = Spent([const { None }; 2 * DEFERRED_SENDS_MAX]);
     let signals = NoSignals::begin();
     INSIDE.set(true);
     let result = {
@@ -125,57 +128,57 @@ fn locked<R>(job: impl FnOnce(&mut Records, &mut Spent) -> R) -> R {
     result
 }
 
-/// Whether some may have been promised. It costs a load.
+/// Whether some may have been deferred. It costs a load.
 #[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Promises the first of the buffers' bytes, `most` at most. If the caller will not return
-/// before it has sent all of them, those that must have been pulled by then are not protected: it
-/// calls [`settle`] if that has come otherwise.
-pub(super) fn promise(
+/// Defers the send of the first of the buffers' bytes, `most` at most. If the caller will not
+/// return before it has sent all of them, those that must have been pulled by then are not
+/// protected: it calls [`settle`] if that has come otherwise.
+pub(super) fn defer_send(
     sender: &Sender,
     lender: &Lender<'_>,
     buffers: Buffers<'_>,
     most: usize,
     is_to_send_all: bool,
-) -> Promise {
+) -> Deferral {
     let &Lender { end, fd, .. } = lender;
     let mut kept = lender.place.and_then(|place| place.keep_at(fd));
     if kept.is_none() {
-        return Promise::Impossible;
+        return Deferral::Impossible;
     }
     locked(|records, spent| {
         if let Err(errno) = records.guard.prepare(touched, tick) {
-            return Promise::Unprotected(errno);
+            return Deferral::Unprotected(errno);
         }
-        let Some(at) = records.vacancy(spent) else { return Promise::NoRoom };
-        let Some(block) = records.block(at) else { return Promise::Impossible };
+        let Some(at) = records.vacancy(spent) else { return Deferral::NoRoom };
+        let Some(block) = records.block(at) else { return Deferral::Impossible };
         let plan = Plan::of(buffers, most, block, |region, to| {
             // SAFETY: an edge goes into the block's first part, which has room for all of them; the
             // program's memory is another.
             unsafe { copy(region.addr(), to, region.len()) };
         });
-        if plan.is_empty() || (plan.pages().is_empty() && !end.has_promised()) {
-            return Promise::Impossible;
+        if plan.is_empty() || (plan.pages().is_empty() && !end.has_deferred_sends()) {
+            return Deferral::Impossible;
         }
-        // What is promised is never more than the ring can hold, and is pulled in its order.
+        // What is deferred is never more than the ring can hold, and is pulled in its order.
         let is_awaited = is_to_send_all && buffers.len() - plan.len() >= BIG_RING_LEN;
         let pages = if is_awaited { 0..0 } else { plan.pages().clone() };
         if !records.has(&pages) && records.guard.protect(&pages).is_err() {
             records.release(&pages, None);
-            return Promise::Impossible;
+            return Deferral::Impossible;
         }
         let (pieces, count) = iovecs(plan.pieces());
         // SAFETY: the list is a local variable; its buffers are the program's and the block.
         let source = unsafe { Buffers::new(pieces.as_ptr(), count) };
         let owner = identity::owner();
-        let promised =
-            source.and_then(|source| end.promise(Descriptor::of(fd).as_fd(), source, &owner));
-        let Some(number) = promised else {
+        let deferred =
+            source.and_then(|source| end.defer_send(Descriptor::of(fd).as_fd(), source, &owner));
+        let Some(number) = deferred else {
             records.release(&pages, None);
-            return Promise::Impossible;
+            return Deferral::Impossible;
         };
         let end = *end;
         records.all[at] = kept.take().map(|kept| Record {
@@ -189,9 +192,9 @@ pub(super) fn promise(
             count,
             is_awaited,
         });
-        // Only now: pages that are promised again stay as they are.
+        // Only now: pages that are deferred again stay as they are.
         records.sweep(spent);
-        Promise::Made(plan.len())
+        Deferral::Made(plan.len())
     })
 }
 
@@ -206,17 +209,17 @@ fn touched(address: usize) {
     });
 }
 
-/// Memory of the program's is about to change, or to go: the bytes that were promised of it are
+/// Memory of the program's is about to change, or to go: the bytes that were deferred of it are
 /// copied first.
 #[inline]
-pub(crate) fn forsake(start: usize, len: impl FnOnce() -> usize) {
+pub(crate) fn revoke(start: usize, len: impl FnOnce() -> usize) {
     if any() && start < HIGHEST.load(Ordering::Relaxed) {
-        forsake_range(start, len());
+        revoke_range(start, len());
     }
 }
 
 #[cold]
-fn forsake_range(start: usize, len: usize) {
+fn revoke_range(start: usize, len: usize) {
     let end = start.saturating_add(len);
     let outside = end <= LOWEST.load(Ordering::Relaxed);
     if outside || INSIDE.get() || identity::is_borrowed() {
@@ -227,19 +230,19 @@ fn forsake_range(start: usize, len: usize) {
     crate::errno::set_raw(before);
 }
 
-/// Puts what a socket has promised into its ring. `true` if nothing is promised any more.
+/// Puts what a socket has deferred into its ring. `true` if nothing is deferred any more.
 pub(crate) fn reclaim(sender: &Sender) -> bool {
     reclaim_if(sender, |_| true)
 }
 
-/// A call returns that has sent less than it wanted: what it has promised without protection goes
+/// A call returns that has sent less than it wanted: what it has deferred without protection goes
 /// into the ring.
 #[cold]
 pub(crate) fn settle(sender: &Sender) {
     reclaim_if(sender, |record| record.is_awaited);
 }
 
-/// Puts all that a socket has promised into its ring if that is so of any of it.
+/// Puts all that a socket has deferred into its ring if that is so of any of it.
 fn reclaim_if(sender: &Sender, is_so: impl Fn(&Record) -> bool) -> bool {
     if !any() || INSIDE.get() || identity::is_borrowed() {
         return true;
@@ -260,7 +263,7 @@ pub(crate) fn reclaim_all() {
     }
 }
 
-/// Looks after what has been promised: `false` if nothing is.
+/// Looks after what has been deferred: `false` if nothing is.
 fn tick() -> bool {
     if !any() {
         return false;
@@ -280,7 +283,7 @@ impl Records {
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             );
-            let len = PROMISES_MAX * BLOCK_LEN;
+            let len = DEFERRED_SENDS_MAX * BLOCK_LEN;
             // SAFETY: new memory, at an address that the kernel chooses.
             let mapped = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
             if mapped == libc::MAP_FAILED {
@@ -353,7 +356,7 @@ impl Records {
 
     /// Ends the records of sources that are over.
     fn sweep(&mut self, spent: &mut Spent) {
-        for at in 0..PROMISES_MAX {
+        for at in 0..DEFERRED_SENDS_MAX {
             if self.all[at].as_ref().is_some_and(Record::is_over) {
                 self.end(at, spent);
             }
@@ -362,7 +365,7 @@ impl Records {
 
     /// Gives pages back to the program.
     fn give_back(&mut self, pages: &Range<usize>, spent: &mut Spent) {
-        for at in 0..PROMISES_MAX {
+        for at in 0..DEFERRED_SENDS_MAX {
             let overlaps =
                 |record: &&Record| record.pages.start < pages.end && pages.start < record.pages.end;
             if self.all[at].as_ref().filter(overlaps).is_some() {
@@ -371,7 +374,7 @@ impl Records {
         }
     }
 
-    /// Copies what a record has promised, so that its pages are needed no longer.
+    /// Copies what a record has deferred, so that its pages are needed no longer.
     fn relocate(&mut self, at: usize, spent: &mut Spent) {
         let Some(block) = self.block(at) else { return };
         let Some(record) = &mut self.all[at] else { return };
@@ -388,7 +391,7 @@ impl Records {
             unsafe { copy(piece.iov_base as usize, place + len, piece.iov_len) };
             len += piece.iov_len;
         }
-        if !record.end.move_promise(record.number, place as u64) {
+        if !record.end.move_deferred(record.number, place as u64) {
             return self.end(at, spent);
         }
         (record.pieces, record.count) = iovecs(&[(place, len)]);
@@ -396,22 +399,23 @@ impl Records {
         self.release(&pages, Some(at));
     }
 
-    /// Puts what is promised to a peer into the ring.
+    /// Puts what is deferred for a peer into the ring.
     fn reclaim(&mut self, end: &End, spent: &mut Spent) -> bool {
         let mut fd = -1;
-        let mut promises = SmallVec::<[(SourceNumber, Buffers<'_>); PROMISES_MAX]>::new();
+        let mut deferred_sends =
+            SmallVec::<[(SourceNumber, Buffers<'_>); DEFERRED_SENDS_MAX]>::new();
         for record in self.all.iter().flatten().filter(|record| record.end.is(end)) {
             // SAFETY: the list is in the record; its buffers are readable, as the record says.
             let buffers = unsafe { Buffers::new(record.pieces.as_ptr(), record.count) };
             fd = record.fd;
-            promises.extend(buffers.map(|buffers| (record.number, buffers)));
+            deferred_sends.extend(buffers.map(|buffers| (record.number, buffers)));
         }
-        promises.sort_unstable_by_key(|&(number, _)| number);
-        if !promises.is_empty() && !end.reclaim(Descriptor::of(fd).as_fd(), &promises) {
+        deferred_sends.sort_unstable_by_key(|&(number, _)| number);
+        if !deferred_sends.is_empty() && !end.reclaim(Descriptor::of(fd).as_fd(), &deferred_sends) {
             return false;
         }
-        drop(promises);
-        for at in 0..PROMISES_MAX {
+        drop(deferred_sends);
+        for at in 0..DEFERRED_SENDS_MAX {
             if self.all[at].as_ref().is_some_and(|record| record.end.is(end)) {
                 self.end(at, spent);
             }
@@ -420,7 +424,7 @@ impl Records {
     }
 
     fn reclaim_all(&mut self, spent: &mut Spent) {
-        for at in 0..PROMISES_MAX {
+        for at in 0..DEFERRED_SENDS_MAX {
             if let Some(end) = self.all[at].as_ref().map(|record| record.end) {
                 self.reclaim(&end, spent);
             }
@@ -429,7 +433,7 @@ impl Records {
 
     /// A peer that cannot read this process's memory gets its bytes through the ring.
     fn rescue(&mut self, spent: &mut Spent) {
-        for at in 0..PROMISES_MAX {
+        for at in 0..DEFERRED_SENDS_MAX {
             let record = self.all[at].as_ref().filter(|record| record.end.is_refused());
             if let Some(end) = record.map(|record| record.end) {
                 self.reclaim(&end, spent);
@@ -440,7 +444,7 @@ impl Records {
 
 impl Record {
     fn is_over(&self) -> bool {
-        !self.end.is_promised(self.number)
+        !self.end.is_deferred(self.number)
     }
 
     /// The same, if the peer is in the middle of it: block-on-write, but not for long.
@@ -459,12 +463,12 @@ impl Record {
     }
 }
 
-fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; PROMISE_PIECES_MAX], usize) {
-    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; PROMISE_PIECES_MAX];
+fn iovecs(pieces: &[(usize, usize)]) -> ([libc::iovec; DEFERRED_PIECES_MAX], usize) {
+    let mut list = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; DEFERRED_PIECES_MAX];
     for (place, &(addr, len)) in list.iter_mut().zip(pieces) {
         *place = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
     }
-    (list, pieces.len().min(PROMISE_PIECES_MAX))
+    (list, pieces.len().min(DEFERRED_PIECES_MAX))
 }
 
 /// Copies bytes from the program's memory, or from ours, to a block.
@@ -499,7 +503,7 @@ impl Drop for NoSignals {
     }
 }
 
-/// Before a fork: nothing is promised, and no other thread is in the middle of it.
+/// Before a fork: nothing is deferred, and no other thread is in the middle of it.
 pub(crate) fn freeze() {
     reclaim_all();
     RECORDS.freeze();
@@ -516,7 +520,7 @@ pub(crate) unsafe fn thaw() {
     unsafe { RECORDS.thaw() };
 }
 
-/// In the child: its memory is not protected, and what was promised is the parent's to keep.
+/// In the child: its memory is not protected, and what was deferred is the parent's to send.
 pub(crate) fn forked() {
     locked(|records, spent| {
         records.guard = Guard::Unasked;

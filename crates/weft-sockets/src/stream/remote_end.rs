@@ -11,7 +11,7 @@ use weft_stream::remote::Closing;
 
 use crate::descriptor::Descriptor;
 use crate::kernel::{Host, Kernel as _};
-use crate::remote::{self, Far};
+use crate::remote::{self, RemoteEnd};
 use crate::{errno, handlers, wait};
 
 /// Sleeps until the peer says something, or the kernel's socket is ready for one of `events`, as a
@@ -22,7 +22,7 @@ use crate::{errno, handlers, wait};
 /// handlers of signals, or a deadline, want that (signal(7)).
 pub(super) fn sleep(
     fd: RawFd,
-    far: &Far,
+    remote: &RemoteEnd,
     events: PollFlags,
     deadline: Option<u64>,
 ) -> Result<(), Errno> {
@@ -31,14 +31,14 @@ pub(super) fn sleep(
         events: events.bits().cast_signed(),
         revents: 0,
     };
-    let bell = far.doorbell();
-    let mut set = [place(fd, events), place(bell.as_fd().as_raw_fd(), PollFlags::IN)];
+    let wakeup = remote.wakeup_fd();
+    let mut set = [place(fd, events), place(wakeup.as_fd().as_raw_fd(), PollFlags::IN)];
     let limit = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
     match Host::poll_as_program(&mut set, limit.as_ref()) {
         0 => Err(Errno::AGAIN),
         1.. => {
             if set[1].revents != 0 {
-                far.forget_ring();
+                remote.clear_wakeup();
             }
             Ok(())
         }
@@ -49,20 +49,20 @@ pub(super) fn sleep(
 
 /// The last descriptor of this process is about to be closed. What is still under way is waited for
 /// elsewhere, where the kernel's socket stays open so long.
-pub(super) fn close(fd: RawFd, far: &Arc<Far>) {
-    if far.is_off() {
+pub(super) fn close(fd: RawFd, remote: &Arc<RemoteEnd>) {
+    if remote.is_off() {
         return;
     }
     let resets = sockopt::socket_linger(Descriptor::of(fd)) == Ok(Some(Duration::ZERO));
-    let closing = far.close(resets);
-    if far.is_needed() {
+    let closing = remote.close(resets);
+    if remote.is_needed() {
         // A child still reads what the peer sends through our queue pair.
-        std::mem::forget(Arc::clone(far));
+        std::mem::forget(Arc::clone(remote));
     }
     match closing {
         Closing::Over => {}
         Closing::Flushing(farewell) => {
-            if remote::linger(Descriptor::of(fd).as_fd(), far, farewell).is_err() {
+            if remote::linger(Descriptor::of(fd).as_fd(), remote, farewell).is_err() {
                 reset(fd); // Rather than an end before all has arrived.
             }
         }

@@ -15,20 +15,20 @@ use crate::reason::{self, Reason};
 use crate::sockets::{self, Kind};
 use crate::{by_hand, epoll, errno, identity, remote, settings, shared_files};
 
-/// To be called before the program gives up anything.
-pub(crate) fn confine() {
-    confine_for(Reason::Confined);
+/// To be called before the program gives up any system call.
+pub(crate) fn enter() {
+    enter_for(Reason::Seccomp);
 }
 
 /// The same for another reason.
-pub(crate) fn confine_for(why: Reason) {
+pub(crate) fn enter_for(why: Reason) {
     let before = errno::get();
     leave_all(why); // While the reason can still be counted.
     by_hand::give_up();
-    if settings::confine() {
+    if settings::enter_fallback() {
         weft_sys::never_defer();
-        epoll::surrender();
-        sockets::all().for_each(surrender);
+        epoll::enter_fallback();
+        sockets::all().for_each(release);
         remote::stop();
         shared_files::leave();
     }
@@ -43,7 +43,7 @@ pub(crate) fn keep_on_tcp(why: &str) {
         return;
     }
     reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
-    confine_for(Reason::ByHand);
+    enter_for(Reason::ByHand);
 }
 
 /// Has every connection go on over TCP.
@@ -54,21 +54,21 @@ pub(crate) fn leave_all(why: Reason) {
     inheritance::leave_all(&Own, why);
     for fd in sockets::all() {
         if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
-            datagram.leave(Why::Confined);
+            datagram.leave(Why::Seccomp);
         }
     }
 }
 
 /// Forgets a socket of which nothing is left to be read.
-fn surrender(fd: RawFd) {
+fn release(fd: RawFd) {
     let Some(held) = sockets::find(fd) else { return };
     if let Kind::Stream(stream) = &*held {
-        stream.confine();
+        stream.disown_remote();
     }
     match &*held {
-        Kind::Stream(stream) if stream.has_rest() => stream.surrender(fd),
+        Kind::Stream(stream) if stream.has_rest() => stream.enter_fallback(fd),
         Kind::Stream(stream) => {
-            stream.surrender(fd);
+            stream.enter_fallback(fd);
             drop(sockets::remove(fd));
             if held.descriptors() == 0 {
                 stream.let_go();

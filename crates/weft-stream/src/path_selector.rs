@@ -29,7 +29,7 @@ const CLASSES: [usize; 2] = [512 << 10, 2 << 20];
 
 /// What is known of the ways, for messages of each class of lengths.
 #[derive(Debug, Default)]
-pub struct Judge {
+pub struct PathSelector {
     classes: [Class; CLASSES.len() + 1],
     last: Option<Last>,
 }
@@ -61,7 +61,7 @@ enum Phase {
     Stay(Way),
 }
 
-impl Judge {
+impl PathSelector {
     /// How to send `len` bytes at the time `now`, in nanoseconds.
     pub fn choose(&mut self, len: usize, now: u64) -> Way {
         let class = CLASSES.iter().filter(|&&from| len >= from).count();
@@ -125,10 +125,16 @@ mod tests {
     use super::*;
 
     /// Sends messages that take this long each way; returns how many went as a source.
-    fn run(judge: &mut Judge, len: usize, ns: [u64; 2], count: usize, now: &mut u64) -> usize {
+    fn run(
+        path_selector: &mut PathSelector,
+        len: usize,
+        ns: [u64; 2],
+        count: usize,
+        now: &mut u64,
+    ) -> usize {
         (0..count)
             .filter(|_| {
-                let way = judge.choose(len, *now);
+                let way = path_selector.choose(len, *now);
                 *now += ns[way as usize];
                 way == Way::Source
             })
@@ -137,28 +143,28 @@ mod tests {
 
     #[test]
     fn the_faster_way_wins() {
-        let (mut judge, mut now) = (Judge::default(), 0);
-        let sources = run(&mut judge, 1 << 20, [100, 50], 20_000, &mut now);
+        let (mut path_selector, mut now) = (PathSelector::default(), 0);
+        let sources = run(&mut path_selector, 1 << 20, [100, 50], 20_000, &mut now);
         assert!(sources > 19_000, "{sources}");
-        let sources = run(&mut judge, 1 << 20, [50, 100], 40_000, &mut now);
+        let sources = run(&mut path_selector, 1 << 20, [50, 100], 40_000, &mut now);
         assert!(sources < 10_000, "learns anew: {sources}");
     }
 
     #[test]
     fn lengths_are_judged_on_their_own() {
-        let (mut judge, mut now) = (Judge::default(), 0);
-        run(&mut judge, 1 << 20, [100, 50], 2_000, &mut now);
-        let sources = run(&mut judge, 64 << 10, [50, 100], 10_000, &mut now);
+        let (mut path_selector, mut now) = (PathSelector::default(), 0);
+        run(&mut path_selector, 1 << 20, [100, 50], 2_000, &mut now);
+        let sources = run(&mut path_selector, 64 << 10, [50, 100], 10_000, &mut now);
         assert!(sources < 1_000, "{sources}");
-        assert_eq!(judge.choose(1 << 20, now), Way::Source);
+        assert_eq!(path_selector.choose(1 << 20, now), Way::Source);
     }
 
     #[test]
     fn pauses_do_not_count() {
-        let (mut judge, mut now) = (Judge::default(), 0);
+        let (mut path_selector, mut now) = (PathSelector::default(), 0);
         let mut sources = 0;
         for message in 0..10_000 {
-            sources += run(&mut judge, 1 << 20, [100, 50], 1, &mut now);
+            sources += run(&mut path_selector, 1 << 20, [100, 50], 1, &mut now);
             now += if message % 7 == 0 { PAUSE_NS } else { 0 };
         }
         assert!(sources > 9_000, "{sources}");

@@ -27,7 +27,7 @@ pub(crate) enum Why {
     PassedOn,
     Stdio,
     Shutdown,
-    Confined,
+    Seccomp,
 }
 
 impl Why {
@@ -44,13 +44,13 @@ impl Why {
         Self::PassedOn,
         Self::Stdio,
         Self::Shutdown,
-        Self::Confined,
+        Self::Seccomp,
     ];
 
     /// Whether it is so for what the socket sends, too.
     fn is_of_all(self) -> bool {
-        use Why::{Confined, Option, PassedOn, Shutdown, Stdio, Watched};
-        matches!(self, Option | Watched | PassedOn | Stdio | Shutdown | Confined)
+        use Why::{Option, PassedOn, Seccomp, Shutdown, Stdio, Watched};
+        matches!(self, Option | Watched | PassedOn | Stdio | Shutdown | Seccomp)
     }
 
     fn text(self) -> &'static str {
@@ -67,26 +67,26 @@ impl Why {
             Self::PassedOn => "the socket was passed to another process",
             Self::Stdio => "a stream of the C library's",
             Self::Shutdown => "the socket was shut down",
-            Self::Confined => "the program gives up system calls",
+            Self::Seccomp => "the program gives up system calls",
         }
     }
 }
 
 const NOTHING: u32 = u32::MAX;
-const TOLD: u32 = u32::MAX - 1;
+const LOGGED: u32 = u32::MAX - 1;
 
-/// What is to be told of a way, once.
+/// What is to be logged of a way, once.
 #[derive(Debug)]
-pub(super) struct Told(AtomicU32);
+pub(super) struct LogOnce(AtomicU32);
 
-impl Told {
+impl LogOnce {
     pub(super) fn new() -> Self {
         Self(AtomicU32::new(NOTHING))
     }
 
     /// Datagrams are the kernel's as far as is known now.
     pub(super) fn note(&self, why: Why) {
-        let note = |known| (known != TOLD).then_some(why as u32);
+        let note = |known| (known != LOGGED).then_some(why as u32);
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
     }
 
@@ -94,8 +94,8 @@ impl Told {
         Why::ALL.get(self.0.load(Ordering::Relaxed) as usize).copied()
     }
 
-    fn tell(&self, ends: [(&str, Option<SocketAddr>); 2], why: Option<Why>) {
-        if self.0.swap(TOLD, Ordering::Relaxed) != TOLD {
+    fn write(&self, ends: [(&str, Option<SocketAddr>); 2], why: Option<Why>) {
+        if self.0.swap(LOGGED, Ordering::Relaxed) != LOGGED {
             write_line("datagrams", ends, why.map(|why| ("udp", why.text())));
         }
     }
@@ -103,32 +103,32 @@ impl Told {
 
 impl Datagram {
     /// It has found an inbox to send to. No lock is held.
-    pub(super) fn tell_sent(&self, from: SocketAddr, to: SocketAddr) {
+    pub(super) fn log_sent(&self, from: SocketAddr, to: SocketAddr) {
         if wants_log() {
-            self.told_sent.tell([("from", Some(from)), ("to", Some(to))], None);
+            self.sent_log.write([("from", Some(from)), ("to", Some(to))], None);
         }
     }
 
     /// It is about to wait. No lock is held but an epoll instance's.
-    pub(crate) fn tell_received(&self, fd: RawFd) {
+    pub(crate) fn log_received(&self, fd: RawFd) {
         if wants_log() && self.has_received() {
-            self.told_received.tell([("at", own_address(fd)), ("", None)], None);
+            self.received_log.write([("at", own_address(fd)), ("", None)], None);
         }
     }
 
     /// It is about to be closed.
-    pub(crate) fn tell_at_last(&self, fd: RawFd) {
+    pub(crate) fn log_at_close(&self, fd: RawFd) {
         if !wants_log() {
             return;
         }
-        self.tell_received(fd);
+        self.log_received(fd);
         let unused = self.inbox.get().map(|_| Why::Senders);
-        if let Some(why) = self.told_received.noted().or(unused) {
+        if let Some(why) = self.received_log.noted().or(unused) {
             let word = if why.is_of_all() { "of" } else { "at" };
-            self.told_received.tell([(word, own_address(fd)), ("", None)], Some(why));
+            self.received_log.write([(word, own_address(fd)), ("", None)], Some(why));
         }
-        if let Some(why) = self.told_sent.noted() {
-            self.told_sent.tell([("from", own_address(fd)), ("", None)], Some(why));
+        if let Some(why) = self.sent_log.noted() {
+            self.sent_log.write([("from", own_address(fd)), ("", None)], Some(why));
         }
     }
 

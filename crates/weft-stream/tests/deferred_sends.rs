@@ -1,5 +1,5 @@
-//! Promises against a model: a receiver that takes what there is, while the sender moves what it
-//! has promised, takes it back into the ring, and writes to its buffers whenever it may.
+//! Deferred sends against a model: a receiver that takes what there is, while the sender moves what
+//! it has deferred, takes it back into the ring, and writes to its buffers whenever it may.
 
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
@@ -66,8 +66,8 @@ fn sides() -> [Side; 2] {
     sides
 }
 
-/// What is promised: where its bytes are now.
-struct Promise {
+/// What is deferred: where its bytes are now.
+struct DeferredSend {
     number: SourceNumber,
     bytes: Vec<u8>,
     /// Once only.
@@ -76,7 +76,7 @@ struct Promise {
 
 struct Sender {
     side: Side,
-    promised: Vec<Promise>,
+    deferred: Vec<DeferredSend>,
     at: usize,
     moved: u32,
     reclaimed: u32,
@@ -84,16 +84,16 @@ struct Sender {
 
 impl Sender {
     fn step(&mut self) {
-        self.promised.retain(|promise| self.side.end.is_promised(promise.number));
+        self.deferred.retain(|send| self.side.end.is_deferred(send.number));
         match fastrand::u32(0..10) {
-            0..=4 => self.promise(),
+            0..=4 => self.defer(),
             5..=6 => self.touch(),
             7 => self.reclaim(),
             _ => self.send(),
         }
     }
 
-    fn promise(&mut self) {
+    fn defer(&mut self) {
         let len = fastrand::usize(1..LEN_MAX).min(BYTES - self.at);
         if len == 0 || self.side.end.room() < len {
             return std::thread::yield_now();
@@ -103,43 +103,44 @@ impl Sender {
         let (first, second) = bytes.split_at_mut(cut);
         let slices = &mut [IoSliceMut::new(first), IoSliceMut::new(second)];
         let buffers = Buffers::of(slices);
-        if let Some(number) = self.side.end.promise(self.side.socket.as_fd(), buffers, &owner()) {
+        if let Some(number) = self.side.end.defer_send(self.side.socket.as_fd(), buffers, &owner())
+        {
             self.at += len;
-            self.promised.push(Promise { number, bytes, may_move: true });
+            self.deferred.push(DeferredSend { number, bytes, may_move: true });
         }
     }
 
-    /// Copies what one promise has, once, and spoils the original.
+    /// Copies the bytes of one deferred send, once, and spoils the original.
     fn touch(&mut self) {
-        let Some(at) = self.promised.iter().position(|promise| promise.may_move) else { return };
-        let mut promise = self.promised.remove(at);
-        let copy = promise.bytes.clone();
-        if self.side.end.move_promise(promise.number, copy.as_ptr() as u64) {
-            promise.bytes.fill(0xff);
+        let Some(at) = self.deferred.iter().position(|send| send.may_move) else { return };
+        let mut send = self.deferred.remove(at);
+        let copy = send.bytes.clone();
+        if self.side.end.move_deferred(send.number, copy.as_ptr() as u64) {
+            send.bytes.fill(0xff);
             self.moved += 1;
-            promise.bytes = copy;
-            self.promised.push(Promise { may_move: false, ..promise });
+            send.bytes = copy;
+            self.deferred.push(DeferredSend { may_move: false, ..send });
         }
     }
 
     fn reclaim(&mut self) {
-        let mut promised: Vec<_> = self.promised.drain(..).collect();
-        if promised.is_empty() {
+        let mut deferred: Vec<_> = self.deferred.drain(..).collect();
+        if deferred.is_empty() {
             return;
         }
-        promised.sort_by_key(|promise| promise.number);
-        let numbers: Vec<_> = promised.iter().map(|promise| promise.number).collect();
+        deferred.sort_by_key(|send| send.number);
+        let numbers: Vec<_> = deferred.iter().map(|send| send.number).collect();
         let mut slices: Vec<_> =
-            promised.iter_mut().map(|promise| [IoSliceMut::new(&mut promise.bytes)]).collect();
+            deferred.iter_mut().map(|send| [IoSliceMut::new(&mut send.bytes)]).collect();
         let buffers = slices.iter_mut().map(|slices| Buffers::of(slices));
-        let promises: Vec<_> = numbers.into_iter().zip(buffers).collect();
-        assert!(self.side.end.reclaim(self.side.socket.as_fd(), &promises));
-        drop(promises);
-        promised.iter_mut().for_each(|promise| promise.bytes.fill(0xff));
+        let sends: Vec<_> = numbers.into_iter().zip(buffers).collect();
+        assert!(self.side.end.reclaim(self.side.socket.as_fd(), &sends));
+        drop(sends);
+        deferred.iter_mut().for_each(|send| send.bytes.fill(0xff));
         self.reclaimed += 1;
     }
 
-    /// Through the ring, which waits until nothing is promised.
+    /// Through the ring, which waits until nothing is deferred.
     fn send(&mut self) {
         let mut bytes = pattern(self.at, fastrand::usize(1..5_000).min(BYTES - self.at));
         match self.side.send(&mut bytes) {
@@ -150,7 +151,7 @@ impl Sender {
 }
 
 #[test]
-fn promises_are_kept_whatever_the_sender_does_meanwhile() {
+fn deferred_bytes_arrive_whatever_the_sender_does() {
     fastrand::seed(5);
     let [sender, receiver] = sides();
     let receives = std::thread::spawn(move || {
@@ -173,27 +174,27 @@ fn promises_are_kept_whatever_the_sender_does_meanwhile() {
         }
         receiver
     });
-    let mut sender = Sender { side: sender, promised: vec![], at: 0, moved: 0, reclaimed: 0 };
+    let mut sender = Sender { side: sender, deferred: vec![], at: 0, moved: 0, reclaimed: 0 };
     while sender.at < BYTES {
         sender.step();
     }
-    while !sender.promised.is_empty() {
+    while !sender.deferred.is_empty() {
         sender.step();
     }
     receives.join().expect("no byte was wrong");
     assert!(sender.moved > 10 && sender.reclaimed > 10, "{} {}", sender.moved, sender.reclaimed);
 }
 
-/// The bytes of a promise are lost with the memory that they lie in, and the stream does not go on
-/// behind them.
+/// The bytes of a deferred send are lost with the memory that they lie in, and the stream does not
+/// go on behind them.
 #[test]
 fn what_is_lost_is_a_reset() {
     let [sender, receiver] = sides();
     let mut bytes = pattern(0, 100_000);
     let gone = Owner { pid: std::process::id(), proof: (PROOF.as_ptr() as u64, 1) };
     let buffers = &mut [IoSliceMut::new(&mut bytes)];
-    let promised = sender.end.promise(sender.socket.as_fd(), Buffers::of(buffers), &gone);
-    assert!(promised.is_some());
+    let deferred = sender.end.defer_send(sender.socket.as_fd(), Buffers::of(buffers), &gone);
+    assert!(deferred.is_some());
     let mut taken = [0; 100];
     assert_eq!(receiver.recv(&mut taken, false), Err(Errno::CONNRESET));
     assert_eq!(sender.send(&mut [1]), Err(Errno::AGAIN), "nothing goes behind it");

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 
-use super::window::Said;
+use super::window::StateWord;
 
 /// What a sleeper waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,28 +25,28 @@ pub(super) enum For {
 
 /// An event, and who waits for it.
 #[derive(Debug)]
-pub struct Doorbell {
+pub struct WakeupFd {
     armed: AtomicU32,
     event: OwnedFd,
 }
 
-impl Doorbell {
+impl WakeupFd {
     pub(super) fn new() -> Result<Self, Errno> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { armed: AtomicU32::new(0), event })
     }
 
     /// The peer's words at these bytes, of those that it may write, have changed. To be called
-    /// after they have, by whoever places them.
+    /// after they have, by the thread that places them.
     pub fn written(&self, offset: usize, len: usize) {
-        const TAIL: usize = 8 * Said::Tail as usize;
+        const TAIL: usize = 8 * StateWord::Tail as usize;
         let is_tail = offset == TAIL && len <= 8;
-        let mut told = For::Room as u32;
+        let mut notified = For::Room as u32;
         if !is_tail {
-            told |= For::News as u32;
+            notified |= For::News as u32;
         }
         fence(Ordering::SeqCst);
-        let armed = self.armed.load(Ordering::Relaxed) & told;
+        let armed = self.armed.load(Ordering::Relaxed) & notified;
         if armed != 0 && self.armed.fetch_and(!armed, Ordering::AcqRel) & armed != 0 {
             self.ring();
         }
@@ -69,7 +69,7 @@ impl Doorbell {
     }
 }
 
-impl AsFd for Doorbell {
+impl AsFd for WakeupFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }

@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! Each function has the signature of the C library's that it stands in front of, and hands its
-//! arguments on as they are. Times are the program's, as its calls promise.
+//! arguments on as they are. Times are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_uint, clockid_t, sem_t, siginfo_t, sigset_t, timespec};
@@ -39,7 +39,7 @@ unsafe extern "C-unwind" fn thrd_sleep(time: *const timespec, rest: *mut timespe
     let mut left: timespec = unsafe { std::mem::zeroed() };
     let (mut time, place) = (time, &raw mut left);
     loop {
-        let before = Interruptions::so_far();
+        let before = Interruptions::up_to_now();
         let slept = next!(thrd_sleep(time: *const timespec, place: *mut timespec) -> c_int);
         if slept == -1 && !rest.is_null() {
             // SAFETY: the program's own.
@@ -66,7 +66,7 @@ unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
 unsafe extern "C-unwind" fn sleep(seconds: c_uint) -> c_uint {
     let mut seconds = seconds;
     loop {
-        let before = Interruptions::so_far();
+        let before = Interruptions::up_to_now();
         let left = next!(sleep(seconds: c_uint) -> c_int).cast_unsigned();
         if left == 0 || !before.are_ours_alone() {
             return left;
@@ -87,12 +87,12 @@ unsafe extern "C-unwind" fn clock_nanosleep(
     let mut left: timespec = unsafe { std::mem::zeroed() };
     let (mut time, place) = (time, &raw mut left);
     loop {
-        let before = Interruptions::so_far();
+        let before = Interruptions::up_to_now();
         let failed = next!(clock_nanosleep(
             clock: clockid_t, flags: c_int, time: *const timespec, place: *mut timespec
         ) -> c_int);
-        let is_relative = flags & libc::TIMER_ABSTIME == 0;
-        if failed == libc::EINTR && is_relative {
+        let is_duration = flags & libc::TIMER_ABSTIME == 0;
+        if failed == libc::EINTR && is_duration {
             if !rest.is_null() {
                 // SAFETY: the program's own.
                 unsafe { rest.write(left) };

@@ -1,6 +1,7 @@
-//! Promises: messages that are named like any source, but whose sender does not wait (AZ-SDP).
+//! Deferred sends: messages that are named like any source, but whose sender does not wait
+//! (AZ-SDP).
 //!
-//! Each has its room in the ring: what is promised and what the ring holds are together never more
+//! Each has its room in the ring: what is deferred and what the ring holds are together never more
 //! than the ring can hold. So they can be put there at any moment, without anybody's help, in their
 //! order: when the process is about to end, or the socket, or the memory that they lie in. For the
 //! program nothing is different from a ring into which its bytes have been copied.
@@ -20,8 +21,8 @@ use crate::words::NONE;
 const ROOM_MIN: usize = WRITABLE_LEN / 4;
 
 impl<K: Kernel> End<K> {
-    /// How many bytes can be put, named or promised behind messages that are named. The peer has to
-    /// pull what is not promised, or is another process's, before anything can follow.
+    /// How many bytes can be put, named or deferred behind messages that are named. The peer has to
+    /// pull what is not deferred, or is another process's, before anything can follow.
     #[cold]
     pub(super) fn room_behind_sources(&self) -> usize {
         let Ok(room) = self.tx.room() else { return usize::MAX };
@@ -31,47 +32,47 @@ impl<K: Kernel> End<K> {
         if self.sources_out.are_full() {
             return 0;
         }
-        let promised = self.sources_out.promised_by(std::process::id());
-        let left = promised.map_or(0, |promised| room.saturating_sub(promised));
+        let deferred = self.sources_out.deferred_by(std::process::id());
+        let left = deferred.map_or(0, |deferred| room.saturating_sub(deferred));
         if left < ROOM_MIN { 0 } else { left }
     }
 
-    /// Whether this process has promised what has not been pulled yet.
+    /// Whether deferred sends of this process have not been pulled yet.
     #[inline]
     #[must_use]
-    pub fn has_promised(&self) -> bool {
+    pub fn has_deferred_sends(&self) -> bool {
         self.sources_out.may_be_open()
-            && self.sources_out.promised_by(std::process::id()).is_some_and(|bytes| bytes > 0)
+            && self.sources_out.deferred_by(std::process::id()).is_some_and(|bytes| bytes > 0)
     }
 
-    /// Promises the buffers' bytes, for the peer to pull them out of the owner's memory: they must
-    /// stay there, and as they are, until [`End::source_progress`] says that they are over, or they
-    /// have been moved or reclaimed. `None`: not now, or there is no room.
-    pub fn promise(
+    /// Defers the send of the buffers' bytes: the peer pulls them out of the owner's memory. They
+    /// must stay there, and as they are, until [`End::source_progress`] says that they are over, or
+    /// they have been moved or reclaimed. `None`: not now, or there is no room.
+    pub fn defer_send(
         &self,
         socket: K::Socket<'_>,
         buffers: Buffers<'_>,
         owner: &Owner,
     ) -> Option<SourceNumber> {
         self.name_bytes(socket, || {
-            let promised = self.sources_out.promised_by(owner.pid)?;
-            if promised.saturating_add(buffers.len()) > self.tx.reserve() {
+            let deferred = self.sources_out.deferred_by(owner.pid)?;
+            if deferred.saturating_add(buffers.len()) > self.tx.reserve() {
                 return None;
             }
             self.sources_out.post(buffers, owner, true)
         })
     }
 
-    /// Whether a promise of the caller's still binds it: the peer is there, and has not pulled all.
+    /// Whether a deferred send still needs its buffers: the peer is there, and has not pulled all.
     #[must_use]
-    pub fn is_promised(&self, number: SourceNumber) -> bool {
+    pub fn is_deferred(&self, number: SourceNumber) -> bool {
         self.is_current()
             && !self.is_peer_gone()
             && !self.does_nobody_receive()
             && self.sources_out.progress(number).is_some()
     }
 
-    /// Whether the peer has said that it cannot pull.
+    /// Whether the peer has reported that it cannot pull.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.sources_out.are_refused()
@@ -84,16 +85,20 @@ impl<K: Kernel> End<K> {
             && (self.slot, self.generation, self.role) == (other.slot, other.generation, other.role)
     }
 
-    /// The owner has copied all of what it has promised to another address. `false`: it is over.
+    /// The owner has copied all of a deferred send to another address. `false`: it is over.
     #[must_use]
-    pub fn move_promise(&self, number: SourceNumber, copy: u64) -> bool {
+    pub fn move_deferred(&self, number: SourceNumber, copy: u64) -> bool {
         self.is_current() && self.sources_out.relocate(number, copy)
     }
 
-    /// Puts what has been promised, all of it and in its order, into the ring. Afterwards nothing
-    /// of it is promised any more. `false`: it cannot be, because the bytes behind it are TCP's
+    /// Puts what has been deferred, all of it and in its order, into the ring. Afterwards nothing
+    /// of it is deferred any more. `false`: it cannot be, because the bytes behind it are TCP's
     /// already; nothing has changed then.
-    pub fn reclaim(&self, socket: K::Socket<'_>, promises: &[(SourceNumber, Buffers<'_>)]) -> bool {
+    pub fn reclaim(
+        &self,
+        socket: K::Socket<'_>,
+        deferred_sends: &[(SourceNumber, Buffers<'_>)],
+    ) -> bool {
         let words = self.tx.words();
         let Some(held) = Self::lock(&words.lock) else { return false };
         if !self.is_current() {
@@ -102,18 +107,18 @@ impl<K: Kernel> End<K> {
         if words.back_at.load(Ordering::Relaxed) != NONE {
             return false;
         }
-        // Who is killed before it is all there has broken what it promised.
+        // The bytes of a sender that is killed before they are all there are lost.
         words.reclaiming.store(1, Ordering::SeqCst);
         // From the last to the first: the peer, which pulls them in the other order, must not come
         // to a later one because an earlier one is not there any more.
-        let (mut first_left, mut offset) = (promises.len(), 0);
-        for (index, (number, buffers)) in promises.iter().enumerate().rev() {
+        let (mut first_left, mut offset) = (deferred_sends.len(), 0);
+        for (index, (number, buffers)) in deferred_sends.iter().enumerate().rev() {
             let pulled = self.sources_out.withdraw(*number);
             if pulled < buffers.len() {
                 (first_left, offset) = (index, pulled);
             }
         }
-        for (_, buffers) in &promises[first_left..] {
+        for (_, buffers) in &deferred_sends[first_left..] {
             let put = self.tx.put(buffers.after(offset));
             debug_assert_eq!(put, Ok(buffers.after(offset).len()), "there is room for all");
             offset = 0;
