@@ -198,7 +198,8 @@ impl Rate {
         if self.bandwidth() >= self.full.saturating_mul(5) / 4 {
             (self.full, self.flat) = (self.bandwidth(), 0);
         } else {
-            self.flat += 1;
+            // An acknowledgement of all that was under way does not ask for the next phase.
+            self.flat = (self.flat + 1).min(FLAT_ROUNDS);
         }
     }
 
@@ -233,5 +234,22 @@ impl Rate {
     /// After a time without traffic, what is known is not old for that reason.
     pub(super) fn resume(&mut self, now: u64) {
         (self.min_rtt_at, self.phase_at) = (now, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_rounds_may_pass_before_an_acknowledgement_leaves_something_under_way() {
+        let mut rate = Rate::new(0);
+        for round in 1..1_000 {
+            let sent = rate.sent(round * 100, 4_096, 0, false);
+            rate.arrived(round * 100 + 50, &sent);
+        }
+        assert_eq!(rate.phase, Phase::Startup);
+        rate.acknowledged(100_000, Some(50), 0);
+        assert_eq!(rate.phase, Phase::Drain);
     }
 }

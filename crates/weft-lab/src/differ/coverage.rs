@@ -271,11 +271,11 @@ const ROWS_LEFT_OUT: &[&str] = &[
     "makes descriptors of other files",
     "another process, by its right to this one",
     "no such call on Linux today",
-    "names memory, none of which is shared with a peer or promised",
+    "names memory, none of which is shared with a peer or deferred",
     "processes, threads, signals, time, users and messages of System V: no descriptor",
     "timers and message queues: descriptors of other files",
     "names, attributes and mounts of files",
-    "changes memory that may be promised to a receiver: the hook of the same name does it",
+    "changes memory that a deferred send may still need: the hook of the same name does it",
 ];
 
 /// The words of a step, its actor left out.

@@ -371,11 +371,13 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Whether everybody who has held the other end was killed.
+    /// Whether everybody who holds the other end was killed. Whoever closed it holds it no more.
     fn is_peer_killed(&self) -> bool {
         let holders = self.peer_holders();
+        let refs = self.peer.refs.load(Ordering::Relaxed) as usize;
         K::is_own(self.registry)
-            && self.peer.refs.load(Ordering::Relaxed) as usize == holders.processes().count()
+            && refs > 0
+            && refs == holders.processes().count()
             && !holders.processes().any(K::is_alive)
     }
 

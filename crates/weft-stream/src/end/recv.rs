@@ -67,7 +67,8 @@ impl<K: Kernel> End<K> {
             }
             if self.is_back() {
                 self.take_last_wakeups(socket)?;
-                let received = K::recv(socket, buffers, usize::MAX, how.flags())?;
+                let received = K::recv(socket, buffers, usize::MAX, how.flags())
+                    .inspect_err(|&errno| self.note_if_reset(errno))?;
                 if received == 0
                     && !buffers.is_empty()
                     && self.unsent() > 0
@@ -281,6 +282,14 @@ impl<K: Kernel> End<K> {
     pub fn note_reset(&self) {
         self.own.gone.store(1, Ordering::Relaxed);
         self.own.reset_reported.store(1, Ordering::Relaxed);
+    }
+
+    /// What the kernel reports while bytes go over TCP: a reset is reported once.
+    #[cold]
+    fn note_if_reset(&self, errno: Errno) {
+        if errno == Errno::CONNRESET {
+            self.note_reset();
+        }
     }
 
     /// Whether the third phase has begun, and is next.
