@@ -69,6 +69,22 @@ fn client_killed_in_the_middle() -> Result<()> {
     Ok(())
 }
 
+/// Nothing is read from the peer meanwhile: the end of its stream is behind what waits.
+#[test]
+fn peer_killed_behind_messages_that_nobody_receives() -> Result<()> {
+    let (program, port) = (Program::weft(compile("unreceived")?), ports::next());
+    let stage = Stage::loopback();
+    let server = program.clone().args(["serve", &port.to_string()]);
+    let mut server = stage.server(server).start()?.listening(Port::Tcp(port))?;
+    let address = stage.server_address().to_string();
+    let client = program.args(["connect", &address, &port.to_string()]);
+    let mut client = stage.client(client).start()?;
+    client.printed("posted", TIMEOUT).with_context(|| server.account())?;
+    client.kill()?;
+    server.wait(TIMEOUT)?.success()?.said("disconnected")?;
+    Ok(())
+}
+
 #[test]
 fn peer_killed_across_namespaces() -> Result<()> {
     skip_without_namespaces!();

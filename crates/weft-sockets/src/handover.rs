@@ -88,13 +88,15 @@ impl Descriptors for Own {
     }
 }
 
-/// Prepares this process's connections for a program that is about to start. Returns whether it has
-/// to be one on Weft: bytes that have not been read are in memory.
-pub(crate) fn prepare(heir: Heir<'_>) -> bool {
-    !settings::is_in_fallback() && inheritance::prepare(&Own, heir)
+/// What a program that is about to start gets of this process's connections.
+pub(crate) type Estate = inheritance::Estate<Host>;
+
+/// Prepares this process's connections for a program that is about to start.
+pub(crate) fn prepare(heir: Heir<'_>) -> Estate {
+    if settings::is_in_fallback() { Estate::empty() } else { inheritance::prepare(&Own, heir) }
 }
 
-/// The program has not started: this process is what it was.
+/// The program that this process was to become has not started: the process is what it was.
 pub(crate) fn take_back() {
     inheritance::take_back(&Own);
 }

@@ -222,14 +222,19 @@ impl<K: PutBack> Holding<K> {
         let Some(end) = self.end() else { return };
         // To put back the peer's bytes may be to leave, which moves these to the kernel.
         let unread = end.unread() > 0;
-        if unread && !end.is_sole_holder() {
+        // What is left by the last one who closes has the kernel reset the connection.
+        if (unread || end.has_wakeups()) && !end.is_sole_holder() {
             end.forget_killed();
         }
         if end.is_sole_holder() {
             end.put_back_own(socket);
         }
         if end.part() {
-            end.drain_wakeups(socket); // A process that goes on may be asleep until its wakeup.
+            end.drain_wakeups(socket);
+        } else if end.has_wakeups() {
+            // Another holder may be asleep until its wakeup; or about to close, too, so that the
+            // last one does not know that it is.
+            end.drain_wakeups_of_nothing(socket);
         }
         // Another thread may be reading all the while.
         if (unread || end.unread() > 0) && end.is_sole_holder() {

@@ -10,6 +10,8 @@
 
 use std::os::fd::RawFd;
 
+use smallvec::SmallVec;
+
 use crate::end::{End, PutBack};
 use crate::holding::Holding;
 use crate::kernel::Kernel;
@@ -102,25 +104,58 @@ pub enum Heir<'a> {
     Child(&'a [RawFd]),
 }
 
-/// Prepares a process's connections for a program that is about to start. Returns whether it has to
-/// be one on Weft: bytes that have not been read are in memory.
-pub fn prepare<D: Descriptors>(process: &D, heir: Heir<'_>) -> bool {
-    match heir {
-        Heir::Self_ => prepare_self(process),
-        Heir::Borrower => prepare_borrower(process),
-        Heir::Child(copies) => {
-            let mut rests = false;
-            for fd in process.streams() {
-                if stays_open(process, fd) || copies.contains(&fd) {
-                    process.with(fd, |stream| rests |= start_with(process, stream, fd));
-                }
-            }
-            rests
-        }
+/// What a program that is about to start gets of a process's connections.
+#[derive(Debug)]
+#[must_use = "if the program does not start, it is taken back"]
+pub struct Estate<K: PutBack> {
+    rests: bool,
+    /// Those that count the program in advance, for what it has to read from memory.
+    counting: SmallVec<[End<K>; 4]>,
+}
+
+impl<K: PutBack> Estate<K> {
+    /// Of nothing.
+    pub fn empty() -> Self {
+        Self { rests: false, counting: SmallVec::new() }
+    }
+
+    /// Whether the program has to be one on Weft: bytes that have not been read are in memory.
+    #[must_use]
+    pub fn is_for_weft(&self) -> bool {
+        self.rests
+    }
+
+    /// The child that was to become the program has not started it.
+    pub fn take_back(self) {
+        self.counting.iter().for_each(End::received_again);
+    }
+
+    /// From here on the program counts as a holder.
+    fn count(&mut self, end: &End<K>) {
+        self.rests = true;
+        self.counting.push(*end);
     }
 }
 
-/// The program has not started: this process is what it was.
+/// Prepares a process's connections for a program that is about to start. If it does not, that is
+/// taken back: by [`Estate::take_back`] of a child's, by [`take_back`] of the process's own.
+pub fn prepare<D: Descriptors>(process: &D, heir: Heir<'_>) -> Estate<D::Kernel> {
+    let mut estate = Estate::empty();
+    match heir {
+        Heir::Self_ => estate.rests = prepare_self(process),
+        Heir::Borrower => prepare_borrower(process, &mut estate),
+        Heir::Child(copies) => {
+            for fd in process.streams() {
+                if stays_open(process, fd) || copies.contains(&fd) {
+                    process.with(fd, |stream| start_with(process, stream, fd, &mut estate));
+                }
+            }
+        }
+    }
+    estate
+}
+
+/// The program that this process was to become has not started: the process is what it was.
 pub fn take_back<D: Descriptors>(process: &D) {
     let is_lost = |&fd: &RawFd| {
         let holds = process.with(fd, |stream| stream.holding().hold_again(process.pid()));
@@ -151,66 +186,97 @@ fn prepare_self<D: Descriptors>(process: &D) -> bool {
 }
 
 /// The descriptors that this child has are not those of the table, which is the parent's.
-fn prepare_borrower<D: Descriptors>(process: &D) -> bool {
-    let (mut rests, mut is_any_unknown) = (false, false);
-    let listed = process.for_each_open(|fd| {
-        if !stays_open(process, fd) {
-            return;
-        }
-        let Some(cookie) = process.cookie(fd) else { return };
-        let mut is_known = false;
-        for own in process.streams() {
-            process.with(own, |stream| {
-                if stream.holding().end().is_some_and(|end| end.cookie() == cookie) {
-                    is_known = true;
-                    rests |= start_with(process, stream, fd);
+fn prepare_borrower<D: Descriptors>(process: &D, estate: &mut Estate<D::Kernel>) {
+    // A socket that has no end yet is known by its descriptor alone, which may be another one here.
+    // None of them gets one from here on, if the child may have it.
+    if process.streams().any(|fd| process.with(fd, is_undecided) == Some(true)) {
+        let mut may_have_any = false;
+        let listed = for_each_inherited(process, |_, cookie| {
+            may_have_any |= !process.streams().any(|own| has_end_of(process, own, cookie));
+        });
+        for fd in process.streams().filter(|_| may_have_any || !listed) {
+            process.with(fd, |stream| {
+                if is_undecided(stream) {
+                    start_with(process, stream, fd, estate);
                 }
             });
         }
+    }
+    let listed = for_each_inherited(process, |fd, cookie| {
+        let mut is_known = false;
+        for own in process.streams().filter(|&own| has_end_of(process, own, cookie)) {
+            is_known = true;
+            process.with(own, |stream| start_with(process, stream, fd, estate));
+        }
         if !is_known {
-            match start_with_unlisted(process, fd, cookie) {
-                Some(has_rest) => rests |= has_rest,
-                None => is_any_unknown = true,
-            }
+            start_with_unlisted(process, fd, cookie, estate);
         }
     });
-    // A socket that has no end yet is known by its descriptor alone, which may be another one here.
-    for fd in process.streams() {
+    for fd in process.streams().filter(|_| !listed) {
         process.with(fd, |stream| {
-            let by_doubt = is_any_unknown && stream.holding().end().is_none();
-            if (by_doubt || !listed) && !stream.is_tcp() {
-                rests |= start_with(process, stream, fd);
+            if !stream.is_tcp() {
+                start_with(process, stream, fd, estate);
             }
         });
     }
-    rests
 }
 
-/// A child that nobody counts gets the socket. Whether something is left to be read from memory.
-fn start_with<D: Descriptors>(process: &D, stream: &D::Stream, fd: RawFd) -> bool {
+/// Whether a stream may still get an end.
+fn is_undecided<S: Stream>(stream: &S) -> bool {
+    stream.holding().end().is_none() && !stream.is_tcp()
+}
+
+fn has_end_of<D: Descriptors>(process: &D, fd: RawFd, cookie: u64) -> bool {
+    let is_its =
+        |stream: &D::Stream| stream.holding().end().is_some_and(|end| end.cookie() == cookie);
+    process.with(fd, is_its) == Some(true)
+}
+
+/// Does something with each TCP socket that a child of `vfork` hands on to its program, and its
+/// number. `false` if they could not be listed.
+fn for_each_inherited<D: Descriptors>(process: &D, mut act: impl FnMut(RawFd, u64)) -> bool {
+    process.for_each_open(|fd| {
+        if stays_open(process, fd)
+            && let Some(cookie) = process.cookie(fd)
+        {
+            act(fd, cookie);
+        }
+    })
+}
+
+/// A child that nobody counts gets the socket.
+fn start_with<D: Descriptors>(
+    process: &D,
+    stream: &D::Stream,
+    fd: RawFd,
+    estate: &mut Estate<D::Kernel>,
+) {
     stream.leave(fd, Reason::Started);
-    let Some(end) = stream.holding().end() else { return false };
-    let rests = rest_of(process, end, fd);
-    if rests {
+    if let Some(end) = stream.holding().end()
+        && rest_of(process, end, fd)
+    {
         end.pass_on();
+        estate.count(end);
     }
-    rests
 }
 
 /// The same for a socket that a child of `vfork` still has and this process does not: another
-/// thread has closed it since. Other processes may hold the connection in memory. `None`: it has
-/// nothing there.
-fn start_with_unlisted<D: Descriptors>(process: &D, fd: RawFd, cookie: u64) -> Option<bool> {
-    let end = process.find(fd, cookie)?;
+/// thread has closed it since. Other processes may hold the connection in memory.
+fn start_with_unlisted<D: Descriptors>(
+    process: &D,
+    fd: RawFd,
+    cookie: u64,
+    estate: &mut Estate<D::Kernel>,
+) {
+    let Some(end) = process.find(fd, cookie) else { return };
     process.with_socket(fd, |socket| end.leave(socket));
     end.note_left(Reason::Started);
-    let rests = rest_of(process, &end, fd);
-    if rests {
+    if rest_of(process, &end, fd) {
         end.hand_over(process.pid());
+        estate.count(&end);
     } else {
         end.release(process.pid());
     }
-    Some(rests)
 }
 
 /// Whether a new program has something to read from memory. What it could not find there, and

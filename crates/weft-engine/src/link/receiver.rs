@@ -22,6 +22,8 @@ pub(super) struct Receiver<K, Q> {
     /// Messages placed, and how many of them have been reported to the peer.
     pub(super) placed: u64,
     pub(super) placed_reported: u64,
+    /// They are reported though the peer knows.
+    pub(super) repeats_report: bool,
 }
 
 impl<K: Default, Q> Default for Receiver<K, Q> {
@@ -36,6 +38,7 @@ impl<K: Default, Q> Default for Receiver<K, Q> {
             last_write_len: 0,
             placed: 0,
             placed_reported: 0,
+            repeats_report: false,
         }
     }
 }

@@ -96,6 +96,11 @@ impl<H: Host> Link<H> {
         self.receiver.placed - self.receiver.placed_reported + u64::from(unreported)
     }
 
+    /// Tells a Weft peer once more how many messages have been placed, though it knows.
+    pub(crate) fn repeat_acknowledgement(&mut self) {
+        self.receiver.repeats_report = self.is_acknowledged();
+    }
+
     /// Whether only an acknowledgement, which may wait a little, is due.
     pub(crate) fn only_acks_due(&self, host: &H) -> bool {
         self.phase.is_open()
@@ -168,7 +173,8 @@ impl<H: Host> Link<H> {
             return false;
         };
         let waiting = self.has_waiting() && self.rnr.reported != Some(self.receiver.placed);
-        if self.receiver.placed == self.receiver.placed_reported && !waiting {
+        let repeats = std::mem::take(&mut self.receiver.repeats_report);
+        if self.receiver.placed == self.receiver.placed_reported && !waiting && !repeats {
             return false;
         }
         let placed = self.receiver.placed;

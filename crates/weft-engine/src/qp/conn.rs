@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown, sockopt};
 use weft_sys::Lock;
 use weft_wire::mpa::negotiate::Negotiated;
 
-use super::{Qp, first_fpdu};
+use super::{Qp, first_fpdu, stalled};
 use crate::hello::Identity;
 use crate::limits::{SOCKET_RECEIVE_MAX, SOCKET_SEND_MAX};
 use crate::link::host::Work;
@@ -69,6 +69,8 @@ pub(super) struct Conn {
     must_share: bool,
     /// Ends the wait for a foreign initiator's first message.
     hold: Option<Timer>,
+    /// Asks for a peer from whom nothing is read.
+    stalled: Option<Timer>,
 }
 
 /// How far the two sides are with sharing memory instead of using the socket.
@@ -85,7 +87,15 @@ enum Sharing {
 impl Conn {
     pub(super) fn new(link: Link<Qp>) -> Self {
         let sharing = Sharing::Settled;
-        Self { link, wire: None, blocked: false, sharing, must_share: false, hold: None }
+        Self {
+            link,
+            wire: None,
+            blocked: false,
+            sharing,
+            must_share: false,
+            hold: None,
+            stalled: None,
+        }
     }
 
     pub(super) fn open(&mut self, qp: &Qp, connection: Connection) -> Result<()> {
@@ -289,7 +299,10 @@ impl Conn {
         // What an earlier pass had to leave in the buffer.
         self.link.input(qp);
         while received < SOCKET_RECEIVE_MAX {
-            let Some(room) = self.link.rx_room() else { return false };
+            let Some(room) = self.link.rx_room() else {
+                self.stall(qp, drain);
+                return false;
+            };
             let space = room.capacity() - room.len();
             let result = weft_sys::recv(socket.as_fd(), room);
             match result {
@@ -322,6 +335,30 @@ impl Conn {
             }
         }
         true
+    }
+
+    /// Nothing is read for now. What is at the socket's end shows all the same, if there is an
+    /// event that tells of it, or by what [`Conn::ask_stalled_peer`] sends.
+    #[cold]
+    fn stall(&mut self, qp: &Qp, is_event: bool) {
+        let Some(wire) = &self.wire else { return };
+        if is_event && let Ok(Err(error)) = sockopt::socket_error(&wire.socket) {
+            self.link.lost(qp, error.raw_os_error().unsigned_abs());
+            self.link.input(qp);
+        } else if self.stalled.is_none() && wire.peer.is_some() && wire.peer_identity.is_some() {
+            self.stalled = Some(stalled::wait_for(qp));
+        }
+    }
+
+    /// Some time has passed since nothing was read.
+    pub(super) fn ask_stalled_peer(&mut self, now: Instant, qp: &Qp) {
+        if self.stalled.take_if(|timer| timer.is_due(now)).is_some()
+            && self.wire.is_some()
+            && self.link.rx_room().is_none()
+        {
+            self.link.repeat_acknowledgement();
+            self.stalled = Some(stalled::wait_for(qp));
+        }
     }
 
     /// Sends what may be sent, until the socket is full or a bound is reached.

@@ -19,6 +19,7 @@ mod post;
 mod service;
 mod sharing;
 mod snapshot;
+mod stalled;
 mod transition;
 mod work;
 

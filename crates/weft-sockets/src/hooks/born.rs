@@ -9,44 +9,61 @@
 use libc::{c_char, c_int, c_void, pid_t};
 use weft_sys::NextFunction;
 
-use crate::handover::{self, Heir};
+use crate::closes::Start;
+use crate::handover::{self, Estate, Heir};
 use crate::next::next;
 use crate::ways::process::cloning;
 use crate::{epoll, errno, process, settings};
 
 /// A shell is about to be started, which gets what stays open.
-fn start_shell() {
-    if settings::enabled() {
-        let before = errno::get();
-        epoll::hand_on_all(false);
-        handover::prepare(Heir::Child(&[]));
-        errno::set_raw(before);
+fn start_shell() -> Estate {
+    if !settings::enabled() {
+        return Estate::empty();
     }
+    let before = errno::get();
+    let _start = Start::begin();
+    epoll::hand_on_all(false);
+    let estate = handover::prepare(Heir::Child(&[]));
+    errno::set_raw(before);
+    estate
+}
+
+/// The shell has not been started.
+fn take_back(estate: Estate) {
+    let why = errno::get();
+    estate.take_back();
+    errno::set_raw(why);
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
-    if !command.is_null() {
-        start_shell();
+    let estate = if command.is_null() { Estate::empty() } else { start_shell() };
+    let status = next!(system(command: *const c_char) -> c_int);
+    if status == -1 {
+        take_back(estate);
     }
-    next!(system(command: *const c_char) -> c_int)
+    status
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn wordexp(text: *const c_char, to: *mut c_void, flags: c_int) -> c_int {
-    start_shell();
+    let _estate = start_shell(); // Whether it starts one nobody tells.
     next!(wordexp(text: *const c_char, to: *mut c_void, flags: c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    start_shell();
+    let estate = start_shell();
     static NEXT: NextFunction = NextFunction::new(c"popen");
     type Popen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
     // SAFETY: NULL is `None`, and what is found by this name has this signature.
     let next = unsafe { std::mem::transmute::<*mut c_void, Option<Popen>>(NEXT.address()) };
     // SAFETY: the program's own arguments.
-    next.map_or(std::ptr::null_mut(), |next| unsafe { next(command, mode) })
+    let stream = next.map_or(std::ptr::null_mut(), |next| unsafe { next(command, mode) });
+    if stream.is_null() {
+        take_back(estate);
+    }
+    stream
 }
 
 #[unsafe(no_mangle)]

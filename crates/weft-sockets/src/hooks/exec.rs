@@ -17,9 +17,9 @@ use smallvec::SmallVec;
 
 use super::actions::Actions;
 use crate::by_hand::signals;
-use crate::closes::Exec;
+use crate::closes::Start;
 use crate::descriptor::stays_open;
-use crate::handover::{self, Heir};
+use crate::handover::{self, Estate, Heir};
 use crate::next::next;
 use crate::sockets::{self, Kind};
 use crate::zcopy::deferred::reclaim_all;
@@ -27,6 +27,8 @@ use crate::{epoll, errno, identity, settings};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libweft-sockets.so";
+
+pub(crate) type List = *const *const c_char;
 
 /// An environment as a new program gets it: pointers, of which the last is NULL.
 struct Environment {
@@ -61,12 +63,12 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// The environment `given`, with what it lacks to put Weft in front of the program. `None`: the
-/// program needs nothing of it.
+/// The environment `given`, with what it lacks to put Weft in front of the program, and what the
+/// program gets. `None`: it needs nothing of Weft.
 ///
 /// # Safety
 /// NULL, or pointers to C strings, of which the last is NULL.
-unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Environment> {
+unsafe fn prepared(given: List, heir: Heir<'_>) -> (Option<Environment>, Estate) {
     let may_copy = !matches!(heir, Heir::Self_);
     if !may_copy {
         reclaim_all(); // The memory of the deferred sends goes.
@@ -76,10 +78,18 @@ unsafe fn completed(given: *const *const c_char, heir: Heir<'_>) -> Option<Envir
     if let Heir::Child(copies) = heir {
         copies.iter().for_each(|&fd| epoll::hand_on(fd));
     }
-    let rests = handover::prepare(heir);
-    if !rests && !hands_on_datagrams(may_copy) {
-        return None;
-    }
+    let estate = handover::prepare(heir);
+    let needs_weft = estate.is_for_weft() || hands_on_datagrams(may_copy);
+    // SAFETY: guaranteed by the caller.
+    let environment = if needs_weft { unsafe { completed(given) } } else { None };
+    (environment, estate)
+}
+
+/// The environment `given`, with what it lacks to put Weft in front of a program.
+///
+/// # Safety
+/// NULL, or pointers to C strings, of which the last is NULL.
+unsafe fn completed(given: List) -> Option<Environment> {
     let mut list = SmallVec::new();
     let mut at = given;
     while !at.is_null() {
@@ -124,8 +134,6 @@ fn own() -> *const *const c_char {
     unsafe { environ }
 }
 
-pub(crate) type List = *const *const c_char;
-
 /// Makes the calling process another program by `call`, which gets a complete environment and
 /// returns only if that fails.
 ///
@@ -134,18 +142,19 @@ pub(crate) type List = *const *const c_char;
 unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int {
     let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // A child of `vfork` has descriptors of its own.
-    let _exec = matches!(heir, Heir::Self_).then(Exec::begin);
+    let _start = matches!(heir, Heir::Self_).then(Start::begin);
     // SAFETY: guaranteed by the caller.
-    let complete = unsafe { completed(list, heir) };
+    let (complete, estate) = unsafe { prepared(list, heir) };
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
     signals::before_exec();
     let failed = call(list);
     signals::after_exec();
+    let why = errno::get();
+    estate.take_back();
     if matches!(heir, Heir::Self_) {
-        let why = errno::get();
         handover::take_back();
-        errno::set_raw(why);
     }
+    errno::set_raw(why);
     failed
 }
 
@@ -221,13 +230,19 @@ macro_rules! spawn {
         ) -> c_int {
             // SAFETY: NULL or the program's own.
             let copies = unsafe { Actions::copied(actions) };
+            let start = Start::begin();
             // SAFETY: the program's own environment.
-            let complete = unsafe { completed(list, Heir::Child(&copies)) };
+            let (complete, estate) = unsafe { prepared(list, Heir::Child(&copies)) };
+            drop(start);
             let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
-            next!($name(
+            let failed = next!($name(
                 pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void,
                 attributes: *const c_void, arguments: List, list: List
-            ) -> c_int)
+            ) -> c_int);
+            if failed != 0 {
+                estate.take_back();
+            }
+            failed
         }
     };
 }

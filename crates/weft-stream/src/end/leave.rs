@@ -195,15 +195,27 @@ impl<K: Kernel> End<K> {
     /// Takes the wakeups that have come, before the socket is closed or goes to a process that
     /// would take them for data: the kernel resets a connection that is closed with bytes unread.
     pub fn drain_wakeups(&self, socket: K::Socket<'_>) {
-        if self.has_switched_in()
-            && let Some(_held) = Self::lock(&self.rx.words().reader_lock)
-        {
-            // A peer that has left sends no more wakeups, and the kernel's error is the program's
-            // to see.
-            let may_be_woken = || self.wakeups_left() > 0 || !self.has_left();
-            while may_be_woken()
-                && let Ok(Drained::Wakeups(_)) = self.take_wakeups(socket)
-            {}
+        // A peer that has left sends no more wakeups, and the kernel's error is the program's to
+        // see.
+        let may_be_woken = || self.has_wakeups() || !self.has_left();
+        self.drain(|| may_be_woken().then(|| self.take_wakeups(socket)));
+    }
+
+    /// The same while others hold the socket and may be asleep: what they need is left.
+    pub(crate) fn drain_wakeups_of_nothing(&self, socket: K::Socket<'_>) {
+        self.drain(|| self.has_wakeups().then(|| self.take_wakeups_of_nothing(socket)));
+    }
+
+    /// Takes wakeups as long as there are any.
+    fn drain(&self, mut take: impl FnMut() -> Option<Result<Drained, Errno>>) {
+        if !self.has_switched_in() {
+            return;
+        }
+        // One that is being sent, for bytes that have been received already: the peer sends it
+        // under this lock, and others only to who sleeps.
+        drop(Self::lock(&self.rx.words().lock));
+        if let Some(_held) = Self::lock(&self.rx.words().reader_lock) {
+            while let Some(Ok(Drained::Wakeups(_))) = take() {}
         }
     }
 }

@@ -371,7 +371,8 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Whether everybody who holds the other end was killed. Whoever closed it holds it no more.
+    /// Whether everybody who holds the other end was killed. A process that has closed it holds it
+    /// no more.
     fn is_peer_killed(&self) -> bool {
         let holders = self.peer_holders();
         let refs = self.peer.refs.load(Ordering::Relaxed) as usize;

@@ -89,6 +89,11 @@ impl<K: Kernel> End<K> {
         words.wakeups.load(Ordering::Acquire).saturating_sub(taken)
     }
 
+    /// Whether wakeups wait in the socket.
+    pub(crate) fn has_wakeups(&self) -> bool {
+        self.wakeups_left() > 0
+    }
+
     pub(super) fn count_wakeups(&self, taken: usize) {
         if taken > 0 {
             self.rx.words().wakeups_taken.fetch_add(taken as u64, Ordering::Relaxed);

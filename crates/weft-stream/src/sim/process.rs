@@ -67,8 +67,10 @@ pub(super) struct Memory {
     pub(super) is_gone: Rc<Cell<bool>>,
     table: RefCell<BTreeMap<RawFd, Rc<Stream>>>,
     forks: Cell<u32>,
-    /// Closes that have begun and not ended.
-    closes_under_way: Cell<u32>,
+    /// Closes and copies that have begun and not ended.
+    changes_under_way: Cell<u32>,
+    /// Programs that are being started.
+    starts_under_way: Cell<u32>,
     /// Calls under way, by descriptor: programs do not close what they use.
     pub(super) uses: RefCell<BTreeMap<RawFd, u32>>,
 }
@@ -82,7 +84,8 @@ impl Memory {
             is_gone: Rc::new(Cell::new(false)),
             table: RefCell::new(BTreeMap::new()),
             forks: Cell::new(0),
-            closes_under_way: Cell::new(0),
+            changes_under_way: Cell::new(0),
+            starts_under_way: Cell::new(0),
             uses: RefCell::new(BTreeMap::new()),
         })
     }
@@ -95,7 +98,8 @@ impl Memory {
             is_gone: Rc::new(Cell::new(false)),
             table: RefCell::new(BTreeMap::new()),
             forks: self.forks.clone(),
-            closes_under_way: Cell::new(0),
+            changes_under_way: Cell::new(0),
+            starts_under_way: Cell::new(0),
             uses: RefCell::new(BTreeMap::new()),
         };
         let mut copies: Vec<(Rc<Stream>, Rc<Stream>)> = Vec::new();
@@ -202,7 +206,7 @@ impl inheritance::Stream for Stream {
     }
 
     fn before_fork(&self, fd: RawFd) {
-        self.look(fd);
+        self.look_alone(fd);
     }
 
     fn forking_without_end(&self, _: RawFd) {
@@ -232,6 +236,13 @@ impl Stream {
             }
         }
         self.holding.end()
+    }
+
+    /// The same where no call that counts is under way: what that moves would be missed.
+    fn look_alone(&self, fd: RawFd) {
+        self.begin_counting();
+        self.look(fd);
+        self.end_counting();
     }
 
     /// One thread at a time makes calls that count.
@@ -326,6 +337,10 @@ pub(super) enum Next {
     Ends,
 }
 
+fn waits_beside_close() -> bool {
+    with(|world| world.mutation) != Some(Mutation::StartBesideClose)
+}
+
 /// The hooks: what is done before and after a call of the program's.
 impl Own {
     /// A program on Weft begins: it looks for what it was started with.
@@ -390,19 +405,47 @@ impl Own {
         let Some(socket) = self.socket_of(fd) else { return };
         self.memory.install(fd, socket, Phase::Candidate, Holding::new());
         if let Some(stream) = self.memory.find(fd) {
-            stream.look(fd);
+            stream.look_alone(fd);
         }
     }
 
     pub(super) fn close(&self, fd: RawFd) {
-        let under_way = &self.memory.closes_under_way;
-        under_way.set(under_way.get() + 1);
-        self.closing(fd);
-        step();
-        with(|world| {
-            world.host.close(self.pid, fd);
-            world.after_call();
+        self.changing(|| {
+            self.closing(fd);
+            step();
+            with(|world| {
+                world.host.close(self.pid, fd);
+                world.after_call();
+            });
         });
+    }
+
+    /// Waits until a close or a copy may begin.
+    pub(super) fn wait_for_starts(&self) {
+        while self.memory.starts_under_way.get() > 0 && waits_beside_close() {
+            step();
+        }
+    }
+
+    /// A close or a copy. The table and the kernel do not agree meanwhile: no program is started.
+    fn changing(&self, change: impl FnOnce()) {
+        let under_way = &self.memory.changes_under_way;
+        under_way.set(under_way.get() + 1);
+        change();
+        under_way.set(under_way.get() - 1);
+    }
+
+    /// A program is about to be started, until [`Own::end_to_start`].
+    fn begin_to_start(&self) {
+        let under_way = &self.memory.starts_under_way;
+        under_way.set(under_way.get() + 1);
+        while self.memory.changes_under_way.get() > 0 && waits_beside_close() {
+            step();
+        }
+    }
+
+    fn end_to_start(&self) {
+        let under_way = &self.memory.starts_under_way;
         under_way.set(under_way.get() - 1);
     }
 
@@ -414,20 +457,22 @@ impl Own {
     }
 
     pub(super) fn dup(&self, fd: RawFd, to: Option<RawFd>) {
-        if let Some(to) = to {
-            self.closing(to);
-        }
-        step();
-        let copy = with(|world| {
-            let copy = world.host.dup(self.pid, fd, to);
-            world.after_call();
-            copy
+        self.changing(|| {
+            if let Some(to) = to {
+                self.closing(to);
+            }
+            step();
+            let copy = with(|world| {
+                let copy = world.host.dup(self.pid, fd, to);
+                world.after_call();
+                copy
+            });
+            if let Some(copy) = copy
+                && with(|world| world.mutation) != Some(Mutation::DupForgotten)
+            {
+                self.share(fd, copy);
+            }
         });
-        if let Some(copy) = copy
-            && with(|world| world.mutation) != Some(Mutation::DupForgotten)
-        {
-            self.share(fd, copy);
-        }
     }
 
     pub(super) fn set_cloexec(&self, fd: RawFd, is_cloexec: bool) {
@@ -482,13 +527,12 @@ impl Own {
 
     /// The process becomes another program, unless that fails.
     pub(super) fn exec(&self) -> Next {
-        let rests = inheritance::prepare(self, inheritance::Heir::Self_);
+        self.begin_to_start();
+        let rests = inheritance::prepare(self, inheritance::Heir::Self_).is_for_weft();
         step();
-        while self.memory.closes_under_way.get() > 0 {
-            step();
-        }
         if with(|world| world.rng.u8(..8) == 0) {
             inheritance::take_back(self);
+            self.end_to_start();
             return Next::GoesOn;
         }
         self.memory.is_gone.set(true);
@@ -506,28 +550,31 @@ impl Own {
     pub(super) fn spawn(&self, copies: &[RawFd]) {
         let is_late = with(|world| world.mutation) == Some(Mutation::LeavesLate);
         let prepare = || inheritance::prepare(self, inheritance::Heir::Child(copies));
+        self.begin_to_start();
         let before = self.memory.fds();
-        let mut rests = !is_late && prepare();
+        let estate = if is_late { inheritance::Estate::empty() } else { prepare() };
         step();
         if with(|world| world.rng.u8(..16) == 0) {
-            return; // The connections stay on TCP.
+            estate.take_back(); // The connections stay on TCP.
+        } else {
+            let rests = estate.is_for_weft();
+            let child = with(|world| {
+                let child = world.next_number();
+                world.host.fork(self.pid, child);
+                copies.iter().for_each(|&fd| world.host.set_cloexec(child, fd, false));
+                world.host.hide_all_but(child, &before);
+                world.host.exec(child);
+                world.after_call();
+                child
+            });
+            let is_on_weft = rests || !program::is_foreign();
+            spawn(child, move || program::begin(child, is_on_weft));
+            if is_late {
+                step();
+                drop(prepare());
+            }
         }
-        let child = with(|world| {
-            let child = world.next_number();
-            world.host.fork(self.pid, child);
-            copies.iter().for_each(|&fd| world.host.set_cloexec(child, fd, false));
-            world.host.hide_all_but(child, &before);
-            world.host.exec(child);
-            world.after_call();
-            child
-        });
-        let is_on_weft = rests || !program::is_foreign();
-        spawn(child, move || program::begin(child, is_on_weft));
-        if is_late {
-            step();
-            rests = prepare();
-            let _ = rests;
-        }
+        self.end_to_start();
     }
 
     /// `vfork(2)`: the child uses this process's memory until it becomes a program or ends, and
@@ -557,7 +604,13 @@ impl Own {
                 drop(own);
                 return end_process(child, false);
             }
-            let rests = inheritance::prepare(&own, inheritance::Heir::Borrower);
+            let mut estate = inheritance::prepare(&own, inheritance::Heir::Borrower);
+            while with(|world| world.rng.u8(..16) == 0) {
+                estate.take_back(); // There is no such program. There may be another one.
+                step();
+                estate = inheritance::prepare(&own, inheritance::Heir::Borrower);
+            }
+            let rests = estate.is_for_weft();
             step();
             with(|world| {
                 world.borrowers.remove(&child);

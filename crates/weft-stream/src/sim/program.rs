@@ -7,6 +7,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use weft_sys::Buffers;
 
+use super::Mutation;
 use super::host::{Pid, SocketId};
 use super::process::{Next, Own, Phase, Stream, handle};
 use super::world::{
@@ -84,10 +85,18 @@ fn acts(own: &Own) -> Next {
 fn act(own: &Own, is_main: bool) -> Next {
     let known = with(|world| world.host.known(own.pid));
     let is_ours = |&(fd, _): &(RawFd, _)| own.memory.find(fd).is_some();
+    // A copy that the library does not know goes to the kernel.
+    let forgets = with(|world| world.mutation) == Some(Mutation::DupForgotten);
+    let stray = known.iter().find(|it| forgets && !is_ours(it)).copied();
     let fds: Vec<_> = known.into_iter().filter(is_ours).map(|(fd, _)| fd).collect();
     let any = |fds: &[RawFd]| (!fds.is_empty()).then(|| fds[random(fds.len())]);
     let fd = any(&fds);
-    let idle: Vec<_> = fds.iter().copied().filter(|&fd| own.memory.is_idle(fd)).collect();
+    // What may be closed, or take another number, now that no program is being started.
+    let idle = || -> Vec<RawFd> {
+        own.wait_for_starts();
+        let is_idle = |&fd: &RawFd| own.memory.find(fd).is_some() && own.memory.is_idle(fd);
+        fds.iter().copied().filter(is_idle).collect()
+    };
     let has_room = with(|world| world.host.processes.len() < PROCESSES_MAX);
     match random(40) {
         0..2 if fds.len() < 4 => {
@@ -110,30 +119,38 @@ fn act(own: &Own, is_main: bool) -> Next {
         }
         4..6 => {}
         6..15 => {
-            if let Some(fd) = fd {
+            if let Some((fd, socket)) = stray {
+                foreign_send(fd, socket);
+            } else if let Some(fd) = fd {
                 send(own, fd, one_in(3));
             }
         }
         15..24 => {
-            if let Some(fd) = fd {
+            if let Some((fd, socket)) = stray {
+                foreign_receive(fd, socket);
+            } else if let Some(fd) = fd {
                 receive(own, fd, one_in(2));
             }
         }
         24..26 => {
-            if let Some(fd) = any(&idle) {
+            if let Some(fd) = any(&idle()) {
                 note(|| format!("close {fd}"));
                 own.close(fd);
             }
         }
         26 => {
-            if let Some(fd) = fd {
+            own.wait_for_starts();
+            if let Some(fd) = fd
+                && own.memory.find(fd).is_some()
+            {
                 note(|| format!("dup {fd}"));
                 using(own, fd, || own.dup(fd, None));
             }
         }
         27 => {
-            if let (Some(fd), Some(to)) = (fd, any(&idle))
+            if let (Some(to), Some(fd)) = (any(&idle()), fd)
                 && fd != to
+                && own.memory.find(fd).is_some()
             {
                 note(|| format!("dup2 {fd} {to}"));
                 using(own, fd, || own.dup(fd, Some(to)));
@@ -161,7 +178,9 @@ fn act(own: &Own, is_main: bool) -> Next {
                     begins
                 });
                 if begins {
-                    calling(socket, Does::Send, || own.shut_write(&stream, fd));
+                    using(own, fd, || {
+                        calling(socket, Does::Send, || own.shut_write(&stream, fd));
+                    });
                     check(with(|world| world.outgoing(socket).end_send(0)));
                 }
             }
