@@ -5,12 +5,13 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 use rustix::thread::gettid;
 use rustix::time::Timespec;
 
-use crate::calls::{Sharing, futex_wait, futex_wake, sched_yield};
+use crate::calls::{Sharing, futex_wait, futex_wake, is_ready, sched_yield};
 use crate::limits::{SHARED_LOCK_SPINS_MAX, SHARED_LOCK_YIELDS_MAX};
 
 const FREE: u32 = 0;
@@ -201,9 +202,18 @@ impl<'a, T: Threads> SharedLock<'a, T> {
     }
 }
 
-/// Whether there is no thread of this number, as far as that is known.
+/// Whether there is no thread of this number any more, as far as that is known.
 fn is_dead(thread: u32) -> bool {
-    thread & HIDDEN == 0 && is_gone(thread)
+    thread & HIDDEN == 0 && (is_gone(thread) || is_zombie(thread))
+}
+
+/// Whether a process of this number has ended and its parent has not asked how: which it will not,
+/// where it is the parent that waits.
+fn is_zombie(number: u32) -> bool {
+    let number = i32::try_from(number).ok().and_then(Pid::from_raw);
+    // A thread that is not its process's first has none, and leaves nothing behind.
+    let process = number.and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
+    process.is_some_and(|process| is_ready(process, PollFlags::IN))
 }
 
 /// Whether there is no process or thread of this number.
@@ -261,6 +271,17 @@ mod tests {
     fn a_hidden_thread_is_never_dead() {
         assert!(is_dead(i32::MAX as u32 & !HIDDEN));
         assert!(!is_dead(i32::MAX as u32));
+    }
+
+    /// The kernel still knows the number of a process that its parent has not asked about.
+    #[test]
+    fn a_zombie_is_dead() {
+        let child = std::process::Command::new("true").spawn();
+        let mut child = child.expect("a program that Linux has");
+        let word = AtomicU32::new(child.id());
+        assert!(SharedLock::on(&word).lock().is_some());
+        assert!(!is_gone(child.id()));
+        child.wait().expect("it has ended");
     }
 
     #[test]

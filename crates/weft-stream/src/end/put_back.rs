@@ -10,9 +10,9 @@
 //! So it may be a part of them: the rest stays in memory, and is read behind that part. When all of
 //! them have been put back the kernel has the whole stream.
 //!
-//! Who is killed in the middle leaves a mark ([`RETURNING`](crate::layout::direction::RETURNING)),
-//! because it is not known which bytes have been sent and not counted. The process that takes one
-//! of the locks next resets the connection.
+//! Who is killed in the middle leaves a mark (`returning`), because it is not known which bytes
+//! have been sent and not counted. The process that takes one of the locks next resets the
+//! connection.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -661,6 +661,10 @@ impl Own {
             }
         }
         step();
+        if !self.memory.uses.borrow().is_empty() {
+            // A thread that ends in the middle of a call may have been woken just now.
+            with(|world| world.abandon(self.pid));
+        }
         end_process(self.pid, true);
     }
 }

@@ -579,7 +579,7 @@ impl State {
 
     /// A process ends without a hook: a wakeup that nobody has taken is a byte that nobody has
     /// read, and the kernel resets the connection for it.
-    fn abandon(&mut self, pid: Pid) {
+    pub(super) fn abandon(&mut self, pid: Pid) {
         for socket in self.host.unread_of(pid) {
             self.connections[socket / 2].may_reset = true;
         }
