@@ -292,6 +292,28 @@ fn connections_are_left_alone_on_demand() -> Result<()> {
     Ok(())
 }
 
+/// Many connections with a request each gain nothing by memory, and many requests do, also behind
+/// them.
+#[test]
+fn brief_connections_are_left_to_tcp_while_they_come() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    let port = ports::next();
+    let _server = redis_server(sockets.server("redis-server"), port)?;
+    let ask = |options: &str| {
+        let client = sockets.client("redis-benchmark").args(["-p", &port.to_string()]);
+        client.args("-t ping_mbulk -q".split(' ')).args(options.split(' ')).run(TIMEOUT)?.success()
+    };
+    until("connections that stay on TCP for being brief", || {
+        ask("-k 0 -c 1 -n 3000")?.said("requests per second")?;
+        Ok(sockets.totals()?.fallbacks.get("brief").copied())
+    })?;
+    let before = sockets.totals()?;
+    until("a connection in memory behind them", || {
+        ask("-k 1 -c 1 -n 3000")?.said("requests per second")?;
+        Ok((sockets.totals()?.bytes > before.bytes + 3000).then_some(()))
+    })
+}
+
 #[test]
 fn a_program_that_may_not_make_large_files_stays_on_tcp() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;

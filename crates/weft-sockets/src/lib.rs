@@ -19,8 +19,9 @@
 //! * `remote`: connections to other hosts, over verbs; `link`: an end, of either kind;
 //! * `by_hand`: calls that the program makes without the C library;
 //! * `table`: what is known of a descriptor, found without a lock;
-//! * `closes`: closes that have begun; `sleepers`: what those who read tell those who wait in epoll
-//!   instances; `stall`: writers whose peers read nothing;
+//! * `brief`: connections that are not worth shared memory; `closes`: closes that have begun;
+//!   `sleepers`: what those who read tell those who wait in epoll instances; `stall`: writers
+//!   whose peers read nothing;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
 //! * `unseen_fork`: children that the process learns of late;
@@ -51,7 +52,7 @@
 //! link
 //! remote
 //! by_hand
-//! closes reason shared_files sleepers stall table
+//! brief closes reason shared_files sleepers stall table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
@@ -67,6 +68,7 @@
 
 mod address;
 mod arguments;
+mod brief;
 mod by_hand;
 mod closes;
 mod datagram;

@@ -72,6 +72,15 @@ pub(crate) fn log(ends: (SocketAddr, SocketAddr), why: Reason) {
     }
 }
 
+/// Logs a connection just accepted that stays the kernel's because those before it were brief.
+pub(crate) fn log_brief(fd: RawFd) {
+    if wants_log()
+        && let Some(ends) = addresses(fd)
+    {
+        log(ends, Reason::Brief);
+    }
+}
+
 /// The line of a connection: its ends, as far as they are known, and why it is the kernel's, unless
 /// it is in shared memory.
 fn write_connection(one: Option<SocketAddr>, other: Option<SocketAddr>, why: Option<Reason>) {

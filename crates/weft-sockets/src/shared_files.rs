@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use weft_stream::datagram::Datagrams;
-use weft_stream::{OpenError, Registry};
+use weft_stream::{OpenError, Reason, Registry};
 use weft_sys::SignalLock;
 
 use crate::limits::USERS_MAX;
@@ -34,6 +34,12 @@ impl<T> Known<T> {
         Self { all: SignalLock::new([None; USERS_MAX]), last: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
+    /// The one that was asked for last, of whatever user. `None` also if there was none to be had.
+    fn last(&self) -> Option<&'static T> {
+        // SAFETY: NULL, or what `shared` has leaked.
+        unsafe { self.last.load(Ordering::Acquire).as_ref() }.and_then(|opened| opened.1)
+    }
+
     /// All that there is. From here on there is nothing.
     fn take(&self) -> impl Iterator<Item = &'static T> + use<T> {
         let mut all = self.all.lock();
@@ -51,6 +57,24 @@ impl<T> Known<T> {
 /// The registry of the user that this thread is now. `None` if there is none to be had.
 pub(crate) fn registry() -> Option<&'static Registry> {
     shared(&REGISTRY, Registry::open)
+}
+
+/// Whether there is a registry by now, without asking the kernel whose.
+pub(crate) fn is_registry_open() -> bool {
+    REGISTRY.last().is_some()
+}
+
+/// Whether anything may be offered to a thread that is who it was when a registry was asked for
+/// last: without asking the kernel.
+pub(crate) fn may_have_offers() -> bool {
+    REGISTRY.last().is_none_or(Registry::has_offers)
+}
+
+/// Counts a connection that stays on TCP, where the last one was looked for.
+pub(crate) fn count_fallback(why: Reason) {
+    if let Some(registry) = REGISTRY.last().or_else(registry) {
+        registry.count_fallback(why);
+    }
 }
 
 /// The inboxes of that user.

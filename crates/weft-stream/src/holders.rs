@@ -7,6 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::kernel::Kernel;
 use crate::registry::Registry;
 use crate::words::{Role, Side};
 
@@ -107,6 +108,13 @@ impl Holders {
     pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + Clone + use<> {
         let numbers = self.words().map(|word| word.load(Ordering::Relaxed));
         numbers.filter(|&number| number != 0 && number < ACCEPTOR)
+    }
+
+    /// Whether there were some, all of whom were killed. A process that has closed the socket holds
+    /// it no more, and of one that is not known by its number nobody can say.
+    pub(crate) fn are_killed<K: Kernel>(&self) -> bool {
+        let refs = self.refs().load(Ordering::Relaxed) as usize;
+        refs > 0 && refs == self.processes().count() && !self.processes().any(K::is_alive)
     }
 
     /// As at the start of a connection: nobody.

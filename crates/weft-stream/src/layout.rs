@@ -30,7 +30,9 @@ shared_layout! {
         32: messages: AtomicU64,
         /// Bytes of those that were not copied twice.
         40: pulled: AtomicU64,
-        48: _gap: [AtomicU32; 20],
+        /// Words of the hash table that are in use, or more, by those of killed processes.
+        48: in_table: AtomicU64,
+        56: _gap: [AtomicU32; 18],
         /// One counter for each [`crate::Reason`].
         128: fallbacks: [AtomicU64; FALLBACKS_MAX],
     }

@@ -53,11 +53,13 @@ pub enum Reason {
     Shut,
     /// A writer has waited long for room, and the peer reads nothing: TCP may have more.
     Stalled,
+    /// The last ones to the same address have ended before they gained by memory.
+    Brief,
 }
 
 impl Reason {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Rule,
         Self::Remote,
         Self::Peer,
@@ -82,6 +84,7 @@ impl Reason {
         Self::User,
         Self::Shut,
         Self::Stalled,
+        Self::Brief,
     ];
 
     /// A word for it.
@@ -112,6 +115,7 @@ impl Reason {
             Self::User => "user",
             Self::Shut => "shut",
             Self::Stalled => "stalled",
+            Self::Brief => "brief",
         }
     }
 
@@ -143,6 +147,7 @@ impl Reason {
             Self::User => "the process has become another user",
             Self::Shut => "one direction was shut with bytes unread",
             Self::Stalled => "the peer has read nothing for a second, and no room was left",
+            Self::Brief => "the last ones to that address were too brief to gain by memory",
         }
     }
 }

@@ -38,6 +38,8 @@ pub struct Registry {
     user: u32,
     /// The second in which the dead were looked for.
     pub(crate) swept: AtomicU64,
+    /// The same of offers.
+    pub(crate) offers_swept: AtomicU64,
     /// For each side of each slot: the process whose memory may be read as its sender's
     /// ([`crate::pullers`]).
     pub(crate) pullers: Vec<AtomicU64>,
@@ -66,6 +68,7 @@ impl Registry {
             file,
             user: geteuid().as_raw(),
             swept: AtomicU64::new(0),
+            offers_swept: AtomicU64::new(0),
             pullers: (0..2 * count).map(|_| AtomicU64::new(0)).collect(),
             pipes: Pipes::new(),
         }
@@ -161,12 +164,47 @@ impl Registry {
             if let Some((stale, name)) = found(word)
                 && self.tuple_of(stale) == *tuple
             {
-                let _ = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
+                self.take_from_table(word, name);
             }
         }
         let (mut words, name) = (words(), name(slot, generation));
-        words
-            .any(|word| word.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        let in_table = &self.counters().in_table;
+        in_table.fetch_add(1, Ordering::AcqRel);
+        let has_room = words.any(|word| {
+            word.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        if !has_room {
+            in_table.fetch_sub(1, Ordering::AcqRel);
+        }
+        has_room
+    }
+
+    /// Whether any connection is offered: without a tuple, which the kernel would have to be asked
+    /// for.
+    #[must_use]
+    pub fn has_offers(&self) -> bool {
+        self.counters().in_table.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes the offers of slots that are `dead` out of the table.
+    pub(crate) fn withdraw_offers(&self, dead: impl Fn(usize) -> bool) {
+        let words = (0..BUCKETS_COUNT * WAYS).map(|word| self.word(BUCKETS + 4 * word));
+        for word in words {
+            if let Some((slot, name)) = found(word)
+                && dead(slot)
+            {
+                self.take_from_table(word, name);
+            }
+        }
+    }
+
+    /// Takes an offer of this name out of a word of the table. `false` if it is not there any more.
+    fn take_from_table(&self, word: &AtomicU32, name: u32) -> bool {
+        let taken = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if taken {
+            self.counters().in_table.fetch_sub(1, Ordering::AcqRel);
+        }
+        taken
     }
 
     /// The slot in which a connection is offered, and its generation. Taken from the table: one
@@ -177,10 +215,7 @@ impl Registry {
             let (slot, name_found) = found(word)?;
             let generation = self.live_generation(slot)?;
             let ours = name(slot, generation) == name_found && self.tuple_of(slot) == *tuple;
-            let taken = || {
-                word.compare_exchange(name_found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            };
-            (ours && taken()).then_some((slot, generation))
+            (ours && self.take_from_table(word, name_found)).then_some((slot, generation))
         })?;
         self.open_slot(slot).ok()?;
         Some((slot, generation))
@@ -208,8 +243,7 @@ impl Registry {
         }
         let tuple = self.tuple_of(slot);
         for word in self.bucket(&tuple) {
-            let name = name(slot, generation);
-            let _ = word.compare_exchange(name, 0, Ordering::AcqRel, Ordering::Relaxed);
+            self.take_from_table(word, name(slot, generation));
         }
         for direction in 0..2 {
             // The first piece stays for the next connection.

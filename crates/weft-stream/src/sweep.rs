@@ -2,9 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::holders::Holders;
 use crate::kernel::Kernel;
 use crate::registry::Registry;
 use crate::tuple::Tuple;
+use crate::words::Role;
 
 /// Takes a slot for a connection, and returns it with its generation. If all are taken, those that
 /// nobody uses are given back first. `None` if all are in use, or there is no memory.
@@ -22,6 +24,20 @@ fn sweep_now_and_then<K: Kernel>(registry: &Registry) {
     let second = K::second();
     if registry.swept.swap(second, Ordering::Relaxed) != second {
         sweep::<K>(registry);
+    }
+}
+
+/// Takes offers out of the table that nobody needs to look for: who made them was killed. Their
+/// connections are found by sweeps.
+#[cold]
+pub(crate) fn sweep_offers_now_and_then<K: Kernel>(registry: &'static Registry) {
+    let second = K::second();
+    let is_due = registry.offers_swept.swap(second, Ordering::Relaxed) != second;
+    if is_due && registry.has_offers() && K::is_own(registry) {
+        registry.withdraw_offers(|slot| {
+            let holders = || Holders::of(registry, slot, Role::Connector);
+            registry.open_slot(slot).is_ok() && holders().are_killed::<K>()
+        });
     }
 }
 
@@ -117,6 +133,32 @@ mod tests {
         drop(listener);
         sweep::<Linux>(registry);
         assert_eq!(registry.live_generation(slot), None);
+    }
+
+    #[test]
+    fn offers_of_the_dead_are_withdrawn() {
+        const NOBODY: u32 = 1 << 28; // No process has such a number.
+        let dir = tempfile::tempdir().expect("a directory");
+        let registry: &'static Registry =
+            Box::leak(Box::new(Registry::open(dir.path()).expect("a registry")));
+        let [killed, living, passed_on] = [1, 2, 3].map(|port| {
+            let (slot, generation) = take_slot::<Linux>(registry, &tuple(port)).expect("room");
+            (tuple(port), Holders::of(registry, slot, Role::Connector), (slot, generation))
+        });
+        killed.1.add(Holder::Process(NOBODY));
+        living.1.add(Holder::Process(NOBODY));
+        living.1.add(Holder::Process(std::process::id()));
+        passed_on.1.add(Holder::Process(NOBODY));
+        passed_on.1.add(Holder::Receiver);
+        for (tuple, _, (slot, generation)) in [&killed, &living, &passed_on] {
+            assert!(registry.publish(*slot, *generation, tuple));
+        }
+        sweep_offers_now_and_then::<Linux>(registry);
+        assert_eq!(registry.find(&killed.0), None);
+        assert_eq!(registry.find(&living.0), Some(living.2));
+        assert!(registry.has_offers());
+        assert_eq!(registry.find(&passed_on.0), Some(passed_on.2));
+        assert!(!registry.has_offers());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use weft_sys::calls::socket_timeout;
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
 use crate::limits::SWITCH_SLEEP_MAX;
 use crate::stream::Stream;
-use crate::wait;
+use crate::{brief, wait};
 
 /// How long a switch to extended mode waits for the peer, if the program has set no time limit.
 const SWITCH_LIMIT: Duration = Duration::from_secs(5);
@@ -21,6 +21,7 @@ pub(super) const SLEEP_MIN: Duration = Duration::from_micros(20);
 /// # Errors
 /// As `weft_socket.h` says.
 pub(super) fn switch(stream: &Stream, fd: RawFd) -> Result<(), Errno> {
+    brief::PLACES.turn_off();
     let limit = socket_timeout(Descriptor::of(fd).as_fd(), sockopt::Timeout::Recv).ok().flatten();
     let deadline = wait::now() + nanoseconds(limit.unwrap_or(SWITCH_LIMIT));
     let mut sleep_time = SLEEP_MIN;

@@ -9,6 +9,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use rustix::io::Errno;
 
 use super::files::check_stream;
+use crate::address::read as read_address;
 use crate::arguments::is_nowhere;
 use crate::datagram::{Datagram, Why};
 use crate::kernel::End;
@@ -17,7 +18,7 @@ use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::ways::leave;
-use crate::{by_hand, errno, identity, open, settings, shared_files};
+use crate::{by_hand, errno, identity, open, reason, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -32,17 +33,18 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
         }
         _ => None,
     };
-    if fd >= 0 {
-        watch_calls();
+    if fd < 0 || identity::is_borrowed() {
+        return fd;
     }
-    if fd >= 0
-        && let Some(ours) = ours
+    let before = errno::get();
+    by_hand::begin();
+    errno::set_raw(before);
+    if let Some(ours) = ours
         && settings::enabled()
-        && !identity::is_borrowed()
     {
         open::install(fd, ours);
         check_stream(fd);
-    } else if fd >= 0 && open::knows(fd) && !identity::is_borrowed() {
+    } else if open::knows(fd) {
         open::forget(fd); // Closed behind our back.
     }
     fd
@@ -65,7 +67,9 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
     if sockets::knows(fd) {
         // The peer looks for the offer as soon as the connection stands.
         let before = errno::get();
-        let _ = (shared_files::registry(), identity::program()); // Takes long the first time.
+        if !shared_files::is_registry_open() {
+            let _ = (shared_files::registry(), identity::program()); // Takes long.
+        }
         errno::set_raw(before);
         // SAFETY: the program's own address.
         if unsafe { is_no_address(address, len) } {
@@ -101,7 +105,8 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: so
             sockets::replace(&held, Kind::Stream(next));
             check_stream(fd);
         } else {
-            stream.connected(fd);
+            // SAFETY: the program's own address.
+            stream.connected_to(fd, unsafe { read_address(address, len) });
         }
         errno::set_raw(before);
     }
@@ -174,13 +179,23 @@ fn take(listener: c_int, fd: c_int) -> c_int {
         return fd;
     }
     let before = errno::get();
-    watch_calls();
-    let has_option = match sockets::find(listener).as_deref() {
-        Some(Kind::Stream(stream)) => Some(stream.bequeaths_option()),
+    by_hand::begin();
+    let held = sockets::find(listener);
+    let listener = match held.as_deref() {
+        Some(Kind::Stream(stream)) => Some(stream),
         _ => None,
     };
-    match Stream::accepted(fd, has_option) {
+    if listener.is_some_and(Stream::accepts_brief) {
+        reason::log_brief(fd);
+        open::forget(fd);
+        errno::set_raw(before);
+        return fd;
+    }
+    match Stream::accepted(fd, listener.map(Stream::bequeaths_option)) {
         Some(stream) => {
+            if let Some(listener) = listener {
+                listener.has_accepted(&stream);
+            }
             open::install(fd, Kind::Stream(stream));
             check_stream(fd);
         }

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use weft_stream::rules::Role as RuleRole;
-use weft_stream::{Role, Tuple, inheritance, is_local};
+use weft_stream::{Registry, Role, Tuple, inheritance, is_local};
 use weft_sys::{SectionLock, SectionOnce, SignalLock, Spin};
 
 use crate::descriptor::{Descriptor, addresses, is_nonblocking};
@@ -33,7 +33,7 @@ use crate::reason::{self, LogOnce, Reason};
 use crate::remote::{self, RemoteEnd};
 use crate::stall::Stall;
 use crate::table::Place;
-use crate::{by_hand, identity, settings, shared_files, wait, zcopy};
+use crate::{brief, by_hand, identity, settings, shared_files, wait, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
@@ -72,6 +72,8 @@ enum Phase {
     Fresh,
     /// `connect` has begun.
     Connecting,
+    /// Not connected: it has accepted others.
+    Listening,
     /// Accepted; the connector's offer has not been found yet.
     Candidate,
     /// Accepted from another host, over verbs if it wants that; nothing has been asked yet.
@@ -121,6 +123,19 @@ pub(crate) struct Stream {
     extended: SectionOnce<Box<Extended>>,
     /// Where it stands among the program's sockets.
     place: SectionOnce<Place>,
+    /// Of a connection to this host.
+    begun: SectionOnce<Begun>,
+    /// Where those come from that it has accepted.
+    listens_at: SectionOnce<brief::Place>,
+}
+
+/// From where, and when, in nanoseconds, a connection is that may be brief.
+#[derive(Debug)]
+struct Begun {
+    place: brief::Place,
+    at: u64,
+    /// Another process may go on with it.
+    goes_on: AtomicBool,
 }
 
 /// What an accepted socket has carried before an offer was found.
@@ -182,6 +197,8 @@ impl Stream {
             asked_out: AtomicU64::new(0),
             extended: SectionOnce::new(),
             place: SectionOnce::new(),
+            begun: SectionOnce::new(),
+            listens_at: SectionOnce::new(),
         }
     }
 
@@ -239,8 +256,38 @@ impl Stream {
             reason::log((own, peer), Reason::Option);
             return None;
         }
-        stream.look_at(fd, tuple(fd, peer, own), &Before::default());
+        stream.begin_at(brief::Place::at(own));
+        match shared_files::registry() {
+            Some(registry) if registry.has_offers() => {
+                stream.look_in(registry, fd, tuple(fd, peer, own), &Before::default());
+            }
+            Some(_) => {}
+            None => stream.fall_back(Reason::Registry),
+        }
         Some(stream)
+    }
+
+    /// It has accepted a connection. Whether that is to stay on TCP, because those that come here
+    /// are brief: nothing is to be known of it then.
+    pub(crate) fn accepts_brief(&self) -> bool {
+        if self.is(Phase::Fresh) {
+            self.become_phase(Phase::Listening);
+        }
+        let is_brief = |&place: &brief::Place| {
+            !shared_files::may_have_offers() && brief::PLACES.expects_brief(place, wait::now())
+        };
+        let is_brief = self.listens_at.get().is_some_and(is_brief);
+        if is_brief {
+            fall_back(Reason::Brief);
+        }
+        is_brief
+    }
+
+    /// What it has accepted is this.
+    pub(crate) fn has_accepted(&self, accepted: &Self) {
+        if let Some(begun) = accepted.begun.get() {
+            let _ = self.listens_at.set(begun.place);
+        }
     }
 
     /// It has got an option that only the kernel has.
@@ -331,7 +378,8 @@ impl Stream {
 
     /// `connect` has returned: 0, or that it goes on.
     pub(crate) fn connected(&self, fd: RawFd) {
-        if self.link().is_some() || !(self.is(Phase::Fresh) || self.is(Phase::Connecting)) {
+        let begins = [Phase::Fresh, Phase::Listening, Phase::Connecting];
+        if self.link().is_some() || !begins.into_iter().any(|phase| self.is(phase)) {
             return;
         }
         self.become_phase(Phase::Connecting);
@@ -349,6 +397,7 @@ impl Stream {
             // One socket is both ends.
             self.fall_back(Reason::Itself);
         } else {
+            self.begin_at(brief::Place::to(peer));
             let registry = shared_files::registry();
             let why = if registry.is_some() { Reason::Room } else { Reason::Registry };
             let me = identity::me(fd);
@@ -359,6 +408,25 @@ impl Stream {
                 None => self.fall_back(why),
             }
         }
+    }
+
+    /// `connect` to this address, by the program's word, has returned. If connections there are
+    /// brief it stays on TCP.
+    pub(crate) fn connected_to(&self, fd: RawFd, peer: Option<SocketAddr>) {
+        if let Some(peer) = peer.filter(|_| self.is(Phase::Fresh)) {
+            let place = brief::Place::to(peer);
+            self.begin_at(place);
+            if brief::PLACES.expects_brief(place, wait::now()) {
+                return self.fall_back(Reason::Brief);
+            }
+        }
+        self.connected(fd);
+    }
+
+    /// It is a connection from this place.
+    fn begin_at(&self, place: brief::Place) {
+        let begin = || Begun { place, at: wait::now(), goes_on: AtomicBool::new(false) };
+        self.begun.get_or_init(begin);
     }
 
     /// `connect` has dissolved the connection (`AF_UNSPEC`); the socket may make another.
@@ -559,16 +627,19 @@ impl Stream {
         if self.end().is_some() || !self.is(Phase::Candidate) {
             return;
         }
+        if !shared_files::may_have_offers() {
+            return;
+        }
+        let Some(registry) = shared_files::registry() else {
+            return self.fall_back(Reason::Registry);
+        };
         match addresses(fd) {
-            Some((own, peer)) => self.look_at(fd, tuple(fd, peer, own), before),
+            Some((own, peer)) => self.look_in(registry, fd, tuple(fd, peer, own), before),
             None => self.fall_back(Reason::Peer), // It has gone.
         }
     }
 
-    fn look_at(&self, fd: RawFd, tuple: Tuple, before: &Before) {
-        let Some(registry) = shared_files::registry() else {
-            return self.fall_back(Reason::Registry);
-        };
+    fn look_in(&self, registry: &'static Registry, fd: RawFd, tuple: Tuple, before: &Before) {
         let counts = (before.sent, before.read);
         let me = identity::me(fd);
         if let Some(end) = End::find(registry, &tuple, &me, counts) {
@@ -590,7 +661,27 @@ impl Stream {
         if self.end().is_some() {
             zcopy::deferred::reclaim(&self.zcopy);
         }
+        self.learn();
         self.holding.closing(Descriptor::of(fd).as_fd());
+    }
+
+    /// What it says of the next connection from the same place.
+    fn learn(&self) {
+        let Some(begun) = self.begun.get().filter(|begun| !begun.goes_on.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        if self.end().is_some_and(|end| !end.is_sole_holder()) {
+            return; // It has not ended.
+        }
+        let now = wait::now();
+        let moved = self.end().map_or((0, 0), End::bytes);
+        let past = brief::Past {
+            lived: now.saturating_sub(begun.at),
+            messages: self.end().map_or(0, End::messages),
+            bytes: moved.0.saturating_add(moved.1),
+        };
+        brief::PLACES.ended(begun.place, now, past);
     }
 
     /// `shutdown(2)`, before the kernel's.
@@ -598,6 +689,9 @@ impl Stream {
         zcopy::deferred::reclaim(&self.zcopy);
         if let Some(link) = self.link() {
             return shut(link, fd, how);
+        }
+        if self.is(Phase::Listening) {
+            self.become_phase(Phase::Fresh); // It may be connected now.
         }
         let mut before = self.before.lock();
         match self.end() {
@@ -649,6 +743,9 @@ impl inheritance::Stream for Stream {
     /// cannot be counted any more. Of two that both count from the beginning, each would miss what
     /// the other moves.
     fn forking_without_end(&self, fd: RawFd) {
+        if let Some(begun) = self.begun.get() {
+            begun.goes_on.store(true, Ordering::Relaxed);
+        }
         if let Some(remote) = self.remote() {
             // The queue pair stays the parent's.
             remote.leave(Descriptor::of(fd).as_fd());
@@ -695,7 +792,5 @@ fn shut(link: Link<'_>, fd: RawFd, how: libc::c_int) {
 }
 
 fn fall_back(why: Reason) {
-    if let Some(registry) = shared_files::registry() {
-        registry.count_fallback(why);
-    }
+    shared_files::count_fallback(why);
 }

@@ -33,7 +33,7 @@ use crate::queue::Queue;
 use crate::registry::Registry;
 use crate::ring::Broken;
 use crate::source::Sources;
-use crate::sweep::take_slot;
+use crate::sweep::{sweep_offers_now_and_then, take_slot};
 use crate::tuple::Tuple;
 use crate::words::{NONE, Role, Side, joined};
 
@@ -184,7 +184,10 @@ impl<K: Kernel> End<K> {
         me: &Process,
         (tcp_sent, tcp_read): (u64, u64),
     ) -> Option<Self> {
-        let (slot, generation) = registry.find(tuple)?;
+        let Some((slot, generation)) = registry.find(tuple) else {
+            sweep_offers_now_and_then::<K>(registry);
+            return None;
+        };
         let end = Self::at(registry, slot, generation, Role::Acceptor);
         end.introduce(me);
         end.holders().replace(Holder::Acceptor, Holder::Process(me.pid));
@@ -371,15 +374,9 @@ impl<K: Kernel> End<K> {
         }
     }
 
-    /// Whether everybody who holds the other end was killed. A process that has closed it holds it
-    /// no more.
+    /// Whether everybody who holds the other end was killed.
     fn is_peer_killed(&self) -> bool {
-        let holders = self.peer_holders();
-        let refs = self.peer.refs.load(Ordering::Relaxed) as usize;
-        K::is_own(self.registry)
-            && refs > 0
-            && refs == holders.processes().count()
-            && !holders.processes().any(K::is_alive)
+        K::is_own(self.registry) && self.peer_holders().are_killed::<K>()
     }
 
     /// The socket is about to be closed: who waits asks the kernel. Returns whether nobody else of
@@ -671,6 +668,13 @@ impl<K: Kernel> End<K> {
             words.head.load(Ordering::Relaxed).wrapping_add(pulled)
         };
         (moved(&self.tx), moved(&self.rx))
+    }
+
+    /// Messages moved through memory, both ways.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        let sent = |ring: &Queue| ring.words().messages.load(Ordering::Relaxed);
+        sent(&self.tx).wrapping_add(sent(&self.rx))
     }
 }
 
