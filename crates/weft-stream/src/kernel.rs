@@ -125,6 +125,12 @@ pub trait Kernel: Threads + Copy + Debug + 'static {
     }
 }
 
+/// Whether an error is of the descriptor alone: another thread has closed it, or its number stands
+/// for another file by now. Of the connection, which may have other descriptors, it says nothing.
+pub(crate) fn says_nothing(error: Errno) -> bool {
+    matches!(error, Errno::BADF | Errno::NOTSOCK)
+}
+
 impl Kernel for Linux {
     type Socket<'a> = BorrowedFd<'a>;
 
@@ -161,7 +167,8 @@ impl Kernel for Linux {
     fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
         let asked = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         // Of a half that this end has shut down itself it says the same.
-        is_ready(socket, asked) && !is_tcp_open(socket)
+        is_ready(socket, asked)
+            && is_tcp_open(socket).map_or_else(|error| !says_nothing(error), |is_open| !is_open)
     }
 
     fn undelay(socket: BorrowedFd<'_>) -> [bool; 2] {
@@ -229,6 +236,13 @@ mod tests {
     use super::*;
     use std::net::{Shutdown as Half, TcpListener, TcpStream};
     use std::os::fd::AsFd as _;
+
+    #[test]
+    fn number_that_is_another_file_by_now_is_no_hang_up() {
+        let (file, _other) = rustix::pipe::pipe().expect("a pipe");
+        drop(_other);
+        assert!(!Linux::is_hung_up(file.as_fd()));
+    }
 
     #[test]
     fn half_that_this_end_shuts_is_no_hang_up() {

@@ -500,3 +500,43 @@ proptest! {
         follows_the_model(Flow::Credit, &steps)?;
     }
 }
+
+/// A thread uses a copy of the descriptor, which another one closes meanwhile, and whose number may
+/// stand for something else by then: that says nothing of the connection.
+#[test]
+fn a_call_by_a_number_that_is_another_file_by_now_changes_nothing() {
+    let [registry, other_registry] = registries();
+    let [client, server] = connected();
+    let ends = client.local_addr().and_then(|own| Ok((own, client.peer_addr()?)));
+    let (own, peer) = ends.expect("connected");
+    let tuple = Tuple::new(own, peer);
+    let offered = End::offer(registry, &tuple, &process(1), Flow::Packed).expect("room");
+    let found: End = End::find(other_registry, &tuple, &process(2), (0, 0)).expect("offered");
+    found.advance(server.as_fd());
+    offered.advance(client.as_fd());
+    found.advance(server.as_fd());
+    let look = How { keep: false, discard: false, look: true };
+    let recv = |end: &End, socket: BorrowedFd<'_>| {
+        let mut bytes = [0; 8];
+        end.try_recv(socket, Buffers::of(&mut [IoSliceMut::new(&mut bytes)]), look)
+    };
+    let send = |end: &End, socket: BorrowedFd<'_>| {
+        end.try_send(socket, Buffers::of(&mut [IoSliceMut::new(&mut b"bytes".to_vec())]), NOSIGNAL)
+    };
+    let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
+    assert_eq!(recv(&offered, pipe.as_fd()), Err(Errno::NOTSOCK));
+    found.begin_sleep();
+    assert_eq!(send(&offered, pipe.as_fd()), Ok(5), "the bytes are in memory, and no wakeup is");
+    found.end_sleep();
+    assert_eq!(offered.carrier_out(), Carrier::Memory);
+    found.begin_sleep();
+    assert_eq!(send(&offered, client.as_fd()), Ok(5));
+    assert!(is_readable(server.as_fd()), "it is woken by the next");
+    found.end_sleep();
+    assert_eq!(recv(&found, server.as_fd()), Ok(8));
+    assert_eq!(recv(&found, server.as_fd()), Ok(2));
+    for (end, socket) in [(&offered, &client), (&found, &server)] {
+        assert_eq!(recv(end, socket.as_fd()), Err(Errno::AGAIN));
+        end.release(std::process::id());
+    }
+}

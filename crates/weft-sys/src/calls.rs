@@ -247,10 +247,13 @@ pub fn tcp_nodelay(socket: impl AsFd) -> Result<bool, Errno> {
 }
 
 /// Whether the kernel expects a TCP socket's peer to send more (`TCP_INFO`).
-pub fn is_tcp_open(socket: impl AsFd) -> bool {
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_tcp_open(socket: impl AsFd) -> Result<bool, Errno> {
     const OPEN: [u8; 3] = [1, 4, 5]; // TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2
     let info = option_of::<[u8; 8]>(socket, libc::IPPROTO_TCP, libc::TCP_INFO);
-    info.is_ok_and(|[state, ..]| OPEN.contains(&state))
+    info.map(|[state, ..]| OPEN.contains(&state))
 }
 
 /// Bytes that a TCP socket has received since it was connected (`TCP_INFO`).

@@ -8,7 +8,7 @@ use weft_sys::{Buffers, SharedGuard};
 use super::wakeups::Drained;
 use super::{End, WANTED_BY_FUTEX, WANTED_BY_POLL};
 use crate::how::How;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, says_nothing};
 use crate::pullers;
 use crate::ring::Broken;
 use crate::words::NONE;
@@ -239,7 +239,7 @@ impl<K: Kernel> End<K> {
             Ok(Drained::Wakeups(_) | Drained::Left) => Ok(None),
             Ok(Drained::Bytes) if self.is_back() => Ok(None),
             Ok(Drained::Bytes) => Err(Broken.into()), // More than it has ever put.
-            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            Err(error) if error == Errno::AGAIN || says_nothing(error) => Err(error),
             Err(error) => {
                 self.note_reset();
                 Err(error)

@@ -8,7 +8,7 @@ use weft_sys::{Buffers, SharedGuard, Sleeper, Stage, Tag, time_stamp};
 use super::{End, WAKEUP};
 use crate::alarms;
 use crate::how::DONTWAIT;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, says_nothing};
 use crate::source::{Owner, SourceNumber};
 use crate::words::NONE;
 
@@ -216,6 +216,7 @@ impl<K: Kernel> End<K> {
                 words.wakeups.fetch_add(1, Ordering::Relaxed);
                 return true;
             }
+            Err(error) if says_nothing(error) => self.peer.waits().unclaim_wakeup(),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                 // What fills the socket wakes the peer as well. When that has been read, it takes
                 // another wakeup.
