@@ -172,7 +172,8 @@ pub(crate) struct SocketArgs {
 
     /// Rules for which connections stay on TCP
     ///
-    /// One rule a line, the first that matches decides, and what none matches may leave TCP:
+    /// One rule a line, the first that matches decides, and what none matches may leave TCP,
+    /// unless it is as brief as those before it:
     /// `use shm|verbs|tcp server|connect|* PROGRAM ADDRESS[/PREFIX]:PORT[-PORT]`. PROGRAM is a file
     /// name, in which `*` and `?` stand for any letters and any one. ADDRESS, the server's own or
     /// the one connected to, is like `192.0.2.1` or `[2001:db8::1]`, or `*`, and so may PORT be.

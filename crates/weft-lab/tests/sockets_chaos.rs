@@ -2,6 +2,7 @@
 //! what was sent, and then what TCP shows. And thousands of connections, which leave nothing
 //! behind.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,6 +16,13 @@ const ROUNDS: u64 = 200;
 fn run(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
     let program = sockets.server(compile("chaos")?).args(arguments);
     Ok(program.run(TIMEOUT)?.success()?.stdout)
+}
+
+/// The same where brief connections leave TCP, too.
+fn run_in_memory(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
+    fs::write(sockets.path("rules"), "use shm * * *:*\n")?;
+    let program = sockets.server(compile("chaos")?).weft_option("--rules").weft_option("rules");
+    Ok(program.args(arguments).run(TIMEOUT)?.success()?.stdout)
 }
 
 #[test]
@@ -32,7 +40,7 @@ fn a_survivor_sees_a_prefix_and_then_the_end() -> Result<()> {
 #[test]
 fn connections_leave_nothing_behind() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
-    run(&sockets, &["many", "10000"])?;
+    run_in_memory(&sockets, &["many", "10000"])?;
     let totals = sockets.totals()?;
     ensure!(totals.joined >= 10_000, "{totals:?}");
     Ok(())
@@ -51,7 +59,7 @@ fn two_thousand_connections_at_once() -> Result<()> {
 #[test]
 fn what_is_written_at_once_is_read_at_once() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
-    run(&sockets, &["short", "20000"])?;
+    run_in_memory(&sockets, &["short", "20000"])?;
     let totals = sockets.totals()?;
     ensure!(totals.joined >= 1_000, "{totals:?}");
     Ok(())

@@ -178,6 +178,11 @@ pub(crate) fn allows(role: Role, address: std::net::SocketAddr) -> bool {
     rules().is_some_and(|rules| rules.allows(role, identity::program(), address))
 }
 
+/// Whether a rule says that a connection is to leave TCP, however brief it is.
+pub(crate) fn wants_memory(role: Role, address: std::net::SocketAddr) -> bool {
+    rules().is_some_and(|rules| rules.wants_memory(role, identity::program(), address))
+}
+
 /// The flow control of connections made here; that of others is their connectors' choice.
 pub(crate) fn flow() -> Flow {
     static FLOW: SectionOnce<Flow> = SectionOnce::new();

@@ -11,8 +11,9 @@
 //! use tcp      *        *        *:*
 //! ```
 //!
-//! `verbs` is for connections to other hosts, and on one host instead of memory that both share. To
-//! another host `shm` says nothing: that is as `weft run` was started.
+//! A connection for which a rule says `shm` is offered memory also where the last ones were too
+//! brief to gain by it. `verbs` is for connections to other hosts, and on one host instead of
+//! memory that both share. To another host `shm` says nothing: that is as `weft run` was started.
 //!
 //! The syntax is that of `libsdp.conf`, which did this for the Sockets Direct Protocol. The file
 //! is read once, when a program starts. Matching allocates nothing and takes no lock, so that a
@@ -161,6 +162,11 @@ impl Rules {
     /// form is the IPv4 address.
     pub fn allows(&self, role: Role, program: &[u8], address: SocketAddr) -> bool {
         self.transport(role, program, address) != Some(Transport::Tcp)
+    }
+
+    /// Whether a rule says that a connection is to go through shared memory: however brief it is.
+    pub fn wants_memory(&self, role: Role, program: &[u8], address: SocketAddr) -> bool {
+        self.transport(role, program, address) == Some(Transport::Shm)
     }
 
     /// Whether a connection goes over verbs; if no rule says so, as it is `otherwise`.

@@ -256,7 +256,9 @@ impl Stream {
             reason::log((own, peer), Reason::Option);
             return None;
         }
-        stream.begin_at(brief::Place::at(own));
+        if !settings::wants_memory(RuleRole::Listen, own) {
+            stream.begin_at(brief::Place::at(own));
+        }
         match shared_files::registry() {
             Some(registry) if registry.has_offers() => {
                 stream.look_in(registry, fd, tuple(fd, peer, own), &Before::default());
@@ -416,7 +418,9 @@ impl Stream {
         if let Some(peer) = peer.filter(|_| self.is(Phase::Fresh)) {
             let place = brief::Place::to(peer);
             self.begin_at(place);
-            if brief::PLACES.expects_brief(place, wait::now()) {
+            if brief::PLACES.expects_brief(place, wait::now())
+                && !settings::wants_memory(RuleRole::Connect, peer)
+            {
                 return self.fall_back(Reason::Brief);
             }
         }
