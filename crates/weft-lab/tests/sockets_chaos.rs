@@ -6,23 +6,26 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use weft_lab::compile;
 use weft_lab::sockets::{Ends, Sockets};
+use weft_lab::{Program, compile};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Connections of which one end, or neither, is killed.
 const ROUNDS: u64 = 200;
 
 fn run(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
-    let program = sockets.server(compile("chaos")?).args(arguments);
-    Ok(program.run(TIMEOUT)?.success()?.stdout)
+    finish(sockets.server(compile("chaos")?), arguments)
+}
+
+fn finish(chaos: Program, arguments: &[&str]) -> Result<String> {
+    Ok(chaos.args(arguments).run(TIMEOUT)?.success()?.stdout)
 }
 
 /// The same where brief connections leave TCP, too.
 fn run_in_memory(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
     fs::write(sockets.path("rules"), "use shm * * *:*\n")?;
-    let program = sockets.server(compile("chaos")?).weft_option("--rules").weft_option("rules");
-    Ok(program.args(arguments).run(TIMEOUT)?.success()?.stdout)
+    let chaos = sockets.server(compile("chaos")?);
+    finish(chaos.weft_option("--rules").weft_option("rules"), arguments)
 }
 
 #[test]

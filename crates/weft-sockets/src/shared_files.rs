@@ -34,10 +34,15 @@ impl<T> Known<T> {
         Self { all: SignalLock::new([None; USERS_MAX]), last: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The one that was asked for last, of whatever user. `None` also if there was none to be had.
-    fn last(&self) -> Option<&'static T> {
+    /// What was asked for last, and of which user.
+    fn last_opened(&self) -> Option<&'static Opened<T>> {
         // SAFETY: NULL, or what `shared` has leaked.
-        unsafe { self.last.load(Ordering::Acquire).as_ref() }.and_then(|opened| opened.1)
+        unsafe { self.last.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The file that was asked for last, of whatever user. `None` also if there was none to be had.
+    fn last(&self) -> Option<&'static T> {
+        self.last_opened().and_then(|opened| opened.1)
     }
 
     /// All that there is. From here on there is nothing.
@@ -90,9 +95,7 @@ fn shared<T>(
         return None;
     }
     let user = only_user()?;
-    // SAFETY: NULL, or what was leaked below.
-    let last = unsafe { known.last.load(Ordering::Acquire).as_ref() };
-    if let Some((whose, file)) = last
+    if let Some((whose, file)) = known.last_opened()
         && *whose == user
     {
         return *file;

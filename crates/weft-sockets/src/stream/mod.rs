@@ -256,7 +256,10 @@ impl Stream {
             reason::log((own, peer), Reason::Option);
             return None;
         }
-        if !settings::wants_memory(RuleRole::Listen, own) {
+        // What comes from another host to the same place may be for verbs.
+        if !settings::wants_memory(RuleRole::Listen, own)
+            && !settings::wants_verbs(RuleRole::Listen, own, false)
+        {
             stream.begin_at(brief::Place::at(own));
         }
         match shared_files::registry() {
@@ -417,10 +420,10 @@ impl Stream {
     pub(crate) fn connected_to(&self, fd: RawFd, peer: Option<SocketAddr>) {
         if let Some(peer) = peer.filter(|_| self.is(Phase::Fresh)) {
             let place = brief::Place::to(peer);
-            self.begin_at(place);
             if brief::PLACES.expects_brief(place, wait::now())
                 && !settings::wants_memory(RuleRole::Connect, peer)
             {
+                self.begin_at(place);
                 return self.fall_back(Reason::Brief);
             }
         }
