@@ -1,10 +1,11 @@
-//! A descriptor that the reactor watches for its owner.
+//! What the reactor watches for its owner: a descriptor, or something in memory.
 
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::Result;
-use crate::reactor::{Reactor, Source, Token};
+use crate::reactor::{Polled, Reactor, Source, Token};
 
 /// Watched until dropped, and closed then. The owner is kept alive by the reactor meanwhile, so it
 /// must drop or release this on every way out.
@@ -44,5 +45,33 @@ impl<F: AsFd> Drop for Watched<F> {
         if let Some(fd) = self.fd.take() {
             Reactor::get().unwatch(fd.as_fd(), self.token);
         }
+    }
+}
+
+/// Something in memory that each pass of the reactor looks at, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct InPasses<P: Polled + 'static>(Arc<P>);
+
+impl<P: Polled + 'static> InPasses<P> {
+    /// Has it looked at from now on, by any thread.
+    pub(crate) fn new(polled: P) -> Self {
+        let polled = Arc::new(polled);
+        Reactor::get().add_ring(Arc::clone(&polled) as _);
+        Self(polled)
+    }
+}
+
+impl<P: Polled + 'static> Deref for InPasses<P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        &self.0
+    }
+}
+
+impl<P: Polled + 'static> Drop for InPasses<P> {
+    fn drop(&mut self) {
+        let polled: Arc<dyn Polled> = Arc::clone(&self.0) as _;
+        Reactor::get().remove_ring(&polled);
     }
 }

@@ -21,11 +21,11 @@ use super::{Fault, Link, Transport, fault, place};
 use crate::access::Access;
 use crate::limits::{RING_CHUNK_MAX, RING_GIVE_MAX, RING_TAKE_MAX, RNR_BYTES_MAX};
 use crate::queue::send;
-use crate::reactor::Reactor;
 use crate::shm::{
-    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingOwner, RingPort, Rings, SLOTS,
+    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS,
     Session, Targets,
 };
+use crate::watched::InPasses;
 use crate::wr::{Operation, SendFlags, Sge};
 
 /// Messages from this length on are fetched by the receiver: a system call costs less than the
@@ -79,7 +79,7 @@ pub(crate) struct Ring {
     pub(super) session: Arc<Session>,
     pub(super) keys: PeerKeys,
     grants: Arc<Grants>,
-    port: Arc<RingPort>,
+    port: InPasses<RingPort>,
 
     // Sending.
     /// Bytes of bulk data used since the beginning, and where each slot's end.
@@ -103,24 +103,22 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Starts to share memory with a peer.
+    /// Starts to share memory with a peer. `port` is that of `rings`.
     pub(crate) fn new(
-        owner: Arc<dyn RingOwner>,
         rings: Rings,
+        port: InPasses<RingPort>,
         peer: Peer,
         session: Arc<Session>,
     ) -> Box<Self> {
         if peer.is_reachable() {
             rings.tell_pulls();
         }
-        let port = Arc::new(rings.port(owner));
         let view = View {
             memory: Arc::clone(rings.memory()),
             rx: Arc::clone(&rings.rx),
             peer,
             bulk_at: rings.rx_bulk(),
         };
-        Reactor::get().add_ring(Arc::clone(&port) as _);
         Box::new(Self {
             keys: PeerKeys::new(&rings),
             grants: Grants::new(&rings, &session),
@@ -268,8 +266,6 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        let port: Arc<dyn crate::reactor::Polled> = Arc::clone(&self.port) as _;
-        Reactor::get().remove_ring(&port);
         self.grants.withdraw_all();
         self.session.close();
     }

@@ -16,10 +16,11 @@ use crate::link::host::Work;
 use crate::link::ring::{PASSES_PER_RING, Ring};
 use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
-use crate::reactor::{Reactor, Source, Token};
+use crate::reactor::Source;
 use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
 use crate::tcp;
 use crate::timer::Timer;
+use crate::watched::{InPasses, Watched};
 use crate::{Errno, Result};
 
 /// How long a closed connection waits for the peer's end.
@@ -48,10 +49,8 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct Wire {
-    socket: OwnedFd,
-    read_from: Option<OwnedFd>,
-    token: Token,
-    read_token: Option<Token>,
+    socket: Watched,
+    read_from: Option<Watched>,
     peer: Option<SocketAddr>,
     initiator: bool,
     peer_identity: Option<Identity>,
@@ -126,17 +125,11 @@ impl Conn {
         //= rfc5044#section-7.1
         //# A DDP endpoint MUST be "bound" to the MPA connection at entry to this phase.
         self.link.open(agreement, &early);
-        let reactor = Reactor::get();
-        let token = reactor.watch(socket.as_fd(), qp.me())?;
-        let read_token = match &read_from {
-            Some(other) => Some(reactor.watch(other.as_fd(), qp.me())?),
-            None => None,
-        };
+        let socket = Watched::new(socket, qp.me())?;
+        let read_from = read_from.map(|other| Watched::new(other, qp.me())).transpose()?;
         self.wire = Some(Wire {
             socket,
             read_from,
-            token,
-            read_token,
             peer,
             initiator,
             peer_identity,
@@ -193,7 +186,7 @@ impl Conn {
             && self.link.may_share()
             && wire.peer_identity.is_some_and(|identity| offer.from.is(&identity));
         if suits && offer.session.accept_for(&endpoint(qp)).is_ok() {
-            self.share(qp, Ring::new(qp.me(), offer.rings, offer.peer, offer.session));
+            self.share(qp, offer.rings, offer.peer, offer.session);
         } else {
             offer.session.close();
         }
@@ -203,7 +196,7 @@ impl Conn {
     pub(super) fn offer_accepted(&mut self, qp: &Qp, rings: Rings, peer: Peer) {
         if let Sharing::Offered { session } = std::mem::replace(&mut self.sharing, Sharing::Settled)
         {
-            self.share(qp, Ring::new(qp.me(), rings, peer, session));
+            self.share(qp, rings, peer, session);
         }
     }
 
@@ -223,9 +216,10 @@ impl Conn {
         }
     }
 
-    fn share(&mut self, qp: &Qp, ring: Box<Ring>) {
+    fn share(&mut self, qp: &Qp, rings: Rings, peer: Peer, session: Arc<Session>) {
         self.must_share = false;
-        self.link.share(ring);
+        let port = InPasses::new(rings.port(qp.me()));
+        self.link.share(Ring::new(rings, port, peer, session));
         log::write(
             Level::Info,
             format_args!(
@@ -379,7 +373,7 @@ impl Conn {
             }
             if self.link.is_shared() {
                 if self.link.output_ring(qp) {
-                    Reactor::get().requeue(qp.me());
+                    qp.requeue();
                 }
                 self.link.settle_ring(false);
                 break;
@@ -406,7 +400,7 @@ impl Conn {
                 }
             }
             if total >= SOCKET_SEND_MAX {
-                Reactor::get().requeue(qp.me());
+                qp.requeue();
                 return;
             }
         }
@@ -436,10 +430,8 @@ impl Conn {
             wire.fin_sent = true;
             let _ = shutdown(&wire.socket, Shutdown::Write);
         }
-        if self.link.phase.is_closed()
-            && let Some(wire) = self.wire.take()
-        {
-            wire.unwatch();
+        if self.link.phase.is_closed() {
+            self.wire = None;
         }
     }
 
@@ -459,9 +451,9 @@ impl Conn {
             self.link.output(qp);
         }
         let Some(wire) = self.wire.take() else { return };
-        wire.unwatch();
-        if !self.link.phase.is_closed() {
-            Lingering::start(wire.socket, wire.read_from, self.link.take_unsent());
+        // Both ends of a queue pair connected to itself go at once.
+        if !self.link.phase.is_closed() && wire.read_from.is_none() {
+            Lingering::start(wire.socket.release(), self.link.take_unsent());
         }
     }
 
@@ -485,26 +477,17 @@ fn endpoint(qp: &Qp) -> Arc<dyn Endpoint> {
     qp.me()
 }
 
-impl Wire {
-    fn unwatch(&self) {
-        Reactor::get().unwatch(self.socket.as_fd(), self.token);
-        if let (Some(other), Some(token)) = (&self.read_from, self.read_token) {
-            Reactor::get().unwatch(other.as_fd(), token);
-        }
-    }
-}
-
 /// A connection without a queue pair, until the peer has closed it, too. Closing at once would
 /// reset the connection if the peer still sends, and what we sent last would be lost with it.
 #[derive(Debug)]
 struct Lingering {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     state: Lock<LingerState>,
 }
 
 #[derive(Debug)]
 struct LingerState {
-    token: Option<Token>,
+    watched: Option<Watched<Arc<OwnedFd>>>,
     timer: Option<Timer>,
     rest: Vec<u8>,
     sent: usize,
@@ -514,14 +497,10 @@ struct LingerState {
 }
 
 impl Lingering {
-    fn start(socket: OwnedFd, read_from: Option<OwnedFd>, rest: Vec<u8>) {
-        // Both ends of a queue pair connected to itself go at once.
-        if read_from.is_some() {
-            return;
-        }
+    fn start(socket: OwnedFd, rest: Vec<u8>) {
         let buffer = Vec::with_capacity(16 << 10);
         let state = LingerState {
-            token: None,
+            watched: None,
             timer: None,
             rest,
             sent: 0,
@@ -529,17 +508,15 @@ impl Lingering {
             over: false,
             buffer,
         };
-        let lingering = Arc::new(Self { socket, state: Lock::new(state) });
+        let lingering = Arc::new(Self { socket: Arc::new(socket), state: Lock::new(state) });
         if lingering.pass() {
             return;
         }
-        let reactor = Reactor::get();
         let source = Arc::clone(&lingering) as Arc<dyn Source>;
         let mut state = lingering.state.lock();
-        let Ok(token) = reactor.watch(lingering.socket.as_fd(), Arc::clone(&source)) else {
-            return;
-        };
-        state.token = Some(token);
+        let socket = Arc::clone(&lingering.socket);
+        let Ok(watched) = Watched::new(socket, Arc::clone(&source)) else { return };
+        state.watched = Some(watched);
         state.timer = Some(Timer::after(LINGER, source));
         drop(state);
         lingering.ready();
@@ -583,15 +560,12 @@ impl Lingering {
     }
 
     fn let_go(&self) {
-        let (token, timer) = {
-            let mut state = self.state.lock();
-            state.over = true;
-            (state.token.take(), state.timer.take())
-        };
-        if let Some(token) = token {
-            Reactor::get().unwatch(self.socket.as_fd(), token);
-        }
-        drop(timer);
+        let mut state = self.state.lock();
+        state.over = true;
+        // The reactor keeps this value alive for both, so they go after the lock.
+        let held = (state.watched.take(), state.timer.take());
+        drop(state);
+        drop(held);
     }
 }
 

@@ -10,7 +10,7 @@ use super::Qp;
 use crate::attr::QpState;
 use crate::device::{Gid, address_of};
 use crate::queue::recv::{Fit, RecvWork};
-use crate::reactor::{Reactor, Source};
+use crate::reactor::Source;
 use crate::ud::multicast::{self, Group};
 use crate::ud::{Addressee, Owner, Routes};
 use crate::{Errno, Result};
@@ -44,7 +44,7 @@ impl Owner for Qp {
     }
 
     fn requeue(&self) {
-        Reactor::get().requeue(self.me());
+        Self::requeue(self);
     }
 
     fn addressee(&self) -> Arc<dyn Addressee> {

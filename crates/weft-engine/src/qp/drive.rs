@@ -42,7 +42,7 @@ impl Qp {
             if what & WORK_RECEIVE != 0 || again {
                 let drain = again || what & WORK_DRAIN != 0;
                 if conn.receive(self, drain) {
-                    Reactor::get().requeue(self.me());
+                    self.requeue();
                 }
             }
             if !conn.link.wants_receive() {
@@ -57,11 +57,11 @@ impl Qp {
             let acks_due = conn.link.acks_due();
             // On an extended connection the answer goes another way, and must not come first.
             let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
-            if wants_ack_only && may_wait && Reactor::get().may_defer() {
+            if wants_ack_only && may_wait && Self::reactor().may_defer() {
                 if conn.link.is_shared() {
                     conn.link.settle_ring(true);
                 } else if acks_due != 0 {
-                    self.defer(Reactor::get());
+                    self.defer();
                 }
             } else {
                 conn.transmit(self);
@@ -80,6 +80,17 @@ impl Qp {
             // It may have looked just before, and gone.
             self.conn.try_lock()
         })
+    }
+
+    /// The reactor of this process, looked up for each use: a forked child has one of its own, and
+    /// must leave alone what the parent's watches.
+    pub(super) fn reactor() -> &'static Reactor {
+        Reactor::get()
+    }
+
+    /// Goes on at the next pass where this one leaves off.
+    pub(super) fn requeue(&self) {
+        Self::reactor().requeue(self.me());
     }
 
     pub(super) fn give_notice(&self, notices: crate::link::Notices) {

@@ -9,7 +9,6 @@ use super::work::{WORK_RETRY_RNR, WORK_SEND};
 use crate::attr::{QpState, QpType};
 use crate::limits::{DEFER_BYTES_MAX, DEFER_REQUESTS_MAX};
 use crate::queue::send::SendQueue;
-use crate::reactor::Reactor;
 use crate::wr::{RecvRequest, SendRequest};
 use crate::{Errno, Result};
 
@@ -48,20 +47,20 @@ impl Qp {
     /// Work has been posted: sends it now, or leaves it to the next poll so that it can go out
     /// together with what else will have been posted by then.
     pub(super) fn start_work(&self, first_of_idle: bool, unsent: u64, unsent_bytes: u64) {
-        let reactor = Reactor::get();
+        let reactor = Self::reactor();
         let enough = unsent >= DEFER_REQUESTS_MAX || unsent_bytes >= DEFER_BYTES_MAX;
         let alone = first_of_idle && !self.posts_bursts.load(Ordering::Relaxed);
         if alone || enough || !reactor.may_defer() {
             let _busy = reactor.busy();
             self.drive(WORK_SEND);
         } else {
-            self.defer(reactor);
+            self.defer();
         }
     }
 
-    pub(super) fn defer(&self, reactor: &Reactor) {
+    pub(super) fn defer(&self) {
         if !self.deferred.swap(true, Ordering::AcqRel) {
-            reactor.defer(self.me());
+            Self::reactor().defer(self.me());
         }
     }
 }
