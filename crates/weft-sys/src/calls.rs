@@ -238,6 +238,17 @@ pub fn tcp_cork(socket: impl AsFd) -> Result<bool, Errno> {
     option_of::<libc::c_int>(socket, libc::IPPROTO_TCP, libc::TCP_CORK).map(|on| on != 0)
 }
 
+/// Whether the next byte of a TCP socket is the urgent one (`sockatmark(3)`).
+pub fn is_at_mark(socket: impl AsFd) -> bool {
+    /// Of linux/sockios.h.
+    const SIOCATMARK: usize = 0x8905;
+    let mut answer: libc::c_int = 0;
+    let arguments = [number(socket), SIOCATMARK, (&raw mut answer) as usize, 0, 0, 0];
+    // SAFETY: the place for the answer is a local variable.
+    let result = unsafe { call(libc::SYS_ioctl, arguments) };
+    result.is_ok() && answer != 0
+}
+
 /// Whether bytes go at once (`TCP_NODELAY`).
 ///
 /// # Errors

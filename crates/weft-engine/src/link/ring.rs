@@ -22,8 +22,8 @@ use crate::access::Access;
 use crate::limits::{RING_CHUNK_MAX, RING_GIVE_MAX, RING_TAKE_MAX, RNR_BYTES_MAX};
 use crate::queue::send;
 use crate::shm::{
-    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS,
-    Session, Targets,
+    BULK_LEN, Found, Granted, Grants, Peer, PeerKeys, Progress, RingPort, Rings, SLOTS, Session,
+    Targets,
 };
 use crate::watched::InPasses;
 use crate::wr::{Operation, SendFlags, Sge};

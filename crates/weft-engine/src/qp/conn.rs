@@ -127,14 +127,8 @@ impl Conn {
         self.link.open(agreement, &early);
         let socket = Watched::new(socket, qp.me())?;
         let read_from = read_from.map(|other| Watched::new(other, qp.me())).transpose()?;
-        self.wire = Some(Wire {
-            socket,
-            read_from,
-            peer,
-            initiator,
-            peer_identity,
-            fin_sent: false,
-        });
+        self.wire =
+            Some(Wire { socket, read_from, peer, initiator, peer_identity, fin_sent: false });
         self.hold = self.link.awaits_first_fpdu().then(|| first_fpdu::wait_for(qp));
         self.arrange_sharing(qp);
         Ok(())

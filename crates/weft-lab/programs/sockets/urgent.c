@@ -59,3 +59,27 @@ CASE(urgent_wakes_poller)
 	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
 	exchange(pair, 2);
 }
+
+/* Urgent data ends a call that waits for all and has a part, and is skipped by one that has none. */
+CASE(urgent_ends_a_part)
+{
+	BEGIN(pair->b, do_recv, .size = 100, .flags = MSG_WAITALL);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "before");
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "!", .flags = MSG_OOB);
+	finish(pair->b);
+	ON(pair->b, do_ioctl, .name = SIOCATMARK);
+	BEGIN(pair->b, do_recv, .size = 8, .flags = MSG_WAITALL);
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "behind");
+	sleep_ms(SETTLE_MS);
+	ON(pair->a, do_send, .text = "it");
+	finish(pair->b);
+	ON(pair->a, do_send, .text = "again");
+	ON(pair->a, do_send, .text = "?", .flags = MSG_OOB);
+	sleep_ms(SETTLE_MS);
+	ON(pair->b, do_recv, .size = 100, .flags = MSG_WAITALL);
+	ON(pair->b, do_recv, .size = 1, .flags = MSG_OOB);
+	exchange(pair, 2);
+}

@@ -59,6 +59,9 @@ pub(crate) trait Kernel:
     /// Whether a socket listens.
     fn is_listening(socket: BorrowedFd<'_>) -> bool;
 
+    /// Whether the next byte that a socket has is the urgent one.
+    fn is_at_mark(socket: BorrowedFd<'_>) -> bool;
+
     /// For how long a call on a socket waits; `None` for ever.
     fn time_limit(socket: BorrowedFd<'_>, which: Timeout) -> Option<Duration>;
 

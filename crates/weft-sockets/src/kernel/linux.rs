@@ -23,8 +23,8 @@ use rustix::net::{
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use weft_stream::datagram::receiver_of;
 use weft_sys::calls::{
-    Sharing, file_flags, futex_wait, poll, socket_cookie, socket_option, socket_timeout,
-    take_events, tcp_received,
+    Sharing, file_flags, futex_wait, is_at_mark, poll, socket_cookie, socket_option,
+    socket_timeout, take_events, tcp_received,
 };
 use weft_sys::{FutexWord, Linux, network_namespace};
 
@@ -97,6 +97,10 @@ impl Kernel for Linux {
 
     fn is_listening(socket: BorrowedFd<'_>) -> bool {
         sockopt::socket_acceptconn(socket) == Ok(true)
+    }
+
+    fn is_at_mark(socket: BorrowedFd<'_>) -> bool {
+        is_at_mark(socket)
     }
 
     #[inline]

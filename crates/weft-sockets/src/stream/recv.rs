@@ -41,6 +41,7 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let received = match self.by(fd) {
+                By::Kernel | By::Counted if done > 0 && is_at_mark(fd) => return Some(Ok(done)),
                 By::Kernel if done > 0 => {
                     Host::recv(Descriptor::of(fd).as_fd(), rest, usize::MAX, flags)
                 }
@@ -147,6 +148,9 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let is_tcp = end.carrier_in() == Carrier::Tcp;
+            if is_tcp && done > 0 && is_at_mark(fd) {
+                return Ok(done);
+            }
             let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, how) {
                 // The last that TCP carries: what stands in memory behind it belongs to the call.
                 // One on this host has seen to that itself. What TCP has behind it may be urgent.
@@ -241,6 +245,10 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let has_part = since.has_part;
         let is_interrupted = || has_part || !handlers::restart();
+        let ask = || match has_part && is_at_mark(fd) {
+            true => Ok(0),
+            false => end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how }),
+        };
         self.tell(fd);
         let wait = Wait::begin(&self.spin_in);
         let deadline = matches!(end, Link::Remote(_)).then(|| deadline(fd, sockopt::Timeout::Recv));
@@ -275,8 +283,7 @@ impl Stream {
                 }
             }
             end.begin_sleep();
-            let received =
-                end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how });
+            let received = ask();
             if received == Err(Errno::AGAIN) && since.is_interrupted() {
                 end.end_sleep();
                 return Err(Errno::INTR);
@@ -287,7 +294,8 @@ impl Stream {
                 }
                 (Err(Errno::AGAIN), Link::Local(_)) => sleep_for_bytes(fd),
                 (Err(Errno::AGAIN), Link::Remote(remote)) => {
-                    remote_end::sleep(fd, remote, PollFlags::IN, deadline)
+                    let urgent = if has_part { PollFlags::PRI } else { PollFlags::empty() };
+                    remote_end::sleep(fd, remote, PollFlags::IN | urgent, deadline)
                 }
                 _ => Ok(()),
             };
@@ -321,9 +329,7 @@ impl Stream {
                 };
             }
             let received = match received {
-                Err(Errno::AGAIN) => {
-                    end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how })
-                }
+                Err(Errno::AGAIN) => ask(),
                 other => other,
             };
             if received != Err(Errno::AGAIN) {
@@ -377,6 +383,12 @@ fn unread_by_kernel(fd: RawFd) -> usize {
     Host::unread(Descriptor::of(fd).as_fd()).unwrap_or(0)
 }
 
+/// Whether urgent data comes next. Before it the kernel ends a call that has a part (tcp_recvmsg),
+/// and one that has none skips it, so this is to be asked before.
+fn is_at_mark(fd: RawFd) -> bool {
+    Host::is_at_mark(Descriptor::of(fd).as_fd())
+}
+
 /// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
 /// No lock is held: the program may cancel the thread.
 fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
@@ -387,7 +399,7 @@ fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
 fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
     let left = deadline(fd, sockopt::Timeout::Recv)
         .map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    let events = PollFlags::IN | PollFlags::RDHUP;
+    let events = PollFlags::IN | PollFlags::RDHUP | PollFlags::PRI;
     let ready = Host::poll(Descriptor::of(fd).as_fd(), events, left.as_ref())?;
     if ready.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
 }

@@ -342,6 +342,10 @@ impl Kernel for Fake {
         false
     }
 
+    fn is_at_mark(_: BorrowedFd<'_>) -> bool {
+        false
+    }
+
     fn time_limit(socket: BorrowedFd<'_>, which: Timeout) -> Option<Duration> {
         with(|host| {
             let socket = host.socket(socket.as_raw_fd()).ok()?;
