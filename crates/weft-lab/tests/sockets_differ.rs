@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -74,6 +75,23 @@ fn random_programs_observe_the_same() -> Result<()> {
     println!("{summary}");
     ensure!(summary.failures.is_empty(), "{}\n{summary}", summary.failures.join("\n"));
     ensure!(summary.programs > summary.discarded, "no program was deterministic: {summary}");
+    Ok(())
+}
+
+/// A patch of `mutations/` that no longer applies would show nothing.
+#[test]
+fn mutations_apply_to_the_product() -> Result<()> {
+    let root = source("../..");
+    for patch in programs_in("mutations")?
+        .iter()
+        .filter(|path| path.extension().is_some_and(|it| it == "patch"))
+    {
+        let mut check = Command::new("git");
+        check.args(["apply", "--check"]).arg(patch).current_dir(&root);
+        let output = check.output().context("git")?;
+        let message = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {message}", patch.display());
+    }
     Ok(())
 }
 
