@@ -11,14 +11,16 @@ use weft_lab::source;
 
 /// The seeds of the random part, the same each time. `make differ` tries others.
 const FIRST_SEED: u64 = 1_000_000;
-const PROGRAMS: u64 = 200;
+const PROGRAMS: u64 = 600;
 /// A slow machine runs the first of them.
 const LIMIT: Duration = Duration::from_secs(60);
 /// A step that takes longer on Weft, and none on the kernel, is a hang. A busy machine's threads
 /// wait less long than that for a core.
 const LATE: Duration = Duration::from_secs(5);
-/// Programs at a time: most of what they do is to wait for each other.
-const JOBS: usize = 2;
+/// Programs at a time, when they run first: most of what they do is to wait for each other.
+const JOBS: usize = 8;
+/// Those that differed, at a time, when they run again.
+const JUDGES: usize = 2;
 
 /// A program for each defect that was found, named after the behaviour.
 #[test]
@@ -64,6 +66,7 @@ fn random_programs_observe_the_same() -> Result<()> {
         count: Some(PROGRAMS),
         limit: LIMIT,
         jobs: JOBS,
+        judges: JUDGES,
         failures_max: 1,
         shrinks: true,
         save: None,

@@ -1,11 +1,17 @@
-//! Runs programs of consecutive seeds, several at a time.
+//! Runs programs of consecutive seeds, many at a time.
+//!
+//! A campaign goes in rounds of two parts. In the first part many programs run once both ways,
+//! beside each other, because most of what they do is to wait. Those that differ are put aside. In
+//! the second part these run again, with no more than one for each processor, and only then is it
+//! decided whether they fail. So a machine that many programs keep busy makes no differences.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
+use std::mem;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,12 +19,15 @@ use anyhow::{Context as _, Result};
 
 use super::executor::Executor;
 use super::generate::generate;
-use super::judge::{Class, Failure, Judge, Verdict};
+use super::judge::{Class, Failure, Judge, Screened, Suspicion, Verdict};
 use super::known::without_known;
 use super::shrink::shrink;
 
 /// How long one failing program is made shorter for.
 const SHRINK_LIMIT: Duration = Duration::from_secs(60);
+/// Programs that are put aside before they are judged: as many as make a round long, so that the
+/// wait for its last program is short beside it.
+const SUSPECTS: usize = 24;
 /// How a failing file is named, at most.
 const NAME_LENGTH: usize = 60;
 
@@ -31,8 +40,10 @@ pub struct Campaign {
     pub count: Option<u64>,
     /// When to stop.
     pub limit: Duration,
-    /// Programs at a time.
+    /// Programs at a time, while they run for the first time.
     pub jobs: usize,
+    /// Those that differed, at a time, when they run again.
+    pub judges: usize,
     /// Different failures after which to stop.
     pub failures_max: usize,
     /// Whether failing programs are made short.
@@ -89,12 +100,41 @@ impl fmt::Display for Summary {
     }
 }
 
+/// A program that differed, to be judged.
+struct Suspect {
+    seed: u64,
+    steps: Vec<String>,
+    suspicion: Suspicion,
+}
+
 /// What the jobs share.
 struct Progress {
+    begin: Instant,
     next: AtomicU64,
     stopped: AtomicBool,
     summary: Mutex<Summary>,
     seen: Mutex<BTreeSet<String>>,
+    suspects: Mutex<Vec<Suspect>>,
+}
+
+impl Progress {
+    fn summary(&self) -> MutexGuard<'_, Summary> {
+        lock(&self.summary)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+/// Does the same in several threads, until all have ended.
+fn in_threads(count: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..count.max(1)).map(|_| scope.spawn(&work)).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })
 }
 
 impl Campaign {
@@ -104,61 +144,82 @@ impl Campaign {
     ///
     /// If programs cannot be started.
     pub fn run(&self, executor: &Executor) -> Result<Summary> {
-        let begin = Instant::now();
         let progress = Progress {
+            begin: Instant::now(),
             next: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             summary: Mutex::default(),
             seen: Mutex::default(),
+            suspects: Mutex::default(),
         };
-        thread::scope(|scope| {
-            let jobs: Vec<_> = (0..self.jobs.max(1))
-                .map(|_| scope.spawn(|| self.work(executor, &progress, begin)))
-                .collect();
-            jobs.into_iter().try_for_each(|job| {
-                job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-        })?;
-        let mut summary = progress.summary.into_inner().unwrap_or_default();
-        summary.elapsed = begin.elapsed();
+        let judge = Judge::new(executor, self.late);
+        loop {
+            in_threads(self.jobs, || self.screen(&judge, &progress))?;
+            let were_enough = lock(&progress.suspects).len() >= SUSPECTS;
+            in_threads(self.judges, || self.decide(executor, &judge, &progress))?;
+            if !were_enough || progress.stopped.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let elapsed = progress.begin.elapsed();
+        let mut summary = mem::take(&mut *progress.summary());
+        summary.elapsed = elapsed;
         Ok(summary)
     }
 
-    fn work(&self, executor: &Executor, progress: &Progress, begin: Instant) -> Result<()> {
-        let judge = Judge::new(executor, self.late);
-        while !progress.stopped.load(Ordering::Relaxed) && begin.elapsed() < self.limit {
+    /// Runs programs once, until enough of them have differed or the campaign is at its end.
+    fn screen(&self, judge: &Judge<'_>, progress: &Progress) -> Result<()> {
+        while progress.begin.elapsed() < self.limit && lock(&progress.suspects).len() < SUSPECTS {
             let number = progress.next.fetch_add(1, Ordering::Relaxed);
             if self.count.is_some_and(|count| number >= count) {
                 break;
             }
             let seed = self.first.wrapping_add(number);
-            let mut steps = generate(seed);
-            for step in &mut steps {
-                let kept =
-                    step.split(' ').filter(|word| !self.without.iter().any(|out| out == word));
-                *step = kept.collect::<Vec<_>>().join(" ");
-                if self.without_known {
-                    *step = without_known(step);
+            let steps = self.steps(seed);
+            let screened = judge.screen(&steps)?;
+            progress.summary().programs += 1;
+            match screened {
+                Screened::Same => {}
+                Screened::Senseless => progress.summary().discarded += 1,
+                Screened::Suspect(suspicion) => {
+                    lock(&progress.suspects).push(Suspect { seed, steps, suspicion: *suspicion });
                 }
             }
-            let verdict = judge.judge(&steps)?;
-            let lock = || progress.summary.lock().unwrap_or_else(|broken| broken.into_inner());
-            lock().programs += 1;
-            match verdict {
-                Verdict::Same => {}
-                Verdict::Nondeterministic => lock().discarded += 1,
+        }
+        Ok(())
+    }
+
+    /// The program of a seed, without what is left out.
+    fn steps(&self, seed: u64) -> Vec<String> {
+        let mut steps = generate(seed);
+        for step in &mut steps {
+            let kept = step.split(' ').filter(|word| !self.without.iter().any(|out| out == word));
+            *step = kept.collect::<Vec<_>>().join(" ");
+            if self.without_known {
+                *step = without_known(step);
+            }
+        }
+        steps
+    }
+
+    /// Judges the programs that differed.
+    fn decide(&self, executor: &Executor, judge: &Judge<'_>, progress: &Progress) -> Result<()> {
+        while !progress.stopped.load(Ordering::Relaxed) {
+            let Some(suspect) = lock(&progress.suspects).pop() else { break };
+            let Suspect { seed, steps, suspicion } = suspect;
+            match judge.judge_suspect(&steps, suspicion)? {
+                Verdict::Same | Verdict::Nondeterministic => progress.summary().discarded += 1,
                 Verdict::Different(failure)
                     if self.without_known && failure.class == Class::Order =>
                 {
-                    lock().orders += 1;
+                    progress.summary().orders += 1;
                 }
                 Verdict::Different(failure) => {
-                    lock().seeds.insert(seed);
+                    progress.summary().seeds.insert(seed);
                     let signature = failure.signature(&steps);
-                    let mut seen =
-                        progress.seen.lock().unwrap_or_else(|broken| broken.into_inner());
+                    let mut seen = lock(&progress.seen);
                     if !seen.insert(signature) {
-                        lock().repeated += 1;
+                        progress.summary().repeated += 1;
                         continue;
                     }
                     if seen.len() >= self.failures_max {
@@ -167,7 +228,7 @@ impl Campaign {
                     drop(seen);
                     let report = self.report(executor, seed, steps, *failure)?;
                     println!("{report}");
-                    lock().failures.push(report);
+                    progress.summary().failures.push(report);
                 }
             }
         }

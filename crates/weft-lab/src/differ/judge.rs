@@ -73,6 +73,24 @@ pub enum Verdict {
     Different(Box<Failure>),
 }
 
+/// What one run both ways has shown.
+#[derive(Debug)]
+pub(super) enum Screened {
+    /// The same on both.
+    Same,
+    /// A program that mixes up its own bytes says nothing.
+    Senseless,
+    /// A difference, which may be chance.
+    Suspect(Box<Suspicion>),
+}
+
+/// Two runs that differ.
+#[derive(Debug)]
+pub(super) struct Suspicion {
+    kernel: Observed,
+    weft: Observed,
+}
+
 /// Runs programs both ways and compares.
 #[derive(Debug)]
 pub struct Judge<'executor> {
@@ -101,15 +119,47 @@ impl<'executor> Judge<'executor> {
     ///
     /// If the program cannot be started.
     pub fn judge_repeatedly(&self, steps: &[String], repeats: usize) -> Result<Verdict> {
+        match self.screen(steps)? {
+            Screened::Same => Ok(Verdict::Same),
+            Screened::Senseless => Ok(Verdict::Nondeterministic),
+            Screened::Suspect(suspicion) => self.run_again(steps, *suspicion, repeats),
+        }
+    }
+
+    /// Runs a program once both ways.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub(super) fn screen(&self, steps: &[String]) -> Result<Screened> {
         let kernel = self.executor.run_on_kernel(steps)?;
         if kernel.contains("FOREIGN") {
-            // A program that mixes up its own bytes says nothing.
-            return Ok(Verdict::Nondeterministic);
+            return Ok(Screened::Senseless);
         }
-        let first = self.executor.run_on_weft(steps, &kernel, self.late)?;
-        if first == kernel {
-            return Ok(Verdict::Same);
+        let weft = self.executor.run_on_weft(steps, &kernel, self.late)?;
+        Ok(if weft == kernel {
+            Screened::Same
+        } else {
+            Screened::Suspect(Box::new(Suspicion { kernel, weft }))
+        })
+    }
+
+    /// Decides about a program that differed once while many others ran. That run counts as the
+    /// first one, unless the kernel has other results now: it is forgotten then.
+    ///
+    /// # Errors
+    ///
+    /// If the program cannot be started.
+    pub(super) fn judge_suspect(&self, steps: &[String], suspicion: Suspicion) -> Result<Verdict> {
+        if self.executor.run_on_kernel(steps)? != suspicion.kernel {
+            return self.judge(steps);
         }
+        self.run_again(steps, suspicion, REPEATS)
+    }
+
+    /// Decides about a program that differed once.
+    fn run_again(&self, steps: &[String], first: Suspicion, repeats: usize) -> Result<Verdict> {
+        let Suspicion { kernel, weft: first } = first;
         let mut worst = (classify(&kernel, &first), first);
         let (mut times, mut severe) = (1, usize::from(worst.0 > Class::Result));
         for _ in 0..repeats {

@@ -27,7 +27,8 @@ struct Arguments {
     /// Run the program in this file alone
     #[arg(long)]
     program: Option<PathBuf>,
-    /// Programs at a time
+    /// Programs at a time, four for each processor by default; those that differ run again with
+    /// no more than one for each processor
     #[arg(long)]
     jobs: Option<usize>,
     /// Different failures after which to stop
@@ -55,6 +56,8 @@ struct Arguments {
 
 /// A step that takes longer on Weft, and none on the kernel, is a hang.
 const LATE: Duration = Duration::from_millis(1500);
+/// Most of what programs do is to wait.
+const JOBS_PER_PROCESSOR: usize = 4;
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
@@ -67,13 +70,14 @@ fn main() -> Result<ExitCode> {
         let steps = read_program(path)?;
         return one(&executor, &steps);
     }
+    let processors = thread::available_parallelism().map_or(2, usize::from);
+    let jobs = arguments.jobs.unwrap_or(processors * JOBS_PER_PROCESSOR);
     let campaign = Campaign {
         first: arguments.seed.or(arguments.first).unwrap_or_else(|| fastrand::u64(..1 << 48)),
         count: arguments.seed.map_or(arguments.count, |_| Some(1)),
         limit: Duration::from_secs(arguments.seconds),
-        jobs: arguments
-            .jobs
-            .unwrap_or_else(|| thread::available_parallelism().map_or(2, usize::from)),
+        jobs,
+        judges: jobs.min(processors),
         failures_max: arguments.failures,
         shrinks: !arguments.keep_long,
         save: arguments.save,
