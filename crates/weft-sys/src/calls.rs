@@ -5,13 +5,14 @@
 //! Each call gets the addresses and lengths of its own arguments, which live until it returns.
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags};
@@ -187,6 +188,40 @@ pub fn write(file: impl AsFd, bytes: &[u8]) -> Result<usize, Errno> {
     unsafe { call(libc::SYS_write, arguments) }
 }
 
+/// Reads from a place of a file (`pread(2)`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn read_at(file: impl AsFd, bytes: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let arguments = [number(file), bytes.as_mut_ptr() as usize, bytes.len(), at as usize, 0, 0];
+    // SAFETY: a buffer of that length.
+    unsafe { call(libc::SYS_pread64, arguments) }
+}
+
+/// Moves the offset of an open file (`lseek(2)`), and returns where it is now.
+///
+/// # Errors
+/// What the kernel says.
+pub fn seek(file: impl AsFd, offset: u64, whence: libc::c_int) -> Result<u64, Errno> {
+    let arguments = [number(file), offset as usize, whence as usize, 0, 0, 0];
+    // SAFETY: it takes no memory.
+    unsafe { call(libc::SYS_lseek, arguments) }.map(|at| at as u64)
+}
+
+/// The type and the size of a file (`fstat(2)`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn type_and_size(file: impl AsFd) -> Result<(FileType, u64), Errno> {
+    let mut state = MaybeUninit::<libc::stat>::uninit();
+    let arguments = [number(file), state.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: a place for what the kernel writes: the C library has the kernel's structure.
+    unsafe { call(libc::SYS_fstat, arguments) }?;
+    // SAFETY: the call has succeeded, so the kernel has written it.
+    let state = unsafe { state.assume_init() };
+    Ok((FileType::from_raw_mode(state.st_mode), u64::try_from(state.st_size).unwrap_or(0)))
+}
+
 /// The flags of an open file (`F_GETFL`).
 ///
 /// # Errors
@@ -340,6 +375,7 @@ fn number(fd: impl AsFd) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::MemfdFlags;
     use rustix::net::sockopt;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::Ordering;
@@ -376,6 +412,24 @@ mod tests {
         assert_eq!(socket_timeout(&one, Timeout::Send), Ok(time));
         assert_eq!(socket_timeout(&one, Timeout::Recv), Ok(None));
         assert_eq!(socket_cookie(&one), sockopt::socket_cookie(&one));
+    }
+
+    #[test]
+    fn files_are_read_where_they_are_to_be() {
+        let file = rustix::fs::memfd_create("calls", MemfdFlags::CLOEXEC).expect("a file");
+        assert_eq!(write(&file, b"abcdef"), Ok(6));
+        assert_eq!(type_and_size(&file), Ok((FileType::RegularFile, 6)));
+        let mut room = [0; 8];
+        assert_eq!((read_at(&file, &mut room, 2), &room[..4]), (Ok(4), &b"cdef"[..]));
+        assert_eq!(read_at(&file, &mut room, 6), Ok(0));
+        assert_eq!(seek(&file, 0, libc::SEEK_CUR), Ok(6), "reading at a place moves nothing");
+        assert_eq!(seek(&file, 1, libc::SEEK_SET), Ok(1));
+        assert_eq!((read(&file, &mut room), &room[..5]), (Ok(5), &b"bcdef"[..]));
+
+        let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
+        assert_eq!(type_and_size(&pipe), Ok((FileType::Fifo, 0)));
+        assert_eq!(read_at(&pipe, &mut room, 0), Err(Errno::SPIPE));
+        assert_eq!(seek(&pipe, 0, libc::SEEK_CUR), Err(Errno::SPIPE));
     }
 
     #[test]

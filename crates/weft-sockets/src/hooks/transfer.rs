@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use weft_stream::Carrier;
 use weft_sys::Buffers;
-use weft_sys::calls::{file_flags, poll};
+use weft_sys::calls::{file_flags, poll, read_at, seek, type_and_size};
 
 use crate::arguments::is_nowhere;
 use crate::descriptor::{Descriptor, is_nonblocking};
@@ -53,16 +53,16 @@ fn send_file(
     }
     let mut at = match &offset {
         Some(offset) => {
-            rustix::io::fcntl_getfd(Descriptor::of(file))?;
+            file_flags(Descriptor::of(file))?; // Whether it is open.
             u64::try_from(**offset).map_err(|_| Errno::INVAL)?
         }
-        None => rustix::fs::tell(Descriptor::of(file)).map_err(seekable)?,
+        None => seek(Descriptor::of(file), 0, libc::SEEK_CUR).map_err(seekable)?,
     };
     let mut piece = vec![0_u8; PIECE.min(len)];
     let mut done = 0;
     while done < len {
         let wanted = piece.len().min(len - done);
-        let read = match rustix::io::pread(Descriptor::of(file), &mut piece[..wanted], at) {
+        let read = match read_at(Descriptor::of(file), &mut piece[..wanted], at) {
             Ok(0) => break,
             Ok(read) => read,
             Err(_) if done > 0 => break,
@@ -85,7 +85,7 @@ fn send_file(
     match offset {
         Some(offset) => *offset = at.cast_signed(),
         None => {
-            let _ = rustix::fs::seek(Descriptor::of(file), rustix::fs::SeekFrom::Start(at));
+            let _ = seek(Descriptor::of(file), at, libc::SEEK_SET);
         }
     }
     Ok(done)
@@ -97,8 +97,8 @@ fn can_be_copied(file: c_int) -> bool {
     if file < 0 {
         return true; // The program learns that before anything is copied.
     }
-    let Ok(state) = rustix::fs::fstat(Descriptor::of(file)) else { return true };
-    FileType::from_raw_mode(state.st_mode) == FileType::RegularFile && state.st_size > 0
+    let Ok((kind, size)) = type_and_size(Descriptor::of(file)) else { return true };
+    kind == FileType::RegularFile && size > 0
 }
 
 /// `sendfile(2)` to a socket of ours. `None`: the kernel is to do it.
