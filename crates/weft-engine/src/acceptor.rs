@@ -15,7 +15,7 @@ use crate::limits::HELD_PER_QP;
 use crate::mpa::incoming::{Host, Incoming};
 use crate::mpa::responder::Limits;
 use crate::qp::{self, Connection, Qp};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::strangers::{HALF_OPEN, HELD, Listener, Place};
 use crate::{Result, tcp};
 
@@ -44,7 +44,7 @@ pub(crate) fn connect(qp: &Qp) {
 /// # Errors
 /// What the reactor reports.
 pub(crate) fn serve(socket: OwnedFd) -> Result<()> {
-    Listener::serve(socket, &HALF_OPEN, start)
+    Listener::serve(Handle::of_process(), socket, &HALF_OPEN, start)
 }
 
 /// What we want of a connection of this queue pair.
@@ -79,12 +79,13 @@ struct Request {
 /// The oldest first.
 static REQUESTS: Forkable<Lock<Vec<Request>>> = Forkable::new(|| Lock::new(Vec::new()));
 
-fn start(socket: OwnedFd, place: Place) {
+fn start(reactor: Handle, socket: OwnedFd, place: Place) {
     let tuned = tcp::tune(&socket);
     let (local, peer) = (tcp::local_address(&socket), tcp::peer_address(&socket));
     // A connection that cannot be set up, or is over already, is closed.
     if let (Ok(()), Ok(local), Ok(peer)) = (tuned, local, peer)
-        && let Ok(caller) = Incoming::start(socket, [local, peer], LIMITS, place, Reception)
+        && let Ok(caller) =
+            Incoming::start(reactor, socket, [local, peer], LIMITS, place, Reception)
     {
         caller.ready();
     }

@@ -11,7 +11,6 @@ use weft_sys::{Lock, LockGuard, Spin, consume, counting_eventfd, notify};
 use crate::Result;
 use crate::context::Context;
 use crate::event::Object;
-use crate::reactor::Reactor;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -75,7 +74,8 @@ impl CompChannel {
         }
         let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
         self.waits_here.store(blocks, Ordering::Relaxed);
-        Reactor::take(self.fd.as_fd(), blocks, &self.spin, |pass| self.drive(pass))
+        let reactor = self.context.reactor().get();
+        reactor.take(self.fd.as_fd(), blocks, &self.spin, |pass| self.drive(pass))
     }
 
     /// Makes a pass over the sockets and takes an event, perhaps one that it brought.

@@ -10,12 +10,14 @@ use weft_sys::{Lock, consume, counting_eventfd, notify, wait_readable};
 use crate::device::Device;
 use crate::event::AsyncEvent;
 use crate::limits::ASYNC_EVENTS_MAX;
+use crate::reactor::Handle;
 use crate::{Errno, Result};
 
 /// An opened device: what `ibv_open_device` returns.
 #[derive(Debug)]
 pub struct Context {
     device: Device,
+    reactor: Handle,
     events_fd: OwnedFd,
     events: Lock<VecDeque<AsyncEvent>>,
 }
@@ -28,13 +30,20 @@ impl Context {
     pub(crate) fn new(device: &Device) -> Result<Arc<Self>> {
         let events_fd = counting_eventfd()?;
         let events = Lock::new(VecDeque::new());
-        Ok(Arc::new(Self { device: device.clone(), events_fd, events }))
+        let (device, reactor) = (device.clone(), Handle::of_process());
+        Ok(Arc::new(Self { device, reactor, events_fd, events }))
     }
 
     /// The device.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The reactor of everything that is made in this context.
+    #[must_use]
+    pub fn reactor(&self) -> Handle {
+        self.reactor
     }
 
     /// The descriptor that is readable while asynchronous events wait. It stays ours.

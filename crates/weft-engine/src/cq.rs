@@ -11,7 +11,6 @@ use crate::clock;
 use crate::context::Context;
 use crate::event::{AsyncEvent, Element, EventKind, Object};
 use crate::limits::CQE_MAX;
-use crate::reactor::Reactor;
 use crate::wc::{Completion, Status};
 use crate::{Errno, Result};
 
@@ -135,7 +134,7 @@ impl Cq {
     fn find_any(&self) -> bool {
         let is_ready = || self.ready.load(Ordering::Acquire) != 0;
         is_ready() || {
-            Reactor::get().poll();
+            self.context.reactor().get().poll();
             is_ready()
         }
     }
@@ -157,7 +156,7 @@ impl Cq {
         }
         // A wrong guess costs the time that the service thread stands by, once.
         if !self.channel.as_ref().is_some_and(|channel| channel.waits_here()) {
-            Reactor::get().about_to_wait();
+            self.context.reactor().get().about_to_wait();
         }
     }
 

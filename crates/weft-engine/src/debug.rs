@@ -13,7 +13,7 @@ use weft_sys::{Forkable, Lock};
 
 use crate::limits::DEBUG_BACKLOG;
 use crate::qp::{self, Qp};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::strangers::{Listener, Place, Stranger};
 use crate::watched::Watched;
 use crate::{Errno, Result, device, ud};
@@ -31,7 +31,13 @@ pub(crate) fn serve() {
 fn start() -> Result<()> {
     let name = format!("weft-debug.{}", getpid().as_raw_nonzero());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    Listener::serve_unix(&address, SocketType::STREAM, DEBUG_BACKLOG, Answer::start)
+    Listener::serve_unix(
+        Handle::of_process(),
+        &address,
+        SocketType::STREAM,
+        DEBUG_BACKLOG,
+        Answer::start,
+    )
 }
 
 /// A document on its way to one who asked, until that one has it or takes none of it.
@@ -49,7 +55,7 @@ struct Rest {
 }
 
 impl Answer {
-    fn start(socket: OwnedFd, place: Place) {
+    fn start(reactor: Handle, socket: OwnedFd, place: Place) {
         let allowed = sockopt::socket_peercred(&socket)
             .is_ok_and(|peer| peer.uid.is_root() || peer.uid == getuid());
         if !allowed {
@@ -57,7 +63,7 @@ impl Answer {
         }
         let answer = Arc::new(Self { rest: Lock::new(None) });
         place.give_to(Arc::downgrade(&answer) as _);
-        if let Ok(socket) = Watched::new(socket, Arc::clone(&answer) as _) {
+        if let Ok(socket) = Watched::new(reactor, socket, Arc::clone(&answer) as _) {
             let text = state().into_bytes();
             *answer.rest.lock() = Some(Rest { socket, text, sent: 0, _place: place });
             answer.ready();

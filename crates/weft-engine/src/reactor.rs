@@ -107,7 +107,11 @@ pub trait Polled: Send + Sync + fmt::Debug {
 
 /// A registered source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token(u64);
+pub struct Token {
+    /// The reactor that it is registered with ([`Reactor::number`]).
+    reactor: u32,
+    slot: u64,
+}
 
 /// A running timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,8 +172,10 @@ impl Driver {
     }
 }
 
-/// The process's one driver of sockets and timers.
+/// The driver of a process's sockets and timers.
 pub struct Reactor {
+    /// No other reactor of this process or of its parents has the same.
+    number: u32,
     epoll: OwnedFd,
     wake: OwnedFd,
     sources: Lock<Sources>,
@@ -198,6 +204,32 @@ pub struct Reactor {
 }
 
 static REACTOR: Forkable<Reactor> = Forkable::new(Reactor::new);
+
+/// What objects hold of the reactor from the time when they are made. In a forked child it leads to
+/// the child's own reactor, so that an inherited object leaves alone what the parent's watches.
+#[derive(Clone, Copy)]
+pub struct Handle(&'static Forkable<Reactor>);
+
+impl Handle {
+    /// The process's reactor, for an object that is made for no other: a context, a channel of the
+    /// connection manager, or a socket of the process itself.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self(&REACTOR)
+    }
+
+    /// The reactor, for one use.
+    #[must_use]
+    pub fn get(self) -> &'static Reactor {
+        self.0.get()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("reactor::Handle")
+    }
+}
 
 /// Says that a thread of the program's is at the sockets; dropped, that it was just now.
 #[derive(Debug)]
@@ -230,18 +262,14 @@ extern "C" fn leave_parents_sockets() {
 }
 
 impl Reactor {
-    /// The process's reactor.
-    #[must_use]
-    pub fn get() -> &'static Self {
-        REACTOR.get()
-    }
-
     fn new() -> Self {
+        static NUMBERS: AtomicU32 = AtomicU32::new(0);
         // Without these two descriptors nothing can work and no caller could go on.
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("a descriptor for epoll");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .expect("a descriptor for wake-ups");
         Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             epoll,
             wake,
             sources: Lock::new(Sources::default()),
@@ -267,7 +295,7 @@ impl Reactor {
     ///
     /// # Errors
     /// What `epoll_ctl(2)` reports, and `EAGAIN` when the service thread cannot start.
-    pub fn watch(&self, fd: BorrowedFd<'_>, source: Arc<dyn Source>) -> Result<Token> {
+    pub fn watch(&'static self, fd: BorrowedFd<'_>, source: Arc<dyn Source>) -> Result<Token> {
         self.start()?;
         let token = {
             let mut sources = self.sources.lock();
@@ -281,13 +309,16 @@ impl Reactor {
             let slot = &mut sources.slots[index as usize];
             slot.source = Some(source);
             slot.fd = fd.as_raw_fd();
-            Token(u64::from(slot.generation) << 32 | u64::from(index))
+            let slot = u64::from(slot.generation) << 32 | u64::from(index);
+            Token { reactor: self.number, slot }
         };
         let flags = epoll::EventFlags::IN
             | epoll::EventFlags::OUT
             | epoll::EventFlags::RDHUP
             | epoll::EventFlags::ET;
-        if let Err(error) = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.0), flags) {
+        if let Err(error) =
+            epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.slot), flags)
+        {
             self.forget(token);
             return Err(error);
         }
@@ -334,7 +365,7 @@ impl Reactor {
     }
 
     /// Calls [`Source::expired`] at `deadline` (or up to `STANDBY` later).
-    pub fn start_timer(&self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
+    pub fn start_timer(&'static self, deadline: Instant, source: Arc<dyn Source>) -> TimerId {
         let id = TimerId(deadline, self.timer_serial.fetch_add(1, Ordering::Relaxed));
         let soonest = {
             let mut timers = self.timers.lock();
@@ -436,15 +467,15 @@ impl Reactor {
     /// # Errors
     /// `EAGAIN` when nothing is there and the descriptor is non-blocking; `EINTR` after a signal.
     pub(crate) fn take<T>(
+        &self,
         fd: BorrowedFd<'_>,
         blocks: bool,
         spin: &Spin,
         mut attempt: impl FnMut(&dyn Fn()) -> Option<T>,
     ) -> Result<T> {
-        let reactor = Self::get();
         match blocks {
-            true => reactor.wait(fd, spin, attempt),
-            false => attempt(&|| reactor.poll()).ok_or(Errno::AGAIN),
+            true => self.wait(fd, spin, attempt),
+            false => attempt(&|| self.poll()).ok_or(Errno::AGAIN),
         }
     }
 
@@ -553,9 +584,14 @@ impl Reactor {
         true
     }
 
+    /// Frees the slot of a source. One of another reactor's, which an object of the parent's names
+    /// in a forked child, is none of these.
     fn forget(&self, token: Token) {
+        if token.reactor != self.number {
+            return;
+        }
         let mut sources = self.sources.lock();
-        let (index, generation) = split(token.0);
+        let (index, generation) = split(token.slot);
         if let Some(slot) = sources.slots.get_mut(index as usize)
             && slot.generation == generation
         {
@@ -590,7 +626,7 @@ impl Reactor {
         }
     }
 
-    fn start(&self) -> Result<()> {
+    fn start(&'static self) -> Result<()> {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -598,7 +634,7 @@ impl Reactor {
         if !HANDLED.swap(true, Ordering::AcqRel) {
             in_forked_child(leave_parents_sockets)?;
         }
-        let started = spawn_quiet("weft", || Self::get().serve());
+        let started = spawn_quiet("weft", || self.serve());
         if started.is_err() {
             self.started.store(false, Ordering::Release);
         }
@@ -751,5 +787,43 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Counted(AtomicUsize);
+
+    impl Source for Counted {
+        fn ready(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A reactor without a service thread.
+    fn alone() -> &'static Reactor {
+        let reactor = Reactor::new();
+        reactor.started.store(true, Ordering::Release);
+        Box::leak(Box::new(reactor))
+    }
+
+    /// In a forked child objects of the parent's end, whose tokens are the parent's.
+    #[test]
+    fn the_token_of_another_reactor_ends_no_watch() {
+        let [parents, childs] = [alone(), alone()];
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (socket, peer) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("sockets");
+        let counted = Arc::new(Counted(AtomicUsize::new(0)));
+        let old = parents.watch(peer.as_fd(), Arc::clone(&counted) as _).expect("watched");
+        childs.watch(socket.as_fd(), Arc::clone(&counted) as _).expect("watched");
+        childs.unwatch(peer.as_fd(), old);
+        childs.pass();
+        assert_eq!(counted.0.load(Ordering::SeqCst), 1, "the socket is writable");
     }
 }

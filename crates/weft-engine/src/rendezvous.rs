@@ -22,7 +22,7 @@ use crate::log::{self, Level};
 use crate::mpa::dial::{Caller, Dial, Outcome};
 use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry, Wanted};
 use crate::qp::{self, Connection, Qp, pending};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::{Errno, Result, acceptor, numbers, tcp};
 
 /// How long a dialling side tries.
@@ -140,7 +140,7 @@ impl Dialling {
         };
         let qp_found = qp::find(number).map(|qp| Arc::downgrade(&qp)).unwrap_or_default();
         let caller = Self { qp: qp_found, number, wanted, peer, local: qp.own_address() };
-        let dial = Dial::new(plan, caller);
+        let dial = Dial::new(qp.context().reactor(), plan, caller);
         DIALS.get().lock().push(Arc::clone(&dial));
         if let Err(failure) = dial.start() {
             Self::dialled(&dial, Err(failure));
@@ -172,7 +172,7 @@ impl Caller for Dialling {
         None
     }
 
-    fn ask(&self, _: &Arc<dyn Source>) -> Result<Infallible> {
+    fn ask(&self, _: Handle, _: &Arc<dyn Source>) -> Result<Infallible> {
         Err(Errno::OPNOTSUPP)
     }
 

@@ -23,7 +23,7 @@ use crate::limits::{
     ACCEPT_RETRY, ACCEPTS_MAX, HALF_OPEN_SHARE, HALF_OPEN_TIME, HELD_SHARE, REQUESTED_SHARE,
     SESSIONS_SHARE, STRANGERS_MAX, STRANGERS_MIN,
 };
-use crate::reactor::{Reactor, Source};
+use crate::reactor::{Handle, Source};
 use crate::{Errno, Result};
 
 /// Of every socket here.
@@ -58,13 +58,27 @@ struct Guests {
     /// By number, so that the first came first.
     inside: BTreeMap<u64, Guest>,
     /// Listeners to be called when there is a place.
-    waiting: Vec<Weak<dyn Source>>,
+    waiting: Vec<Caller>,
 }
 
 struct Guest {
     since: Instant,
     /// `None` until it has come.
     stranger: Option<Weak<dyn Stranger>>,
+}
+
+/// A listener that its reactor calls.
+struct Caller {
+    reactor: Handle,
+    listener: Weak<dyn Source>,
+}
+
+impl Caller {
+    fn call(&self) {
+        if let Some(listener) = self.listener.upgrade() {
+            self.reactor.get().requeue(listener);
+        }
+    }
 }
 
 /// A place in a room, until dropped.
@@ -96,7 +110,7 @@ impl Room {
     /// The same for a listener, which is called when there is a place.
     fn enter_or_wait(
         &'static self,
-        waiter: Option<&Weak<dyn Source>>,
+        waiter: Option<(Handle, &Weak<dyn Source>)>,
     ) -> std::result::Result<Place, Option<Instant>> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();
@@ -106,10 +120,10 @@ impl Room {
         if guests.inside.len() >= len {
             let due = guests.due(self.time);
             if due.is_none_or(|due| due > now) {
-                if let Some(waiter) = waiter
-                    && !guests.waiting.iter().any(|other| other.ptr_eq(waiter))
+                if let Some((reactor, listener)) = waiter
+                    && !guests.waiting.iter().any(|other| other.listener.ptr_eq(listener))
                 {
-                    guests.waiting.push(Weak::clone(waiter));
+                    guests.waiting.push(Caller { reactor, listener: Weak::clone(listener) });
                 }
                 return Err(due);
             }
@@ -152,9 +166,7 @@ impl Drop for Place {
                 None => return,
             }
         };
-        for listener in waiting.iter().filter_map(Weak::upgrade) {
-            Reactor::get().requeue(listener);
-        }
+        waiting.iter().for_each(Caller::call);
     }
 }
 
@@ -170,23 +182,24 @@ pub(crate) struct Listener {
     this: Weak<Self>,
     socket: OwnedFd,
     gate: Gate,
-    start: fn(OwnedFd, Place),
+    start: fn(Handle, OwnedFd, Place),
 }
 
 impl Listener {
     /// Gives the connections of a socket that listens to `start`, for as long as the process lives.
     ///
     /// # Errors
-    /// What [`Reactor::watch`] reports; the socket is closed then.
+    /// What [`Reactor::watch`](crate::reactor::Reactor::watch) reports; the socket is closed then.
     pub(crate) fn serve(
+        reactor: Handle,
         socket: OwnedFd,
         room: &'static Room,
-        start: fn(OwnedFd, Place),
+        start: fn(Handle, OwnedFd, Place),
     ) -> Result<()> {
-        let gate = Gate::new(room);
+        let gate = Gate::new(reactor, room);
         let listener =
             Arc::new_cyclic(|this| Self { this: Weak::clone(this), socket, gate, start });
-        Reactor::get().watch(listener.socket.as_fd(), Arc::clone(&listener) as _).map(drop)
+        reactor.get().watch(listener.socket.as_fd(), Arc::clone(&listener) as _).map(drop)
     }
 
     /// The same for a new Unix socket, among the [`SESSIONS`].
@@ -194,22 +207,26 @@ impl Listener {
     /// # Errors
     /// `EADDRINUSE` and the like.
     pub(crate) fn serve_unix(
+        reactor: Handle,
         address: &SocketAddrUnix,
         kind: SocketType,
         backlog: i32,
-        start: fn(OwnedFd, Place),
+        start: fn(Handle, OwnedFd, Place),
     ) -> Result<()> {
         let socket = socket_with(AddressFamily::UNIX, kind, SOCKET_FLAGS, None)?;
         bind(&socket, address)?;
         listen(&socket, backlog)?;
-        Self::serve(socket, &SESSIONS, start)
+        Self::serve(reactor, socket, &SESSIONS, start)
     }
 }
 
 impl Source for Listener {
     fn ready(&self) {
         let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
-        self.gate.pass(&me, || accept_with(&self.socket, SOCKET_FLAGS), self.start);
+        let accept = || accept_with(&self.socket, SOCKET_FLAGS);
+        self.gate.pass(&me, accept, |socket, place| {
+            (self.start)(self.gate.reactor, socket, place);
+        });
     }
 
     fn requeued(&self) {
@@ -227,14 +244,15 @@ impl Source for Listener {
 /// when others have had their turn. The listener does so in [`Source::requeued`] and, behind
 /// [`Gate::open`], in [`Source::expired`].
 pub(crate) struct Gate {
+    reactor: Handle,
     room: &'static Room,
     /// A timer runs.
     closed: AtomicBool,
 }
 
 impl Gate {
-    pub(crate) fn new(room: &'static Room) -> Self {
-        Self { room, closed: AtomicBool::new(false) }
+    pub(crate) fn new(reactor: Handle, room: &'static Room) -> Self {
+        Self { reactor, room, closed: AtomicBool::new(false) }
     }
 
     /// A timer of the listener's has expired.
@@ -251,7 +269,7 @@ impl Gate {
         mut start: impl FnMut(T, Place),
     ) {
         for _ in 0..ACCEPTS_MAX {
-            let place = match self.room.enter_or_wait(Some(me)) {
+            let place = match self.room.enter_or_wait(Some((self.reactor, me))) {
                 Ok(place) => place,
                 Err(due) => return self.close(me, due),
             };
@@ -265,7 +283,7 @@ impl Gate {
             }
         }
         if let Some(me) = me.upgrade() {
-            Reactor::get().requeue(me);
+            self.reactor.get().requeue(me);
         }
     }
 
@@ -273,7 +291,7 @@ impl Gate {
         if let (Some(until), Some(me)) = (until, me.upgrade())
             && !self.closed.swap(true, Ordering::AcqRel)
         {
-            Reactor::get().start_timer(until, me);
+            self.reactor.get().start_timer(until, me);
         }
     }
 }

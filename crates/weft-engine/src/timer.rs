@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::reactor::{Reactor, Source, TimerId};
+use crate::reactor::{Handle, Source, TimerId};
 
 /// Calls [`Source::expired`] of its owner once, unless it is dropped before. The reactor keeps the
 /// owner alive meanwhile.
@@ -11,22 +11,25 @@ use crate::reactor::{Reactor, Source, TimerId};
 /// Another thread may call that before the timer has been put where the owner looks for it: start
 /// it under the lock that [`Source::expired`] takes.
 #[derive(Debug)]
-pub(crate) struct Timer(TimerId);
+pub(crate) struct Timer {
+    reactor: Handle,
+    id: TimerId,
+}
 
 impl Timer {
     /// Expires at `deadline`.
-    pub(crate) fn at(deadline: Instant, owner: Arc<dyn Source>) -> Self {
-        Self(Reactor::get().start_timer(deadline, owner))
+    pub(crate) fn at(reactor: Handle, deadline: Instant, owner: Arc<dyn Source>) -> Self {
+        Self { reactor, id: reactor.get().start_timer(deadline, owner) }
     }
 
     /// Expires when `time` has passed.
-    pub(crate) fn after(time: Duration, owner: Arc<dyn Source>) -> Self {
-        Self::at(Instant::now() + time, owner)
+    pub(crate) fn after(reactor: Handle, time: Duration, owner: Arc<dyn Source>) -> Self {
+        Self::at(reactor, Instant::now() + time, owner)
     }
 
     /// When it expires.
     pub(crate) fn deadline(&self) -> Instant {
-        self.0.deadline()
+        self.id.deadline()
     }
 
     /// Whether it has expired. A call of [`Source::expired`] may be for an earlier timer.
@@ -37,6 +40,6 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        Reactor::get().stop_timer(self.0);
+        self.reactor.get().stop_timer(self.id);
     }
 }

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::Result;
-use crate::reactor::{Polled, Reactor, Source, Token};
+use crate::reactor::{Handle, Polled, Source, Token};
 
 /// Watched until dropped, and closed then. The owner is kept alive by the reactor meanwhile, so it
 /// must drop or release this on every way out.
 #[derive(Debug)]
 pub(crate) struct Watched<F: AsFd = OwnedFd> {
+    reactor: Handle,
     /// `None` only once the descriptor has been released.
     fd: Option<F>,
     token: Token,
@@ -20,16 +21,16 @@ impl<F: AsFd> Watched<F> {
     /// Watches `fd`, which is non-blocking.
     ///
     /// # Errors
-    /// What [`Reactor::watch`] reports; the descriptor is closed then.
-    pub(crate) fn new(fd: F, owner: Arc<dyn Source>) -> Result<Self> {
-        let token = Reactor::get().watch(fd.as_fd(), owner)?;
-        Ok(Self { fd: Some(fd), token })
+    /// What [`watch`](crate::reactor::Reactor::watch) reports; the descriptor is closed then.
+    pub(crate) fn new(reactor: Handle, fd: F, owner: Arc<dyn Source>) -> Result<Self> {
+        let token = reactor.get().watch(fd.as_fd(), owner)?;
+        Ok(Self { reactor, fd: Some(fd), token })
     }
 
     /// The descriptor, watched no longer.
     pub(crate) fn release(mut self) -> F {
         let fd = self.fd.take().expect("released once, for it takes the value");
-        Reactor::get().unwatch(fd.as_fd(), self.token);
+        self.reactor.get().unwatch(fd.as_fd(), self.token);
         fd
     }
 }
@@ -43,21 +44,24 @@ impl<F: AsFd> AsFd for Watched<F> {
 impl<F: AsFd> Drop for Watched<F> {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            Reactor::get().unwatch(fd.as_fd(), self.token);
+            self.reactor.get().unwatch(fd.as_fd(), self.token);
         }
     }
 }
 
 /// Something in memory that each pass of the reactor looks at, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct InPasses<P: Polled + 'static>(Arc<P>);
+pub(crate) struct InPasses<P: Polled + 'static> {
+    reactor: Handle,
+    polled: Arc<P>,
+}
 
 impl<P: Polled + 'static> InPasses<P> {
     /// Has it looked at from now on, by any thread.
-    pub(crate) fn new(polled: P) -> Self {
+    pub(crate) fn new(reactor: Handle, polled: P) -> Self {
         let polled = Arc::new(polled);
-        Reactor::get().add_ring(Arc::clone(&polled) as _);
-        Self(polled)
+        reactor.get().add_ring(Arc::clone(&polled) as _);
+        Self { reactor, polled }
     }
 }
 
@@ -65,13 +69,13 @@ impl<P: Polled + 'static> Deref for InPasses<P> {
     type Target = P;
 
     fn deref(&self) -> &P {
-        &self.0
+        &self.polled
     }
 }
 
 impl<P: Polled + 'static> Drop for InPasses<P> {
     fn drop(&mut self) {
-        let polled: Arc<dyn Polled> = Arc::clone(&self.0) as _;
-        Reactor::get().remove_ring(&polled);
+        let polled: Arc<dyn Polled> = Arc::clone(&self.polled) as _;
+        self.reactor.get().remove_ring(&polled);
     }
 }

@@ -15,7 +15,7 @@ use super::socket;
 use crate::mpa::dial::Question;
 use crate::mpa::dialer::Answer;
 use crate::mpa::limits::ASK_AT;
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::watched::Watched;
 use crate::{Errno, Result, random};
 
@@ -46,6 +46,7 @@ pub(super) fn learn(peer: SocketAddr, answer: Answer, now: Instant) {
 /// A question under way.
 #[derive(Debug)]
 pub(super) struct Asking {
+    reactor: Handle,
     local: SocketAddr,
     peer: SocketAddr,
     /// Connected, so that it hears of a closed port.
@@ -60,16 +61,21 @@ impl Asking {
     ///
     /// # Errors
     /// What the system says at once, such as `ENETUNREACH`.
-    pub(super) fn start([local, peer]: [SocketAddr; 2], owner: &Arc<dyn Source>) -> Result<Self> {
+    pub(super) fn start(
+        reactor: Handle,
+        [local, peer]: [SocketAddr; 2],
+        owner: &Arc<dyn Source>,
+    ) -> Result<Self> {
         let mut local = local;
         local.set_port(0);
         let socket = socket::datagram(&peer, &Options::default())?;
         rustix::net::bind(&socket, &local)?;
         rustix::net::connect(&socket, &peer)?;
         let asking = Self {
+            reactor,
             local,
             peer,
-            connected: Watched::new(socket, Arc::clone(owner))?,
+            connected: Watched::new(reactor, socket, Arc::clone(owner))?,
             any: None,
             nonce: u64::from_ne_bytes(random::bytes()?),
         };
@@ -89,7 +95,7 @@ impl Asking {
     fn any_socket(&self, owner: &Arc<dyn Source>) -> Option<Watched> {
         let socket = socket::datagram(&self.peer, &Options::default()).ok()?;
         rustix::net::bind(&socket, &self.local).ok()?;
-        Watched::new(socket, Arc::clone(owner)).ok()
+        Watched::new(self.reactor, socket, Arc::clone(owner)).ok()
     }
 }
 

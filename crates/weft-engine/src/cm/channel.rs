@@ -8,7 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use weft_sys::{Lock, Spin, consume, counting_eventfd, notify};
 
 use crate::Result;
-use crate::reactor::Reactor;
+use crate::reactor::Handle;
 
 /// Something that a channel hands to the program.
 pub trait Delivery {
@@ -19,6 +19,7 @@ pub trait Delivery {
 /// An event channel. Its descriptor is readable while events wait, and obeys `O_NONBLOCK`.
 #[derive(Debug)]
 pub struct EventChannel<E> {
+    reactor: Handle,
     fd: OwnedFd,
     /// Bounded by the identifiers: each has a few events, and a listener its backlog.
     events: Lock<VecDeque<E>>,
@@ -38,7 +39,13 @@ impl<E: Delivery> EventChannel<E> {
     /// `EMFILE` and the like when there is no descriptor left.
     pub fn new() -> Result<Arc<Self>> {
         let fd = counting_eventfd()?;
-        Ok(Arc::new(Self { fd, events: Lock::new(VecDeque::new()), spin: Spin::new() }))
+        let (reactor, events) = (Handle::of_process(), Lock::new(VecDeque::new()));
+        Ok(Arc::new(Self { reactor, fd, events, spin: Spin::new() }))
+    }
+
+    /// The reactor of the identifiers whose events come here.
+    pub(super) fn reactor(&self) -> Handle {
+        self.reactor
     }
 
     /// The descriptor to poll. It stays owned by the channel.
@@ -58,7 +65,7 @@ impl<E: Delivery> EventChannel<E> {
             return Ok(event);
         }
         let blocks = !fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK);
-        Reactor::take(self.fd.as_fd(), blocks, &self.spin, |pass| {
+        self.reactor.get().take(self.fd.as_fd(), blocks, &self.spin, |pass| {
             pass();
             self.take(&delivering)
         })

@@ -21,6 +21,7 @@ use crate::hello::{self, Identity};
 use crate::limits::{PRIVATE_DATA_MAX, READ_DEPTH_MAX, WEFT_PRIVATE_DATA_MAX};
 use crate::mpa::dialer::Failure;
 use crate::qp::{self, AddressVector, AttrMask, GlobalRoute, Monitor, Qp, QpAttr, QpState};
+use crate::reactor::Handle;
 use crate::timer::Timer;
 use crate::{Errno, Result, shm, strangers};
 
@@ -126,7 +127,7 @@ impl Id {
             identity: end.endpoint.identity(),
         };
         // The lock is held, so that an outcome waits until we know of the attempt.
-        let dial = call.start()?;
+        let dial = call.start(inner.channel.reactor())?;
         inner.phase = Phase::Dialling { dial, end };
         Ok(())
     }
@@ -240,7 +241,7 @@ impl Id {
                 return Err(Errno::INVAL);
             };
             // Only now is the queue pair in a state that tells whether it takes a connection.
-            let end = external(identity);
+            let end = external(inner.channel.reactor(), identity);
             inner.phase = Phase::Joining { end: end.clone(), gone: false };
             (*greeted, end)
         };
@@ -332,9 +333,10 @@ impl Id {
     /// look for no completion any more. So it waits, for a while, until they have taken them all.
     fn peer_left(&self, inner: &mut Inner, end: End) {
         if end.endpoint.has_unread() {
+            let reactor = inner.channel.reactor();
             inner.unread.get_or_insert_with(|| UnreadWait {
-                limit: Timer::after(UNREAD_WAIT, self.arc()),
-                look: Timer::after(UNREAD_INTERVAL, self.arc()),
+                limit: Timer::after(reactor, UNREAD_WAIT, self.arc()),
+                look: Timer::after(reactor, UNREAD_INTERVAL, self.arc()),
             });
         } else {
             inner.unread = None;
@@ -351,7 +353,7 @@ impl Id {
             return self.post_disconnected(inner);
         }
         if wait.look.is_due(now) {
-            wait.look = Timer::after(UNREAD_INTERVAL, self.arc());
+            wait.look = Timer::after(inner.channel.reactor(), UNREAD_INTERVAL, self.arc());
         }
         inner.unread = Some(wait);
     }
@@ -494,7 +496,9 @@ impl Inner {
             Via::Own(qp) => End { endpoint: Arc::new(QpEndpoint::new(qp)), managed: true },
             Via::External(qp_num) => {
                 let gid = self.local.map_or_else(Default::default, |local| gid_of(local.ip()));
-                external(Identity { qp_num: *qp_num, ack_stag: 0, gid, process: *shm::own_id() })
+                let process = *shm::own_id();
+                let identity = Identity { qp_num: *qp_num, ack_stag: 0, gid, process };
+                external(self.channel.reactor(), identity)
             }
         }
     }
@@ -577,7 +581,7 @@ impl Inner {
 
 /// The end for a queue pair that the program connects itself. It is held for the program when the
 /// queue pair is not one of ours, or in no state to take a connection.
-fn external(mut identity: Identity) -> End {
+fn external(reactor: Handle, mut identity: Identity) -> End {
     let qp = qp::find(identity.qp_num);
     if let Some(qp) = &qp {
         identity = qp.identity();
@@ -585,7 +589,7 @@ fn external(mut identity: Identity) -> End {
     let takes = |qp: &Arc<Qp>| matches!(qp.state(), QpState::Init | QpState::Rtr | QpState::Rts);
     let endpoint: Arc<dyn Endpoint> = match qp.filter(takes) {
         Some(qp) => Arc::new(QpEndpoint::new(&qp)),
-        None => Held::new(identity),
+        None => Held::new(reactor, identity),
     };
     End { endpoint, managed: false }
 }

@@ -58,7 +58,8 @@ impl Id {
         let port = socket.port()?;
         let host: Weak<dyn Host> = Weak::clone(&self.this) as _;
         inner.set_backlog(backlog);
-        inner.phase = Phase::Serving(Service::start(socket, port, host)?);
+        let reactor = inner.channel.reactor();
+        inner.phase = Phase::Serving(Service::start(reactor, socket, port, host)?);
         Ok(())
     }
 
@@ -74,8 +75,9 @@ impl Id {
         };
         let socket = inner.socket.take().ok_or(Errno::INVAL)?;
         let inquirer: Weak<dyn Inquirer> = Weak::clone(&self.this) as _;
+        let reactor = inner.channel.reactor();
         // The lock is held, so that an answer waits until we know of the lookup.
-        let lookup = Lookup::start(socket, [local, peer], &param.private_data, inquirer)?;
+        let lookup = Lookup::start(reactor, socket, [local, peer], &param.private_data, inquirer)?;
         inner.phase = Phase::Asking(lookup);
         Ok(())
     }

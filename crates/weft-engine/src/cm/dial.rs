@@ -16,7 +16,7 @@ use super::socket;
 use crate::hello::{self, Identity};
 use crate::mpa::dial::{self, Dial, Outcome};
 use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::{Errno, Result, tcp};
 
 /// Who wants a connection.
@@ -47,14 +47,14 @@ impl Call {
     ///
     /// # Errors
     /// What the system says at once, such as `ENETUNREACH`.
-    pub(super) fn start(self) -> Result<Arc<Dial<Self>>> {
+    pub(super) fn start(self, reactor: Handle) -> Result<Arc<Dial<Self>>> {
         let plan = Plan {
             connect_time: Some(CONNECT_TIMEOUT),
             reply_time: Some(REPLY_TIMEOUT),
             retry: Retry::Refused(&KNOCK_AGAIN_AFTER),
             wanted: None,
         };
-        let dial = Dial::new(plan, self);
+        let dial = Dial::new(reactor, plan, self);
         dial.start().map_err(|failure| failure.errno())?;
         Ok(dial)
     }
@@ -76,8 +76,8 @@ impl dial::Caller for Call {
         Some(Path { is_local, was_closed: ask::was_closed(self.peer, now) })
     }
 
-    fn ask(&self, owner: &Arc<dyn Source>) -> Result<Asking> {
-        Asking::start([self.local, self.peer], owner)
+    fn ask(&self, reactor: Handle, owner: &Arc<dyn Source>) -> Result<Asking> {
+        Asking::start(reactor, [self.local, self.peer], owner)
     }
 
     fn learn(&self, now: Instant, answer: Answer) {

@@ -18,7 +18,7 @@ use super::endpoint::Endpoint;
 use super::limits::HELD_BYTES_MAX;
 use crate::hello::Identity;
 use crate::qp::{AttrMask, Connection, Monitor, QpAttr};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::watched::Watched;
 use crate::{Errno, Result};
 
@@ -26,6 +26,7 @@ use crate::{Errno, Result};
 #[derive(Debug)]
 pub(super) struct Held {
     this: Weak<Self>,
+    reactor: Handle,
     identity: Identity,
     state: Lock<State>,
 }
@@ -39,9 +40,10 @@ struct State {
 
 impl Held {
     /// Stands in for the queue pair of this identity.
-    pub(super) fn new(identity: Identity) -> Arc<Self> {
+    pub(super) fn new(reactor: Handle, identity: Identity) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
+            reactor,
             identity,
             state: Lock::new(State::default()),
         })
@@ -83,7 +85,7 @@ impl Endpoint for Held {
         {
             weft_sys::send(connection.socket.as_fd(), &frame)?;
         }
-        state.stream = Some(Watched::new(connection.socket, owner)?);
+        state.stream = Some(Watched::new(self.reactor, connection.socket, owner)?);
         state.monitor = Some(monitor);
         Ok(())
     }

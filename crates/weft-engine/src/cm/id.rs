@@ -407,7 +407,8 @@ impl Id {
         inner.local = Some(port.address());
         inner.set_backlog(backlog);
         let callee: Weak<dyn Callee> = Weak::clone(&self.this) as _;
-        inner.phase = Phase::Listening(Listener::start(port, inner.options, callee)?);
+        let reactor = inner.channel.reactor();
+        inner.phase = Phase::Listening(Listener::start(reactor, port, inner.options, callee)?);
         Ok(())
     }
 
@@ -504,13 +505,15 @@ impl Id {
     pub(super) fn post_disconnected_soon(&self) {
         // Locked before, for the timer may expire at once.
         let mut inner = self.lock();
-        inner.disconnecting = Some(Timer::after(DISCONNECT_TIME, self.arc()));
+        let reactor = inner.channel.reactor();
+        inner.disconnecting = Some(Timer::after(reactor, DISCONNECT_TIME, self.arc()));
     }
 
     /// Reports the end of the connection, and later that it is forgotten.
     pub(super) fn post_disconnected(&self, inner: &mut Inner) {
         self.post(inner, EventKind::Disconnected, 0, EventParam::default());
-        inner.timewait = Some(Timer::after(TIMEWAIT, self.arc()));
+        let reactor = inner.channel.reactor();
+        inner.timewait = Some(Timer::after(reactor, TIMEWAIT, self.arc()));
     }
 }
 

@@ -11,6 +11,7 @@ use super::handshake::Greeted;
 use super::limits::{PEER_PRIVATE_DATA_MAX, REQUEST_TIMEOUT, UNTAKEN_TIMEOUT};
 use crate::mpa::incoming::{self, Host};
 use crate::mpa::responder::Limits;
+use crate::reactor::Handle;
 use crate::strangers::Place;
 use crate::{Errno, Result};
 
@@ -52,6 +53,7 @@ pub(super) struct Door {
 /// # Errors
 /// What the reactor reports; the connection is closed then.
 pub(super) fn start(
+    reactor: Handle,
     stream: OwnedFd,
     ends: [SocketAddr; 2],
     number: u64,
@@ -59,6 +61,7 @@ pub(super) fn start(
     place: Place,
 ) -> Result<Arc<Incoming>> {
     Incoming::start(
+        reactor,
         stream,
         ends,
         LIMITS,

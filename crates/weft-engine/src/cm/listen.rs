@@ -17,7 +17,7 @@ use super::option::Options;
 use super::port::{self, Port, Sockets};
 use super::query;
 use super::socket::{self, canonical};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::strangers::{Gate, HALF_OPEN, Place};
 use crate::timer::Timer;
 use crate::watched::Watched;
@@ -32,6 +32,7 @@ pub(super) trait Callee: Send + Sync {
 /// A listener.
 pub(super) struct Listener {
     this: Weak<Self>,
+    reactor: Handle,
     callee: Weak<dyn Callee>,
     address: SocketAddr,
     options: Options,
@@ -69,6 +70,7 @@ impl Listener {
     /// # Errors
     /// `EADDRINUSE` when somebody else has come first; what the reactor reports.
     pub(super) fn start(
+        reactor: Handle,
         port: Port,
         options: Options,
         callee: Weak<dyn Callee>,
@@ -77,10 +79,11 @@ impl Listener {
         let sockets = port.open()?;
         let listener = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
+            reactor,
             callee,
             address,
             options,
-            gate: Gate::new(&HALF_OPEN),
+            gate: Gate::new(reactor, &HALF_OPEN),
             state: Lock::new(State::default()),
         });
         // What is watched keeps the listener alive, so a failure half-way must undo it.
@@ -91,10 +94,12 @@ impl Listener {
     fn open(&self, sockets: Sockets) -> Result<()> {
         let mut state = self.state.lock();
         state.stream_port = socket::local_address(&sockets.stream)?.port();
-        state.streams.push(Watched::new(sockets.stream, self.owner())?);
-        state.datagram = sockets.datagram.map(|fd| Watched::new(fd, self.owner())).transpose()?;
+        state.streams.push(Watched::new(self.reactor, sockets.stream, self.owner())?);
+        state.datagram =
+            sockets.datagram.map(|fd| Watched::new(self.reactor, fd, self.owner())).transpose()?;
         if let Some(stream) = sockets.foreign {
-            let grace = (!claim::is_announced()).then(|| Timer::after(PORT_GRACE, self.owner()));
+            let grace = (!claim::is_announced())
+                .then(|| Timer::after(self.reactor, PORT_GRACE, self.owner()));
             state.foreign = Some(Foreign { stream, grace });
         }
         drop(state);
@@ -174,7 +179,14 @@ impl Listener {
         let mut local = socket::local_address(&stream)?;
         // To the program it is the RDMA port that was reached.
         local.set_port(self.address.port());
-        incoming::start(stream, [local, peer], number, Weak::clone(&self.this) as _, place)
+        incoming::start(
+            self.reactor,
+            stream,
+            [local, peer],
+            number,
+            Weak::clone(&self.this) as _,
+            place,
+        )
     }
 
     /// Answers port queries.
@@ -203,7 +215,7 @@ impl Listener {
                 Err(_) => {}
             }
         }
-        state.more_queries = Some(Timer::after(Duration::ZERO, self.owner()));
+        state.more_queries = Some(Timer::after(self.reactor, Duration::ZERO, self.owner()));
     }
 
     /// Listens on the RDMA port itself, if it is time and the program has not taken it.
@@ -214,7 +226,7 @@ impl Listener {
         }
         if let Some(Foreign { stream, .. }) = state.foreign.take()
             && port::listen(&stream).is_ok()
-            && let Ok(stream) = Watched::new(stream, self.owner())
+            && let Ok(stream) = Watched::new(self.reactor, stream, self.owner())
         {
             state.streams.push(stream);
         }

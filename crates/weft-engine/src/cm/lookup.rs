@@ -8,7 +8,7 @@ use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 
 use super::limits::{INQUIRE_EVERY, INQUIRE_EVERY_MAX, REFUSED_TIME, REPLY_TIMEOUT};
 use super::sidr::{LEN, Reply, Request};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result, random};
@@ -23,6 +23,7 @@ pub(super) trait Inquirer: Send + Sync {
 /// A lookup under way.
 pub(super) struct Lookup {
     this: Weak<Self>,
+    reactor: Handle,
     inquirer: Weak<dyn Inquirer>,
     socket: Arc<UdpSocket>,
     local: IpAddr,
@@ -50,6 +51,7 @@ impl Lookup {
     /// # Errors
     /// What the system says at once, such as `ENETUNREACH`.
     pub(super) fn start(
+        reactor: Handle,
         socket: UdpSocket,
         [local, peer]: [SocketAddr; 2],
         private_data: &[u8],
@@ -63,6 +65,7 @@ impl Lookup {
         let socket = Arc::new(socket);
         let lookup = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
+            reactor,
             inquirer,
             socket,
             local: local.ip(),
@@ -74,10 +77,10 @@ impl Lookup {
         let owner = || Arc::clone(&lookup) as Arc<dyn Source>;
         let mut state = lookup.state.lock();
         *state = Some(State {
-            _watched: Watched::new(Arc::clone(&lookup.socket), owner())?,
-            refusal_timer: Some(Timer::after(REFUSED_TIME, owner())),
-            limit: Timer::after(REPLY_TIMEOUT, owner()),
-            next: Timer::after(INQUIRE_EVERY, owner()),
+            _watched: Watched::new(reactor, Arc::clone(&lookup.socket), owner())?,
+            refusal_timer: Some(Timer::after(reactor, REFUSED_TIME, owner())),
+            limit: Timer::after(reactor, REPLY_TIMEOUT, owner()),
+            next: Timer::after(reactor, INQUIRE_EVERY, owner()),
             pause: INQUIRE_EVERY,
         });
         lookup.ask();
@@ -150,7 +153,7 @@ impl Source for Lookup {
         if state.next.is_due(now) {
             state.pause = INQUIRE_EVERY_MAX.min(state.pause * 2);
             if let Some(owner) = self.this.upgrade() {
-                state.next = Timer::after(state.pause, owner);
+                state.next = Timer::after(self.reactor, state.pause, owner);
             }
             self.ask();
         }

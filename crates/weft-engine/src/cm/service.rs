@@ -10,7 +10,7 @@ use weft_sys::{Lock, RecvBatch, Run, UdpSocket};
 use super::limits::{ANSWERS_MAX, INQUIRIES_MAX};
 use super::sidr::{Reply, Request};
 use crate::Result;
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::timer::Timer;
 use crate::watched::Watched;
 
@@ -23,6 +23,7 @@ pub(super) trait Host: Send + Sync {
 /// A listener.
 pub(super) struct Service {
     this: Weak<Self>,
+    reactor: Handle,
     host: Weak<dyn Host>,
     socket: Arc<UdpSocket>,
     port: u16,
@@ -58,15 +59,21 @@ impl Service {
     ///
     /// # Errors
     /// What the reactor reports.
-    pub(super) fn start(socket: UdpSocket, port: u16, host: Weak<dyn Host>) -> Result<Arc<Self>> {
+    pub(super) fn start(
+        reactor: Handle,
+        socket: UdpSocket,
+        port: u16,
+        host: Weak<dyn Host>,
+    ) -> Result<Arc<Self>> {
         let service = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
+            reactor,
             host,
             socket: Arc::new(socket),
             port,
             state: Lock::new(State::default()),
         });
-        let watched = Watched::new(Arc::clone(&service.socket), service.owner())?;
+        let watched = Watched::new(reactor, Arc::clone(&service.socket), service.owner())?;
         service.state.lock().watched = Some(watched);
         Ok(service)
     }
@@ -165,7 +172,7 @@ impl Source for Service {
                 Err(_) => {}
             }
         }
-        self.state.lock().more = Some(Timer::after(Duration::ZERO, self.owner()));
+        self.state.lock().more = Some(Timer::after(self.reactor, Duration::ZERO, self.owner()));
     }
 
     fn expired(&self, _: Instant) {

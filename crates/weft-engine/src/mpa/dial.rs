@@ -11,7 +11,7 @@ use weft_wire::mpa::negotiate::Params;
 
 use super::dialer::{Agreed, Answer, Awaits, Dialer, Effect, Failure, Path, Plan};
 use super::limits::REPLY_READ_LEN;
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
@@ -28,7 +28,7 @@ pub(crate) trait Caller: Send + Sync + Sized + 'static {
     fn path(&self, now: Instant) -> Option<Path>;
 
     /// Asks the peer for its TCP port, for the first time. `owner` hears of the answer.
-    fn ask(&self, owner: &Arc<dyn Source>) -> Result<Self::Question>;
+    fn ask(&self, reactor: Handle, owner: &Arc<dyn Source>) -> Result<Self::Question>;
 
     /// The peer has answered.
     fn learn(&self, now: Instant, answer: Answer);
@@ -69,6 +69,7 @@ impl Question for std::convert::Infallible {
 /// A connection attempt under way.
 pub(crate) struct Dial<C: Caller> {
     this: Weak<Self>,
+    reactor: Handle,
     pub(crate) caller: C,
     state: Lock<State<C::Question>>,
 }
@@ -84,9 +85,10 @@ struct State<Q> {
 
 impl<C: Caller> Dial<C> {
     /// An attempt that [`Dial::start`] begins.
-    pub(crate) fn new(plan: Plan, caller: C) -> Arc<Self> {
+    pub(crate) fn new(reactor: Handle, plan: Plan, caller: C) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
+            reactor,
             caller,
             state: Lock::new(State {
                 dialer: Dialer::new(plan),
@@ -154,14 +156,15 @@ impl<C: Caller> Dial<C> {
                     state.question.iter_mut().for_each(|question| question.again(owner));
                     Ok(())
                 }
-                Effect::Ask { again: false } => {
-                    self.caller.ask(owner).map(|question| state.question = Some(question))
-                }
+                Effect::Ask { again: false } => self
+                    .caller
+                    .ask(self.reactor, owner)
+                    .map(|question| state.question = Some(question)),
                 Effect::Connect { port } => {
                     state.question = None;
                     let opened = self.caller.open(port, state.spare.take());
                     opened
-                        .and_then(|stream| Watched::new(stream, Arc::clone(owner)))
+                        .and_then(|stream| Watched::new(self.reactor, stream, Arc::clone(owner)))
                         .map(|stream| state.stream = Some(stream))
                 }
                 Effect::Greet { weft } => {
@@ -192,7 +195,8 @@ impl<C: Caller> Dial<C> {
         }
         let timeout = state.dialer.timeout();
         if timeout != state.timer.as_ref().map(Timer::deadline) {
-            state.timer = timeout.map(|deadline| Timer::at(deadline, Arc::clone(owner)));
+            state.timer =
+                timeout.map(|deadline| Timer::at(self.reactor, deadline, Arc::clone(owner)));
         }
         None
     }
@@ -314,7 +318,7 @@ mod tests {
             Some(Path { is_local: true, was_closed: false })
         }
 
-        fn ask(&self, _: &Arc<dyn Source>) -> Result<Closed> {
+        fn ask(&self, _: Handle, _: &Arc<dyn Source>) -> Result<Closed> {
             Ok(Closed)
         }
 
@@ -339,7 +343,7 @@ mod tests {
     fn an_answer_that_has_come_counts_when_the_time_is_over() {
         let plan =
             Plan { connect_time: None, reply_time: None, retry: Retry::Refused(&[]), wanted: None };
-        let dial = Dial::new(plan, Unheard { greeted: Lock::new(None) });
+        let dial = Dial::new(Handle::of_process(), plan, Unheard { greeted: Lock::new(None) });
         let late = Instant::now() + 2 * ASK_LOCAL_TIMEOUT;
         dial.start().expect("nothing has failed");
         dial.expired(late);

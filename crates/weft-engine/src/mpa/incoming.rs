@@ -11,7 +11,7 @@ use weft_wire::mpa::negotiate::{NegotiateError, Negotiated, Params, Request};
 
 use super::limits::REQUEST_READ_LEN;
 use super::responder::{Effect, Limits, Responder};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::strangers::{Place, Stranger};
 use crate::timer::Timer;
 use crate::watched::Watched;
@@ -33,6 +33,7 @@ pub(crate) trait Host: Send + Sync + Sized + 'static {
 /// A connection that has not been answered.
 pub(crate) struct Incoming<H> {
     this: Weak<Self>,
+    reactor: Handle,
     local: SocketAddr,
     peer: SocketAddr,
     pub(crate) host: H,
@@ -53,6 +54,7 @@ impl<H: Host> Incoming<H> {
     /// # Errors
     /// What the reactor reports; the connection is closed then.
     pub(crate) fn start(
+        reactor: Handle,
         stream: OwnedFd,
         [local, peer]: [SocketAddr; 2],
         limits: Limits,
@@ -62,6 +64,7 @@ impl<H: Host> Incoming<H> {
         let responder = Responder::new(Instant::now(), limits);
         let incoming = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
+            reactor,
             local,
             peer,
             host,
@@ -69,10 +72,10 @@ impl<H: Host> Incoming<H> {
         });
         let owner: Arc<dyn Source> = Arc::clone(&incoming) as _;
         let mut state = incoming.state.lock();
-        state.stream = Some(Watched::new(stream, Arc::clone(&owner))?);
+        state.stream = Some(Watched::new(reactor, stream, Arc::clone(&owner))?);
         place.give_to(Weak::clone(&incoming.this) as _);
         state.place = Some(place);
-        state.set_timer(&owner);
+        state.set_timer(reactor, &owner);
         drop(state);
         Ok(incoming)
     }
@@ -150,7 +153,7 @@ impl<H: Host> Incoming<H> {
                     Effect::Requested(_) => state.place = None,
                     Effect::Overdue | Effect::Transmit(_) => {}
                 }
-                state.set_timer(owner);
+                state.set_timer(self.reactor, owner);
                 return Some(effect);
             }
             let mut bytes = Vec::with_capacity(REQUEST_READ_LEN);
@@ -164,9 +167,9 @@ impl<H: Host> Incoming<H> {
 }
 
 impl State {
-    fn set_timer(&mut self, owner: &Arc<dyn Source>) {
+    fn set_timer(&mut self, reactor: Handle, owner: &Arc<dyn Source>) {
         let timeout = self.responder.timeout();
-        self.timer = timeout.map(|deadline| Timer::at(deadline, Arc::clone(owner)));
+        self.timer = timeout.map(|deadline| Timer::at(reactor, deadline, Arc::clone(owner)));
     }
 
     /// Sends a reply; a fresh socket has room for some kilobytes.

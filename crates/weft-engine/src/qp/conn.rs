@@ -16,7 +16,7 @@ use crate::link::host::Work;
 use crate::link::ring::{PASSES_PER_RING, Ring};
 use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::shm::{self, Choice, Endpoint, Offer, Peer, Rings, Session};
 use crate::tcp;
 use crate::timer::Timer;
@@ -125,8 +125,9 @@ impl Conn {
         //= rfc5044#section-7.1
         //# A DDP endpoint MUST be "bound" to the MPA connection at entry to this phase.
         self.link.open(agreement, &early);
-        let socket = Watched::new(socket, qp.me())?;
-        let read_from = read_from.map(|other| Watched::new(other, qp.me())).transpose()?;
+        let socket = Watched::new(qp.reactor(), socket, qp.me())?;
+        let read_from =
+            read_from.map(|other| Watched::new(qp.reactor(), other, qp.me())).transpose()?;
         self.wire =
             Some(Wire { socket, read_from, peer, initiator, peer_identity, fin_sent: false });
         self.hold = self.link.awaits_first_fpdu().then(|| first_fpdu::wait_for(qp));
@@ -212,7 +213,7 @@ impl Conn {
 
     fn share(&mut self, qp: &Qp, rings: Rings, peer: Peer, session: Arc<Session>) {
         self.must_share = false;
-        let port = InPasses::new(rings.port(qp.me()));
+        let port = InPasses::new(qp.reactor(), rings.port(qp.me()));
         self.link.share(Ring::new(rings, port, peer, session));
         log::write(
             Level::Info,
@@ -447,7 +448,7 @@ impl Conn {
         let Some(wire) = self.wire.take() else { return };
         // Both ends of a queue pair connected to itself go at once.
         if !self.link.phase.is_closed() && wire.read_from.is_none() {
-            Lingering::start(wire.socket.release(), self.link.take_unsent());
+            Lingering::start(qp.reactor(), wire.socket.release(), self.link.take_unsent());
         }
     }
 
@@ -491,7 +492,7 @@ struct LingerState {
 }
 
 impl Lingering {
-    fn start(socket: OwnedFd, rest: Vec<u8>) {
+    fn start(reactor: Handle, socket: OwnedFd, rest: Vec<u8>) {
         let buffer = Vec::with_capacity(16 << 10);
         let state = LingerState {
             watched: None,
@@ -509,9 +510,9 @@ impl Lingering {
         let source = Arc::clone(&lingering) as Arc<dyn Source>;
         let mut state = lingering.state.lock();
         let socket = Arc::clone(&lingering.socket);
-        let Ok(watched) = Watched::new(socket, Arc::clone(&source)) else { return };
+        let Ok(watched) = Watched::new(reactor, socket, Arc::clone(&source)) else { return };
         state.watched = Some(watched);
-        state.timer = Some(Timer::after(LINGER, source));
+        state.timer = Some(Timer::after(reactor, LINGER, source));
         drop(state);
         lingering.ready();
     }

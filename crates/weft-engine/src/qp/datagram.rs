@@ -81,7 +81,7 @@ impl Qp {
     /// when there are too many groups or members; what the system reports, such as `ENOBUFS`.
     pub fn attach_multicast(&self, gid: Gid) -> Result<()> {
         let group = self.group_of(gid)?;
-        multicast::attach(&self.addressee(), group, ROUTES)
+        multicast::attach(self.reactor(), &self.addressee(), group, ROUTES)
     }
 
     /// `ibv_detach_mcast`.

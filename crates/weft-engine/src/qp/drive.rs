@@ -13,7 +13,7 @@ use crate::attr::QpType;
 use crate::limits::{CONNECT_TIME_MAX, DEFER_ACKS_MAX, RETRY_TIME_MAX};
 use crate::link::host::Work;
 use crate::link::{AwaitedPeer, Link};
-use crate::reactor::{Reactor, Source};
+use crate::reactor::{Handle, Source};
 use crate::srq::AwaitsReceive;
 use crate::timer::Timer;
 
@@ -57,7 +57,7 @@ impl Qp {
             let acks_due = conn.link.acks_due();
             // On an extended connection the answer goes another way, and must not come first.
             let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
-            if wants_ack_only && may_wait && Self::reactor().may_defer() {
+            if wants_ack_only && may_wait && self.reactor().get().may_defer() {
                 if conn.link.is_shared() {
                     conn.link.settle_ring(true);
                 } else if acks_due != 0 {
@@ -82,15 +82,13 @@ impl Qp {
         })
     }
 
-    /// The reactor of this process, looked up for each use: a forked child has one of its own, and
-    /// must leave alone what the parent's watches.
-    pub(super) fn reactor() -> &'static Reactor {
-        Reactor::get()
+    pub(super) fn reactor(&self) -> Handle {
+        self.context().reactor()
     }
 
     /// Goes on at the next pass where this one leaves off.
     pub(super) fn requeue(&self) {
-        Self::reactor().requeue(self.me());
+        self.reactor().get().requeue(self.me());
     }
 
     pub(super) fn give_notice(&self, notices: crate::link::Notices) {
@@ -136,7 +134,7 @@ impl Qp {
     pub(super) fn start_retry_timer(&self, wait: Duration) {
         // Locked before, for the timer may expire at once.
         let mut timer = self.retry_timer.lock();
-        *timer = Some(Timer::after(wait, self.me()));
+        *timer = Some(Timer::after(self.reactor(), wait, self.me()));
     }
 
     pub(super) fn stop_retry_timer(&self) {

@@ -29,7 +29,7 @@ struct FirstFpdu {
 
 /// Starts to wait. The wait ends with the timer, or when the timer is dropped.
 pub(super) fn wait_for(qp: &Qp) -> Timer {
-    Timer::after(WAIT, Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()) }))
+    Timer::after(qp.reactor(), WAIT, Arc::new(FirstFpdu { qp: Arc::downgrade(&qp.me()) }))
 }
 
 impl Source for FirstFpdu {

@@ -52,8 +52,9 @@ impl Qp {
         };
         let (number, datagram) = match init.qp_type {
             QpType::Ud => {
-                let (number, port) =
-                    numbers().allocate_for_datagrams(|port| ud::Port::open(port, ROUTES))?;
+                let reactor = pd.context().reactor();
+                let open = |port| ud::Port::open(reactor, port, ROUTES);
+                let (number, port) = numbers().allocate_for_datagrams(open)?;
                 (number, Some(Datagram::new(port)))
             }
             _ => (numbers().allocate()?, None),

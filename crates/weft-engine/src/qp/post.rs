@@ -47,7 +47,7 @@ impl Qp {
     /// Work has been posted: sends it now, or leaves it to the next poll so that it can go out
     /// together with what else will have been posted by then.
     pub(super) fn start_work(&self, first_of_idle: bool, unsent: u64, unsent_bytes: u64) {
-        let reactor = Self::reactor();
+        let reactor = self.reactor().get();
         let enough = unsent >= DEFER_REQUESTS_MAX || unsent_bytes >= DEFER_BYTES_MAX;
         let alone = first_of_idle && !self.posts_bursts.load(Ordering::Relaxed);
         if alone || enough || !reactor.may_defer() {
@@ -60,7 +60,7 @@ impl Qp {
 
     pub(super) fn defer(&self) {
         if !self.deferred.swap(true, Ordering::AcqRel) {
-            Self::reactor().defer(self.me());
+            self.reactor().get().defer(self.me());
         }
     }
 }

@@ -8,6 +8,7 @@ use super::work::{WORK_DRAIN, WORK_RECEIVE, WORK_RING, WORK_SEND};
 use crate::access::Access;
 use crate::attr::QpState;
 use crate::hello::Identity;
+use crate::reactor::Handle;
 use crate::registered::{self, Keyed};
 use crate::shm::{
     Endpoint, Granted, Grants, Offer, Peer, RingOwner, Rings, Session, Terms, own_id,
@@ -22,6 +23,10 @@ impl RingOwner for Qp {
 impl Endpoint for Qp {
     fn identity(&self) -> Identity {
         Self::identity(self)
+    }
+
+    fn reactor(&self) -> Handle {
+        Self::reactor(self)
     }
 
     fn probe(&self) -> u64 {

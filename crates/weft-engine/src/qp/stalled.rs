@@ -24,7 +24,7 @@ struct Stalled {
 
 /// Starts to wait. The wait ends with the timer, or when the timer is dropped.
 pub(super) fn wait_for(qp: &Qp) -> Timer {
-    Timer::after(INTERVAL, Arc::new(Stalled { qp: Arc::downgrade(&qp.me()) }))
+    Timer::after(qp.reactor(), INTERVAL, Arc::new(Stalled { qp: Arc::downgrade(&qp.me()) }))
 }
 
 impl Source for Stalled {

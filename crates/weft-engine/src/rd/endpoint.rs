@@ -19,7 +19,7 @@ use super::memory::Registered;
 use super::request::{Event, PeerAddress, Request};
 use super::shared::Settings;
 use crate::pd::Pd;
-use crate::reactor::{Reactor, Source, TimerId, Token};
+use crate::reactor::{Handle, Source, TimerId, Token};
 use crate::udp::{self, Outbox};
 use crate::{Errno, Result, random};
 
@@ -49,6 +49,7 @@ pub struct Endpoint {
 
 struct Inner {
     me: Weak<Self>,
+    reactor: Handle,
     socket: UdpSocket,
     address: PeerAddress,
     origin: Instant,
@@ -92,6 +93,7 @@ impl Endpoint {
         let socket = udp::bind(local.port(), false)?;
         let address = SocketAddr::new(local.ip().to_canonical(), socket.port()?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let reactor = pd.context().reactor();
         let settings = Settings { endpoint: number, datagram_len, peers_max, receive_bytes };
         let state = State {
             machine: Machine::new(settings, secret),
@@ -105,6 +107,7 @@ impl Endpoint {
         };
         let inner = Arc::new_cyclic(|me| Inner {
             me: Weak::clone(me),
+            reactor,
             socket,
             address: PeerAddress { socket: address, endpoint: number },
             origin: Instant::now(),
@@ -115,7 +118,7 @@ impl Endpoint {
             spin: Spin::new(),
         });
         let source = Arc::clone(&inner) as Arc<dyn Source>;
-        let token = Reactor::get().watch(inner.socket.as_fd(), source)?;
+        let token = reactor.get().watch(inner.socket.as_fd(), source)?;
         Ok(Self { inner, token })
     }
 
@@ -143,7 +146,7 @@ impl Endpoint {
     /// The next event, if there is one. Drives the fabric when there is none yet.
     pub fn poll(&self) -> Option<Event> {
         self.inner.take().or_else(|| {
-            Reactor::get().poll();
+            self.inner.reactor.get().poll();
             self.inner.take()
         })
     }
@@ -159,13 +162,14 @@ impl Endpoint {
         }
         let _sleeper = Sleeper::new(&self.inner.sleepers);
         let Some(end) = end else {
-            let wait = Reactor::get().wait(self.inner.wake.as_fd(), &self.inner.spin, |pass| {
-                pass();
-                self.inner.take()
-            });
+            let wait =
+                self.inner.reactor.get().wait(self.inner.wake.as_fd(), &self.inner.spin, |pass| {
+                    pass();
+                    self.inner.take()
+                });
             return wait.map(Some);
         };
-        Reactor::get().about_to_wait();
+        self.inner.reactor.get().about_to_wait();
         loop {
             if let Some(event) = self.inner.take() {
                 return Ok(Some(event));
@@ -199,11 +203,11 @@ impl fmt::Debug for Inner {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        Reactor::get().unwatch(self.inner.socket.as_fd(), self.token);
+        self.inner.reactor.get().unwatch(self.inner.socket.as_fd(), self.token);
         let mut state = self.inner.state.lock();
         state.closed = true;
         if let Some((_, timer)) = state.timer.take() {
-            Reactor::get().stop_timer(timer);
+            self.inner.reactor.get().stop_timer(timer);
         }
     }
 }
@@ -269,7 +273,7 @@ impl Inner {
             }
             drop(state);
             if more && let Some(me) = self.me.upgrade() {
-                Reactor::get().requeue(me);
+                self.reactor.get().requeue(me);
             }
         }
     }
@@ -348,11 +352,11 @@ impl Inner {
             if at <= deadline {
                 return;
             }
-            Reactor::get().stop_timer(timer);
+            self.reactor.get().stop_timer(timer);
         }
         let Some(me) = self.me.upgrade() else { return };
         let at = self.origin + Duration::from_micros(deadline.saturating_sub(1_000_000));
-        state.timer = Some((deadline, Reactor::get().start_timer(at, me)));
+        state.timer = Some((deadline, self.reactor.get().start_timer(at, me)));
     }
 }
 

@@ -12,6 +12,7 @@ use super::session::Session;
 use crate::hello::ProcessId;
 use crate::limits::SESSION_BACKLOG;
 use crate::log::{self, Level};
+use crate::reactor::Handle;
 use crate::strangers::Listener;
 use crate::{Result, random};
 
@@ -51,5 +52,11 @@ fn start() -> ProcessId {
 }
 
 fn serve(address: SocketAddrUnix) -> Result<()> {
-    Listener::serve_unix(&address, SocketType::SEQPACKET, SESSION_BACKLOG, Session::accept)
+    Listener::serve_unix(
+        Handle::of_process(),
+        &address,
+        SocketType::SEQPACKET,
+        SESSION_BACKLOG,
+        Session::accept,
+    )
 }

@@ -27,7 +27,7 @@ use super::segment::{RingOwner, Rings};
 use crate::access::Access;
 use crate::hello::{Identity, ProcessId};
 use crate::limits::{PACKET_FDS_MAX, PACKET_LEN_MAX, REMAP_LEN_MAX};
-use crate::reactor::Source;
+use crate::reactor::{Handle, Source};
 use crate::strangers::{Place, Stranger};
 use crate::timer::Timer;
 use crate::watched::Watched;
@@ -49,6 +49,9 @@ const DENY: u8 = 6;
 pub(crate) trait Endpoint: RingOwner {
     /// What a peer must know to talk to it.
     fn identity(&self) -> Identity;
+
+    /// The reactor that drives it.
+    fn reactor(&self) -> Handle;
 
     /// Where this process's identity stands in its memory: who can read it there can read all of
     /// it.
@@ -146,6 +149,7 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct Session {
     me: Weak<Self>,
+    reactor: Handle,
     socket: Arc<OwnedFd>,
     /// The peer's process, if it is one of the same user's. Another user's is not trusted with a
     /// number: it may become a program with more rights than the user has, whose memory we would
@@ -179,15 +183,15 @@ impl Session {
         bytes.extend_from_slice(&own.process);
         bytes.extend_from_slice(&qp.probe().to_ne_bytes());
         let stage = Stage::Offering { rings, process: to.process, qp: Arc::downgrade(qp) };
-        let session = Self::new(socket, stage)?;
+        let session = Self::new(qp.reactor(), socket, stage)?;
         session.send(&bytes, &[fd.as_fd(), presence.fd()]).ok()?;
         session.watch().ok()?;
         Some(session)
     }
 
     /// A stranger has connected.
-    pub(super) fn accept(socket: OwnedFd, place: Place) {
-        let Some(session) = Self::new(socket, Stage::Over) else { return };
+    pub(super) fn accept(reactor: Handle, socket: OwnedFd, place: Place) {
+        let Some(session) = Self::new(reactor, socket, Stage::Over) else { return };
         place.give_to(Weak::clone(&session.me) as _);
         *session.stage.lock() = Stage::Strange { _timer: None, _place: place };
         if session.watch().is_err() {
@@ -201,11 +205,11 @@ impl Session {
 
     /// Starts to wait for what is next.
     fn start_timer(self: &Arc<Self>) -> Timer {
-        Timer::after(OFFER_TIMEOUT, Arc::clone(self) as _)
+        Timer::after(self.reactor, OFFER_TIMEOUT, Arc::clone(self) as _)
     }
 
     /// Refuses those whom the user does not admit.
-    fn new(socket: OwnedFd, stage: Stage) -> Option<Arc<Self>> {
+    fn new(reactor: Handle, socket: OwnedFd, stage: Stage) -> Option<Arc<Self>> {
         let (pid, uid) = peer_credentials(socket.as_fd()).ok()?;
         if !admits(uid) {
             return None;
@@ -213,6 +217,7 @@ impl Session {
         let own_users_pid = pid.filter(|_| uid == getuid().as_raw());
         Some(Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
+            reactor,
             socket: Arc::new(socket),
             own_users_pid,
             watched: Lock::new(None),
@@ -222,7 +227,7 @@ impl Session {
 
     fn watch(&self) -> Result<()> {
         let me = self.me.upgrade().ok_or(Errno::CONNABORTED)?;
-        *self.watched.lock() = Some(Watched::new(Arc::clone(&self.socket), me)?);
+        *self.watched.lock() = Some(Watched::new(self.reactor, Arc::clone(&self.socket), me)?);
         Ok(())
     }
 

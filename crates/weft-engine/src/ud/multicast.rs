@@ -16,6 +16,7 @@ use weft_wire::datagram::{Header, MULTICAST_QP};
 use super::Port;
 use super::owner::{Addressee, Routes};
 use crate::limits::{MULTICAST_GROUPS_MAX, MULTICAST_QPS_MAX};
+use crate::reactor::Handle;
 use crate::{Errno, Result, numbers};
 
 /// A group of an interface.
@@ -33,14 +34,20 @@ static GROUPS: Forkable<Lock<Groups>> = Forkable::new(|| Lock::new(Groups::defau
 ///
 /// # Errors
 /// `ENOMEM` when there are too many groups or members; what the system reports, such as `ENOBUFS`.
-pub(crate) fn attach(qp: &Arc<dyn Addressee>, group: Group, routes: Routes) -> Result<()> {
+pub(crate) fn attach(
+    reactor: Handle,
+    qp: &Arc<dyn Addressee>,
+    group: Group,
+    routes: Routes,
+) -> Result<()> {
     let mut groups = GROUPS.get().lock();
     let count = groups.members.len();
     let port = match &groups.port {
         Some(port) => Arc::clone(port),
-        None => Arc::clone(
-            groups.port.insert(Port::open_shared(numbers::port_of(MULTICAST_QP), routes)?),
-        ),
+        None => {
+            let port = Port::open_shared(reactor, numbers::port_of(MULTICAST_QP), routes)?;
+            Arc::clone(groups.port.insert(port))
+        }
     };
     if let Some(members) = groups.members.get_mut(&group) {
         if members.iter().any(|member| std::ptr::addr_eq(member.as_ptr(), Arc::as_ptr(qp))) {

@@ -9,13 +9,14 @@ use weft_wire::datagram::{Header, MULTICAST_QP};
 
 use super::owner::{Addressee, Routes};
 use crate::limits::{BATCHES_MAX, UNPOLLED_SENDS_MAX};
-use crate::reactor::{Reactor, Source};
+use crate::reactor::{Handle, Source};
 use crate::{Errno, Result, udp};
 
 /// A UDP socket with what comes in on it.
 #[derive(Debug)]
 pub(crate) struct Port {
     me: Weak<Self>,
+    reactor: Handle,
     socket: UdpSocket,
     /// There may be something to receive.
     pending_work: AtomicBool,
@@ -34,21 +35,22 @@ impl Port {
     ///
     /// # Errors
     /// `EADDRINUSE` when it is taken; what else `socket(2)` and its kin report.
-    pub(crate) fn open(number: u16, routes: Routes) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, false)?, routes)
+    pub(crate) fn open(reactor: Handle, number: u16, routes: Routes) -> Result<Arc<Self>> {
+        Self::with(reactor, udp::bind(number, false)?, routes)
     }
 
     /// The same for a port that other processes have bound as well, for groups.
     ///
     /// # Errors
     /// As [`Port::open`].
-    pub(super) fn open_shared(number: u16, routes: Routes) -> Result<Arc<Self>> {
-        Self::with(udp::bind(number, true)?, routes)
+    pub(super) fn open_shared(reactor: Handle, number: u16, routes: Routes) -> Result<Arc<Self>> {
+        Self::with(reactor, udp::bind(number, true)?, routes)
     }
 
-    fn with(socket: UdpSocket, routes: Routes) -> Result<Arc<Self>> {
+    fn with(reactor: Handle, socket: UdpSocket, routes: Routes) -> Result<Arc<Self>> {
         let port = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
+            reactor,
             socket,
             pending_work: AtomicBool::new(false),
             rx: NoteLock::new(RecvBatch::default()),
@@ -58,7 +60,7 @@ impl Port {
             unknown: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
         });
-        Reactor::get().watch(port.socket.as_fd(), Arc::clone(&port) as Arc<dyn Source>)?;
+        reactor.get().watch(port.socket.as_fd(), Arc::clone(&port) as Arc<dyn Source>)?;
         Ok(port)
     }
 
@@ -96,7 +98,7 @@ impl Port {
             if self.receive(&mut batch)
                 && let Some(me) = self.me.upgrade()
             {
-                Reactor::get().requeue(me);
+                self.reactor.get().requeue(me);
             }
         }
     }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use weft_engine::reactor::Reactor;
+use weft_engine::reactor::Handle;
 use weft_stream::remote::Farewell;
 use weft_stream::{Role, Shown, Tuple};
 use weft_sys::network_namespace;
@@ -33,7 +33,7 @@ const LOWEST_FD: RawFd = 64;
 #[inline]
 pub(crate) fn drive() {
     if wire::is_any() {
-        Reactor::get().poll();
+        Handle::of_process().get().poll();
     }
 }
 

@@ -14,7 +14,6 @@ use weft_engine::cq::Cq;
 use weft_engine::mr::{Mr, Observer};
 use weft_engine::pd::Pd;
 use weft_engine::qp::{Qp, QpCap, QpInit, QpState, QpType};
-use weft_engine::reactor::Reactor;
 use weft_engine::wc::{Completion, Opcode, Status};
 use weft_engine::wr::{Data, Operation, SendFlags, SendRequest, Sge};
 use weft_engine::{Errno, Result};
@@ -308,7 +307,7 @@ impl Wire for Verbs {
     }
 
     fn rest(&self) {
-        Reactor::get().about_to_wait();
+        self.made.cq.context().reactor().get().about_to_wait();
     }
 
     fn is_broken(&self) -> bool {
