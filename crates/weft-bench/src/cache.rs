@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_uses_makes_room() {
+    fn only_unused_entries_are_evicted() {
         let mut cache = Cache::new(1);
         cache.insert(100, 8, 'a');
         cache.insert(200, 8, 'b');

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_is_found() {
+    fn processor_model_is_found() {
         let text = "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n";
         assert_eq!(model_name(text).as_deref(), Some("Some CPU @ 2 GHz"));
         assert_eq!(model_name("Features : fp asimd"), None);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_uses_something() {
+    fn usage_of_this_process_is_not_zero() {
         assert!(private_memory().expect("/proc") > 0);
         assert!(cpu_time() > Duration::ZERO);
         let cores = cores().expect("cores");

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_is_a_socket_in_the_same_place() {
+    fn rival_of_a_transport_is_a_socket_on_the_same_path() {
         let cases = [
             case(Over::Rc, Wait::Cpu, 8),
             case(Over::TcpSockets, Wait::Poll, 8),

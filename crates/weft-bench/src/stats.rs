@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_what_is_not_left() {
+    fn independent_progress_is_the_part_not_left() {
         assert_eq!(independent_progress(100.0, 0.0), 1.0);
         assert_eq!(independent_progress(100.0, 25.0), 0.75);
         assert_eq!(independent_progress(100.0, 120.0), 0.0);

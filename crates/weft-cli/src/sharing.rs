@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_forbids_the_access() {
+    fn reason_against_memory_access_is_found() {
         let of = MemoryAccess::of;
         assert_eq!(of(true, None, false), MemoryAccess::Permitted);
         assert_eq!(of(true, Some(0), false), MemoryAccess::Permitted);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_the_programs() {
+    fn private_data_without_trailer_is_the_programs() {
         let good = append(b"abc", &IDENTITY, 0);
         let mut longer = good.clone();
         longer.push(0);

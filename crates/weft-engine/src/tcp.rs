@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_host_is_known() {
+    fn address_of_this_host_is_local() {
         assert!(is_local("127.0.0.1".parse().unwrap(), "127.0.0.9".parse().unwrap()));
         assert!(!is_local("127.0.0.1".parse().unwrap(), "192.0.2.1".parse().unwrap()));
     }

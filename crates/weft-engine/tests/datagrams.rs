@@ -152,7 +152,7 @@ fn many_datagrams_arrive_in_order_from_a_burst() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_dropped_and_hurts_nobody() {
+fn undeliverable_datagrams_are_dropped_and_do_no_harm() {
     let host = Host::new();
     let (a, b) = (endpoint(&host), endpoint(&host));
     let place = Memory::new(&host, 64, Access::LOCAL_WRITE);

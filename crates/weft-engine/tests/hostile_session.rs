@@ -81,7 +81,7 @@ fn packets_while_sharing() {
 
 /// Keys that a peer may not use are not granted, and what is granted is exactly what the key is.
 #[test]
-fn questions() {
+fn keys_are_granted_only_within_their_rights() {
     let _alone = alone();
     let victim = Victim::new();
     let peer = Local::dial(&victim.end);
@@ -308,7 +308,7 @@ fn a_presence_of_garbage() {
 
 /// The TCP connection beside says that the peer is there, and nothing else.
 #[test]
-fn what_the_other_connection_says() {
+fn idle_tcp_connection_only_reports_the_end_of_the_peer() {
     let _alone = alone();
     let victim = Victim::new();
     let mut peer = Local::dial(&victim.end);
@@ -337,7 +337,7 @@ fn what_the_other_connection_says() {
 
 /// A peer that goes on filling the ring while its connection ends.
 #[test]
-fn words_without_end() {
+fn ring_filled_during_teardown_ends_the_connection() {
     let _alone = alone();
     let victim = Victim::new();
     let mut peer = Local::dial(&victim.end);

@@ -255,7 +255,7 @@ fn pulls() {
 
 /// A message of no bytes may come in any number of parts, which take no memory.
 #[test]
-fn parts_without_end() {
+fn message_of_endless_empty_segments_takes_no_memory() {
     let _alone = alone();
     let victim = Victim::new();
     let mut peer = Local::dial(&victim.end);

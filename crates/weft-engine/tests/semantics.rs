@@ -528,7 +528,7 @@ fn requests_to_a_peer_that_never_comes_fail_in_the_end() {
 /// An acknowledgement waits for one pass, in the hope of a message to ride on, and not for the
 /// service thread, which keeps away from a program that polls.
 #[test]
-fn who_only_receives_acknowledges_at_the_next_poll() {
+fn receiver_that_does_not_send_acknowledges_at_the_next_poll() {
     const MESSAGES: usize = 20;
     const POLLS_MAX: usize = 20;
     // On a machine that does other things the two threads lose their cores again and again.

@@ -209,8 +209,8 @@ fn connections_are_handed_on() -> Result<()> {
 }
 
 #[test]
-fn who_survives_gets_a_prefix_and_the_end() -> Result<()> {
-    let test = "who_survives_gets_a_prefix_and_the_end";
+fn peer_of_a_process_killed_over_verbs_reads_a_prefix_and_then_eof() -> Result<()> {
+    let test = "peer_of_a_process_killed_over_verbs_reads_a_prefix_and_then_eof";
     let Some(hosts) = Hosts::new(test)? else { return Ok(()) };
     for _ in 0..3 {
         hosts.run("sender_dies", ["verbs"; 2])?;

@@ -29,7 +29,7 @@ fn run_in_memory(sockets: &Sockets, arguments: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn a_survivor_sees_a_prefix_and_then_the_end() -> Result<()> {
+fn peer_of_a_killed_process_reads_a_prefix_and_then_eof() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let seed = std::env::var("WEFT_CHAOS_SEED").unwrap_or_else(|_| "1".to_owned());
     let output = run(&sockets, &["kill", &ROUNDS.to_string(), &seed])
@@ -81,7 +81,7 @@ fn no_edge_is_lost() -> Result<()> {
 /// A thread that waits for many connections is woken for each that has something, and so
 /// is a second thread that waits beside it.
 #[test]
-fn nobody_sleeps_through_what_one_of_many_brings() -> Result<()> {
+fn no_wakeup_is_missed_among_many_connections() -> Result<()> {
     let sockets = Sockets::new(Ends::Both)?;
     let seed = std::env::var("WEFT_CHAOS_SEED").unwrap_or_else(|_| "1".to_owned());
     run(&sockets, &["herd", "4000", &seed]).with_context(|| format!("WEFT_CHAOS_SEED={seed}"))?;

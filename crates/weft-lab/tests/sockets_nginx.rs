@@ -89,7 +89,7 @@ fn all_answered(wrk: &Finished) -> Result<u64> {
 }
 
 #[test]
-fn bodies_arrive() -> Result<()> {
+fn response_bodies_arrive_whole() -> Result<()> {
     for ends in Ends::ALL {
         for sendfile in [true, false] {
             let (sockets, port) = (Sockets::new(ends)?, ports::next());

@@ -28,20 +28,20 @@ fn long_messages_are_pulled() -> Result<()> {
 }
 
 #[test]
-fn credits_do_not_matter_to_them() -> Result<()> {
+fn long_messages_are_pulled_under_credits_too() -> Result<()> {
     let pulled = run("sync", "credit")?;
     ensure!(pulled > 8 << 20, "{pulled}");
     Ok(())
 }
 
 #[test]
-fn whether_they_are_may_be_left_to_measurement() -> Result<()> {
+fn measurement_may_decide_whether_long_messages_are_pulled() -> Result<()> {
     run("auto", "packed")?;
     Ok(())
 }
 
 #[test]
-fn it_can_be_switched_off() -> Result<()> {
+fn nothing_is_pulled_with_zero_copy_off() -> Result<()> {
     let pulled = run("off", "packed")?;
     ensure!(pulled == 0, "{pulled}");
     Ok(())
@@ -60,14 +60,17 @@ fn keep_promises(sockets: &Sockets, zero_copy: &str) -> Result<(String, String)>
 const UNPROTECTED: &str = "zero copy is not async but auto, without userfaultfd: ";
 
 #[test]
-fn what_is_promised_is_kept() -> Result<()> {
+fn deferred_sends_deliver_what_the_buffer_held() -> Result<()> {
     run("async", "packed")?;
     let sockets = Sockets::new(Ends::Both)?;
     let (said, logged) = keep_promises(&sockets, "async")?;
     sockets.check(16 << 20)?;
     // Who is killed takes with it what nobody has pulled, and that is no end of the stream.
     if said.contains("no userfaultfd") {
-        note_skip("what_is_promised_is_kept", "no userfaultfd here: nothing was promised");
+        note_skip(
+            "deferred_sends_deliver_what_the_buffer_held",
+            "no userfaultfd here: nothing was promised",
+        );
     } else {
         ensure!(said.contains("ending 6: 0 of 1048576 bytes, error 104"), "{said}");
         ensure!(!logged.contains(UNPROTECTED), "{logged}");
@@ -76,8 +79,8 @@ fn what_is_promised_is_kept() -> Result<()> {
 }
 
 #[test]
-fn who_may_not_protect_promises_nothing() -> Result<()> {
-    let Some(sockets) = Sockets::unprivileged("who_may_not_protect_promises_nothing")? else {
+fn nothing_is_deferred_without_userfaultfd() -> Result<()> {
+    let Some(sockets) = Sockets::unprivileged("nothing_is_deferred_without_userfaultfd")? else {
         return Ok(());
     };
     let (said, logged) = keep_promises(&sockets, "async")?;

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_the_internet_is_none() {
+    fn addresses_of_other_families_are_refused() {
         let mut place = storage();
         place.ss_family = libc::AF_UNIX as libc::sa_family_t;
         // SAFETY: a local variable of that length.

@@ -41,7 +41,7 @@ mod tests {
     use super::{clone_flags, is_nowhere};
 
     #[test]
-    fn nobody_has_memory_at_the_first_and_the_last_addresses() {
+    fn first_and_last_addresses_are_no_memory() {
         let here = 0_u8;
         assert!(!is_nowhere(&raw const here));
         assert!([0, 1, 0xffff, 1 << 56, usize::MAX].iter().all(|&at| is_nowhere(at as *const u8)));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_go_round() {
+    fn millisecond_clock_wraps() {
         let places = Places::new();
         let last = (Run::MS + 1) * MS - 1;
         for now in last - BRIEF_RUN..last {

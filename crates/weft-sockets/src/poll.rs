@@ -656,7 +656,7 @@ mod tests {
         };
         // SAFETY: three sets of the C library's length.
         let found = unsafe { select(1_024, pointers, limit, &mut kernel) }.expect("one is ours");
-        // SAFETY: as above.
+        // SAFETY: one of the three sets, which have 1,024 numbers.
         let is_in = |set, fd: usize| unsafe { contains(set, fd) };
         let left = pointers
             .map(|set| (0..1_024).filter(|&fd| is_in(set, fd)).map(|fd| fd as RawFd).collect());
@@ -821,13 +821,13 @@ mod tests {
         for fd in [0, 63, 64, 1_023] {
             // SAFETY: a number below the set's length.
             unsafe { libc::FD_SET(fd, place) };
-            // SAFETY: as above.
+            // SAFETY: a number below the set's length.
             assert!(unsafe { contains(place, fd as usize) });
-            // SAFETY: as above.
+            // SAFETY: both numbers of a pair are below the set's length, which is even.
             assert!(!unsafe { contains(place, fd as usize ^ 1) });
-            // SAFETY: as above.
+            // SAFETY: a number below the set's length.
             unsafe { remove(place, fd as usize) };
-            // SAFETY: as above.
+            // SAFETY: a number below the set's length.
             assert!(!unsafe { libc::FD_ISSET(fd, place) });
         }
         // SAFETY: NULL has nothing.

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dead_have_no_alarms() {
+    fn alarm_of_a_dead_process_is_taken() {
         let dir = tempfile::tempdir().expect("a directory");
         let registry: &Registry = Box::leak(Box::new(Registry::open(dir.path()).expect("one")));
         let own = std::process::id();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_was_added_is_removed() {
+    fn only_added_holders_are_removed() {
         let holders = holders();
         holders.add(Holder::Process(7));
         assert!(!holders.remove(Holder::Process(8)), "never added");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_joins_those_who_have_gone() {
+    fn holder_joins_only_while_there_is_another() {
         let holders = holders();
         assert!(!holders.join(Holder::Process(7)));
         holders.add(Holder::Process(8));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_table_holds_are_never_nobody() {
+    fn overflowing_holder_table_never_counts_as_empty() {
         let holders = holders();
         let all = 1..HOLDERS_MAX as u32 + 3;
         all.clone().for_each(|pid| holders.add(Holder::Process(pid)));

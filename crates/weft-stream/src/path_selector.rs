@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_judged_on_their_own() {
+    fn lengths_are_measured_separately() {
         let (mut path_selector, mut now) = (PathSelector::default(), 0);
         run(&mut path_selector, 1 << 20, [100, 50], 2_000, &mut now);
         let sources = run(&mut path_selector, 64 << 10, [50, 100], 10_000, &mut now);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_do_not_count() {
+    fn pauses_of_the_program_are_not_measured() {
         let (mut path_selector, mut now) = (PathSelector::default(), 0);
         let mut sources = 0;
         for message in 0..10_000 {

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_rings_what_the_registry_names() {
+    fn peer_wakes_the_pipe_that_the_registry_names() {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (registry(&dir), registry(&dir));
         let pipe = open(ours, 3).expect("a pipe");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_pipe_of_our_own_is_not_rung() {
+    fn file_that_is_no_own_pipe_is_not_written_to() {
         let dir = tempfile::tempdir().expect("a directory");
         let (ours, theirs) = (registry(&dir), registry(&dir));
         std::fs::write(ours.pipe_path(5), "no pipe").expect("a file");

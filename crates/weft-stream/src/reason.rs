@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places_in_the_list() {
+    fn reason_numbers_are_list_indices() {
         for (number, why) in Reason::ALL.into_iter().enumerate() {
             assert_eq!(why as usize, number, "{why:?}");
         }

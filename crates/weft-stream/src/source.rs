@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_named_than_there_is_room_for() {
+    fn sources_beyond_the_table_are_refused() {
         let pair = Pair::new();
         let posted = (0..=SOURCES_MAX).map_while(|_| pair.post(&[b"ab"])).count();
         assert_eq!(posted, SOURCES_MAX);

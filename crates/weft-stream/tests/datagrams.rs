@@ -168,7 +168,7 @@ fn broken_words_end_the_inbox_alone() {
 }
 
 #[test]
-fn a_dozer_is_woken_by_what_is_put() {
+fn futex_waiter_is_woken_by_a_datagram() {
     let (_dir, _, inbox) = inbox();
     let long = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert_eq!(inbox.futex_wait(&long), Ok(()), "nobody waits at a shut inbox");

@@ -188,7 +188,7 @@ fn deferred_bytes_arrive_whatever_the_sender_does() {
 /// The bytes of a deferred send are lost with the memory that they lie in, and the stream does not
 /// go on behind them.
 #[test]
-fn what_is_lost_is_a_reset() {
+fn lost_deferred_send_is_reported_as_reset() {
     let [sender, receiver] = sides();
     let mut bytes = pattern(0, 100_000);
     let gone = Owner { pid: std::process::id(), proof: (PROOF.as_ptr() as u64, 1) };

@@ -356,7 +356,7 @@ fn go_on_after(connection: &Connection, unread: Unread) -> &'static str {
 }
 
 #[test]
-fn a_leaver_killed_at_any_step_tears_nothing_unnoticed() {
+fn process_killed_at_any_step_of_falling_back_loses_no_byte_unnoticed() {
     for unread in [Unread::Ring, Unread::FirstPhase] {
         let mut outcomes = Vec::new();
         let mut ended = false;

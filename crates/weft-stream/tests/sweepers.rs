@@ -93,7 +93,7 @@ fn sweep_along(directory: &Path) {
 }
 
 #[test]
-fn sweepers_give_back_the_dead_only() {
+fn sweepers_free_slots_of_dead_processes_only() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
         return sweep_along(Path::new(&directory));
     }
@@ -111,7 +111,7 @@ fn sweepers_give_back_the_dead_only() {
     let own = std::env::current_exe().expect("this test");
     let child = || {
         let mut command = Command::new(&own);
-        command.arg("sweepers_give_back_the_dead_only").env(DIRECTORY, directory.path());
+        command.arg("sweepers_free_slots_of_dead_processes_only").env(DIRECTORY, directory.path());
         command.spawn().expect("a child")
     };
     let children: Vec<_> = (0..CHILDREN).map(|_| child()).collect();

@@ -104,7 +104,7 @@ fn play(side: &Side, begins: bool, seed: u64) {
 }
 
 #[test]
-fn nobody_sleeps_on() {
+fn no_reader_or_writer_misses_its_wakeup() {
     for (seed, flow) in [(1, Flow::Packed), (2, Flow::Credit)] {
         let [client, server] = connected(flow);
         std::thread::scope(|scope| {

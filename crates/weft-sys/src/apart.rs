@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_have_numbers_of_their_own() {
+    fn own_descriptors_have_numbers_that_programs_do_not_reach() {
         let file = crate::counting_eventfd().expect("an eventfd");
         assert!(!is_apart(file.as_raw_fd()));
         let apart = ApartFd::new(&file).expect("a number");

@@ -124,7 +124,8 @@ impl<'a> Buffers<'a> {
     /// What the kernel says.
     pub fn send(&self, socket: BorrowedFd<'_>, flags: libc::c_int) -> Result<usize, Errno> {
         self.with_message(usize::MAX, |message| {
-            // SAFETY: as in `recv_most`; they are only read.
+            // SAFETY: the message names buffers that `new`'s caller vouches for; the kernel only
+            // reads them.
             unsafe { system_call(libc::SYS_sendmsg, arguments(socket, message, flags)) }
         })
     }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_belief_that_is_true_again_and_again_lasts_long() {
+    fn contention_found_repeatedly_is_remembered_longer() {
         let contention = CpuContention::new();
         let mut now = 1_000_000_000;
         let mut lost = 0;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_is_soon_over() {
+    fn contention_not_found_again_is_soon_forgotten() {
         let contention = CpuContention::new();
         assert!(!contention.is_believed(1));
         for now in (1..50).map(|times| times * 20_000_000) {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn one_offer_says_nothing() {
+    fn yields_that_return_soon_now_and_then_are_no_contention() {
         let contention = CpuContention::new();
         for now in 1..50 {
             contention.learn(CpuContention::LONG_NS * now, now);

@@ -65,7 +65,7 @@ impl<T: Sync + 'static> Forkable<T> {
         }
         let generation = GENERATION.load(Ordering::Acquire);
         let old = self.current.load(Ordering::Acquire);
-        // SAFETY: as in `load`.
+        // SAFETY: the pointer is null or came from `Box::leak` below and is never freed.
         if let Some(made) = unsafe { old.as_ref() }
             && made.generation == generation
         {
@@ -124,7 +124,7 @@ mod tests {
     static OBJECT: Forkable<u32> = Forkable::new(|| MADE.fetch_add(1, Ordering::SeqCst));
 
     #[test]
-    fn one_a_process_and_another_in_a_child() {
+    fn object_is_made_once_per_process_and_again_in_a_child() {
         assert_eq!(OBJECT.get(), OBJECT.get());
         assert_eq!(MADE.load(Ordering::SeqCst), 1);
         // SAFETY: the child calls nothing but `get`, an allocation with glibc's own fork handling,

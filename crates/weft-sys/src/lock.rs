@@ -255,7 +255,7 @@ mod models {
     /// The same where a store frees it. Nobody waits: loom would try for how long that store can be
     /// on its way, which is for ever.
     #[test]
-    fn a_store_hands_over() {
+    fn store_that_frees_the_lock_publishes_its_data() {
         loom::model(|| {
             fn try_to_add(lock: &Lock<Watched>) -> u32 {
                 lock.try_lock().map_or(0, |mut guard| {

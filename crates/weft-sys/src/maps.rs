@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn its_text_says_the_same() {
+    fn maps_file_and_ioctl_agree() {
         let visit: Visit = |range, see| visit_text(maps(), range, see).expect("readable");
         finds_a_segment(visit);
         sees_all_in_order(visit);

@@ -104,7 +104,8 @@ fn read_part(
 /// As [`read_process`].
 fn write_process(pid: Pid, pieces: &[Piece], source: &Region) -> Result<(), Errno> {
     transfer(pid, pieces, source, |pid, local, remote, count| {
-        // SAFETY: as in `read_process`; the local range is only read.
+        // SAFETY: both lists are alive during the call; the source is mapped and readable by the
+        // region's contract and only read; the kernel checks the other process's ranges.
         unsafe { libc::process_vm_writev(pid, local, 1, remote, count, 0) }
     })
 }

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_stay_inside() {
+    fn part_of_a_region_lies_inside_it() {
         let mut bytes = [0u8; 16];
         let whole = region(&mut bytes);
         assert!(whole.part(8, 8).is_some());

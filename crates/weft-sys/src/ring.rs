@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_message() {
+    fn undefined_ring_bytes_are_no_message() {
         let (_producer, consumer, memory) = ring();
         for garbage in [1, 2 << 32, u64::MAX, 0xdead_beef] {
             memory.word64(SLOTS_AT).store(garbage, Ordering::Relaxed);

@@ -159,7 +159,8 @@ impl SharedMemory {
     #[inline]
     pub fn word64(&self, offset: usize) -> &AtomicU64 {
         let at = self.at::<AtomicU64>(offset);
-        // SAFETY: as in `word32`.
+        // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and
+        // every access to it by either process is a copy or atomic.
         unsafe { &*at }
     }
 
@@ -171,7 +172,8 @@ impl SharedMemory {
     #[inline]
     pub fn structure<T: Shared>(&self, offset: usize) -> &T {
         let at = self.at::<T>(offset);
-        // SAFETY: as in `word32`; a `Shared` structure consists of atomics.
+        // SAFETY: `at` has checked range and alignment, the mapping lives as long as `self`, and a
+        // `Shared` structure consists of atomics, for which all bytes of the peer's are valid.
         unsafe { &*at }
     }
 
@@ -210,7 +212,8 @@ impl SharedMemory {
     #[inline]
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.range(offset, bytes.len());
-        // SAFETY: as in `copy_in`, the other way round.
+        // SAFETY: the source lies inside the mapping (checked by `range`); `bytes` is an ordinary
+        // slice of this process, which no mapping of a segment overlaps.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
@@ -267,7 +270,8 @@ impl SharedMemory {
     #[inline]
     pub fn copy_to(&self, offset: usize, target: &Region) {
         let from = self.range(offset, target.len());
-        // SAFETY: as in `copy_from`; the target is writable by the region's contract.
+        // SAFETY: the source lies inside the mapping (checked by `range`), the target is mapped and
+        // writable by the region's contract. They may overlap: `copy` allows it.
         unsafe { std::ptr::copy(from, target.addr() as *mut u8, target.len()) }
     }
 
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_pulled_away_is_refused() {
+    fn segment_that_could_be_truncated_is_refused() {
         let unsealed = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
         let unsealed = unsealed.expect("a memfd");
         ftruncate(&unsealed, 4_096).expect("room");

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_thread_is_never_dead() {
+    fn thread_of_another_pid_namespace_is_not_taken_for_dead() {
         assert!(is_dead(i32::MAX as u32 & !HIDDEN));
         assert!(!is_dead(i32::MAX as u32));
     }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_succeeded() {
+    fn lock_of_a_dead_process_is_taken_over() {
         let word = AtomicU32::new(0);
         let dead = std::thread::spawn(own).join().expect("a number");
         // A thread that has been joined may still be on its way out.

@@ -67,7 +67,8 @@ pub struct SignalLock<T> {
     frozen: UnsafeCell<Mask>,
 }
 
-// SAFETY: as for the lock within; the mask is only touched by its holder.
+// SAFETY: the value is reached by one thread at a time, the lock's holder, as is the mask; so a
+// value that may go from thread to thread (`Send`) may be shared behind the lock.
 unsafe impl<T: Send> Sync for SignalLock<T> {}
 
 impl<T> SignalLock<T> {

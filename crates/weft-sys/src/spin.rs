@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_decides() {
+    fn policy_overrides_what_was_learnt() {
         let (latency, cpu) = (Spin::with(Policy::Latency, 1), Spin::with(Policy::Cpu, 1));
         for waited in [1_000, 10_000_000] {
             latency.learn(waited);

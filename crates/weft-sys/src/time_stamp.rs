@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_stamps_are_greater() {
+    fn later_time_stamps_are_greater() {
         let first = time_stamp();
         std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(time_stamp() > first);

@@ -412,7 +412,7 @@ mod models {
     /// A source that is added during a sleep gets that sleep's tag: the alarm is enough for it,
     /// too.
     #[test]
-    fn what_joins_a_sleep_is_found_after_it() {
+    fn connection_added_during_a_sleep_is_found_after_it() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(|| {

@@ -59,8 +59,8 @@ fn has_numbers_of_its_own(test: &str) -> bool {
 
 /// Not even by a child of the same parent, which has the same name at the same place.
 #[test]
-fn who_gets_the_number_of_a_process_is_not_reached() {
-    if !has_numbers_of_its_own("who_gets_the_number_of_a_process_is_not_reached") {
+fn process_with_a_reused_pid_is_not_reached() {
+    if !has_numbers_of_its_own("process_with_a_reused_pid_is_not_reached") {
         return;
     }
     let name = Box::new(NAME);

@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "is not found")]
-    fn another_reason_does_not_count() {
+    fn mutation_found_for_another_reason_does_not_count() {
         found_in_one("defect", "lost", 10, |_| outcome(Some("is late")));
     }
 
     #[test]
     #[should_panic(expected = "was found in 5 runs")]
-    fn half_of_the_runs_are_not_most() {
+    fn mutation_found_in_half_of_the_runs_fails() {
         found_in_most("defect", "lost", 10, 10, |seed| outcome((seed < 5).then_some("is lost")));
     }
 

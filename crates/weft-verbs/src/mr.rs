@@ -233,7 +233,8 @@ unsafe extern "C" fn ibv_rereg_mr(
     });
     match replaced {
         Ok(engine) => {
-            // SAFETY: as for the read.
+            // SAFETY: the structure lives as long as the region, and this thread alone writes to
+            // it, for it has the lock of the region's state.
             unsafe { c.write(ibv_mr { pd, addr, length, ..old }) };
             *registered = Registered { engine, iova, access, _pd: domain.hold() };
             0

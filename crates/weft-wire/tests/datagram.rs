@@ -57,7 +57,7 @@ fn golden() {
 }
 
 #[test]
-fn the_longest_fits_udp_over_ipv4() {
+fn longest_datagram_fits_udp_over_ipv4() {
     assert_eq!(emit(&PLAIN, &vec![0; PAYLOAD_MAX], true).len(), 65_535 - 20 - 8);
     let all = Header { to: MULTICAST_QP, from: MULTICAST_QP, ..PLAIN };
     assert_eq!(Header::parse(&emit(&all, &[], false)), Ok((all, [].as_slice())));

@@ -297,7 +297,7 @@ fn revisions() {
 //= rfc6581#section-8
 //# Any enhanced RDMA connection establishment error generates an MPA termination message to a peer.
 #[test]
-fn what_is_wrong_with_a_reply() {
+fn faults_of_a_reply_are_named() {
     let p2p = Params { peer_to_peer: true, rtr: RtrKinds::only(RtrKind::Write), ..PLAIN };
     let other = Enhanced { peer_to_peer: true, rtr_read: true, ..Enhanced::default() };
     let error = answer(p2p, &reply(Some(other))).unwrap_err();

@@ -62,6 +62,11 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
         if ["TODO", "FIXME", "XXX"].iter().any(|mark| line.contains(mark)) {
             report("leftover mark: do it, or write why not");
         }
+        let elsewhere =
+            ["SAFETY: as above", "SAFETY: as before", "SAFETY: as for ", "SAFETY: as in "];
+        if elsewhere.iter().any(|opening| line.contains(opening)) {
+            report("a SAFETY comment that leaves the proof to another");
+        }
         if is_product && within(SILENT) && (line.contains("println!(") || line.contains("eprint!("))
         {
             report("a library prints nothing");

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_time_is_enough_for_one() {
+    fn time_limit_of_zero_still_measures_once() {
         let tally = register(Ipv4Addr::LOCALHOST.into(), 4_096, Duration::ZERO).expect("times");
         assert_eq!(tally.measured, 1);
         assert!(tally.after.percentile_us(50.0) > 0.0);

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_whole_and_needs_nothing_else() {
+    fn page_is_complete_without_other_files() {
         let page = html(&document()).expect("drawn");
         assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
         assert!(page.contains("<svg") && page.contains("</svg>"));

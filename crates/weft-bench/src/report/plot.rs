@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_may_be_nothing() {
+    fn values_of_zero_are_plotted() {
         let mut table = document().benchmarks.remove(0);
         for value in table.rows.iter_mut().flat_map(|row| &mut row.values) {
             (value.unit, value.median) = ("%".into(), 0.0);

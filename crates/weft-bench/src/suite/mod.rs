@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_on_one_host_is_left_out_between_two() {
+    fn benchmarks_of_one_host_are_left_out_between_two() {
         let there = ["latency", "--connect", "127.0.0.1:9", "--sizes", "8"];
         let over = |case: &Case| case.over;
         let found: Vec<_> = benchmarks_of(&there)[0].cases.iter().map(over).collect();

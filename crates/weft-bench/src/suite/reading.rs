@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_nothing_infinite() {
+    fn empty_measurement_gives_no_infinite_values() {
         let outcome = Outcome { server: None, clients: vec![Report::default()] };
         for read in [latency, throughput, normalised, registration, overlap, progress, waiting] {
             let values = read(&case(Operation::Send), &outcome);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_query() {
+    fn other_bytes_are_no_query() {
         let good = query(1, 2);
         for at in 0..PORT_AT {
             let mut bad = good;

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_message() {
+    fn other_bytes_are_no_message() {
         let good = Request { port: 1, nonce: 2, private_data: vec![] }.emit();
         for at in 0..PORT_AT {
             let mut bad = good;

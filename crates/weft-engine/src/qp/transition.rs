@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn no_short_cuts() {
+    fn reset_to_rts_needs_every_step() {
         let short = [
             (QpState::Reset, QpState::Rtr),
             (QpState::Reset, QpState::Rts),

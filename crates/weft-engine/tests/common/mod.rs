@@ -146,7 +146,8 @@ impl Memory {
 
     /// The registered bytes, to be registered anew.
     pub fn region(&self) -> Region {
-        // SAFETY: as in `in_domain`.
+        // SAFETY: the memory lives as long as the region is registered (see `drop`), and the cells
+        // allow it to change behind shared references.
         unsafe { Region::new(self.addr(0) as usize, self.len) }.expect("no wrap")
     }
 

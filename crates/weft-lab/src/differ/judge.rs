@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_is_not_other_events() {
+    fn another_order_of_events_differs_from_other_events() {
         assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] [4 in] = 2"), Class::Order);
         assert_eq!(class("@9 9 -> [4 in] [0 in] = 2", "@9 9 -> [0 in] = 1"), Class::Result);
         assert_eq!(class("@9 9 -> [4 in] = 1", "@9 9 -> [4 out] = 1"), Class::Result);

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_errors() {
+    fn json_with_an_error_is_refused() {
         assert!(Report::parse("").is_err());
         assert!(Report::parse(r#"{"error": "unable to connect"}"#).is_err());
         assert!(Report::parse(r#"{"end": {}}"#).is_err());

@@ -345,7 +345,7 @@ unsafe extern "C" fn post_get(
     count: c_int,
     id: u64,
 ) -> c_int {
-    // SAFETY: as in `post_put`.
+    // SAFETY: the program's own, as this function takes them.
     unsafe { post_copy(fd, Operation::Get, (key, offset), (pieces, count), id) }
 }
 

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_datagrams_are_not_kept_waiting_again() {
+    fn futex_wait_is_skipped_after_a_datagram_by_the_kernel() {
         let futex_waits = FutexWaits::new();
         futex_waits.learn(0, By::Memory);
         for without in [64, 128, 256] {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_of_other_bytes_or_of_the_other_end_is_none() {
+    fn proof_of_other_bytes_or_of_the_other_end_is_refused() {
         let [connector, _] = ends("a question with a secret", "an answer");
         let [_, guesser] = ends("a question with a secreT", "an answer");
         let moved = [24, 9];
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_key_takes_is_left_out() {
+    fn proof_uses_as_many_bytes_as_the_key_takes() {
         let text = "x".repeat(3 * PROOF_BYTES_MAX);
         let [connector, acceptor] = ends(&text, &text);
         assert_eq!(connector.moved(Role::Connector), Some([PROOF_BYTES_MAX; 2]));

@@ -135,7 +135,7 @@ fn a_child_has_its_own_as_it_was_at_the_fork() {
 }
 
 #[test]
-fn what_is_not_plain_is_left_alone() {
+fn special_mappings_are_not_remapped() {
     in_child(|| {
         let shared = remap(&mapped(None, 1, libc::MAP_SHARED));
         let no_page = remap(&pages(1).part(1, PAGE - 1).expect("inside"));
@@ -155,7 +155,7 @@ fn what_is_not_plain_is_left_alone() {
 
 /// What the program maps where a segment was is not the segment, nor is it touched.
 #[test]
-fn memory_may_change_hands() {
+fn new_mapping_in_place_of_a_segment_is_left_alone() {
     in_child(|| {
         let region = pages(3);
         region.copy_in(b"old");

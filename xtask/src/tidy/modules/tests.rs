@@ -116,7 +116,7 @@ fn a_child_may_use_its_parent_if_that_only_declares() {
 }
 
 #[test]
-fn a_name_that_is_passed_on_is_its_declaring_modules() {
+fn reexported_name_counts_for_its_declaring_module() {
     // `part` and `rest` use each other, one of them by a name that their parent passes on.
     let middle = ("middle/mod.rs", "mod part;\nmod rest;\npub(crate) use rest::Middle;");
     let part = ("middle/part.rs", "use super::Middle;\npub(super) struct Part;");

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_are_no_characters() {
+    fn lifetime_is_not_read_as_a_character() {
         assert_eq!(
             words("fn a<'b>(c: &'b str) {'\\n'; '\"'; d}"),
             ["fn", "a", "<", ">", "(", "c", ":", "&", "str", ")", "{", ";", ";", "d", "}"]

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_and_no_order_is_a_problem() {
+    fn any_terminal_size_and_order_can_be_drawn() {
         for (width, height) in [(1, 1), (2, 3), (20, 5), (79, 24), (400, 100)] {
             let mut app = app();
             for code in [KeyCode::Right; 16].into_iter().chain([KeyCode::Tab]) {

@@ -253,7 +253,7 @@ impl Stage {
 }
 
 #[test]
-fn a_liar_harms_itself_only() {
+fn lying_peer_panics_nobody_and_writes_only_what_it_may() {
     for seed in 0..SEEDS {
         let result = std::panic::catch_unwind(|| Stage::new(seed).run());
         assert!(result.is_ok(), "seed {seed}");
