@@ -9,37 +9,21 @@
  */
 #include "lab.h"
 
-enum { CQ_DEPTH = 65536 };
+enum { QUEUE_DEPTH = 4 };
 
-static struct ibv_pd *pd;
-static struct ibv_cq *cq;
-static struct ibv_mr *mr;
-static char buffer[4096];
+static struct lab_objects objects;
 
-static struct ibv_qp_init_attr attributes(void)
-{
-	return (struct ibv_qp_init_attr){
-		.qp_type = IBV_QPT_RC,
-		.send_cq = cq,
-		.recv_cq = cq,
-		.cap = { 4, 4, 1, 1, 0 },
-	};
-}
-
-/* The objects that all connections share, made with the first; and a queue pair besides. */
+/* Makes the objects that all connections share with the first; and a queue pair besides. */
 static void share(struct ibv_context *device)
 {
 	struct ibv_qp_init_attr wanted;
 	struct ibv_qp *qp;
 
-	if (pd)
+	if (objects.pd)
 		return;
-	pd = check_pointer(ibv_alloc_pd(device), "ibv_alloc_pd");
-	cq = check_pointer(ibv_create_cq(device, CQ_DEPTH, NULL, NULL, 0), "ibv_create_cq");
-	mr = check_pointer(ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE),
-			   "ibv_reg_mr");
-	wanted = attributes();
-	qp = check_pointer(ibv_create_qp(pd, &wanted), "ibv_create_qp");
+	make_objects(&objects, device);
+	wanted = queue_pair_of(&objects, QUEUE_DEPTH);
+	qp = check_pointer(ibv_create_qp(objects.pd, &wanted), "ibv_create_qp");
 	printf("queue pair: %u\n", qp->qp_num);
 	fflush(stdout);
 }
@@ -48,26 +32,10 @@ static void share(struct ibv_context *device)
 static bool accept_request(struct rdma_cm_id *id)
 {
 	struct rdma_conn_param parameters = connection_parameters();
-	struct ibv_qp_init_attr wanted;
-	struct ibv_sge sge;
-	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	share(id->verbs);
-	wanted = attributes();
-	sge = (struct ibv_sge){ (uintptr_t)buffer, sizeof buffer, mr->lkey };
-	check(rdma_create_qp(id, pd, &wanted), "rdma_create_qp");
-	check(ibv_post_recv(id->qp, &receive, &bad), "ibv_post_recv");
+	give_queue_pair(&objects, id, QUEUE_DEPTH);
 	return !rdma_accept(id, &parameters);
-}
-
-static void destroy(struct rdma_cm_id *id)
-{
-	struct ibv_wc completions[64];
-
-	rdma_destroy_qp(id);
-	check(rdma_destroy_id(id), "rdma_destroy_id");
-	while (ibv_poll_cq(cq, 64, completions) > 0)
-		;
 }
 
 int main(int argc, char **argv)
@@ -82,10 +50,10 @@ int main(int argc, char **argv)
 		struct lab_event event = take_event(channel);
 
 		if (event.kind == RDMA_CM_EVENT_CONNECT_REQUEST && !accept_request(event.id)) {
-			destroy(event.id);
+			destroy_with_queue_pair(&objects, event.id);
 		} else if (event.kind == RDMA_CM_EVENT_DISCONNECTED) {
 			rdma_disconnect(event.id);
-			destroy(event.id);
+			destroy_with_queue_pair(&objects, event.id);
 		}
 	}
 }

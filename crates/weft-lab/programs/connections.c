@@ -16,12 +16,9 @@
 
 #include "lab.h"
 
-enum { BUFFER_BYTES = 4096, QUEUE_DEPTH = 16, CQ_DEPTH = 65536 };
+enum { QUEUE_DEPTH = 16 };
 
-static struct ibv_pd *pd;
-static struct ibv_cq *cq;
-static struct ibv_mr *mr;
-static char buffer[BUFFER_BYTES];
+static struct lab_objects objects;
 
 static int entries_of(const char *path)
 {
@@ -51,48 +48,14 @@ static void report(const char *when)
 	fflush(stdout);
 }
 
-/* The objects that all connections share, made with the first. */
-static void share(struct ibv_context *device)
+/* Gives an identifier a queue pair, having made what all share with the first. */
+static void prepare(struct rdma_cm_id *id)
 {
-	if (pd)
-		return;
-	pd = check_pointer(ibv_alloc_pd(device), "ibv_alloc_pd");
-	cq = check_pointer(ibv_create_cq(device, CQ_DEPTH, NULL, NULL, 0), "ibv_create_cq");
-	mr = check_pointer(ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE),
-			   "ibv_reg_mr");
-	report("before");
-}
-
-static void equip(struct rdma_cm_id *id)
-{
-	struct ibv_qp_init_attr attributes = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { QUEUE_DEPTH, QUEUE_DEPTH, 1, 1, 0 },
-	};
-	struct ibv_sge sge;
-	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
-
-	share(id->verbs);
-	attributes.send_cq = attributes.recv_cq = cq;
-	check(rdma_create_qp(id, pd, &attributes), "rdma_create_qp");
-	sge = (struct ibv_sge){ (uintptr_t)buffer, sizeof buffer, mr->lkey };
-	check(ibv_post_recv(id->qp, &receive, &bad), "ibv_post_recv");
-}
-
-/* Takes what flushed receives left behind. */
-static void drain(void)
-{
-	struct ibv_wc completions[64];
-
-	while (ibv_poll_cq(cq, 64, completions) > 0)
-		;
-}
-
-static void destroy(struct rdma_cm_id *id)
-{
-	rdma_destroy_qp(id);
-	check(rdma_destroy_id(id), "rdma_destroy_id");
-	drain();
+	if (!objects.pd) {
+		make_objects(&objects, id->verbs);
+		report("before");
+	}
+	give_queue_pair(&objects, id, QUEUE_DEPTH);
 }
 
 static void serve(const char *port, int count)
@@ -108,7 +71,7 @@ static void serve(const char *port, int count)
 
 		switch (event.kind) {
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
-			equip(event.id);
+			prepare(event.id);
 			check(rdma_accept(event.id, &parameters), "rdma_accept");
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
@@ -119,7 +82,7 @@ static void serve(const char *port, int count)
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
 			rdma_disconnect(event.id);
-			destroy(event.id);
+			destroy_with_queue_pair(&objects, event.id);
 			gone++;
 			break;
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
@@ -138,7 +101,7 @@ static struct rdma_cm_id *open_one(struct rdma_event_channel *channel, const cha
 	struct rdma_conn_param parameters = connection_parameters();
 	struct rdma_cm_id *id = route_to(channel, host, port);
 
-	equip(id);
+	prepare(id);
 	check(rdma_connect(id, &parameters), "rdma_connect");
 	expect_event(channel, RDMA_CM_EVENT_ESTABLISHED);
 	return id;
@@ -148,7 +111,7 @@ static void close_one(struct rdma_event_channel *channel, struct rdma_cm_id *id)
 {
 	check(rdma_disconnect(id), "rdma_disconnect");
 	expect_event(channel, RDMA_CM_EVENT_DISCONNECTED);
-	destroy(id);
+	destroy_with_queue_pair(&objects, id);
 }
 
 static long cpu_microseconds(void)

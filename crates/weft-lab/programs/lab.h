@@ -107,6 +107,59 @@ static inline struct rdma_cm_id *route_to(struct rdma_event_channel *channel, co
 	return id;
 }
 
+/* What all connections of a program share: room for many completions, and a buffer. */
+struct lab_objects {
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	char buffer[4096];
+};
+
+/* Makes them on the device of the first connection. */
+static inline void make_objects(struct lab_objects *objects, struct ibv_context *device)
+{
+	objects->pd = check_pointer(ibv_alloc_pd(device), "ibv_alloc_pd");
+	objects->cq = check_pointer(ibv_create_cq(device, 65536, NULL, NULL, 0), "ibv_create_cq");
+	objects->mr = check_pointer(ibv_reg_mr(objects->pd, objects->buffer, sizeof objects->buffer,
+					       IBV_ACCESS_LOCAL_WRITE),
+				    "ibv_reg_mr");
+}
+
+/* What a queue pair is made of that has room for so many requests each way. */
+static inline struct ibv_qp_init_attr queue_pair_of(const struct lab_objects *objects,
+						    uint32_t depth)
+{
+	return (struct ibv_qp_init_attr){
+		.qp_type = IBV_QPT_RC,
+		.send_cq = objects->cq,
+		.recv_cq = objects->cq,
+		.cap = { depth, depth, 1, 1, 0 },
+	};
+}
+
+/* Gives an identifier a queue pair, and that a receive. */
+static inline void give_queue_pair(const struct lab_objects *objects, struct rdma_cm_id *id, uint32_t depth)
+{
+	struct ibv_qp_init_attr wanted = queue_pair_of(objects, depth);
+	struct ibv_sge sge = { (uintptr_t)objects->buffer, sizeof objects->buffer,
+			       objects->mr->lkey };
+	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	check(rdma_create_qp(id, objects->pd, &wanted), "rdma_create_qp");
+	check(ibv_post_recv(id->qp, &receive, &bad), "ibv_post_recv");
+}
+
+/* Destroys an identifier with its queue pair, and takes what flushed receives left behind. */
+static inline void destroy_with_queue_pair(const struct lab_objects *objects, struct rdma_cm_id *id)
+{
+	struct ibv_wc completions[64];
+
+	rdma_destroy_qp(id);
+	check(rdma_destroy_id(id), "rdma_destroy_id");
+	while (ibv_poll_cq(objects->cq, 64, completions) > 0)
+		;
+}
+
 /* Reliable connections with read and atomic depth, and retries that give up. */
 static inline struct rdma_conn_param connection_parameters(void)
 {

@@ -10,7 +10,7 @@ use weft_stream::{Carrier, How, Kernel as _};
 use weft_sys::{Buffers, Handled};
 
 use super::remote_end;
-use super::send::deadline;
+use super::send::{deadline, poll_until};
 use super::{By, SPIN_MAX_NS, Stream};
 use crate::descriptor::{Descriptor, has_time_limit, is_nonblocking};
 use crate::kernel::{Host, Kernel as _};
@@ -397,11 +397,8 @@ fn sleep_for_bytes(fd: RawFd) -> Result<(), Errno> {
 
 /// The same, but every handled signal ends it.
 fn sleep_for_more(fd: RawFd) -> Result<(), Errno> {
-    let left = deadline(fd, sockopt::Timeout::Recv)
-        .map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
     let events = PollFlags::IN | PollFlags::RDHUP | PollFlags::PRI;
-    let ready = Host::poll(Descriptor::of(fd).as_fd(), events, left.as_ref())?;
-    if ready.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
+    poll_until(fd, events, deadline(fd, sockopt::Timeout::Recv))
 }
 
 /// How long to sleep where only the peer can end it.

@@ -270,11 +270,19 @@ pub(super) fn deadline(fd: RawFd, which: sockopt::Timeout) -> Option<u64> {
     Some(wait::now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
+/// Sleeps on the kernel's socket until one of `events`. Every handled signal ends it.
+///
+/// # Errors
+/// `EAGAIN` at the deadline, and `EINTR`.
+pub(super) fn poll_until(fd: RawFd, events: PollFlags, deadline: Option<u64>) -> Result<(), Errno> {
     let left = deadline.map(|deadline| wait::timespec(deadline.saturating_sub(wait::now())));
-    match Host::poll(Descriptor::of(fd).as_fd(), PollFlags::OUT, left.as_ref()) {
-        Ok(ready) if ready.is_empty() => Err(Errno::AGAIN),
+    let ready = Host::poll(Descriptor::of(fd).as_fd(), events, left.as_ref())?;
+    if ready.is_empty() { Err(Errno::AGAIN) } else { Ok(()) }
+}
+
+fn sleep_until_writable(fd: RawFd, deadline: Option<u64>) -> Result<(), Errno> {
+    match poll_until(fd, PollFlags::OUT, deadline) {
         Err(Errno::INTR) if handlers::restart() => Ok(()),
-        other => other.map(drop),
+        other => other,
     }
 }
