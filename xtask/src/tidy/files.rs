@@ -15,6 +15,7 @@ const SILENT: &[&str] = &[
     "weft-stream",
     "weft-sockets",
     "weft-extended",
+    "weft-transfer",
 ];
 /// Crates that may opt in to unsafe code, file by file: the system's edge, the C ABIs, and who
 /// owns the memory that peers write to. Tests may, too.

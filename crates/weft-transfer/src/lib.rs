@@ -1,0 +1,14 @@
+//! Moves trees of files between hosts, and within one.
+//!
+//! How it is built and why is in `docs/internals/transfer.md`; what goes between the ends is in
+//! `docs/transfer-protocol.md`.
+//!
+//! # Layers
+//!
+//! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
+//!
+//! ```text
+//! limits
+//! ```
+
+pub mod limits;
