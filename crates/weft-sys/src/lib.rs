@@ -6,19 +6,20 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
-//! heap shared_lock
+//! heap shared_io shared_lock
 //! section
 //! signal_lock
 //! lock mapping open_slots remap waits
 //! futex futex_word maps named presence process_memory ring
 //! alarm apart buffers calls process_vm shared slot slot_state thread yield_policy
 //! atomic by_hand cpu_contention forkable interfaces layout leftover next_function region socket
-//! limits spin time_stamp udp userfault wait
+//! bounded_queue limits private_blocks spin time_stamp udp userfault wait
 //! ```
 
 mod alarm;
 mod apart;
 mod atomic;
+mod bounded_queue;
 mod buffers;
 mod by_hand;
 pub mod calls;
@@ -42,6 +43,7 @@ mod next_function;
 #[cfg(not(loom))]
 mod open_slots;
 mod presence;
+mod private_blocks;
 mod process_memory;
 mod process_vm;
 mod region;
@@ -52,6 +54,8 @@ mod ring;
 mod section;
 #[cfg(not(loom))]
 mod shared;
+#[cfg(not(loom))]
+mod shared_io;
 mod shared_lock;
 #[cfg(not(loom))]
 mod signal_lock;
@@ -69,6 +73,7 @@ mod yield_policy;
 
 pub use alarm::{Alarm, Stage, Tag};
 pub use apart::{ApartFd, apart_within, is_apart};
+pub use bounded_queue::{BoundedQueue, Popped};
 pub use buffers::Buffers;
 pub use by_hand::system_call;
 #[cfg(target_arch = "x86_64")]
@@ -90,6 +95,7 @@ pub use next_function::{NextFunction, c_name};
 pub use open_slots::OpenSlots;
 #[cfg(not(loom))]
 pub use presence::{OwnPresence, PeerPresence, Sleeping};
+pub use private_blocks::{PrivateBlock, private_blocks};
 pub use process_memory::ProcessMemory;
 pub use process_vm::{PIECES_MAX, Piece, Proof, peek_process, poke_process, read_proven};
 pub use region::Region;

@@ -8,7 +8,11 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
+//! transport
+//! pipeline
 //! limits
 //! ```
 
 pub mod limits;
+pub mod pipeline;
+pub mod transport;

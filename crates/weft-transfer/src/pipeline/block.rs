@@ -1,0 +1,402 @@
+//! A block: a piece of memory of a pool, and what is being done with it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::memory::{Home, Memory};
+
+/// What is being done with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BlockState {
+    /// It is in its pool.
+    Free,
+    /// A source's stage fills it.
+    Loading,
+    /// It is full, and waits for the next stage.
+    Loaded,
+    /// A stage computes with its bytes.
+    Working,
+    /// It is ready to be sent, and waits for a credit.
+    Ready,
+    /// It is being sent, or sent and not acknowledged.
+    InFlight,
+    /// The sink has granted it to the source.
+    Granted,
+    /// It has arrived at the sink, and waits for its turn or for the next stage.
+    Arrived,
+    /// The sink writes it to its files.
+    Storing,
+}
+
+/// What happens to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BlockEvent {
+    /// A source's stage has taken it from the pool.
+    Load,
+    /// It has been filled.
+    Loaded,
+    /// A stage begins to compute.
+    Work,
+    /// A stage of the source has computed.
+    Worked,
+    /// Nothing is left to do before it is sent.
+    Prepared,
+    /// It is being written into a granted buffer.
+    Sent,
+    /// Its data channel was lost, and it has to be sent again.
+    Lost,
+    /// The sink has granted it.
+    Grant,
+    /// A source has written it, wholly.
+    Arrived,
+    /// A stage of the sink has computed.
+    Opened,
+    /// It is being written to files.
+    Store,
+    /// It is of no more use, and returns to its pool.
+    Release,
+}
+
+use BlockEvent as Event;
+use BlockState as State;
+
+/// Every transition of a block. All others are defects of a stage.
+pub const TRANSITIONS: &[(State, Event, State)] = &[
+    (State::Free, Event::Load, State::Loading),
+    (State::Free, Event::Grant, State::Granted),
+    (State::Loading, Event::Loaded, State::Loaded),
+    (State::Loading, Event::Release, State::Free),
+    (State::Loaded, Event::Work, State::Working),
+    (State::Loaded, Event::Prepared, State::Ready),
+    (State::Loaded, Event::Release, State::Free),
+    (State::Working, Event::Worked, State::Loaded),
+    (State::Working, Event::Opened, State::Arrived),
+    (State::Working, Event::Release, State::Free),
+    (State::Ready, Event::Sent, State::InFlight),
+    (State::Ready, Event::Release, State::Free),
+    (State::InFlight, Event::Lost, State::Ready),
+    (State::InFlight, Event::Release, State::Free),
+    (State::Granted, Event::Arrived, State::Arrived),
+    (State::Granted, Event::Release, State::Free),
+    (State::Arrived, Event::Work, State::Working),
+    (State::Arrived, Event::Store, State::Storing),
+    (State::Arrived, Event::Release, State::Free),
+    (State::Storing, Event::Release, State::Free),
+];
+
+impl BlockState {
+    /// The state after an event; none if the event cannot happen in this state.
+    #[must_use]
+    pub fn after(self, event: BlockEvent) -> Option<Self> {
+        TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (self, event)).map(|(.., to)| *to)
+    }
+}
+
+/// The transitions as a graph in the language of Graphviz.
+#[must_use]
+pub fn diagram() -> String {
+    let mut text = String::from("digraph block {\n");
+    for (from, event, to) in TRANSITIONS {
+        text.push_str(&format!("    {from:?} -> {to:?} [label=\"{event:?}\"];\n"));
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// A block of memory in the hands of one holder. Dropped, it returns to its pool.
+///
+/// The bytes of a block of shared memory are never a Rust reference, since a peer may change them
+/// at any time: they are copied, or are the kernel's to read and write.
+pub struct Block {
+    memory: Memory,
+    home: Option<Arc<Home>>,
+    index: u32,
+    state: BlockState,
+}
+
+impl Block {
+    pub(crate) fn new(memory: Memory, home: Option<Arc<Home>>, index: u32) -> Self {
+        Self { memory, home, index, state: State::Free }
+    }
+
+    /// The number of the block in its pool.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The length in bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // A block is never empty.
+    pub fn len(&self) -> usize {
+        match &self.memory {
+            Memory::Private(bytes) => bytes.len(),
+            Memory::Shared(range) => range.len,
+            Memory::Gone => 0,
+        }
+    }
+
+    /// What is being done with it.
+    #[must_use]
+    pub fn state(&self) -> BlockState {
+        self.state
+    }
+
+    /// Notes what happens to it.
+    ///
+    /// # Panics
+    /// In debug builds, if that cannot happen in the block's state: a defect of the stage.
+    pub fn advance(&mut self, event: BlockEvent) {
+        match self.state.after(event) {
+            Some(next) => self.state = next,
+            None => debug_assert!(false, "{event:?} of a block that is {:?}", self.state),
+        }
+    }
+
+    /// The bytes, if nobody else reaches them.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        if let Memory::Private(bytes) = &self.memory { Some(bytes) } else { None }
+    }
+
+    /// The bytes, to change, if nobody else reaches them.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if let Memory::Private(bytes) = &mut self.memory { Some(bytes) } else { None }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
+        match &mut self.memory {
+            Memory::Private(own) => own[offset..offset + bytes.len()].copy_from_slice(bytes),
+            Memory::Shared(range) => {
+                range.memory.copy_in(range.at(offset, bytes.len()), bytes);
+            }
+            Memory::Gone => {}
+        }
+    }
+
+    /// Fills `bytes` from `offset`.
+    ///
+    /// # Panics
+    /// If the block has fewer.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        match &self.memory {
+            Memory::Private(own) => bytes.copy_from_slice(&own[offset..offset + bytes.len()]),
+            Memory::Shared(range) => {
+                range.memory.copy_out(range.at(offset, bytes.len()), bytes);
+            }
+            Memory::Gone => {}
+        }
+    }
+
+    /// Reads from a file at `from` to `offset` of the block until `len` bytes are there or the file
+    /// ends. Returns how many came.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn read_file(
+        &mut self,
+        offset: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        from: u64,
+    ) -> io::Result<usize> {
+        whole(len, |done| {
+            let (at, left, from) = (offset + done, len - done, from + done as u64);
+            match &mut self.memory {
+                Memory::Private(own) => rustix::io::pread(file, &mut own[at..at + left], from),
+                Memory::Shared(range) => {
+                    range.memory.read_file(range.at(at, left), left, file, from)
+                }
+                Memory::Gone => Ok(0),
+            }
+        })
+    }
+
+    /// Writes `len` bytes from `offset` of the block to a file at `to`.
+    ///
+    /// # Errors
+    /// What the kernel says; `WriteZero` if it takes no more.
+    ///
+    /// # Panics
+    /// If the block has fewer.
+    pub fn write_file(
+        &self,
+        offset: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        to: u64,
+    ) -> io::Result<()> {
+        let written = whole(len, |done| {
+            let (at, left, to) = (offset + done, len - done, to + done as u64);
+            match &self.memory {
+                Memory::Private(own) => rustix::io::pwrite(file, &own[at..at + left], to),
+                Memory::Shared(range) => {
+                    range.memory.write_file(range.at(at, left), left, file, to)
+                }
+                Memory::Gone => Ok(0),
+            }
+        })?;
+        if written == len { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// Receives up to `len` bytes of a stream to `offset`, in one call. Returns how many, 0 at the
+    /// stream's end.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Panics
+    /// If the block has fewer bytes.
+    pub fn recv(
+        &mut self,
+        offset: usize,
+        len: usize,
+        socket: BorrowedFd<'_>,
+    ) -> Result<usize, Errno> {
+        let flags = rustix::net::RecvFlags::WAITALL;
+        match &mut self.memory {
+            Memory::Private(own) => {
+                rustix::net::recv(socket, &mut own[offset..offset + len], flags).map(|(n, _)| n)
+            }
+            Memory::Shared(range) => {
+                let flags = flags.bits().cast_signed();
+                range.memory.recv_stream(range.at(offset, len), len, socket, flags)
+            }
+            Memory::Gone => Ok(0),
+        }
+    }
+
+    /// Sends `head`, and after it `len` bytes from `offset`, in one call. Returns how many of both
+    /// together.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// # Panics
+    /// If the block has fewer bytes.
+    pub fn send(
+        &self,
+        head: &[u8],
+        offset: usize,
+        len: usize,
+        socket: BorrowedFd<'_>,
+    ) -> Result<usize, Errno> {
+        use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+        match &self.memory {
+            Memory::Private(own) => {
+                let parts = [head, &own[offset..offset + len]].map(io::IoSlice::new);
+                sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+            }
+            Memory::Shared(range) => {
+                let flags = SendFlags::NOSIGNAL.bits().cast_signed();
+                range.memory.send_stream(head, range.at(offset, len), len, socket, flags)
+            }
+            Memory::Gone => Ok(0),
+        }
+    }
+}
+
+/// Repeats `step`, which gets how many bytes are done, until `len` are or a step does none.
+fn whole(len: usize, mut step: impl FnMut(usize) -> Result<usize, Errno>) -> io::Result<usize> {
+    let mut done = 0;
+    while done < len {
+        match step(done) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("index", &self.index).field("state", &self.state).finish()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let memory = std::mem::replace(&mut self.memory, Memory::Gone);
+        if let Some(home) = self.home.take() {
+            home.put(memory, self.index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pool;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn transitions_are_as_reviewed() {
+        assert_eq!(diagram(), include_str!("block.dot"));
+    }
+
+    #[test]
+    fn each_event_has_one_result_and_each_state_leads_home() {
+        for (index, (from, event, _)) in TRANSITIONS.iter().enumerate() {
+            let same = |other: &&(State, Event, State)| (other.0, other.1) == (*from, *event);
+            assert_eq!(TRANSITIONS.iter().filter(same).count(), 1, "row {index}");
+            if *from != State::Free {
+                assert_eq!(from.after(Event::Release), Some(State::Free), "{from:?}");
+            }
+        }
+        assert_eq!(State::Free.after(Event::Sent), None);
+        assert_eq!(State::Storing.after(Event::Sent), None);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "Sent of a block that is Free")]
+    fn impossible_event_is_a_defect() {
+        let pool = Pool::private(1, 4_096).expect("memory");
+        let mut block = pool.try_take().expect("a free block");
+        block.advance(Event::Sent);
+    }
+
+    #[test]
+    fn both_kinds_of_memory_take_and_give_bytes() {
+        let file = tempfile::tempfile().expect("a file");
+        for pool in [Pool::private(1, 4_096), Pool::shared(1, 4_096)] {
+            let pool = pool.expect("memory");
+            let mut block = pool.try_take().expect("a free block");
+            block.copy_in(10, b"payload");
+            block.write_file(10, 7, file.as_fd(), 5).expect("room");
+            assert_eq!(block.read_file(100, 50, file.as_fd(), 6).expect("a file"), 6);
+            let mut bytes = [0; 7];
+            block.copy_out(100, &mut bytes);
+            assert_eq!(&bytes, b"ayload\0");
+        }
+    }
+
+    #[test]
+    fn shared_bytes_are_no_slice() {
+        let pool = Pool::shared(2, 4_096).expect("memory");
+        let mut block = pool.try_take().expect("a free block");
+        assert!(block.bytes().is_none() && block.bytes_mut().is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "past the end of a block")]
+    fn shared_block_does_not_reach_into_the_next() {
+        let pool = Pool::shared(2, 4_096).expect("memory");
+        let mut block = pool.try_take().expect("a free block");
+        block.copy_in(4_090, &[0; 7]);
+    }
+}

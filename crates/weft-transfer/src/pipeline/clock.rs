@@ -1,0 +1,48 @@
+//! What time it is for a pipeline: nanoseconds since some instant.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A clock, cheap to clone and to read.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The system's monotonic clock, from the instant on.
+    System(Instant),
+    /// One that a test sets.
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// The system's monotonic clock, which shows zero now.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::System(Instant::now())
+    }
+
+    /// The nanoseconds since its start.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        match self {
+            Self::System(start) => nanoseconds(start.elapsed()),
+            Self::Manual(clock) => clock.0.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A clock that stands still until it is set forward.
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// Sets it forward.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(nanoseconds(by), Ordering::Relaxed);
+    }
+}
+
+/// A duration as a number; times of more than 584 years are cut.
+#[must_use]
+pub fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

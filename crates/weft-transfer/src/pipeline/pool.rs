@@ -1,0 +1,193 @@
+//! A pool of blocks, allocated once. Its free blocks are the flow control of a pipeline.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use weft_sys::{SharedMemory, private_blocks};
+
+use super::block::Block;
+use super::memory::{Free, Home, Memory, SharedRange};
+
+/// A pool of blocks of one length. Clones are the same pool.
+#[derive(Clone)]
+pub struct Pool {
+    home: Arc<Home>,
+    count: usize,
+    block_len: usize,
+    segment: Option<Arc<OwnedFd>>,
+}
+
+impl Pool {
+    /// Allocates `count` blocks of `block_len` bytes that only this process reaches. They begin at
+    /// pages if their length is of whole pages, as direct I/O wants it.
+    ///
+    /// # Errors
+    /// `EINVAL` if there would be none; `ENOMEM`.
+    pub fn private(count: usize, block_len: usize) -> Result<Self, Errno> {
+        let blocks = private_blocks(count, block_len)?.into_iter().map(Memory::Private);
+        Ok(Self::of(blocks.collect(), block_len, None))
+    }
+
+    /// Allocates the blocks as one sealed memfd, which another process can map.
+    ///
+    /// # Errors
+    /// As [`Pool::private`]; `EMFILE` and the like.
+    pub fn shared(count: usize, block_len: usize) -> Result<Self, Errno> {
+        let len = count.checked_mul(block_len).filter(|len| *len > 0).ok_or(Errno::INVAL)?;
+        let (memory, fd) = SharedMemory::create(len)?;
+        let memory = Arc::new(memory);
+        let block = |index: usize| {
+            let memory = Arc::clone(&memory);
+            Memory::Shared(SharedRange { memory, start: index * block_len, len: block_len })
+        };
+        Ok(Self::of((0..count).map(block).collect(), block_len, Some(Arc::new(fd))))
+    }
+
+    fn of(blocks: Vec<Memory>, block_len: usize, segment: Option<Arc<OwnedFd>>) -> Self {
+        let count = blocks.len();
+        let mut blocks: Vec<_> = blocks.into_iter().zip(0..).collect();
+        // The last of the list is taken first.
+        blocks.reverse();
+        Self { home: Arc::new(Home::new(blocks)), count, block_len, segment }
+    }
+
+    /// Takes a free block; sleeps until there is one. None if the pool has been closed.
+    #[must_use]
+    pub fn take(&self) -> Option<Block> {
+        let mut state = self.home.lock();
+        while state.blocks.is_empty() && !state.closed {
+            let waited = self.home.freed.wait(state);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        self.pop(state)
+    }
+
+    /// Takes a free block; sleeps for at most `time` until there is one.
+    #[must_use]
+    pub fn take_within(&self, time: Duration) -> Option<Block> {
+        let end = Instant::now() + time;
+        let mut state = self.home.lock();
+        while state.blocks.is_empty() && !state.closed {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = match self.home.freed.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        self.pop(state)
+    }
+
+    /// Takes a free block if there is one and the pool is open.
+    #[must_use]
+    pub fn try_take(&self) -> Option<Block> {
+        self.pop(self.home.lock())
+    }
+
+    fn pop(&self, mut state: MutexGuard<'_, Free>) -> Option<Block> {
+        if state.closed {
+            return None;
+        }
+        let (memory, index) = state.blocks.pop()?;
+        state.fewest = state.fewest.min(state.blocks.len());
+        drop(state);
+        Some(Block::new(memory, Some(Arc::clone(&self.home)), index))
+    }
+
+    /// Gives out no more blocks, and wakes all threads that wait for one.
+    pub fn close(&self) {
+        self.home.lock().closed = true;
+        self.home.freed.notify_all();
+    }
+
+    /// Has `on_free` be called, once set, each time a block returns, by the thread that drops it.
+    /// It must not wait, nor take locks that are held where blocks are dropped. Only the first call
+    /// counts.
+    pub fn on_free(&self, on_free: impl Fn() + Send + Sync + 'static) {
+        let _ = self.home.on_free.set(Box::new(on_free));
+    }
+
+    /// How many blocks there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The length of each block in bytes.
+    #[must_use]
+    pub fn block_len(&self) -> usize {
+        self.block_len
+    }
+
+    /// How many blocks are free.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.home.lock().blocks.len()
+    }
+
+    /// The least number of blocks that were free at any time.
+    #[must_use]
+    pub fn fewest_free(&self) -> usize {
+        self.home.lock().fewest
+    }
+
+    /// The segment of a shared pool, for another process to map.
+    #[must_use]
+    pub fn segment(&self) -> Option<BorrowedFd<'_>> {
+        self.segment.as_ref().map(|fd| fd.as_fd())
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, block_len, .. } = self;
+        f.debug_struct("Pool").field("count", count).field("block_len", block_len).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    #[test]
+    fn dropped_blocks_return() {
+        let pool = Pool::private(2, 4_096).expect("memory");
+        let (one, two) = (pool.try_take().expect("free"), pool.try_take().expect("free"));
+        assert_eq!((one.index(), two.index()), (0, 1));
+        assert!(pool.try_take().is_none());
+        assert!(pool.take_within(Duration::from_millis(1)).is_none());
+        let frees = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&frees);
+        pool.on_free(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        drop(two);
+        assert_eq!(frees.load(Ordering::SeqCst), 1);
+        assert_eq!(pool.try_take().map(|block| block.index()), Some(1));
+        assert_eq!((pool.free(), pool.fewest_free()), (1, 0));
+    }
+
+    #[test]
+    fn waiting_thread_gets_the_block_that_returns_or_the_end() {
+        let pool = Pool::private(1, 4_096).expect("memory");
+        let block = pool.take().expect("free");
+        let waiting = thread::spawn({
+            let pool = pool.clone();
+            move || (pool.take().map(drop), pool.take().map(std::mem::forget), pool.take())
+        });
+        drop(block);
+        while pool.fewest_free() > 0 || pool.free() > 0 {
+            thread::yield_now();
+        }
+        pool.close();
+        let (first, _, last) = waiting.join().expect("no panic");
+        assert!(first.is_some() && last.is_none());
+    }
+}

@@ -1,0 +1,164 @@
+//! A queue between two stages: bounded, with the time that tasks spend in it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use weft_sys::{BoundedQueue, Popped};
+
+use super::clock::Clock;
+
+/// A task with the time at which it entered the queue.
+struct Stamped<T> {
+    task: T,
+    entered: u64,
+}
+
+type OnPush = Box<dyn Fn() + Send + Sync>;
+
+struct Shared<T> {
+    name: &'static str,
+    items: BoundedQueue<Stamped<T>>,
+    clock: Clock,
+    waited: AtomicU64,
+    passed: AtomicU64,
+    producers: AtomicUsize,
+    on_push: OnceLock<OnPush>,
+}
+
+/// A bounded queue of tasks. Clones are the same queue. It ends when all stages that put tasks into
+/// it have ended, and it is empty.
+pub struct Queue<T>(Arc<Shared<T>>);
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> fmt::Debug for Queue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+/// How full a queue is, and what its tasks have waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passage {
+    /// Tasks that are in the queue.
+    pub len: usize,
+    /// Tasks that it holds at most.
+    pub capacity: usize,
+    /// Tasks that have been taken out.
+    pub passed: u64,
+    /// Nanoseconds that those have waited, together.
+    pub waited: u64,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new(name: &'static str, capacity: usize, clock: Clock) -> Self {
+        Self(Arc::new(Shared {
+            name,
+            items: BoundedQueue::new(capacity),
+            clock,
+            waited: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            producers: AtomicUsize::new(0),
+            on_push: OnceLock::new(),
+        }))
+    }
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// How full it is.
+    #[must_use]
+    pub fn passage(&self) -> Passage {
+        Passage {
+            len: self.0.items.len(),
+            capacity: self.0.items.capacity(),
+            passed: self.0.passed.load(Ordering::Relaxed),
+            waited: self.0.waited.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Puts a task in from outside of a stage; sleeps while the queue is full. The queue does not
+    /// wait for such tasks before it ends.
+    ///
+    /// # Errors
+    /// The task, if the queue has ended.
+    pub fn push(&self, task: T) -> Result<(), T> {
+        let stamped = Stamped { task, entered: self.0.clock.now() };
+        self.0.items.push(stamped).map_err(|stamped| stamped.task)?;
+        self.pushed();
+        Ok(())
+    }
+
+    /// Puts a task in if there is room.
+    ///
+    /// # Errors
+    /// The task, if there is none or the queue has ended.
+    pub fn try_push(&self, task: T) -> Result<(), T> {
+        let stamped = Stamped { task, entered: self.0.clock.now() };
+        self.0.items.try_push(stamped).map_err(|stamped| stamped.task)?;
+        self.pushed();
+        Ok(())
+    }
+
+    fn pushed(&self) {
+        if let Some(on_push) = self.0.on_push.get() {
+            on_push();
+        }
+    }
+
+    pub(crate) fn pop(&self) -> Popped<T> {
+        self.note(self.0.items.pop())
+    }
+
+    pub(crate) fn try_pop(&self) -> Popped<T> {
+        self.note(self.0.items.try_pop())
+    }
+
+    pub(crate) fn pop_within(&self, time: Duration) -> Popped<T> {
+        self.note(self.0.items.pop_within(time))
+    }
+
+    fn note(&self, popped: Popped<Stamped<T>>) -> Popped<T> {
+        match popped {
+            Popped::Item(number, Stamped { task, entered }) => {
+                let waited = self.0.clock.now().saturating_sub(entered);
+                self.0.waited.fetch_add(waited, Ordering::Relaxed);
+                self.0.passed.fetch_add(1, Ordering::Relaxed);
+                Popped::Item(number, task)
+            }
+            Popped::Empty => Popped::Empty,
+            Popped::Ended => Popped::Ended,
+        }
+    }
+
+    /// Has `on_push` be called after each task that comes, and at the end. Only the first counts.
+    pub(crate) fn on_push(&self, on_push: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.on_push.set(Box::new(on_push));
+    }
+
+    pub(crate) fn add_producer(&self) {
+        self.0.producers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn producer_ended(&self) {
+        if self.0.producers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.items.close();
+            self.pushed();
+        }
+    }
+
+    /// Drops what is in the queue, and ends it.
+    pub(crate) fn abort(&self) {
+        drop(self.0.items.abort());
+        self.pushed();
+    }
+}

@@ -1,0 +1,260 @@
+//! Flow control, engines, and the monitor at work.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::pipeline::{Engine, Halt, Pipeline, Pool, Role, StageSettings, Worker};
+
+type Nothing = std::convert::Infallible;
+
+/// Something that a test opens when it likes.
+#[derive(Default)]
+struct Gate(Mutex<usize>, Condvar);
+
+impl Gate {
+    fn let_pass(&self, count: usize) {
+        *self.0.lock().expect("no panic") += count;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let free = self.1.wait_while(self.0.lock().expect("no panic"), |free| *free == 0);
+        *free.expect("no panic") -= 1;
+    }
+}
+
+#[test]
+fn stalled_sink_stops_the_source_when_all_blocks_are_in_front_of_it() {
+    const BLOCKS: usize = 6;
+    const TASKS: usize = 200;
+    let pool = Pool::private(BLOCKS, 4_096).expect("memory");
+    let mut pipeline = Pipeline::<Nothing>::default();
+    // Longer than there are blocks: the blocks are what bounds it.
+    let [first, second] = ["first", "second"].map(|name| pipeline.queue(name, 100));
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (from, count) = (pool.clone(), Arc::clone(&taken));
+    let read = move |worker: &mut Worker<(), _, Nothing>| {
+        for _ in 0..TASKS {
+            let block = from.take().ok_or(Halt::Stopped)?;
+            count.fetch_add(1, Ordering::SeqCst);
+            worker.push(block)?;
+        }
+        Ok(())
+    };
+    let settings = StageSettings::new("read", Role::SourceDisk);
+    pipeline.threads(settings, None, Some(&first), vec![read]);
+    let settings = StageSettings::new("pass", Role::Cpu).workers(1..=3).in_order();
+    pipeline.parallel(settings, &first, &second, || |block| Ok(Some(block)));
+    let gate = Arc::new(Gate::default());
+    let written = Arc::new(AtomicUsize::new(0));
+    let (held, count) = (Arc::clone(&gate), Arc::clone(&written));
+    let write = move |worker: &mut Worker<_, (), Nothing>| {
+        while let Some(block) = worker.next_task() {
+            held.pass();
+            drop(block);
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    };
+    let settings = StageSettings::new("write", Role::SinkDisk);
+    pipeline.threads(settings, Some(&second), None, vec![write]);
+    let running = pipeline.start();
+    for written_now in [0, 1, 10] {
+        while written.load(Ordering::SeqCst) < written_now {
+            std::thread::yield_now();
+        }
+        while pool.free() > 0 || taken.load(Ordering::SeqCst) < written_now + BLOCKS {
+            std::thread::yield_now();
+        }
+        assert_eq!(taken.load(Ordering::SeqCst), written_now + BLOCKS, "no block, no task");
+        gate.let_pass(if written_now == 0 { 1 } else { 9 });
+    }
+    gate.let_pass(TASKS);
+    let report = running.wait().expect("no error");
+    assert_eq!((taken.load(Ordering::SeqCst), pool.free()), (TASKS, BLOCKS));
+    assert_eq!(report.stages[1].times.done, TASKS as u64);
+    assert_eq!(pool.fewest_free(), 0);
+}
+
+/// A device that completes the last operation first, and only when it has enough of them.
+struct Backwards {
+    in_flight: VecDeque<u32>,
+    most: Arc<AtomicUsize>,
+    wakeups: Arc<(Mutex<usize>, Condvar)>,
+}
+
+impl Engine<u32, u32, &'static str> for Backwards {
+    fn depth(&self) -> usize {
+        4
+    }
+
+    fn submit(&mut self, task: u32) -> Result<(), &'static str> {
+        if task == 77 {
+            return Err("a bad sector");
+        }
+        self.in_flight.push_back(task);
+        self.most.fetch_max(self.in_flight.len(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn complete(
+        &mut self,
+        wait: Option<Duration>,
+        done: &mut Vec<u32>,
+    ) -> Result<usize, &'static str> {
+        if self.in_flight.len() < self.depth() {
+            // More may come. The device is slow.
+            let (count, wakeup) = &*self.wakeups;
+            let guard = count.lock().expect("no panic");
+            let waited = wakeup.wait_timeout_while(guard, wait.unwrap_or_default(), |it| *it == 0);
+            let (mut count, timeout) = waited.expect("no panic");
+            if !timeout.timed_out() {
+                *count = 0;
+                return Ok(0);
+            }
+        }
+        done.extend(self.in_flight.pop_back());
+        Ok(1)
+    }
+
+    fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let wakeups = Arc::clone(&self.wakeups);
+        Arc::new(move || {
+            *wakeups.0.lock().expect("no panic") += 1;
+            wakeups.1.notify_all();
+        })
+    }
+}
+
+fn through_an_engine(tasks: u32) -> (Result<Vec<u32>, String>, usize) {
+    let mut pipeline = Pipeline::<&'static str>::default();
+    let (input, output) = (pipeline.queue("input", 8), pipeline.queue("output", 2));
+    let read = move |worker: &mut Worker<(), u32, _>| {
+        for number in 0..tasks {
+            worker.push(number)?;
+        }
+        Ok(())
+    };
+    let settings = StageSettings::new("numbers", Role::SourceDisk);
+    pipeline.threads(settings, None, Some(&input), vec![read]);
+    let most = Arc::new(AtomicUsize::new(0));
+    let engine =
+        Backwards { in_flight: VecDeque::new(), most: Arc::clone(&most), wakeups: Arc::default() };
+    let settings = StageSettings::new("disk", Role::SinkDisk);
+    pipeline.asynchronous(settings, &input, &output, engine);
+    let out = Arc::new(Mutex::new(Vec::new()));
+    let all = Arc::clone(&out);
+    let collect = move |worker: &mut Worker<u32, (), _>| {
+        while let Some(number) = worker.next_task() {
+            all.lock().expect("no panic").push(number);
+        }
+        Ok(())
+    };
+    let settings = StageSettings::new("collect", Role::Cpu);
+    pipeline.threads(settings, Some(&output), None, vec![collect]);
+    let ended = pipeline.start().wait().map_err(|cause| cause.to_string());
+    let out = std::mem::take(&mut *out.lock().expect("no panic"));
+    (ended.map(|_| out), most.load(Ordering::SeqCst))
+}
+
+#[test]
+fn engine_has_many_operations_in_flight_and_completes_each_once() {
+    let (out, most) = through_an_engine(50);
+    let mut out = out.expect("no error");
+    assert!(!out.is_sorted(), "they complete in another order");
+    out.sort_unstable();
+    assert_eq!(out, (0..50).collect::<Vec<_>>());
+    assert_eq!(most, 4);
+}
+
+#[test]
+fn error_of_an_engine_stops_the_pipeline() {
+    assert_eq!(through_an_engine(100).0, Err("disk: a bad sector".into()));
+}
+
+#[test]
+fn monitor_gives_a_slow_stage_more_workers_and_takes_them_back() {
+    let mut pipeline = Pipeline::<Nothing>::default();
+    let (input, output) = (pipeline.queue("input", 16), pipeline.queue("output", 16));
+    let (is_slow, is_over) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let over = Arc::clone(&is_over);
+    let slow = Arc::clone(&is_slow);
+    let endless = move |worker: &mut Worker<(), (), Nothing>| {
+        while !over.load(Ordering::SeqCst) {
+            if !slow.load(Ordering::SeqCst) {
+                worker.wait(crate::pipeline::Doing::Idle, || {
+                    std::thread::sleep(Duration::from_millis(5));
+                });
+            }
+            worker.push(())?;
+        }
+        Ok(())
+    };
+    let settings = StageSettings::new("tasks", Role::SourceDisk);
+    pipeline.threads(settings, None, Some(&input), vec![endless]);
+    let slow = Arc::clone(&is_slow);
+    let settings = StageSettings::new("slow", Role::Cpu).workers(1..=3);
+    pipeline.parallel(settings, &input, &output, move || {
+        let slow = Arc::clone(&slow);
+        move |()| {
+            if slow.load(Ordering::SeqCst) {
+                // A wait, so that workers help on a machine of one processor, too.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(None::<()>)
+        }
+    });
+    let running = pipeline.start();
+    let until = |what: &str, is_so: &dyn Fn(usize) -> bool| {
+        for _ in 0..12_000 {
+            if is_so(running.report().stages[1].workers) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("{what} in a minute");
+    };
+    until("no third worker", &|workers| workers == 3);
+    is_slow.store(false, Ordering::SeqCst);
+    until("workers stay", &|workers| workers == 1);
+    is_over.store(true, Ordering::SeqCst);
+    let report = running.wait().expect("no error");
+    assert_eq!(report.stages[1].workers_peak, 3);
+}
+
+#[test]
+fn pipeline_is_as_fast_as_its_slowest_stage() {
+    const TASKS: u32 = 40;
+    const STEP: Duration = Duration::from_millis(5);
+    let mut pipeline = Pipeline::<Nothing>::default();
+    let queues = ["a", "b", "c", "d"].map(|name| pipeline.queue(name, 4));
+    let read = move |worker: &mut Worker<(), u32, Nothing>| {
+        for number in 0..TASKS {
+            worker.push(number)?;
+        }
+        Ok(())
+    };
+    let settings = StageSettings::new("numbers", Role::SourceDisk);
+    pipeline.threads(settings, None, Some(&queues[0]), vec![read]);
+    for (name, pair) in ["one", "two", "three"].into_iter().zip(queues.windows(2)) {
+        let settings = StageSettings::new(name, Role::Cpu);
+        pipeline.parallel(settings, &pair[0], &pair[1], || {
+            |number| {
+                std::thread::sleep(STEP);
+                Ok(Some(number))
+            }
+        });
+    }
+    let settings = StageSettings::new("end", Role::SinkDisk);
+    let end = |worker: &mut Worker<u32, (), Nothing>| {
+        while worker.next_task().is_some() {}
+        Ok(())
+    };
+    pipeline.threads(settings, Some(&queues[3]), None, vec![end]);
+    let report = pipeline.start().wait().expect("no error");
+    // What a pipeline that does one step at a time would take, by this machine's own sleeps.
+    let worked: u64 = report.stages[1..4].iter().map(|stage| stage.times.busy).sum();
+    assert!(report.elapsed < worked * 3 / 4, "{report:?}");
+}

@@ -1,0 +1,4 @@
+//! Whole pipelines: order, completeness, errors, flow control.
+
+mod ends;
+mod flow;

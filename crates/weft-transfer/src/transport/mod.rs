@@ -1,0 +1,23 @@
+//! What carries a session: one control channel and data channels.
+//!
+//! A *control channel* carries short messages in order, both ways. A *data channel* carries blocks
+//! from the source to the sink, into buffers that the sink has granted: the source names a buffer
+//! by a [`Place`], and writes a header and a payload.
+//!
+//! Transports differ in whether the sink sees that a block has arrived ([`Arrivals`]). Where it
+//! does not, the source sends a notice over the control channel when the write is completed.
+//!
+//! | transport | control channel | data channel | arrivals |
+//! | --- | --- | --- | --- |
+//! | `tcp` | a TCP connection, in TLS or in clear | TCP connections | seen |
+//! | `local` | a Unix connection | the sink's pool, mapped by the source | not seen |
+//! | [`memory`] | two queues | a queue | seen |
+
+pub mod channel;
+pub mod memory;
+pub mod rate;
+
+pub use channel::{
+    Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
+    Head, Payload, Place, Received, Refused, TransportError, Write,
+};
