@@ -10,9 +10,13 @@
 //! ```text
 //! transport
 //! pipeline
+//! tree
+//! wire
 //! limits
 //! ```
 
 pub mod limits;
 pub mod pipeline;
 pub mod transport;
+pub mod tree;
+pub mod wire;

@@ -29,3 +29,57 @@ pub const HEAD_LEN_MAX: usize = 64;
 pub const CONTROL_LEN_MAX: usize = 64 << 10;
 /// Control messages that are on the way between two ends in one process.
 pub const MEMORY_CONTROL_MAX: usize = 1_024;
+
+/// Bytes of one component of a path: what Linux allows.
+pub const NAME_LEN_MAX: usize = 255;
+/// Bytes of what a symbolic link says: what Linux allows.
+pub const LINK_TARGET_LEN_MAX: usize = 4095;
+/// Directories within directories, the root being the first.
+pub const DEPTH_MAX: usize = 2_000;
+/// Extended attributes of one file.
+pub const XATTRS_MAX: usize = 256;
+/// Bytes of the value of one extended attribute: what Linux allows.
+pub const XATTR_VALUE_LEN_MAX: usize = 1 << 16;
+/// Bytes of names and values of all extended attributes of one file.
+pub const XATTRS_LEN_MAX: usize = 1 << 17;
+/// Bytes of the table of records of one block.
+pub const TABLE_LEN_MAX: usize = 1 << 20;
+/// Bytes of the name of a user or a group.
+pub const OWNER_NAME_LEN_MAX: usize = 255;
+/// Numeric owners that one session names.
+pub const OWNERS_MAX: usize = 1 << 16;
+/// Numbers of entries that one answer of the sink spans.
+pub const WANTS_SPAN_MAX: usize = 1 << 16;
+/// Ranges of one file that the sink says it has; a file with more is sent again in part.
+pub const HAVE_RANGES_MAX: usize = 64;
+/// Ranges of all files that one answer of the sink says it has.
+pub const HAVE_RANGES_ALL_MAX: usize = 1 << 11;
+
+/// Files that the source offers in one block.
+pub const OFFERS_IN_BLOCK_MAX: usize = 2_048;
+/// Files that the source has offered without an answer.
+pub const OFFERS_MAX: usize = 1 << 15;
+/// Descriptors of files that the source keeps open between planning and reading.
+pub const PLANNED_FILES_OPEN_MAX: usize = 256;
+/// Size of the largest file that goes as a whole, in one record.
+pub const WHOLE_FILE_LEN_MAX: usize = 256 << 10;
+/// Descriptors of directories that each end keeps open.
+pub const DIRECTORIES_CACHED_MAX: usize = 64;
+/// Small files that one task of the sink writes.
+pub const FILES_IN_TASK_MAX: usize = 16;
+/// Files that the sink has begun and not ended, each with a descriptor.
+pub const FILES_BEGUN_MAX: usize = 128;
+/// Directories that the sink has begun and not ended.
+pub const DIRECTORIES_BEGUN_MAX: usize = 1 << 20;
+/// Files with several names that the sink remembers.
+pub const LINKED_FILES_MAX: usize = 1 << 22;
+/// Names of a directory that the sink remembers, so as to delete what is not among them.
+pub const NAMES_KEPT_MAX: usize = 1 << 24;
+/// Ranges of one file that the sink has and that do not touch.
+pub const RANGES_MAX: usize = 1 << 20;
+/// Bytes that the sink writes before it makes them durable and the journal says so.
+pub const DURABLE_EACH: u64 = 256 << 20;
+/// Bytes of one record of the journal.
+pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
+/// Files that a journal names.
+pub const JOURNAL_FILES_MAX: usize = 1 << 20;

@@ -1,0 +1,124 @@
+//! Directories beneath a root, of which a bounded number is open.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::{Errno, Result};
+
+use crate::limits::{DEPTH_MAX, DIRECTORIES_CACHED_MAX};
+use crate::tree::beneath;
+use crate::wire::record_name::Name;
+
+/// A directory: its name, and the directory that it is in. It is opened when it is needed.
+#[derive(Debug)]
+pub struct Dir {
+    place: Option<(Arc<Self>, Name)>,
+    depth: usize,
+    fd: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+impl Dir {
+    /// Bytes of the path from the root on to a name in this directory.
+    #[must_use]
+    pub fn path_of(&self, name: Option<&Name>) -> Vec<u8> {
+        let mut parts: Vec<&Name> = name.into_iter().collect();
+        let mut dir = self;
+        while let Some((parent, name)) = &dir.place {
+            parts.push(name);
+            dir = parent;
+        }
+        let parts: Vec<&[u8]> = parts.iter().rev().map(|name| name.as_bytes()).collect();
+        parts.join(&b'/')
+    }
+
+    /// Whether this is the root.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.place.is_none()
+    }
+
+    /// The directory that it is in, and its name there; nothing for the root.
+    #[must_use]
+    pub fn place(&self) -> Option<(&Arc<Self>, &Name)> {
+        self.place.as_ref().map(|(parent, name)| (parent, name))
+    }
+
+    fn cached(&self) -> Option<Arc<OwnedFd>> {
+        self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, fd: Option<Arc<OwnedFd>>) {
+        *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = fd;
+    }
+}
+
+/// All directories beneath one root.
+#[derive(Debug)]
+pub struct Dirs {
+    root: Arc<Dir>,
+    /// Those that are open, the longest first. The root is not among them.
+    open: Mutex<VecDeque<Arc<Dir>>>,
+}
+
+impl Dirs {
+    /// The directories beneath one that is open.
+    #[must_use]
+    pub fn new(root: OwnedFd) -> Self {
+        let root = Dir { place: None, depth: 1, fd: Mutex::new(Some(Arc::new(root))) };
+        Self { root: Arc::new(root), open: Mutex::default() }
+    }
+
+    /// The root.
+    #[must_use]
+    pub fn root(&self) -> &Arc<Dir> {
+        &self.root
+    }
+
+    /// A directory in another one. It need not be there.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG` if it is too deep.
+    pub fn child(&self, parent: &Arc<Dir>, name: Name) -> Result<Arc<Dir>> {
+        if parent.depth == DEPTH_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let depth = parent.depth + 1;
+        Ok(Arc::new(Dir { place: Some((Arc::clone(parent), name)), depth, fd: Mutex::new(None) }))
+    }
+
+    /// The open directory. It stays open while the result lives.
+    ///
+    /// # Errors
+    /// If it, or one that it is in, cannot be opened; `ELOOP` if it is a link.
+    pub fn open(&self, dir: &Arc<Dir>) -> Result<Arc<OwnedFd>> {
+        let mut closed = Vec::new();
+        let mut at = dir;
+        let mut fd = loop {
+            if let Some(fd) = at.cached() {
+                break fd;
+            }
+            let (parent, name) = at.place().ok_or(Errno::BADF)?;
+            closed.push(name);
+            at = parent;
+        };
+        if closed.is_empty() {
+            return Ok(fd);
+        }
+        for name in closed.iter().rev() {
+            fd = Arc::new(beneath::open_dir(&fd, name.as_path())?);
+        }
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fd) = dir.cached() {
+            return Ok(fd);
+        }
+        if open.len() == DIRECTORIES_CACHED_MAX
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.set(None);
+        }
+        dir.set(Some(Arc::clone(&fd)));
+        open.push_back(Arc::clone(dir));
+        Ok(fd)
+    }
+}

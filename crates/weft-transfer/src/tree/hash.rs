@@ -1,0 +1,171 @@
+//! BLAKE3 of files whose parts are hashed by themselves, in any order.
+//!
+//! BLAKE3 is a tree over chunks of 1 KiB. A part of a file is cut into whole subtrees, whose values
+//! do not depend on the rest. The values of all parts give the hash of the file.
+//! The digest of a part, which goes with its data, is the BLAKE3 of its subtrees' values.
+
+use std::collections::BTreeMap;
+
+use blake3::hazmat::{
+    ChainingValue, HasherExt, Mode, left_subtree_len, max_subtree_len, merge_subtrees_non_root,
+    merge_subtrees_root,
+};
+use blake3::{CHUNK_LEN, Hasher};
+
+/// Subtrees are not longer than this before they are put together, so that a file of more is
+/// never a single one.
+const SUBTREE_LEN: u64 = 64 << 10;
+
+/// A value of BLAKE3's tree, for so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subtree {
+    /// How many bytes it is of.
+    pub len: u64,
+    /// Its chaining value.
+    pub value: ChainingValue,
+}
+
+/// The subtrees of a file that are known, by their offsets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subtrees {
+    known: BTreeMap<u64, Subtree>,
+}
+
+/// The digest of a part of a file that begins at `offset`, and the subtrees that it has.
+///
+/// # Panics
+/// If the offset is not a multiple of the length of a chunk.
+#[must_use]
+pub fn of_part(offset: u64, data: &[u8]) -> ([u8; 32], Subtrees) {
+    assert!(offset.is_multiple_of(CHUNK_LEN as u64));
+    let (mut subtrees, mut digest) = (Subtrees::default(), Hasher::new());
+    let (mut at, mut rest) = (offset, data);
+    while !rest.is_empty() {
+        let max = max_subtree_len(at).unwrap_or(SUBTREE_LEN).min(SUBTREE_LEN);
+        let left = rest.len() as u64;
+        // A subtree that does not end the file is a power of two.
+        let whole = if left < CHUNK_LEN as u64 { left } else { 1 << left.ilog2() };
+        let len = max.min(whole).min(left);
+        let (part, behind) = rest.split_at(len as usize);
+        let value = Hasher::new().set_input_offset(at).update(part).finalize_non_root();
+        digest.update(&value);
+        subtrees.add(at, Subtree { len, value });
+        (at, rest) = (at + len, behind);
+    }
+    (digest.finalize().into(), subtrees)
+}
+
+impl Subtrees {
+    /// Adds a subtree, and puts it together with its neighbours.
+    pub fn add(&mut self, offset: u64, subtree: Subtree) {
+        let (mut offset, mut subtree) = (offset, subtree);
+        loop {
+            let len = subtree.len;
+            let is_whole = len.is_power_of_two() && len >= CHUNK_LEN as u64;
+            // Those at the very left stay apart: the last two of them give the hash of the file.
+            let parent = offset & !len;
+            if !is_whole || parent == 0 {
+                break;
+            }
+            let sibling = offset ^ len;
+            match self.known.get(&sibling) {
+                Some(found) if found.len == len => {}
+                _ => break,
+            }
+            let Some(found) = self.known.remove(&sibling) else { break };
+            let (left, right) = if sibling < offset { (found, subtree) } else { (subtree, found) };
+            let value = merge_subtrees_non_root(&left.value, &right.value, Mode::Hash);
+            (offset, subtree) = (parent, Subtree { len: 2 * len, value });
+        }
+        self.known.insert(offset, subtree);
+    }
+
+    /// Adds all of another set.
+    pub fn add_all(&mut self, other: &Self) {
+        for (&offset, &subtree) in &other.known {
+            self.add(offset, subtree);
+        }
+    }
+
+    /// The subtrees by their offsets.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, Subtree)> {
+        self.known.iter().map(|(&offset, &subtree)| (offset, subtree))
+    }
+
+    /// BLAKE3 of a file, if all of it is known, as more than one subtree.
+    #[must_use]
+    pub fn root(&self, size: u64) -> Option<[u8; 32]> {
+        if size <= CHUNK_LEN as u64 {
+            return None;
+        }
+        let left = left_subtree_len(size);
+        let (one, other) = (self.value(0, left)?, self.value(left, size - left)?);
+        Some(merge_subtrees_root(&one, &other, Mode::Hash).into())
+    }
+
+    fn value(&self, offset: u64, len: u64) -> Option<ChainingValue> {
+        match self.known.get(&offset) {
+            Some(found) if found.len == len => return Some(found.value),
+            _ if len <= CHUNK_LEN as u64 => return None,
+            _ => {}
+        }
+        let left = left_subtree_len(len);
+        let one = self.value(offset, left)?;
+        let other = self.value(offset + left, len - left)?;
+        Some(merge_subtrees_non_root(&one, &other, Mode::Hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Subtrees, of_part};
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn parts_in_any_order_give_the_hash_of_the_file(
+            size in 70_000_usize..600_000,
+            part in 1_usize..200,
+            seed: u64,
+        ) {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let mut data = vec![0; size];
+            rng.fill(&mut data);
+            let mut parts: Vec<usize> = (0..size).step_by(part * 1024).collect();
+            rng.shuffle(&mut parts);
+            let mut subtrees = Subtrees::default();
+            for &at in &parts {
+                prop_assert_eq!(subtrees.root(size as u64), None);
+                let end = size.min(at + part * 1024);
+                subtrees.add_all(&of_part(at as u64, &data[at..end]).1);
+            }
+            let root = subtrees.root(size as u64);
+            prop_assert_eq!(root, Some(blake3::hash(&data).into()));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_a_power_of_two_has_a_root() {
+        let data = vec![7; 1 << 20];
+        let mut subtrees = Subtrees::default();
+        for at in (0..1 << 20).step_by(1 << 18) {
+            subtrees.add_all(&of_part(at as u64, &data[at..at + (1 << 18)]).1);
+        }
+        assert_eq!(subtrees.root(1 << 20), Some(blake3::hash(&data).into()));
+        assert!(subtrees.iter().len() <= 5);
+    }
+
+    #[test]
+    fn the_digest_of_a_part_depends_on_all_of_it() {
+        let data = vec![1; 100_000];
+        let (digest, _) = of_part(0, &data);
+        assert_ne!(of_part(1024, &data).0, digest);
+        for at in [0, 1024, 65_536, 99_999] {
+            let mut other = data.clone();
+            other[at] ^= 1;
+            assert_ne!(of_part(0, &other).0, digest);
+        }
+    }
+}

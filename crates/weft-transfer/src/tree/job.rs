@@ -1,0 +1,380 @@
+//! A block that is planned, and filling it: this is where the source reads files.
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::{Errno, pread, preadv};
+
+use crate::tree::dirs::{Dir, Dirs};
+use crate::tree::hash::{self, Subtrees};
+use crate::tree::{beneath, metadata};
+use crate::wire::record::{DIGEST_LEN, Record, Status, TAIL_LEN, Tail, Time, digest_bytes};
+use crate::wire::record_name::Name;
+
+/// How long each read is in which a file is only hashed.
+const HASH_READ_LEN: usize = 256 << 10;
+
+/// A block to be filled, by any thread.
+#[derive(Debug)]
+pub struct Job {
+    /// The block's place in the sequence: the sink must take the blocks in this order.
+    pub number: u64,
+    pub(crate) plan: Plan,
+}
+
+/// What a filled block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes of the table, which the header of the block carries.
+    pub table_len: usize,
+    /// Bytes of the payload: the table, and the data behind it.
+    pub len: usize,
+}
+
+impl Job {
+    /// Bytes that the payload will have.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.plan.len()
+    }
+
+    /// Whether the block has no byte, which none has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads the files and writes the payload. A file that cannot be read spoils no other one.
+    ///
+    /// # Panics
+    /// If the payload is shorter than the source's option says.
+    pub fn fill(self, payload: &mut [u8]) -> Filled {
+        let Plan { mut table, items, data_len, .. } = self.plan;
+        let table_len = table.len();
+        let (head, behind) = payload[..table_len + data_len].split_at_mut(table_len);
+        let mut at = 0;
+        for item in items {
+            match item {
+                Item::Whole { file, len, tail_at } => {
+                    let tail = file.read_whole(&mut behind[at..at + len]);
+                    table[tail_at..tail_at + TAIL_LEN].copy_from_slice(&tail.bytes());
+                    at += len;
+                }
+                Item::Part { reading, offset, len, digest_at } => {
+                    let digest = reading.read_part(offset, &mut behind[at..at + len]);
+                    table[digest_at..digest_at + DIGEST_LEN].copy_from_slice(&digest);
+                    at += len;
+                }
+                Item::EndOfParts { reading, end_at } => {
+                    if let Some(end) = reading.part_is_done() {
+                        let mut bytes = Vec::new();
+                        end.emit(&mut bytes);
+                        table[end_at..end_at + bytes.len()].copy_from_slice(&bytes);
+                    }
+                }
+                Item::Hash { file, hash_at } => {
+                    // The sink wants what has this hash: the error shows when it is read.
+                    let hash = file.hash().unwrap_or_default();
+                    table[hash_at..hash_at + 32].copy_from_slice(&hash);
+                }
+            }
+        }
+        head.copy_from_slice(&table);
+        Filled { table_len, len: table_len + data_len }
+    }
+}
+
+/// What a block is to have.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    table: Vec<u8>,
+    items: Vec<Item>,
+    data_len: usize,
+    capacity: usize,
+    table_max: usize,
+}
+
+#[derive(Debug)]
+enum Item {
+    Whole {
+        file: PlannedFile,
+        len: usize,
+        tail_at: usize,
+    },
+    Part {
+        reading: Arc<Reading>,
+        offset: u64,
+        len: usize,
+        digest_at: usize,
+    },
+    /// The place for the end of a file, which the last of its parts fills, whichever that is.
+    EndOfParts {
+        reading: Arc<Reading>,
+        end_at: usize,
+    },
+    Hash {
+        file: PlannedFile,
+        hash_at: usize,
+    },
+}
+
+impl Plan {
+    pub(crate) fn new(capacity: usize, table_max: usize) -> Self {
+        Self { table: Vec::new(), items: Vec::new(), data_len: 0, capacity, table_max }
+    }
+
+    fn len(&self) -> usize {
+        self.table.len() + self.data_len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Bytes that are free.
+    pub(crate) fn left(&self) -> usize {
+        self.capacity - self.len()
+    }
+
+    /// Adds a record, if it fits with its data.
+    fn push(&mut self, record: &Record) -> bool {
+        let before = self.table.len();
+        record.emit(&mut self.table);
+        let data_len = record.data_len();
+        if self.table.len() > self.table_max || self.len() + data_len > self.capacity {
+            self.table.truncate(before);
+            return false;
+        }
+        self.data_len += data_len;
+        true
+    }
+
+    /// Adds a record that has no data, if it fits.
+    pub(crate) fn add(&mut self, record: &Record) -> bool {
+        debug_assert_eq!(record.data_len(), 0);
+        self.push(record)
+    }
+
+    /// Adds an offer of a file that is hashed when the block is filled, if it fits.
+    pub(crate) fn add_hashed(&mut self, record: &Record, file: PlannedFile) -> bool {
+        let fits = self.push(record);
+        if fits {
+            self.items.push(Item::Hash { file, hash_at: self.table.len() - 32 });
+        }
+        fits
+    }
+
+    /// Adds a whole file, if it fits; otherwise it is given back.
+    pub(crate) fn add_whole(
+        &mut self,
+        record: &Record,
+        file: PlannedFile,
+    ) -> Result<(), PlannedFile> {
+        if !self.push(record) {
+            return Err(file);
+        }
+        let tail_at = self.table.len() - TAIL_LEN;
+        self.items.push(Item::Whole { file, len: record.data_len(), tail_at });
+        Ok(())
+    }
+
+    /// Adds a part of a file. The caller has seen that it fits.
+    pub(crate) fn add_part(&mut self, reading: &Arc<Reading>, offset: u64, len: usize) {
+        let record = Record::Data { file: reading.number, offset, len: len as u32, digest: None };
+        let fits = self.push(&record);
+        assert!(fits, "a part that does not fit was planned");
+        let (digest_at, reading) = (self.table.len() - DIGEST_LEN, Arc::clone(reading));
+        self.items.push(Item::Part { reading, offset, len, digest_at });
+    }
+
+    /// Keeps a place for the end of a file, behind its parts in this block.
+    pub(crate) fn add_end_of_parts(&mut self, reading: &Arc<Reading>, is_last: bool) {
+        let end_at = self.table.len();
+        self.table.resize(end_at + crate::wire::record::END_LEN, 0);
+        if !is_last {
+            reading.unread.fetch_add(1, AcqRel);
+        }
+        self.items.push(Item::EndOfParts { reading: Arc::clone(reading), end_at });
+    }
+}
+
+/// A file that is read, or hashed, in one go.
+#[derive(Debug)]
+pub(crate) struct PlannedFile {
+    pub(crate) dirs: Arc<Dirs>,
+    pub(crate) dir: Arc<Dir>,
+    pub(crate) name: Name,
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+    pub(crate) is_hashed: bool,
+    /// Open already, and counted.
+    pub(crate) fd: Option<CountedFd>,
+}
+
+/// A descriptor that is counted while it is open.
+#[derive(Debug)]
+pub(crate) struct CountedFd {
+    pub(crate) fd: OwnedFd,
+    pub(crate) count: Arc<AtomicUsize>,
+}
+
+impl Drop for CountedFd {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, AcqRel);
+    }
+}
+
+impl PlannedFile {
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        open_file(&self.dirs, &self.dir, &self.name)
+    }
+
+    fn read_whole(&self, data: &mut [u8]) -> Tail {
+        let result = match &self.fd {
+            Some(counted) => self.read_from(counted.fd.as_fd(), data, Status::Good),
+            None => self.open().and_then(|fd| {
+                let status = status_of(fd.as_fd(), self.size, self.mtime)?;
+                self.read_from(fd.as_fd(), data, status)
+            }),
+        };
+        let failed = |errno: Errno| Tail {
+            status: Status::Failed { errno: errno.raw_os_error() as u32 },
+            size: 0,
+            hash: None,
+        };
+        result.unwrap_or_else(failed)
+    }
+
+    fn read_from(
+        &self,
+        fd: BorrowedFd<'_>,
+        data: &mut [u8],
+        mut status: Status,
+    ) -> Result<Tail, Errno> {
+        // One byte more than there should be tells whether the file has grown.
+        let (mut got, mut more) = (0, [0]);
+        while got <= data.len() && !data.is_empty() {
+            let mut parts = [IoSliceMut::new(&mut data[got..]), IoSliceMut::new(&mut more)];
+            match preadv(fd, &mut parts, got as u64) {
+                Ok(0) => break,
+                Ok(read) => got += read,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            }
+            // A read that is short by the one byte has found the end.
+            if got == data.len() {
+                break;
+            }
+        }
+        if got != data.len() {
+            status = Status::Changed;
+        }
+        let got = got.min(data.len());
+        data[got..].fill(0);
+        let hash = self.is_hashed.then(|| blake3::hash(&data[..got]).into());
+        Ok(Tail { status, size: got as u64, hash })
+    }
+
+    fn hash(&self) -> Result<[u8; 32], Errno> {
+        let fd = self.open()?;
+        let (mut hasher, mut buffer, mut at) = (blake3::Hasher::new(), vec![0; HASH_READ_LEN], 0);
+        loop {
+            match pread(&fd, &mut buffer[..], at) {
+                Ok(0) => return Ok(hasher.finalize().into()),
+                Ok(read) => {
+                    hasher.update(&buffer[..read]);
+                    at += read as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Opens a file for reading; what is no regular file is refused.
+pub(crate) fn open_file(dirs: &Dirs, dir: &Arc<Dir>, name: &Name) -> Result<OwnedFd, Errno> {
+    let dir = dirs.open(dir)?;
+    // A pipe that has taken the file's place must not hold the thread.
+    beneath::open(&dir, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0)
+}
+
+/// Whether an open file is still as it was when it was planned.
+fn status_of(fd: BorrowedFd<'_>, size: u64, mtime: Time) -> Result<Status, Errno> {
+    let stat = fstat(fd)?;
+    if metadata::kind(&stat) != FileType::RegularFile {
+        return Err(Errno::NOENT);
+    }
+    let is_same = metadata::size(&stat) == size && metadata::mtime(&stat) == mtime;
+    Ok(if is_same { Status::Good } else { Status::Changed })
+}
+
+/// A file that is read in parts.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) fd: OwnedFd,
+    pub(crate) number: u64,
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+    pub(crate) is_hashed: bool,
+    /// Whether all of the file goes as data, so that its hash comes to be known.
+    pub(crate) is_all_data: bool,
+    /// Blocks with parts of it that have not been filled, and one for the planner.
+    pub(crate) unread: AtomicUsize,
+    /// Where the file ended; its size if it has not become shorter.
+    pub(crate) end: AtomicU64,
+    pub(crate) subtrees: Mutex<Subtrees>,
+    pub(crate) error: Mutex<Option<Errno>>,
+}
+
+impl Reading {
+    /// Reads a part, and returns the bytes of its digest.
+    fn read_part(&self, offset: u64, data: &mut [u8]) -> [u8; DIGEST_LEN] {
+        let mut got = 0;
+        while got < data.len() {
+            match pread(&self.fd, &mut data[got..], offset + got as u64) {
+                Ok(0) => {
+                    self.end.fetch_min(offset + got as u64, AcqRel);
+                    break;
+                }
+                Ok(read) => got += read,
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+                    first.get_or_insert(error);
+                    break;
+                }
+            }
+        }
+        data[got..].fill(0);
+        if !self.is_hashed {
+            return digest_bytes(None);
+        }
+        let (digest, subtrees) = hash::of_part(offset, data);
+        self.subtrees.lock().unwrap_or_else(PoisonError::into_inner).add_all(&subtrees);
+        digest_bytes(Some(digest))
+    }
+
+    /// Counts a block of this file as filled. The last one gives the end of the file.
+    fn part_is_done(&self) -> Option<Record> {
+        if self.unread.fetch_sub(1, AcqRel) != 1 {
+            return None;
+        }
+        let size = self.end.load(Acquire);
+        let mut status = match status_of(self.fd.as_fd(), self.size, self.mtime) {
+            Ok(status) if size == self.size => status,
+            _ => Status::Changed,
+        };
+        if let Some(error) = *self.error.lock().unwrap_or_else(PoisonError::into_inner) {
+            status = Status::Failed { errno: error.raw_os_error() as u32 };
+        }
+        let is_known = self.is_hashed && self.is_all_data && size == self.size;
+        let subtrees = self.subtrees.lock().unwrap_or_else(PoisonError::into_inner);
+        let hash = if is_known { subtrees.root(size) } else { None };
+        Some(Record::End { file: self.number, tail: Tail { status, size, hash } })
+    }
+}

@@ -1,0 +1,89 @@
+//! What the kernel says of a file, as fields of an entry.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{FileType, Stat, fgetxattr, flistxattr};
+use rustix::io::{Errno, Result};
+
+use crate::limits::{XATTR_VALUE_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX};
+use crate::wire::record::{Time, Xattr};
+
+/// The time of the last change of the content.
+#[must_use]
+pub fn mtime(stat: &Stat) -> Time {
+    Time { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec as u32 }
+}
+
+/// The time of the last reading.
+#[must_use]
+pub fn atime(stat: &Stat) -> Time {
+    Time { seconds: stat.st_atime, nanoseconds: stat.st_atime_nsec as u32 }
+}
+
+/// Permissions and the three bits above them.
+#[must_use]
+pub fn mode(stat: &Stat) -> u16 {
+    (stat.st_mode & 0o7777) as u16
+}
+
+/// Bytes of the content.
+#[must_use]
+pub fn size(stat: &Stat) -> u64 {
+    stat.st_size as u64
+}
+
+/// What it is.
+#[must_use]
+pub fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// Whether the file takes less space than its size, so that it may have holes.
+#[must_use]
+pub fn may_have_holes(stat: &Stat) -> bool {
+    (stat.st_blocks as u64).saturating_mul(512) < size(stat)
+}
+
+/// All extended attributes of an open file, in the order of their names.
+///
+/// # Errors
+/// What the kernel says; `E2BIG` if there are more than a record takes. A file system without
+/// them has none.
+pub fn xattrs(fd: BorrowedFd<'_>) -> Result<Vec<Xattr>> {
+    let mut list = vec![0_u8; XATTRS_LEN_MAX];
+    let len = match flistxattr(fd, &mut list[..]) {
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(Errno::RANGE) => return Err(Errno::TOOBIG),
+        other => other?,
+    };
+    let mut names: Vec<&[u8]> = list[..len].split(|&byte| byte == 0).collect();
+    names.retain(|name| !name.is_empty());
+    names.sort_unstable();
+    let (mut xattrs, mut total) = (Vec::new(), 0);
+    for name in names {
+        let value = match xattr(fd, name) {
+            // It is gone, or not for us to see.
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => continue,
+            other => other?,
+        };
+        total += name.len() + value.len();
+        if xattrs.len() == XATTRS_MAX || total > XATTRS_LEN_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        xattrs.push(Xattr { name: name.into(), value });
+    }
+    Ok(xattrs)
+}
+
+fn xattr(fd: impl AsFd, name: &[u8]) -> Result<Box<[u8]>> {
+    let mut value = Vec::with_capacity(256);
+    loop {
+        value.clear();
+        match fgetxattr(&fd, name, rustix::buffer::spare_capacity(&mut value)) {
+            Err(Errno::RANGE) if value.capacity() < XATTR_VALUE_LEN_MAX => {
+                value.reserve(XATTR_VALUE_LEN_MAX);
+            }
+            other => return other.map(|_| value.into()),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Sets of bytes of a file, as ranges.
+
+use std::collections::BTreeMap;
+
+/// Ranges that neither overlap nor touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// The end of each by its start.
+    ends: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    /// Adds a range. If a byte of it is there already, nothing changes and the result is false.
+    pub fn add(&mut self, offset: u64, len: u64) -> bool {
+        let Some(end) = offset.checked_add(len) else { return false };
+        if len == 0 {
+            return true;
+        }
+        let before = self.ends.range(..end).next_back().map(|(&start, &end)| (start, end));
+        let mut start = offset;
+        if let Some((before_start, before_end)) = before {
+            if before_end > offset {
+                return false;
+            }
+            if before_end == offset {
+                start = before_start;
+            }
+        }
+        let end = self.ends.remove(&end).unwrap_or(end);
+        self.ends.insert(start, end);
+        true
+    }
+
+    /// Whether all bytes before `size` are there.
+    #[must_use]
+    pub fn is_complete(&self, size: u64) -> bool {
+        size == 0 || self.ends.get(&0).is_some_and(|&end| end >= size)
+    }
+
+    /// The end of the range that has the byte at `offset`, if one has it.
+    #[must_use]
+    pub fn end_at(&self, offset: u64) -> Option<u64> {
+        let (_, &end) = self.ends.range(..=offset).next_back()?;
+        (end > offset).then_some(end)
+    }
+
+    /// The start of the first range behind `offset`.
+    #[must_use]
+    pub fn start_after(&self, offset: u64) -> Option<u64> {
+        self.ends.range(offset..).next().map(|(&start, _)| start)
+    }
+
+    /// Offset and length of each range, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ends.iter().map(|(&start, &end)| (start, end - start))
+    }
+
+    /// How many ranges there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether no byte is there.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Ranges;
+
+    proptest! {
+        #[test]
+        fn ranges_are_a_set_of_bytes(adds in prop::collection::vec((0_u64..64, 0_u64..16), 0..40)) {
+            let (mut ranges, mut model) = (Ranges::default(), [false; 80]);
+            for (offset, len) in adds {
+                let bytes = &mut model[offset as usize..(offset + len) as usize];
+                let is_free = !bytes.contains(&true);
+                prop_assert_eq!(ranges.add(offset, len), is_free);
+                if is_free {
+                    bytes.fill(true);
+                }
+            }
+            let edges = model.windows(2).filter(|pair| !pair[0] && pair[1]).count();
+            prop_assert_eq!(ranges.count(), edges + usize::from(model[0]));
+            for at in 0..79 {
+                let is_complete = model[..at].iter().all(|&there| there);
+                prop_assert_eq!(ranges.is_complete(at as u64), is_complete);
+                let end = (at..80).find(|&end| !model[end]).filter(|&end| end > at);
+                prop_assert_eq!(ranges.end_at(at as u64), end.map(|end| end as u64));
+            }
+        }
+    }
+}

@@ -1,0 +1,780 @@
+//! The source: it walks trees, and plans blocks of what is in them.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
+
+use rustix::fs::{AtFlags, FileType, Stat, fstat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::limits::{
+    OFFERS_IN_BLOCK_MAX, OFFERS_MAX, PLANNED_FILES_OPEN_MAX, TABLE_LEN_MAX, WHOLE_FILE_LEN_MAX,
+};
+use crate::tree::dirs::{Dir, Dirs};
+use crate::tree::job::{CountedFd, Job, Plan, PlannedFile, Reading, open_file};
+use crate::tree::large::{Large, Piece};
+use crate::tree::listing;
+use crate::tree::metadata;
+use crate::tree::owners::Names;
+use crate::tree::ranges::Ranges;
+use crate::tree::rules::Rules;
+use crate::wire::record::{
+    DATA_LEN, END_LEN, Entry, GRAIN, HOLE_LEN, Kind, ROOT, Record, Status, Tail,
+};
+use crate::wire::record_name::Name;
+use crate::wire::record_wants::Wants;
+
+/// Parts of files are multiples of this where there is room.
+const PART_LEN: usize = 64 << 10;
+/// Bytes that a payload must have room for: the longest entry.
+const PAYLOAD_LEN_MIN: usize = 512 << 10;
+
+/// How a source works.
+#[derive(Clone, Debug)]
+pub struct SourceOptions {
+    /// Bytes of a block's payload; at least 512 KiB.
+    pub payload_len: usize,
+    /// Whether files are offered, and go only if the sink wants them.
+    pub asks: bool,
+    /// Whether offers have the hash of the content. Needs `asks`.
+    pub compares_content: bool,
+    /// Whether data has digests, which the sink compares.
+    pub verifies: bool,
+    /// Whether extended attributes go.
+    pub takes_xattrs: bool,
+    /// Whether further names of a file go as such, and not as files of their own.
+    pub keeps_hard_links: bool,
+    /// Whether the names of owners go besides their numbers.
+    pub names_owners: bool,
+    /// Whether pipes, sockets and devices go; otherwise they are left out.
+    pub takes_special_files: bool,
+    /// What is left out.
+    pub rules: Rules,
+}
+
+impl SourceOptions {
+    /// All goes without asking, with hard links and names of owners, without extended attributes.
+    #[must_use]
+    pub fn new(payload_len: usize) -> Self {
+        Self {
+            payload_len,
+            asks: false,
+            compares_content: false,
+            verifies: false,
+            takes_xattrs: false,
+            keeps_hard_links: true,
+            names_owners: true,
+            takes_special_files: true,
+            rules: Rules::default(),
+        }
+    }
+}
+
+/// Something to copy.
+#[derive(Debug)]
+pub struct Start {
+    /// An open directory: nothing outside of it is read.
+    pub directory: OwnedFd,
+    /// The name in it to copy. Without one, the directory's content and attributes are copied
+    /// into the root of the sink.
+    pub name: Option<Name>,
+    /// The name that it gets at the sink, if not the same.
+    pub new_name: Option<Name>,
+}
+
+/// What a source can do next.
+#[derive(Debug)]
+pub enum Next {
+    /// Fill this block and send it.
+    Job(Box<Job>),
+    /// Nothing before the next [`Source::answer`].
+    Wait,
+    /// All has been planned.
+    Done,
+}
+
+/// An answer of the sink that does not fit the offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// It is for no offer.
+    #[error("an answer from {first} on, where nothing has been offered")]
+    NoOffer {
+        /// The first number that the answer is for.
+        first: u64,
+    },
+}
+
+/// What a source has planned so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Planned {
+    /// Entries, directories and links included.
+    pub entries: u64,
+    /// Bytes of files, whether they have been wanted or not.
+    pub bytes: u64,
+    /// Names that could not be read.
+    pub problems: u64,
+    /// Whether the walk is over, so that the others grow no more.
+    pub is_complete: bool,
+}
+
+/// Walks trees and plans blocks. One thread calls it; the jobs that it gives run on any.
+#[derive(Debug)]
+pub struct Source {
+    options: SourceOptions,
+    starts: VecDeque<Start>,
+    /// Directories that are being walked, from the top down.
+    stack: Vec<Walked>,
+    numbers: Numbers,
+    /// Records and files that are next, before the walk goes on.
+    units: VecDeque<Unit>,
+    large: Option<LargeInWork>,
+    offers: BTreeMap<u64, Offered>,
+    /// Walked directories with offers that wait; the number of these.
+    waiting: HashMap<u64, Waiting>,
+    linked: HashMap<(u64, u64), u64>,
+    names: Option<OwnerNames>,
+    open_files: Arc<AtomicUsize>,
+    planned: Planned,
+    is_finish_planned: bool,
+}
+
+#[derive(Debug)]
+struct Numbers {
+    entry: u64,
+    job: u64,
+}
+
+#[derive(Debug)]
+struct Walked {
+    dirs: Arc<Dirs>,
+    dir: Arc<Dir>,
+    number: u64,
+    /// From the top of the tree on, for the rules.
+    path: Vec<u8>,
+    names: VecDeque<(Name, FileType)>,
+    is_complete: bool,
+}
+
+/// A file that the sink has been asked about.
+#[derive(Debug)]
+struct Offered {
+    dirs: Arc<Dirs>,
+    dir: Arc<Dir>,
+    /// The name at the source.
+    name: Name,
+    entry: Box<Entry>,
+    may_have_holes: bool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    offers: usize,
+    /// Set once the directory has been walked: whether its names are complete.
+    walked: Option<bool>,
+}
+
+#[derive(Debug)]
+struct OwnerNames {
+    users: HashMap<u32, Box<[u8]>>,
+    groups: HashMap<u32, Box<[u8]>>,
+    sent: HashSet<(bool, u32)>,
+}
+
+#[derive(Debug)]
+enum Unit {
+    Record(Record),
+    /// An offer whose file is hashed in the job.
+    Hashed(Record, PlannedFile),
+    Whole(Record, PlannedFile),
+    Large(LargeInWork),
+    /// A file of an offer that has been answered has been planned.
+    Answered(u64),
+}
+
+#[derive(Debug)]
+struct LargeInWork {
+    large: Large,
+    /// Goes before the first part.
+    entry: Option<Record>,
+}
+
+impl Source {
+    /// A source that copies these.
+    ///
+    /// # Panics
+    /// If the payload's length is too small or more than 1 GiB.
+    #[must_use]
+    pub fn new(starts: Vec<Start>, options: SourceOptions) -> Self {
+        assert!((PAYLOAD_LEN_MIN..=1 << 30).contains(&options.payload_len));
+        let names = options.names_owners.then(|| {
+            let names = Names::of_host();
+            let (users, groups) = (names.by_id(false), names.by_id(true));
+            OwnerNames { users, groups, sent: HashSet::new() }
+        });
+        Self {
+            options,
+            starts: starts.into(),
+            stack: Vec::new(),
+            numbers: Numbers { entry: ROOT + 1, job: 0 },
+            units: VecDeque::new(),
+            large: None,
+            offers: BTreeMap::new(),
+            waiting: HashMap::new(),
+            linked: HashMap::new(),
+            names,
+            open_files: Arc::default(),
+            planned: Planned::default(),
+            is_finish_planned: false,
+        }
+    }
+
+    /// What has been planned so far.
+    #[must_use]
+    pub fn planned(&self) -> Planned {
+        self.planned
+    }
+
+    /// The next block, if there is one.
+    pub fn next_job(&mut self) -> Next {
+        let table_max = self.options.payload_len.min(TABLE_LEN_MAX);
+        let mut plan = Plan::new(self.options.payload_len, table_max);
+        let mut offers = 0;
+        loop {
+            if let Some(large) = self.large.take() {
+                self.large = add_large(&mut plan, large);
+                if self.large.is_some() {
+                    break;
+                }
+            } else if let Some(unit) = self.units.pop_front() {
+                let is_offer = matches!(&unit, Unit::Record(Record::Offer(_)) | Unit::Hashed(..));
+                offers += usize::from(is_offer);
+                if let Some(unit) = self.add(&mut plan, unit) {
+                    self.units.push_front(unit);
+                    break;
+                }
+                if offers == OFFERS_IN_BLOCK_MAX {
+                    break;
+                }
+            } else if self.offers.len() >= OFFERS_MAX || !self.walk() {
+                break;
+            }
+        }
+        if plan.is_empty() {
+            return if self.is_finish_planned { Next::Done } else { Next::Wait };
+        }
+        let number = self.numbers.job;
+        self.numbers.job += 1;
+        Next::Job(Box::new(Job { number, plan }))
+    }
+
+    /// Takes an answer of the sink to offers of one block.
+    ///
+    /// # Errors
+    /// If nothing that it is for has been offered.
+    pub fn answer(&mut self, wants: &Wants) -> Result<(), AnswerError> {
+        let first = wants.first;
+        let end = first.saturating_add(wants.wanted.len() as u64);
+        let answered: Vec<u64> = self.offers.range(first..end).map(|(&number, _)| number).collect();
+        if answered.is_empty() {
+            return Err(AnswerError::NoOffer { first });
+        }
+        let mut have = wants.have.iter().peekable();
+        for number in answered {
+            let Some(offered) = self.offers.remove(&number) else { continue };
+            let mut ranges = Ranges::default();
+            while have.next_if(|parts| parts.file < number).is_some() {}
+            if let Some(parts) = have.next_if(|parts| parts.file == number) {
+                ranges = usable(&parts.ranges, offered.entry.size);
+            }
+            let parent = offered.entry.parent;
+            if wants.get(number) == Some(true) {
+                self.plan_offered(offered, ranges);
+            }
+            self.units.push_back(Unit::Answered(parent));
+        }
+        Ok(())
+    }
+
+    /// Adds what is next to a plan. What does not fit is given back.
+    fn add(&mut self, plan: &mut Plan, unit: Unit) -> Option<Unit> {
+        match unit {
+            Unit::Record(record) => {
+                if !plan.add(&record) {
+                    return Some(Unit::Record(record));
+                }
+            }
+            Unit::Hashed(record, file) => {
+                // A file that does not fit is hashed with the next block.
+                if plan.left() < PAYLOAD_LEN_MIN / 2 {
+                    return Some(Unit::Hashed(record, file));
+                }
+                let fits = plan.add_hashed(&record, file);
+                debug_assert!(fits, "half of a block takes any record");
+            }
+            Unit::Whole(record, file) => {
+                if let Err(file) = plan.add_whole(&record, file) {
+                    return Some(Unit::Whole(record, file));
+                }
+            }
+            Unit::Large(large) => self.large = Some(large),
+            Unit::Answered(directory) => self.offer_is_done(directory),
+        }
+        None
+    }
+
+    /// Looks at one more name, or ends a directory. False if nothing is left.
+    fn walk(&mut self) -> bool {
+        let Some(walked) = self.stack.last_mut() else { return self.begin() };
+        match walked.names.pop_front() {
+            Some((name, kind)) => {
+                let place = Place {
+                    dirs: Arc::clone(&walked.dirs),
+                    dir: Arc::clone(&walked.dir),
+                    number: walked.number,
+                    path: join(&walked.path, name.as_bytes()),
+                };
+                self.visit(place, name.clone(), name, kind);
+            }
+            None => {
+                if let Some(Walked { number, is_complete, .. }) = self.stack.pop()
+                    && number != ROOT
+                {
+                    self.directory_is_walked(number, is_complete);
+                }
+            }
+        }
+        true
+    }
+
+    /// Begins with what is next to be copied.
+    fn begin(&mut self) -> bool {
+        let Some(Start { directory, name, new_name }) = self.starts.pop_front() else {
+            if !self.offers.is_empty() || self.is_finish_planned {
+                return false;
+            }
+            self.is_finish_planned = true;
+            self.planned.is_complete = true;
+            self.units.push_back(Unit::Record(Record::Finish { entries: self.planned.entries }));
+            return true;
+        };
+        let dirs = Arc::new(Dirs::new(directory));
+        let dir = Arc::clone(dirs.root());
+        match name {
+            Some(name) => {
+                let new_name = new_name.unwrap_or_else(|| name.clone());
+                let path = new_name.as_bytes().to_vec();
+                let place = Place { dirs, dir, number: ROOT, path };
+                self.visit(place, name, new_name, FileType::Unknown);
+            }
+            None => {
+                let result = dirs.open(&dir).and_then(|fd| {
+                    let stat = fstat(&*fd)?;
+                    let entry = self.entry(ROOT, ROOT, None, Kind::Directory, &stat);
+                    self.with_xattrs(entry, &*fd)
+                });
+                match result {
+                    Ok(entry) => self.push_entry(entry),
+                    Err(errno) => self.problem(ROOT, None, errno),
+                }
+                self.list(dirs, dir, ROOT, Vec::new());
+            }
+        }
+        true
+    }
+
+    /// Plans one name. It stands in the listing as `kind`.
+    fn visit(&mut self, place: Place, name: Name, new_name: Name, kind: FileType) {
+        if let Err(errno) = self.try_visit(&place, &name, &new_name, kind) {
+            self.problem(place.number, Some(new_name), errno);
+        }
+    }
+
+    fn try_visit(
+        &mut self,
+        place: &Place,
+        name: &Name,
+        new_name: &Name,
+        listed: FileType,
+    ) -> Result<(), Errno> {
+        // What is to be sent at once is opened first; a name that is asked about is looked at.
+        let opened = if listed == FileType::RegularFile && !self.options.asks {
+            match open_file(&place.dirs, &place.dir, name) {
+                Ok(fd) => Some((fstat(&fd)?, fd)),
+                // It is no file any more.
+                Err(Errno::LOOP | Errno::NXIO) => None,
+                Err(errno) => return Err(errno),
+            }
+        } else {
+            None
+        };
+        let (stat, fd) = match opened {
+            Some((stat, fd)) => (stat, Some(fd)),
+            None => {
+                let dir = place.dirs.open(&place.dir)?;
+                (statat(&*dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?, None)
+            }
+        };
+        let kind = metadata::kind(&stat);
+        if !self.options.rules.include(&place.path, kind == FileType::Directory) {
+            let keep = Record::Keep { directory: place.number, name: new_name.clone() };
+            self.units.push_back(Unit::Record(keep));
+            return Ok(());
+        }
+        match kind {
+            FileType::RegularFile => self.visit_file(place, name, new_name, &stat, fd),
+            FileType::Directory => self.visit_directory(place, name, new_name, &stat),
+            FileType::Symlink => {
+                let dir = place.dirs.open(&place.dir)?;
+                let target = readlinkat(&*dir, name.as_path(), Vec::new())?;
+                let kind = Kind::Symlink { target: target.as_bytes().into() };
+                self.visit_other(place, new_name, kind, &stat);
+                Ok(())
+            }
+            kind => {
+                let (major, minor) =
+                    (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+                let kind = match kind {
+                    FileType::Fifo => Kind::Fifo,
+                    FileType::Socket => Kind::Socket,
+                    FileType::CharacterDevice => Kind::CharacterDevice { major, minor },
+                    FileType::BlockDevice => Kind::BlockDevice { major, minor },
+                    _ => return Err(Errno::NOTSUP),
+                };
+                if self.options.takes_special_files {
+                    self.visit_other(place, new_name, kind, &stat);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn visit_directory(
+        &mut self,
+        place: &Place,
+        name: &Name,
+        new_name: &Name,
+        stat: &Stat,
+    ) -> Result<(), Errno> {
+        let dir = place.dirs.child(&place.dir, name.clone())?;
+        let number = self.number();
+        let mut entry = self.entry(number, place.number, Some(new_name), Kind::Directory, stat);
+        if self.options.takes_xattrs {
+            let fd = place.dirs.open(&dir)?;
+            entry = self.with_xattrs(entry, &*fd)?;
+        }
+        self.push_entry(entry);
+        self.list(Arc::clone(&place.dirs), dir, number, place.path.clone());
+        Ok(())
+    }
+
+    /// Lists a directory and goes on with it.
+    fn list(&mut self, dirs: Arc<Dirs>, dir: Arc<Dir>, number: u64, path: Vec<u8>) {
+        let mut names = Vec::new();
+        let result = dirs.open(&dir).and_then(|fd| listing::list(&*fd, &mut names));
+        if let Err(errno) = result {
+            self.problem(number, None, errno);
+        }
+        // Directories come last, so that few are begun at a time.
+        names.sort_unstable_by(|(name, kind), (other, other_kind)| {
+            let is_dir = |kind: &FileType| *kind == FileType::Directory;
+            is_dir(kind).cmp(&is_dir(other_kind)).then_with(|| name.cmp(other))
+        });
+        let is_complete = result.is_ok();
+        self.stack.push(Walked { dirs, dir, number, path, names: names.into(), is_complete });
+    }
+
+    fn visit_file(
+        &mut self,
+        place: &Place,
+        name: &Name,
+        new_name: &Name,
+        stat: &Stat,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), Errno> {
+        let id = (stat.st_dev, stat.st_ino);
+        if self.options.keeps_hard_links
+            && stat.st_nlink > 1
+            && let Some(&target) = self.linked.get(&id)
+        {
+            self.visit_other(place, new_name, Kind::HardLink { target }, stat);
+            return Ok(());
+        }
+        let number = self.number();
+        if self.options.keeps_hard_links && stat.st_nlink > 1 {
+            self.linked.insert(id, number);
+        }
+        let mut entry = self.entry(number, place.number, Some(new_name), Kind::File, stat);
+        entry.is_linked = self.options.keeps_hard_links && stat.st_nlink > 1;
+        self.planned.entries += 1;
+        self.planned.bytes += entry.size;
+        self.name_owners(&entry);
+        let mut offered = Offered {
+            dirs: Arc::clone(&place.dirs),
+            dir: Arc::clone(&place.dir),
+            name: name.clone(),
+            entry: Box::new(entry),
+            may_have_holes: metadata::may_have_holes(stat),
+        };
+        if !self.options.asks {
+            let fd = fd.map_or_else(|| open_file(&place.dirs, &place.dir, name), Ok)?;
+            *offered.entry = self.with_xattrs(*offered.entry, &fd)?;
+            self.plan_file(offered, Some(fd), Ranges::default());
+            return Ok(());
+        }
+        self.waiting.entry(place.number).or_default().offers += 1;
+        if self.options.compares_content {
+            let mut entry = offered.entry.clone();
+            entry.hash = Some([0; 32]);
+            let file = self.planned_file(&offered, None);
+            self.units.push_back(Unit::Hashed(Record::Offer(entry), file));
+        } else {
+            self.units.push_back(Unit::Record(Record::Offer(offered.entry.clone())));
+        }
+        self.offers.insert(number, offered);
+        Ok(())
+    }
+
+    /// Plans what has no data.
+    fn visit_other(&mut self, place: &Place, new_name: &Name, kind: Kind, stat: &Stat) {
+        let number = self.number();
+        let entry = self.entry(number, place.number, Some(new_name), kind, stat);
+        self.push_entry(entry);
+    }
+
+    /// Plans a file that the sink wants.
+    fn plan_offered(&mut self, mut offered: Offered, have: Ranges) {
+        let (parent, new_name) = (offered.entry.parent, offered.entry.name.clone());
+        let result = open_file(&offered.dirs, &offered.dir, &offered.name).and_then(|fd| {
+            let stat = fstat(&fd)?;
+            if metadata::kind(&stat) != FileType::RegularFile {
+                return Err(Errno::NOENT);
+            }
+            let entry = &mut *offered.entry;
+            let is_same =
+                entry.size == metadata::size(&stat) && entry.mtime == metadata::mtime(&stat);
+            (entry.size, entry.mtime) = (metadata::size(&stat), metadata::mtime(&stat));
+            offered.may_have_holes = metadata::may_have_holes(&stat);
+            *offered.entry = self.with_xattrs((*offered.entry).clone(), &fd)?;
+            Ok((fd, if is_same { have } else { Ranges::default() }))
+        });
+        match result {
+            Ok((fd, have)) => self.plan_file(offered, Some(fd), have),
+            Err(errno) => self.problem(parent, new_name, errno),
+        }
+    }
+
+    fn plan_file(&mut self, offered: Offered, fd: Option<OwnedFd>, have: Ranges) {
+        let size = offered.entry.size;
+        // A block that is a quarter empty for lack of a whole file is the worst.
+        let whole_max = WHOLE_FILE_LEN_MAX.min(self.options.payload_len / 4) as u64;
+        let may_have_holes = offered.may_have_holes && size > PART_LEN as u64;
+        if size <= whole_max && !may_have_holes && have.is_empty() {
+            let file = self.planned_file(&offered, fd);
+            let tail = Tail { status: Status::Good, size, hash: None };
+            let record = Record::Whole { entry: offered.entry, len: size as u32, tail };
+            self.units.push_back(Unit::Whole(record, file));
+            return;
+        }
+        let entry = offered.entry;
+        let Some(fd) = fd else { return };
+        let reading = Arc::new(Reading {
+            fd,
+            number: entry.number,
+            size,
+            mtime: entry.mtime,
+            is_hashed: self.options.verifies,
+            is_all_data: !may_have_holes && have.is_empty(),
+            unread: AtomicUsize::new(1),
+            end: AtomicU64::new(size),
+            subtrees: std::sync::Mutex::default(),
+            error: std::sync::Mutex::default(),
+        });
+        let large = Large::new(reading, have, may_have_holes);
+        let entry = Some(Record::Entry(entry));
+        self.units.push_back(Unit::Large(LargeInWork { large, entry }));
+    }
+
+    fn planned_file(&self, offered: &Offered, fd: Option<OwnedFd>) -> PlannedFile {
+        let count = &self.open_files;
+        let is_room = count.load(Acquire) < PLANNED_FILES_OPEN_MAX;
+        let fd = fd.filter(|_| is_room).map(|fd| {
+            count.fetch_add(1, AcqRel);
+            CountedFd { fd, count: Arc::clone(count) }
+        });
+        PlannedFile {
+            dirs: Arc::clone(&offered.dirs),
+            dir: Arc::clone(&offered.dir),
+            name: offered.name.clone(),
+            size: offered.entry.size,
+            mtime: offered.entry.mtime,
+            is_hashed: self.options.verifies,
+            fd,
+        }
+    }
+
+    fn directory_is_walked(&mut self, number: u64, is_complete: bool) {
+        match self.waiting.get_mut(&number) {
+            Some(waiting) if waiting.offers != 0 => waiting.walked = Some(is_complete),
+            _ => {
+                self.waiting.remove(&number);
+                let end = Record::DirectoryEnd { directory: number, is_complete };
+                self.units.push_back(Unit::Record(end));
+            }
+        }
+    }
+
+    fn offer_is_done(&mut self, directory: u64) {
+        let Some(waiting) = self.waiting.get_mut(&directory) else { return };
+        waiting.offers -= 1;
+        if waiting.offers == 0
+            && let Some(is_complete) = waiting.walked
+        {
+            self.directory_is_walked(directory, is_complete);
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        let number = self.numbers.entry;
+        self.numbers.entry += 1;
+        number
+    }
+
+    fn entry(
+        &self,
+        number: u64,
+        parent: u64,
+        name: Option<&Name>,
+        kind: Kind,
+        stat: &Stat,
+    ) -> Entry {
+        Entry {
+            number,
+            parent,
+            name: name.cloned(),
+            size: if kind == Kind::File { metadata::size(stat) } else { 0 },
+            kind,
+            mode: metadata::mode(stat),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mtime: metadata::mtime(stat),
+            atime: metadata::atime(stat),
+            is_linked: false,
+            xattrs: Vec::new(),
+            hash: None,
+        }
+    }
+
+    fn with_xattrs(&self, mut entry: Entry, fd: impl AsFd) -> Result<Entry, Errno> {
+        if self.options.takes_xattrs {
+            entry.xattrs = metadata::xattrs(fd.as_fd())?;
+        }
+        Ok(entry)
+    }
+
+    fn push_entry(&mut self, entry: Entry) {
+        self.planned.entries += 1;
+        self.name_owners(&entry);
+        self.units.push_back(Unit::Record(Record::Entry(Box::new(entry))));
+    }
+
+    /// Names the owners of an entry, each once.
+    fn name_owners(&mut self, entry: &Entry) {
+        let Some(names) = &mut self.names else { return };
+        for (is_group, id) in [(false, entry.uid), (true, entry.gid)] {
+            if !names.sent.insert((is_group, id)) {
+                continue;
+            }
+            let known = if is_group { &names.groups } else { &names.users };
+            if let Some(name) = known.get(&id) {
+                let record = Record::Owner { is_group, id, name: name.clone() };
+                self.units.push_back(Unit::Record(record));
+            }
+        }
+    }
+
+    fn problem(&mut self, directory: u64, name: Option<Name>, errno: Errno) {
+        self.planned.problems += 1;
+        if let Some(walked) = self.stack.iter_mut().rev().find(|it| it.number == directory) {
+            walked.is_complete = false;
+        }
+        if let Some(Waiting { walked: Some(is_complete), .. }) = self.waiting.get_mut(&directory) {
+            *is_complete = false;
+        }
+        let errno = errno.raw_os_error() as u32;
+        self.units.push_back(Unit::Record(Record::Problem { directory, name, errno }));
+    }
+}
+
+/// Where a name is.
+struct Place {
+    dirs: Arc<Dirs>,
+    dir: Arc<Dir>,
+    /// The directory's number.
+    number: u64,
+    /// The name's path, for the rules.
+    path: Vec<u8>,
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') }
+}
+
+/// Parts that the sink has, unless they make no sense.
+fn usable(parts: &[(u64, u64)], size: u64) -> Ranges {
+    let mut ranges = Ranges::default();
+    for &(offset, len) in parts {
+        let end = offset.saturating_add(len);
+        let is_aligned = offset.is_multiple_of(GRAIN) && (end.is_multiple_of(GRAIN) || end == size);
+        if end > size || !is_aligned || !ranges.add(offset, len) {
+            return Ranges::default();
+        }
+    }
+    ranges
+}
+
+/// Adds as much of a large file as there is room for. What is left is given back.
+fn add_large(plan: &mut Plan, mut work: LargeInWork) -> Option<LargeInWork> {
+    if let Some(entry) = work.entry.take()
+        && !plan.add(&entry)
+    {
+        work.entry = Some(entry);
+        return Some(work);
+    }
+    let mut has_part = false;
+    loop {
+        let left = plan.left();
+        let room = left.saturating_sub(END_LEN + DATA_LEN.max(HOLE_LEN));
+        // A part is not made smaller than it need be because a block is almost full.
+        let most = if room >= PART_LEN {
+            room - room % PART_LEN
+        } else if has_part || !plan.is_empty() {
+            0
+        } else {
+            room - room % GRAIN as usize
+        };
+        let is_last = match work.large.next(most as u64) {
+            Piece::Full => false,
+            Piece::Data { offset, len } => {
+                plan.add_part(work.large.reading(), offset, len as usize);
+                has_part = true;
+                continue;
+            }
+            Piece::Hole { offset, len } => {
+                let file = work.large.reading().number;
+                let fits = plan.add(&Record::Hole { file, offset, len });
+                assert!(fits, "a hole that does not fit was planned");
+                has_part = true;
+                continue;
+            }
+            Piece::End => true,
+        };
+        if is_last && left < END_LEN {
+            return Some(work);
+        }
+        if has_part || is_last {
+            plan.add_end_of_parts(work.large.reading(), is_last);
+        }
+        return if is_last { None } else { Some(work) };
+    }
+}

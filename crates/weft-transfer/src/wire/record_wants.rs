@@ -1,0 +1,137 @@
+//! What the sink wants of the files that the source has offered.
+//!
+//! Bytes: number of the first entry u64, how many numbers it spans u32, a bit for each of them,
+//! the first in the highest bit of the first byte; how many files it has parts of u16, for each:
+//! file u64, ranges u16, each offset u64 and length u64.
+
+use crate::limits::{HAVE_RANGES_ALL_MAX, HAVE_RANGES_MAX, WANTS_SPAN_MAX};
+use crate::wire::record_bytes::{Reader, Short};
+
+/// Why bytes say nothing of what the sink wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WantsError {
+    /// They end early.
+    #[error("bytes end early")]
+    Short,
+    /// Bytes follow.
+    #[error("{0} bytes follow")]
+    Long(usize),
+    /// It spans nothing, or too much.
+    #[error("an answer for {1} entries from {0} on")]
+    Span(u64, u32),
+    /// A file that it has parts of is not among those that it wants.
+    #[error("parts of file {0}")]
+    File(u64),
+    /// Parts are too many, do not ascend, touch, or are beyond all files.
+    #[error("the parts of file {0}")]
+    Ranges(u64),
+}
+
+impl From<Short> for WantsError {
+    fn from(_: Short) -> Self {
+        Self::Short
+    }
+}
+
+/// Parts of a file that the sink has from a session before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Have {
+    /// The file's number.
+    pub file: u64,
+    /// Offset and length of each, ascending, with something between each two.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+/// The answer to all offers of one block, or of a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// The first number that it is for.
+    pub first: u64,
+    /// For each number from there on, whether the file is wanted. What is no offer is not.
+    pub wanted: Vec<bool>,
+    /// Wanted files of which parts are there, in the order of their numbers.
+    pub have: Vec<Have>,
+}
+
+impl Wants {
+    /// Whether a file is wanted; nothing if the answer is not for it.
+    #[must_use]
+    pub fn get(&self, file: u64) -> Option<bool> {
+        let index = usize::try_from(file.checked_sub(self.first)?).ok()?;
+        self.wanted.get(index).copied()
+    }
+
+    /// Parses an answer.
+    ///
+    /// # Errors
+    /// If the bytes are none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, WantsError> {
+        let mut from = Reader::new(bytes);
+        let (first, span) = (from.u64()?, from.u32()?);
+        let is_possible = span != 0 && first.checked_add(span.into()).is_some();
+        if !is_possible || span as usize > WANTS_SPAN_MAX {
+            return Err(WantsError::Span(first, span));
+        }
+        let bits = from.bytes((span as usize).div_ceil(8))?;
+        let bit = |index: usize| bits[index / 8] & (0x80 >> (index % 8)) != 0;
+        let wanted: Vec<bool> = (0..span as usize).map(bit).collect();
+        if (span as usize..bits.len() * 8).any(bit) {
+            return Err(WantsError::Span(first, span));
+        }
+        let mut wants = Self { first, wanted, have: Vec::new() };
+        let (mut next, mut total) = (first, 0);
+        for _ in 0..from.u16()? {
+            let (file, count) = (from.u64()?, usize::from(from.u16()?));
+            total += count;
+            if file < next || wants.get(file) != Some(true) {
+                return Err(WantsError::File(file));
+            }
+            if !(1..=HAVE_RANGES_MAX).contains(&count) || total > HAVE_RANGES_ALL_MAX {
+                return Err(WantsError::Ranges(file));
+            }
+            let (mut ranges, mut end) = (Vec::new(), None);
+            for _ in 0..count {
+                let (offset, len) = (from.u64()?, from.u64()?);
+                let next_end = offset.checked_add(len).filter(|&end| end <= i64::MAX as u64);
+                if len == 0 || end.is_some_and(|end| offset <= end) || next_end.is_none() {
+                    return Err(WantsError::Ranges(file));
+                }
+                end = next_end;
+                ranges.push((offset, len));
+            }
+            wants.have.push(Have { file, ranges });
+            next = file + 1;
+        }
+        match from.left() {
+            0 => Ok(wants),
+            left => Err(WantsError::Long(left)),
+        }
+    }
+
+    /// The bytes of the answer.
+    ///
+    /// # Panics
+    /// If it exceeds a limit.
+    #[must_use]
+    pub fn emit(&self) -> Vec<u8> {
+        assert!((1..=WANTS_SPAN_MAX).contains(&self.wanted.len()));
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.first.to_be_bytes());
+        out.extend_from_slice(&(self.wanted.len() as u32).to_be_bytes());
+        for bits in self.wanted.chunks(8) {
+            let bit = |(index, &wanted): (usize, &bool)| u8::from(wanted) << (7 - index);
+            out.push(bits.iter().enumerate().map(bit).sum());
+        }
+        out.extend_from_slice(&(self.have.len() as u16).to_be_bytes());
+        for Have { file, ranges } in &self.have {
+            assert!((1..=HAVE_RANGES_MAX).contains(&ranges.len()));
+            out.extend_from_slice(&file.to_be_bytes());
+            out.extend_from_slice(&(ranges.len() as u16).to_be_bytes());
+            for (offset, len) in ranges {
+                out.extend_from_slice(&offset.to_be_bytes());
+                out.extend_from_slice(&len.to_be_bytes());
+            }
+        }
+        out
+    }
+}
