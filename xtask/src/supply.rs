@@ -12,18 +12,19 @@ use crate::dist::workspace;
 use crate::tools::output;
 
 /// Licences that a crate may have, or offer among others.
-const LICENCES: [&str; 8] = [
+const LICENCES: [&str; 9] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-3-Clause",
     "BSL-1.0",
+    "ISC",
     "MIT",
     "Unicode-3.0",
     "Unlicense",
     "Zlib",
 ];
 /// Crates of which two versions are in use, because other crates do not agree on one.
-const DUPLICATES: [&str; 4] = ["cpufeatures", "syn", "thiserror", "thiserror-impl"];
+const DUPLICATES: [&str; 5] = ["cpufeatures", "getrandom", "syn", "thiserror", "thiserror-impl"];
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Checks all crates that the workspace is built of, on this machine's architecture.

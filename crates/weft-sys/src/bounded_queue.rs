@@ -256,6 +256,16 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
+    /// Not every order, but those in which a thread is interrupted at most so often: all of them
+    /// take minutes.
+    const INTERRUPTIONS: usize = 2;
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(INTERRUPTIONS);
+        builder.check(model);
+    }
+
     fn all_of(queue: &BoundedQueue<u32>) -> Vec<u32> {
         let mut taken = Vec::new();
         while let Popped::Item(_, item) = queue.pop() {
@@ -266,7 +276,7 @@ mod models {
 
     #[test]
     fn nothing_is_lost_or_repeated_and_nobody_sleeps_for_ever() {
-        loom::model(|| {
+        check(|| {
             let queue = Arc::new(BoundedQueue::new(1));
             let popper = thread::spawn({
                 let queue = Arc::clone(&queue);
@@ -287,7 +297,7 @@ mod models {
 
     #[test]
     fn each_item_goes_to_one_of_two_poppers() {
-        loom::model(|| {
+        check(|| {
             let queue = Arc::new(BoundedQueue::new(2));
             let poppers = [(); 2].map(|()| {
                 let queue = Arc::clone(&queue);
@@ -305,7 +315,7 @@ mod models {
 
     #[test]
     fn abort_leaves_each_item_in_one_place() {
-        loom::model(|| {
+        check(|| {
             let queue = Arc::new(BoundedQueue::new(1));
             let pusher = thread::spawn({
                 let queue = Arc::clone(&queue);

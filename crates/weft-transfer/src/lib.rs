@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! transport
-//! pipeline
+//! pipeline secure
 //! tree
 //! wire
 //! limits
@@ -17,6 +17,7 @@
 
 pub mod limits;
 pub mod pipeline;
+pub mod secure;
 pub mod transport;
 pub mod tree;
 pub mod wire;

@@ -83,3 +83,17 @@ pub const DURABLE_EACH: u64 = 256 << 20;
 pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
 /// Files that a journal names.
 pub const JOURNAL_FILES_MAX: usize = 1 << 20;
+
+/// How far behind the last block one may come and be known from a replayed one, in blocks. A
+/// multiple of 64, and more than any pool has.
+pub const REPLAY_WINDOW_MAX: u64 = 1 << 16;
+/// Blocks that are sealed under the keys of one direction of one session.
+pub const SEALS_MAX: u64 = 1 << 48;
+/// Bytes that a control channel reads at once.
+pub const CONTROL_READ_LEN: usize = 16 << 10;
+/// Without progress for so long, a channel has failed, unless another time is asked for.
+pub const STALL_TIME: Duration = Duration::from_secs(60);
+/// How long connecting and shaking hands may take.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(20);
+/// How long a thread that keeps a rate limit sleeps before it looks whether it should end.
+pub const RATE_SLEEP_MAX: Duration = Duration::from_millis(50);

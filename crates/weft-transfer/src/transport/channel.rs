@@ -30,6 +30,9 @@ pub enum TransportError {
     /// The peer is no peer of this protocol, or says something that it must not.
     #[error("not the protocol: {0}")]
     Protocol(&'static str),
+    /// The security of the control channel failed.
+    #[error("{0}")]
+    Security(#[from] crate::secure::SecureError),
     /// This end has closed the channel.
     #[error("the channel is closed")]
     Closed,
@@ -220,6 +223,15 @@ pub trait DataSource: Send {
 
     /// Gives back what is outstanding after a failure. Nobody touches the blocks any more.
     fn abandon(&mut self) -> Vec<Write>;
+
+    /// Tells the sink that no block follows, when all writes are completed.
+    ///
+    /// # Errors
+    /// When the channel has failed.
+    fn finish(&mut self) -> Result<(), TransportError>;
+
+    /// Ends the channel, from any thread: a thread that waits returns.
+    fn closer(&self) -> Arc<dyn Fn() + Send + Sync>;
 }
 
 /// What a sink says of a block that is about to arrive.

@@ -151,6 +151,16 @@ impl DataSource for MemorySource {
         self.wire.blocks.close();
         self.completed.drain(..).collect()
     }
+
+    fn finish(&mut self) -> Result<(), TransportError> {
+        self.wire.blocks.close();
+        Ok(())
+    }
+
+    fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let wire = Arc::clone(&self.wire);
+        Arc::new(move || wire.blocks.close())
+    }
 }
 
 impl Drop for MemorySource {

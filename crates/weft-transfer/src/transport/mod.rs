@@ -9,15 +9,23 @@
 //!
 //! | transport | control channel | data channel | arrivals |
 //! | --- | --- | --- | --- |
-//! | `tcp` | a TCP connection, in TLS or in clear | TCP connections | seen |
+//! | [`tcp`] | a TCP connection, in TLS or in clear | TCP connections | seen |
 //! | `local` | a Unix connection | the sink's pool, mapped by the source | not seen |
 //! | [`memory`] | two queues | a queue | seen |
 
 pub mod channel;
 pub mod memory;
+pub mod preface;
 pub mod rate;
+pub mod stream;
+#[cfg(test)]
+mod table;
+pub mod tcp;
 
 pub use channel::{
     Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
     Head, Payload, Place, Received, Refused, TransportError, Write,
 };
+pub use preface::{Preface, Token};
+pub use rate::{RateLimit, TokenBucket};
+pub use stream::StreamControl;

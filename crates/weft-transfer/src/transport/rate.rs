@@ -1,6 +1,10 @@
 //! A limit of a rate: a token bucket, to which the time is an argument.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// A limit that several channels keep together.
+pub type RateLimit = Arc<Mutex<TokenBucket>>;
 
 /// Lets so many bytes a second pass, over times that are long beside the burst.
 #[derive(Clone, Debug)]

@@ -1,0 +1,244 @@
+//! The key of one end: an Ed25519 key pair in a file of its own.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::str::FromStr;
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+
+use super::SecureError;
+
+/// Bytes of a key: of the seed, and of the public key.
+const KEY_LEN: usize = 32;
+/// How the text of a public key begins.
+const PUBLIC: &str = "ed25519:";
+/// How the text of a key file begins.
+const SECRET: &str = "ed25519-seed:";
+/// What stands before an Ed25519 key in its DER form (RFC 8410, section 4).
+const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
+
+/// An Ed25519 public key, which is its own fingerprint: as text `ed25519:` and 64 hexadecimal
+/// digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PublicKey([u8; KEY_LEN]);
+
+impl PublicKey {
+    /// The key of its DER form, a `SubjectPublicKeyInfo`.
+    ///
+    /// # Errors
+    /// `BadKey` if it is anything else.
+    pub fn from_spki(der: &[u8]) -> Result<Self, SecureError> {
+        let key = der.strip_prefix(&SPKI_PREFIX).ok_or(SecureError::BadKey)?;
+        Ok(Self(key.try_into().map_err(|_| SecureError::BadKey)?))
+    }
+
+    /// The DER form.
+    #[must_use]
+    pub fn spki(&self) -> Vec<u8> {
+        [&SPKI_PREFIX[..], &self.0].concat()
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PUBLIC)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = SecureError;
+    fn from_str(text: &str) -> Result<Self, SecureError> {
+        text.strip_prefix(PUBLIC).and_then(bytes_of).map(Self).ok_or(SecureError::BadKey)
+    }
+}
+
+/// The bytes of 64 hexadecimal digits.
+fn bytes_of(text: &str) -> Option<[u8; KEY_LEN]> {
+    let digits = text.as_bytes();
+    if digits.len() != 2 * KEY_LEN {
+        return None;
+    }
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let mut bytes = [0; KEY_LEN];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+/// The key pair of this end.
+pub struct Identity {
+    seed: [u8; KEY_LEN],
+    public: PublicKey,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("public", &self.public).finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// A new one, for this process only.
+    ///
+    /// # Errors
+    /// If the system gives no random bytes.
+    pub fn generate() -> Result<Self, SecureError> {
+        let mut seed = [0; KEY_LEN];
+        let filled = SystemRandom::new().fill(&mut seed);
+        filled.map_err(|_| SecureError::Library("no random bytes"))?;
+        Self::of(seed)
+    }
+
+    fn of(seed: [u8; KEY_LEN]) -> Result<Self, SecureError> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| SecureError::BadKey)?;
+        let public = pair.public_key().as_ref().try_into().map_err(|_| SecureError::BadKey)?;
+        Ok(Self { seed, public: PublicKey(public) })
+    }
+
+    /// The one in a file, which is made if it is not there, with its folders, for its owner alone.
+    ///
+    /// # Errors
+    /// If others can read the file, if it is no key file, and what the kernel says.
+    pub fn load_or_create(path: &Path) -> Result<Self, SecureError> {
+        match Self::load(path) {
+            Err(SecureError::System(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            loaded => return loaded,
+        }
+        let identity = Self::generate()?;
+        match identity.store(path) {
+            // Another process was faster: its key counts.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::load(path),
+            stored => Ok(stored.map(|()| identity)?),
+        }
+    }
+
+    fn load(path: &Path) -> Result<Self, SecureError> {
+        let name = || path.display().to_string();
+        let mut file = File::open(path)?;
+        let mode = file.metadata()?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(SecureError::Exposed(name()));
+        }
+        let mut text = String::new();
+        Read::by_ref(&mut file).take(1 << 10).read_to_string(&mut text)?;
+        let seed = text.trim_end().strip_prefix(SECRET).and_then(bytes_of);
+        let bad = SecureError::BadFile { file: name(), line: 1, problem: "no Ed25519 seed" };
+        Self::of(seed.ok_or(bad)?)
+    }
+
+    /// Writes the file whole or not at all: it gets its name when it is complete.
+    fn store(&self, path: &Path) -> io::Result<()> {
+        let folder = path.parent().unwrap_or_else(|| Path::new("."));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let draft = path.with_extension(format!("{}.new", std::process::id()));
+        let written = (|| {
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+            file.write_all(SECRET.as_bytes())?;
+            for byte in self.seed {
+                write!(file, "{byte:02x}")?;
+            }
+            writeln!(file)?;
+            file.sync_all()?;
+            // Unlike a rename, a link does not replace what another process has put there.
+            fs::hard_link(&draft, path)
+        })();
+        let _ = fs::remove_file(&draft);
+        written
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    /// The pair in PKCS #8 form.
+    pub(super) fn pkcs8(&self) -> Result<Vec<u8>, SecureError> {
+        let failed = |_| SecureError::Library("no PKCS #8 form");
+        let pair = Ed25519KeyPair::from_seed_unchecked(&self.seed).map_err(|_| SecureError::BadKey);
+        Ok(pair?.to_pkcs8v1().map_err(failed)?.as_ref().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn key_file_is_made_once_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("weft/transfer-key");
+        let first = Identity::load_or_create(&path).expect("a key");
+        let mode = fs::metadata(&path).expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let again = Identity::load_or_create(&path).expect("the same key");
+        assert_eq!(first.public(), again.public());
+        assert_ne!(first.public(), Identity::generate().expect("a key").public());
+        let names = fs::read_dir(folder.path().join("weft")).expect("a folder").count();
+        assert_eq!(names, 1, "no draft is left");
+    }
+
+    #[test]
+    fn key_file_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("transfer-key");
+        Identity::load_or_create(&path).expect("a key");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("our file");
+        let refused = Identity::load_or_create(&path);
+        assert!(matches!(refused, Err(SecureError::Exposed(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn other_file_is_not_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("transfer-key");
+        fs::write(&path, "notes\n").expect("room");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("our file");
+        let refused = Identity::load_or_create(&path);
+        assert!(matches!(refused, Err(SecureError::BadFile { line: 1, .. })), "{refused:?}");
+        assert_eq!(fs::read(&path).expect("a file"), b"notes\n");
+    }
+
+    #[test]
+    fn public_key_is_the_one_of_rfc_8032() {
+        // The first test vector of section 7.1.
+        let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
+        let identity = Identity::of(bytes_of(seed).expect("digits")).expect("a key");
+        let public = "ed25519:d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+        assert_eq!(identity.public().to_string(), public);
+        assert_eq!(public.parse::<PublicKey>().expect("a key"), identity.public());
+    }
+
+    proptest! {
+        #[test]
+        fn keys_survive_their_texts(key in any::<[u8; KEY_LEN]>()) {
+            let key = PublicKey(key);
+            prop_assert_eq!(key.to_string().parse::<PublicKey>().expect("a key"), key);
+            prop_assert_eq!(PublicKey::from_spki(&key.spki()).expect("a key"), key);
+        }
+
+        #[test]
+        fn other_texts_are_no_keys(
+            text in ".{0,100}",
+            der in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            prop_assert!(text.parse::<PublicKey>().is_err());
+            let is_key = der.len() == 44 && der.starts_with(&SPKI_PREFIX);
+            prop_assert_eq!(PublicKey::from_spki(&der).is_ok(), is_key);
+        }
+    }
+}

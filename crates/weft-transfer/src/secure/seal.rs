@@ -1,0 +1,357 @@
+//! Seals blocks in place, and opens them.
+//!
+//! A sealed block is longer by [`SEAL_LEN`] bytes, which stand behind the payload:
+//!
+//! ```text
+//! | encrypted payload | tag (16) | counter (8, big endian) |
+//! ```
+//!
+//! The tag covers the payload and the block's header, which is not encrypted. The nonce is four
+//! zero bytes and the counter, which counts the blocks that a sealer has sealed, and so never
+//! repeats under the keys of one direction of one session. A block that is sent again is the same
+//! bytes, with the same header.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use aws_lc_rs::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
+
+use super::SecureError;
+use super::replay::ReplayWindow;
+use super::secrets::Secret;
+use crate::limits::SEALS_MAX;
+
+/// Bytes of a tag.
+const TAG_LEN: usize = 16;
+/// Bytes of a counter.
+const COUNTER_LEN: usize = 8;
+/// By how much a sealed block is longer.
+pub const SEAL_LEN: usize = TAG_LEN + COUNTER_LEN;
+/// Counters that share a key, as a power of two.
+const EPOCH_BITS: u32 = 16;
+
+/// Gives out each counter once. It cannot be cloned.
+#[derive(Debug)]
+struct Counter {
+    next: AtomicU64,
+    end: u64,
+}
+
+/// A counter that nobody else has got. It is used up by being used.
+struct Ticket(u64);
+
+impl Counter {
+    fn ticket(&self) -> Result<Ticket, SecureError> {
+        let add = |next: u64| (next < self.end).then(|| next + 1);
+        let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        taken.map(Ticket).map_err(|_| SecureError::Exhausted)
+    }
+}
+
+impl Ticket {
+    fn nonce(self) -> Nonce {
+        nonce(self.0)
+    }
+}
+
+fn nonce(counter: u64) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[NONCE_LEN - COUNTER_LEN..].copy_from_slice(&counter.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// The keys of the last epochs that were in use.
+#[derive(Debug)]
+struct Keys {
+    secret: Secret,
+    /// At most two, the last used one first: at an epoch's end both are in use.
+    recent: Mutex<Vec<(u64, Arc<LessSafeKey>)>>,
+}
+
+impl Keys {
+    fn new(secret: Secret) -> Self {
+        Self { secret, recent: Mutex::default() }
+    }
+
+    fn of(&self, counter: u64) -> Result<Arc<LessSafeKey>, SecureError> {
+        let epoch = counter >> EPOCH_BITS;
+        let mut recent = lock(&self.recent);
+        if let Some(at) = recent.iter().position(|(it, _)| *it == epoch) {
+            recent.swap(0, at);
+        } else {
+            recent.insert(0, (epoch, Arc::new(self.secret.key(epoch)?)));
+            recent.truncate(2);
+        }
+        Ok(Arc::clone(&recent[0].1))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is locked here is whole between any two steps.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Seals the blocks of one direction of one session, from any thread. It cannot be cloned, so that
+/// no counter is used twice; threads share it.
+#[derive(Debug)]
+pub struct Sealer {
+    counter: Counter,
+    keys: Keys,
+}
+
+impl Sealer {
+    /// The sealer of a secret, which is used up.
+    #[must_use]
+    pub fn new(secret: Secret) -> Self {
+        Self::with_counter(secret, 0, SEALS_MAX)
+    }
+
+    fn with_counter(secret: Secret, next: u64, end: u64) -> Self {
+        Self { counter: Counter { next: AtomicU64::new(next), end }, keys: Keys::new(secret) }
+    }
+
+    /// Seals the first `len` bytes of `block`, with its header, in place. Returns how many bytes
+    /// there are then.
+    ///
+    /// # Errors
+    /// `NoRoom` if the block ends before the seal does; `Exhausted`.
+    pub fn seal_in_place(
+        &self,
+        head: &[u8],
+        block: &mut [u8],
+        len: usize,
+    ) -> Result<usize, SecureError> {
+        let sealed_len = len.checked_add(SEAL_LEN).ok_or(SecureError::NoRoom)?;
+        let block = block.get_mut(..sealed_len).ok_or(SecureError::NoRoom)?;
+        let ticket = self.counter.ticket()?;
+        let counter = ticket.0;
+        let key = self.keys.of(counter)?;
+        let (payload, seal) = block.split_at_mut(len);
+        let sealed = key.seal_in_place_separate_tag(ticket.nonce(), Aad::from(head), payload);
+        let tag = sealed.map_err(|_| SecureError::Library("no seal"))?;
+        seal[..TAG_LEN].copy_from_slice(tag.as_ref());
+        seal[TAG_LEN..].copy_from_slice(&counter.to_be_bytes());
+        Ok(sealed_len)
+    }
+}
+
+/// Opens the blocks of one direction of one session, each once, from any thread.
+#[derive(Debug)]
+pub struct Opener {
+    keys: Keys,
+    window: Mutex<ReplayWindow>,
+}
+
+impl Opener {
+    /// The opener of a secret, which is used up.
+    #[must_use]
+    pub fn new(secret: Secret) -> Self {
+        Self { keys: Keys::new(secret), window: Mutex::default() }
+    }
+
+    /// Opens a sealed block of `len` bytes, with its header, in place. Returns how many bytes the
+    /// payload has, which are the first ones. After an error the bytes mean nothing.
+    ///
+    /// # Errors
+    /// `TooShort` or `NoRoom`; `NotAuthentic` if a bit of the block, the seal or the header is not
+    /// as it was sealed; `Replayed` if the block was opened before.
+    pub fn open_in_place(
+        &self,
+        head: &[u8],
+        block: &mut [u8],
+        len: usize,
+    ) -> Result<usize, SecureError> {
+        let block = block.get_mut(..len).ok_or(SecureError::NoRoom)?;
+        let payload_len = len.checked_sub(SEAL_LEN).ok_or(SecureError::TooShort(len))?;
+        let (sealed, counter) = block.split_at_mut(payload_len + TAG_LEN);
+        let counter = counter.try_into().map_err(|_| SecureError::TooShort(len))?;
+        let counter = u64::from_be_bytes(counter);
+        if !lock(&self.window).is_new(counter) {
+            return Err(SecureError::Replayed);
+        }
+        let key = self.keys.of(counter)?;
+        let opened = key.open_in_place(nonce(counter), Aad::from(head), sealed);
+        opened.map_err(|_| SecureError::NotAuthentic)?;
+        // Only what is authentic is noted; of two threads with the same block one notes it.
+        if lock(&self.window).note(counter) { Ok(payload_len) } else { Err(SecureError::Replayed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secure::Cipher;
+    use proptest::prelude::*;
+
+    const HEAD: &[u8] = b"session 1, block 7";
+
+    fn secret(cipher: Cipher, seed: u8) -> Secret {
+        Secret::new(cipher, &[seed; 32])
+    }
+
+    fn ends(cipher: Cipher) -> (Sealer, Opener) {
+        (Sealer::new(secret(cipher, 1)), Opener::new(secret(cipher, 1)))
+    }
+
+    fn sealed(sealer: &Sealer, head: &[u8], payload: &[u8]) -> Vec<u8> {
+        let mut block = payload.to_vec();
+        block.resize(payload.len() + SEAL_LEN, 0);
+        let len = sealer.seal_in_place(head, &mut block, payload.len()).expect("room");
+        assert_eq!(len, block.len());
+        block
+    }
+
+    fn open(opener: &Opener, head: &[u8], block: &[u8]) -> Result<Vec<u8>, SecureError> {
+        let mut block = block.to_vec();
+        let len = block.len();
+        let len = opener.open_in_place(head, &mut block, len)?;
+        block.truncate(len);
+        Ok(block)
+    }
+
+    fn ciphers() -> impl Strategy<Value = Cipher> {
+        prop_oneof![Just(Cipher::Aes128Gcm), Just(Cipher::ChaCha20Poly1305)]
+    }
+
+    proptest! {
+        #[test]
+        fn opened_blocks_are_what_was_sealed_in_any_order(
+            cipher in ciphers(),
+            payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..8),
+            order in any::<prop::sample::Index>(),
+        ) {
+            let (sealer, opener) = ends(cipher);
+            let sealed: Vec<_> = payloads.iter().map(|it| sealed(&sealer, HEAD, it)).collect();
+            let mut blocks: Vec<_> = payloads.iter().zip(sealed).collect();
+            let len = blocks.len();
+            blocks.rotate_left(order.index(len));
+            for (payload, block) in blocks {
+                if payload.len() > 15 {
+                    prop_assert_ne!(&block[..payload.len()], &payload[..]);
+                }
+                prop_assert_eq!(&open(&opener, HEAD, &block).expect("authentic"), payload);
+            }
+        }
+
+        #[test]
+        fn changed_bit_anywhere_is_found(
+            cipher in ciphers(),
+            payload in prop::collection::vec(any::<u8>(), 0..100),
+            at in any::<prop::sample::Index>(),
+            bit in 0..8_u8,
+            in_head in any::<bool>(),
+        ) {
+            let (sealer, opener) = ends(cipher);
+            let mut block = sealed(&sealer, HEAD, &payload);
+            let mut head = HEAD.to_vec();
+            let target = if in_head { &mut head } else { &mut block };
+            let at = at.index(target.len());
+            target[at] ^= 1 << bit;
+            let opened = open(&opener, &head, &block);
+            prop_assert!(matches!(opened, Err(SecureError::NotAuthentic)), "{:?}", opened);
+        }
+
+        #[test]
+        fn cut_block_is_found(cipher in ciphers(), len in 0..60_usize) {
+            let (sealer, opener) = ends(cipher);
+            let block = sealed(&sealer, HEAD, &[7; 36]);
+            let opened = open(&opener, HEAD, &block[..len]);
+            prop_assert!(opened.is_err() == (len < block.len()));
+        }
+    }
+
+    #[test]
+    fn block_opens_once() {
+        let (sealer, opener) = ends(Cipher::Aes128Gcm);
+        let block = sealed(&sealer, HEAD, b"payload");
+        open(&opener, HEAD, &block).expect("authentic");
+        assert!(matches!(open(&opener, HEAD, &block), Err(SecureError::Replayed)));
+    }
+
+    #[test]
+    fn forged_counter_does_not_make_the_true_block_a_replay() {
+        let (sealer, opener) = ends(Cipher::Aes128Gcm);
+        let block = sealed(&sealer, HEAD, b"payload");
+        let mut forged = block.clone();
+        forged[0] ^= 1;
+        assert!(matches!(open(&opener, HEAD, &forged), Err(SecureError::NotAuthentic)));
+        open(&opener, HEAD, &block).expect("authentic");
+    }
+
+    #[test]
+    fn headers_of_two_blocks_cannot_be_exchanged() {
+        let (sealer, opener) = ends(Cipher::ChaCha20Poly1305);
+        let one = sealed(&sealer, b"block 1", b"same payload");
+        let two = sealed(&sealer, b"block 2", b"same payload");
+        assert_ne!(one, two, "no nonce comes twice");
+        assert!(matches!(open(&opener, b"block 2", &one), Err(SecureError::NotAuthentic)));
+        assert!(matches!(open(&opener, b"block 1", &two), Err(SecureError::NotAuthentic)));
+        open(&opener, b"block 1", &one).expect("authentic");
+        open(&opener, b"block 2", &two).expect("authentic");
+    }
+
+    #[test]
+    fn other_key_does_not_open() {
+        for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305] {
+            let block = sealed(&ends(cipher).0, HEAD, b"payload");
+            let others = [secret(cipher, 2), secret(Cipher::Aes128Gcm, 3)];
+            for other in others {
+                let opened = open(&Opener::new(other), HEAD, &block);
+                assert!(matches!(opened, Err(SecureError::NotAuthentic)), "{opened:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn counters_end() {
+        let sealer = Sealer::with_counter(secret(Cipher::Aes128Gcm, 1), 5, 7);
+        let mut block = [0; 64];
+        sealer.seal_in_place(HEAD, &mut block, 10).expect("counter 5");
+        sealer.seal_in_place(HEAD, &mut block, 10).expect("counter 6");
+        for _ in 0..2 {
+            let refused = sealer.seal_in_place(HEAD, &mut block, 10);
+            assert!(matches!(refused, Err(SecureError::Exhausted)), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn keys_change_with_the_epoch() {
+        let last = (1 << EPOCH_BITS) - 1;
+        let sealer = Sealer::with_counter(secret(Cipher::Aes128Gcm, 1), last, SEALS_MAX);
+        let opener = Opener::new(secret(Cipher::Aes128Gcm, 1));
+        let blocks = [(); 3].map(|()| sealed(&sealer, HEAD, b"payload"));
+        // The one before the change comes last.
+        for block in blocks.iter().rev() {
+            assert_eq!(open(&opener, HEAD, block).expect("authentic"), b"payload");
+        }
+        let (before, after) = (opener.keys.of(last), opener.keys.of(last + 1));
+        assert!(!Arc::ptr_eq(&before.expect("a key"), &after.expect("a key")));
+    }
+
+    #[test]
+    fn block_without_room_is_left_as_it_is() {
+        let sealer = ends(Cipher::Aes128Gcm).0;
+        let mut block = [7; 30];
+        for len in [30, 7, usize::MAX] {
+            let refused = sealer.seal_in_place(HEAD, &mut block, len);
+            assert!(matches!(refused, Err(SecureError::NoRoom)), "{refused:?}");
+        }
+        assert_eq!(block, [7; 30]);
+        sealer.seal_in_place(HEAD, &mut block, 6).expect("room");
+    }
+
+    #[test]
+    fn threads_never_share_a_counter() {
+        let (sealer, opener) = ends(Cipher::Aes128Gcm);
+        let blocks = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..50).map(|_| sealed(&sealer, HEAD, b"x")).collect()))
+                .collect();
+            let blocks = threads.into_iter().map(|it| it.join().expect("no panic"));
+            blocks.flat_map(|it: Vec<_>| it).collect::<Vec<_>>()
+        });
+        for block in blocks {
+            open(&opener, HEAD, &block).expect("each counter came once");
+        }
+    }
+}

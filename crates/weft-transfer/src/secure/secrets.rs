@@ -1,0 +1,164 @@
+//! From a TLS session to the keys of blocks.
+//!
+//! For each direction of each session TLS exports 32 bytes (RFC 8446, section 7.5), with the label
+//! `EXPORTER-weft-transfer-block-v1` and a context of ten bytes: the session's number (8, big
+//! endian), the cipher's (1), the direction (1). The keys follow from them by HKDF-Expand with
+//! SHA-256, one for each epoch of 65,536 counters: the info is `weft block key`, the cipher (1) and
+//! the epoch (8). So no key seals more than 2^40 bytes of blocks of up to 16 MiB, within which the
+//! advantage of an attacker on AES-GCM is below 2^-57, as RFC 8446 wants it of records.
+
+use std::fmt;
+
+use aws_lc_rs::aead::{AES_128_GCM, Algorithm, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
+
+use super::SecureError;
+
+/// The label that TLS exports secrets for blocks by.
+pub(super) const LABEL: &[u8] = b"EXPORTER-weft-transfer-block-v1";
+/// What the keys of epochs are derived for.
+const INFO: &[u8] = b"weft block key";
+/// Bytes of an exported secret.
+pub(super) const SECRET_LEN: usize = 32;
+
+/// An algorithm that seals blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cipher {
+    /// AES-GCM with keys of 128 bits.
+    Aes128Gcm = 1,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305 = 2,
+}
+
+impl Cipher {
+    /// The one with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Aes128Gcm, Self::ChaCha20Poly1305].into_iter().find(|it| *it as u8 == number)
+    }
+
+    /// The one that this processor is quick at.
+    #[must_use]
+    pub fn preferred() -> Self {
+        if has_aes() { Self::Aes128Gcm } else { Self::ChaCha20Poly1305 }
+    }
+
+    /// The one for two ends that prefer these: AES only where both have instructions for it.
+    #[must_use]
+    pub fn agree(one: Self, other: Self) -> Self {
+        one.max(other)
+    }
+
+    fn algorithm(self) -> &'static Algorithm {
+        match self {
+            Self::Aes128Gcm => &AES_128_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_aes() -> bool {
+    std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
+}
+
+#[cfg(target_arch = "aarch64")]
+fn has_aes() -> bool {
+    std::arch::is_aarch64_feature_detected!("aes")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn has_aes() -> bool {
+    false
+}
+
+/// Which way blocks go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the end that has connected to the one that was listening.
+    ToServer = 0,
+    /// Back.
+    ToClient = 1,
+}
+
+/// The context by which TLS exports a secret.
+pub(super) fn context(session: u64, cipher: Cipher, direction: Direction) -> [u8; 10] {
+    let mut context = [0; 10];
+    context[..8].copy_from_slice(&session.to_be_bytes());
+    context[8] = cipher as u8;
+    context[9] = direction as u8;
+    context
+}
+
+/// What the keys of one direction of one session are derived from. It cannot be cloned: it makes
+/// one sealer, or one opener.
+pub struct Secret {
+    cipher: Cipher,
+    prk: Prk,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").field("cipher", &self.cipher).finish_non_exhaustive()
+    }
+}
+
+impl Secret {
+    pub(super) fn new(cipher: Cipher, bytes: &[u8; SECRET_LEN]) -> Self {
+        Self { cipher, prk: Prk::new_less_safe(HKDF_SHA256, bytes) }
+    }
+
+    /// The algorithm.
+    #[must_use]
+    pub fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// The key of an epoch.
+    pub(super) fn key(&self, epoch: u64) -> Result<LessSafeKey, SecureError> {
+        let algorithm = self.cipher.algorithm();
+        let failed = |_| SecureError::Library("no key");
+        let mut bytes = [0; 32];
+        let bytes = &mut bytes[..algorithm.key_len()];
+        let info = [INFO, &[self.cipher as u8], &epoch.to_be_bytes()];
+        let expanded = self.prk.expand(&info, KeyLen(bytes.len())).map_err(failed)?;
+        expanded.fill(bytes).map_err(failed)?;
+        Ok(LessSafeKey::new(UnboundKey::new(algorithm, bytes).map_err(failed)?))
+    }
+}
+
+/// So many bytes of key.
+struct KeyLen(usize);
+
+impl KeyType for KeyLen {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ciphers_have_their_numbers() {
+        for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305] {
+            assert_eq!(Cipher::from_number(cipher as u8), Some(cipher));
+        }
+        assert_eq!([0, 3].map(Cipher::from_number), [None, None]);
+    }
+
+    #[test]
+    fn aes_needs_both_ends() {
+        use Cipher::{Aes128Gcm, ChaCha20Poly1305};
+        assert_eq!(Cipher::agree(Aes128Gcm, Aes128Gcm), Aes128Gcm);
+        assert_eq!(Cipher::agree(Aes128Gcm, ChaCha20Poly1305), ChaCha20Poly1305);
+        assert_eq!(Cipher::agree(ChaCha20Poly1305, Aes128Gcm), ChaCha20Poly1305);
+    }
+
+    #[test]
+    fn context_is_as_documented() {
+        let context = context(0x0102, Cipher::ChaCha20Poly1305, Direction::ToClient);
+        assert_eq!(context, [0, 0, 0, 0, 0, 0, 1, 2, 2, 1]);
+    }
+}

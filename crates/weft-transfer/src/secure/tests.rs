@@ -1,0 +1,127 @@
+//! Two ends that shake hands.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::tls::Accepts;
+use super::{
+    Cipher, Direction, Identity, Opener, PublicKey, SEAL_LEN, Sealer, SecureError, Tls, TlsClient,
+    TlsServer,
+};
+
+const TIME: Duration = Duration::from_secs(60);
+
+fn only(key: PublicKey) -> Accepts {
+    Arc::new(move |shown| *shown == key)
+}
+
+fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
+    (client, listener.accept().expect("a client").0)
+}
+
+struct Ends {
+    client: Result<Tls, SecureError>,
+    server: Result<Tls, SecureError>,
+}
+
+fn shake_hands(client: (&Identity, Accepts), server: (&Identity, Accepts)) -> Ends {
+    let client = TlsClient::new(client.0, client.1).expect("a configuration");
+    let server = TlsServer::new(server.0, server.1).expect("a configuration");
+    let (near, remote) = connected();
+    let accepting = thread::spawn(move || server.accept(&remote, TIME));
+    let client = client.connect(&near, TIME);
+    // A client that refuses hangs up.
+    drop(near);
+    Ends { client, server: accepting.join().expect("no panic") }
+}
+
+fn pair() -> (Tls, Tls) {
+    let [ours, theirs] = [(); 2].map(|()| Identity::generate().expect("a key"));
+    let ends = shake_hands((&ours, only(theirs.public())), (&theirs, only(ours.public())));
+    let (client, server) = (ends.client.expect("accepted"), ends.server.expect("accepted"));
+    assert_eq!((client.peer(), server.peer()), (theirs.public(), ours.public()));
+    (client, server)
+}
+
+#[test]
+fn ends_that_know_one_another_talk() {
+    let (mut client, mut server) = pair();
+    let (mut wire, mut plain) = (Vec::new(), Vec::new());
+    let long = vec![7; 100_000];
+    client.encrypt(&long, &mut wire).expect("a session");
+    for piece in wire.chunks(1_000) {
+        assert!(!server.decrypt(piece, &mut plain).expect("authentic"));
+    }
+    assert_eq!(plain, long);
+    wire.clear();
+    plain.clear();
+    server.encrypt(b"thanks", &mut wire).expect("a session");
+    server.end(&mut wire).expect("a session");
+    assert!(client.decrypt(&wire, &mut plain).expect("authentic"), "nothing follows");
+    assert_eq!(plain, b"thanks");
+}
+
+#[test]
+fn changed_byte_ends_the_session() {
+    let (mut client, mut server) = pair();
+    let mut wire = Vec::new();
+    client.encrypt(b"delete nothing", &mut wire).expect("a session");
+    let last = wire.len() - 20;
+    wire[last] ^= 1;
+    let refused = server.decrypt(&wire, &mut Vec::new());
+    assert!(matches!(refused, Err(SecureError::Tls(_))), "{refused:?}");
+}
+
+#[test]
+fn server_with_another_key_is_refused_before_the_client_shows_its_own() {
+    let [ours, theirs, expected] = [(); 3].map(|()| Identity::generate().expect("a key"));
+    let asked: Accepts = Arc::new(|_| panic!("the client shows no key"));
+    let ends = shake_hands((&ours, only(expected.public())), (&theirs, asked));
+    assert!(matches!(ends.client, Err(SecureError::Tls(_))), "{:?}", ends.client);
+    assert!(ends.server.is_err());
+}
+
+#[test]
+fn unknown_client_is_refused() {
+    let [ours, theirs, expected] = [(); 3].map(|()| Identity::generate().expect("a key"));
+    let ends = shake_hands((&ours, only(theirs.public())), (&theirs, only(expected.public())));
+    assert!(matches!(ends.server, Err(SecureError::Tls(_))), "{:?}", ends.server);
+}
+
+#[test]
+fn silent_peer_is_given_up() {
+    let identity = Identity::generate().expect("a key");
+    let server = TlsServer::new(&identity, only(identity.public())).expect("a configuration");
+    let (_near, remote) = connected();
+    let refused = server.accept(&remote, Duration::from_millis(20));
+    assert!(matches!(refused, Err(SecureError::TimedOut)), "{refused:?}");
+}
+
+#[test]
+fn both_ends_export_the_same_keys_and_others_for_each_session_and_direction() {
+    let (client, server) = pair();
+    let cipher = Cipher::Aes128Gcm;
+    let sealer = |tls: &Tls, session, direction| {
+        Sealer::new(tls.block_secret(session, cipher, direction).expect("a secret"))
+    };
+    let opens = |tls: &Tls, session, direction, block: &[u8]| {
+        let secret = tls.block_secret(session, cipher, direction).expect("a secret");
+        let mut block = block.to_vec();
+        let len = block.len();
+        Opener::new(secret).open_in_place(b"head", &mut block, len).is_ok()
+    };
+    assert_eq!((client.outgoing(), server.outgoing()), (Direction::ToServer, Direction::ToClient));
+    assert_eq!(client.outgoing(), server.incoming());
+    let mut block = vec![1; 100 + SEAL_LEN];
+    let len = sealer(&client, 7, client.outgoing()).seal_in_place(b"head", &mut block, 100);
+    assert_eq!(len.expect("room"), block.len());
+    assert!(opens(&server, 7, server.incoming(), &block));
+    assert!(!opens(&server, 8, server.incoming(), &block), "another session");
+    assert!(!opens(&server, 7, server.outgoing(), &block), "the other direction");
+    let (stranger, _) = pair();
+    assert!(!opens(&stranger, 7, Direction::ToServer, &block), "another connection");
+}

@@ -1,0 +1,396 @@
+//! TLS 1.3 between two ends that know one another by their raw public keys.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
+    UnixTime,
+};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
+    DistinguishedName, Error, ServerConfig, ServerConnection, SignatureScheme,
+};
+
+use super::secrets::{Cipher, Direction, LABEL, SECRET_LEN, Secret, context};
+use super::{Identity, PublicKey, SecureError};
+
+/// The protocol within TLS (RFC 7301).
+const PROTOCOL: &[u8] = b"weft-transfer/1";
+/// Servers have keys, and no names; TLS wants one, which is not sent.
+const NAME: &str = "weft.invalid";
+
+/// Says whether a peer with this key is accepted. It is asked in the handshake.
+pub type Accepts = Arc<dyn Fn(&PublicKey) -> bool + Send + Sync>;
+
+/// Verifies that the peer has the key that it shows, and that this key is accepted.
+struct Verifier {
+    accepts: Accepts,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verifier").finish_non_exhaustive()
+    }
+}
+
+impl Verifier {
+    fn new(accepts: Accepts, provider: &CryptoProvider) -> Arc<Self> {
+        let algorithms = provider.signature_verification_algorithms;
+        Arc::new(Self { accepts, algorithms })
+    }
+
+    fn check(&self, entity: &CertificateDer<'_>) -> Result<(), Error> {
+        let refused = |error| Error::InvalidCertificate(error);
+        let key = PublicKey::from_spki(entity);
+        let key = key.map_err(|_| refused(CertificateError::BadEncoding))?;
+        if (self.accepts)(&key) {
+            Ok(())
+        } else {
+            Err(refused(CertificateError::ApplicationVerificationFailure))
+        }
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        entity: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(entity.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+    }
+}
+
+fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General("TLS 1.2".into()))
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(end_entity).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(end_entity).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        no_tls12()
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+fn certified(
+    identity: &Identity,
+    provider: &CryptoProvider,
+) -> Result<Arc<CertifiedKey>, SecureError> {
+    let pkcs8 = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.pkcs8()?));
+    let public = CertificateDer::from(identity.public().spki());
+    // Not `from_der`, which takes the public key for a certificate.
+    Ok(Arc::new(CertifiedKey::new(vec![public], provider.key_provider.load_private_key(pkcs8)?)))
+}
+
+/// What a client needs for any number of connections.
+#[derive(Clone, Debug)]
+pub struct TlsClient(Arc<ClientConfig>);
+
+impl TlsClient {
+    /// A client with this identity, which speaks to servers that `accepts` accepts.
+    ///
+    /// # Errors
+    /// If the library does not take the identity.
+    pub fn new(identity: &Identity, accepts: Accepts) -> Result<Self, SecureError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let (verifier, key) = (Verifier::new(accepts, &provider), certified(identity, &provider)?);
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(key)));
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        // A session that is resumed shows no key.
+        config.resumption = Resumption::disabled();
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// Shakes hands over a connection, within a time.
+    ///
+    /// # Errors
+    /// If the server is not accepted, or does not accept; and what the kernel says.
+    pub fn connect(&self, stream: &TcpStream, time: Duration) -> Result<Tls, SecureError> {
+        let name = ServerName::try_from(NAME).map_err(|_| SecureError::Library("no name"))?;
+        let connection = ClientConnection::new(Arc::clone(&self.0), name)?;
+        Tls::shake_hands(connection.into(), stream, time)
+    }
+}
+
+/// What a server needs for any number of connections.
+#[derive(Clone, Debug)]
+pub struct TlsServer(Arc<ServerConfig>);
+
+impl TlsServer {
+    /// A server with this identity, which speaks to clients that `accepts` accepts.
+    ///
+    /// # Errors
+    /// If the library does not take the identity.
+    pub fn new(identity: &Identity, accepts: Accepts) -> Result<Self, SecureError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let (verifier, key) = (Verifier::new(accepts, &provider), certified(identity, &provider)?);
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(key)));
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.send_tls13_tickets = 0;
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// Shakes hands over a connection, within a time.
+    ///
+    /// # Errors
+    /// If the client is not accepted, or does not accept; and what the kernel says.
+    pub fn accept(&self, stream: &TcpStream, time: Duration) -> Result<Tls, SecureError> {
+        let connection = ServerConnection::new(Arc::clone(&self.0))?;
+        Tls::shake_hands(connection.into(), stream, time)
+    }
+}
+
+/// A stream that is used until some instant.
+struct Timed<'a> {
+    stream: &'a TcpStream,
+    end: Instant,
+}
+
+impl Timed<'_> {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// One end of a TLS session after the handshake. It does no input or output.
+pub struct Tls {
+    connection: Connection,
+    peer: PublicKey,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    fn shake_hands(
+        mut connection: Connection,
+        stream: &TcpStream,
+        time: Duration,
+    ) -> Result<Self, SecureError> {
+        let mut timed = Timed { stream, end: Instant::now() + time };
+        while connection.is_handshaking() {
+            connection.complete_io(&mut timed).map_err(handshake_error)?;
+        }
+        stream.set_read_timeout(None)?;
+        stream.set_write_timeout(None)?;
+        let shown = connection.peer_certificates().and_then(|list| list.first());
+        let peer = PublicKey::from_spki(shown.ok_or(SecureError::BadKey)?)?;
+        if connection.alpn_protocol() != Some(PROTOCOL) {
+            return Err(Error::NoApplicationProtocol.into());
+        }
+        connection.set_buffer_limit(None);
+        Ok(Self { connection, peer })
+    }
+
+    /// The peer's key.
+    #[must_use]
+    pub fn peer(&self) -> PublicKey {
+        self.peer
+    }
+
+    /// Which way what this end sends goes.
+    #[must_use]
+    pub fn outgoing(&self) -> Direction {
+        match self.connection {
+            Connection::Client(_) => Direction::ToServer,
+            Connection::Server(_) => Direction::ToClient,
+        }
+    }
+
+    /// Which way what this end receives goes.
+    #[must_use]
+    pub fn incoming(&self) -> Direction {
+        match self.outgoing() {
+            Direction::ToServer => Direction::ToClient,
+            Direction::ToClient => Direction::ToServer,
+        }
+    }
+
+    /// The secret of the blocks of a session that go one way. Both ends get the same one. Ask once
+    /// for each session and direction: a second sealer would use the first one's nonces again.
+    ///
+    /// # Errors
+    /// What TLS says.
+    pub fn block_secret(
+        &self,
+        session: u64,
+        cipher: Cipher,
+        direction: Direction,
+    ) -> Result<Secret, SecureError> {
+        let context = context(session, cipher, direction);
+        let bytes = [0; SECRET_LEN];
+        let bytes = self.connection.export_keying_material(bytes, LABEL, Some(&context))?;
+        Ok(Secret::new(cipher, &bytes))
+    }
+
+    /// Appends to `out` what says `plain` to the peer.
+    ///
+    /// # Errors
+    /// What TLS says.
+    pub fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), SecureError> {
+        self.connection.writer().write_all(plain)?;
+        self.flush(out)
+    }
+
+    /// Appends to `out` what says that nothing follows.
+    ///
+    /// # Errors
+    /// What TLS says.
+    pub fn end(&mut self, out: &mut Vec<u8>) -> Result<(), SecureError> {
+        self.connection.send_close_notify();
+        self.flush(out)
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), SecureError> {
+        while self.connection.wants_write() {
+            self.connection.write_tls(out)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what came from the peer, and appends to `plain` what it says. Returns whether the peer
+    /// said that nothing follows.
+    ///
+    /// # Errors
+    /// What TLS says.
+    pub fn decrypt(&mut self, mut came: &[u8], plain: &mut Vec<u8>) -> Result<bool, SecureError> {
+        loop {
+            let has_read = !came.is_empty() && self.connection.read_tls(&mut came)? > 0;
+            let state = self.connection.process_new_packets()?;
+            let before = plain.len();
+            plain.resize(before + state.plaintext_bytes_to_read(), 0);
+            self.connection.reader().read_exact(&mut plain[before..])?;
+            if state.peer_has_closed() || !has_read {
+                return Ok(state.peer_has_closed());
+            }
+        }
+    }
+}
+
+fn handshake_error(error: io::Error) -> SecureError {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => return SecureError::TimedOut,
+        io::ErrorKind::UnexpectedEof => return SecureError::Cut,
+        _ => {}
+    }
+    match error.downcast::<Error>() {
+        Ok(error) => SecureError::Tls(error),
+        Err(error) => SecureError::System(error),
+    }
+}

@@ -1,0 +1,265 @@
+//! A control channel over a stream: TCP, in TLS or in clear, or a Unix socket.
+//!
+//! A message is its length (4 bytes, big endian) and its bytes.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+
+use super::channel::{Control, ControlEvent, TransportError};
+use crate::limits::{CONTROL_LEN_MAX, CONTROL_READ_LEN};
+use crate::secure::{Cipher, Direction, PublicKey, Secret, SecureError, Tls};
+
+/// Bytes of a message's length.
+const PREFIX: usize = 4;
+
+/// What has come and is not taken yet.
+#[derive(Debug, Default)]
+struct Incoming {
+    plain: Vec<u8>,
+    /// How many bytes of it have been taken.
+    taken: usize,
+    has_ended: bool,
+}
+
+impl Incoming {
+    /// Takes the first message, if it is there wholly.
+    fn next(&mut self, message: &mut Vec<u8>) -> Result<bool, TransportError> {
+        let rest = &self.plain[self.taken..];
+        let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(false) };
+        let len = u32::from_be_bytes(*prefix) as usize;
+        if len > CONTROL_LEN_MAX {
+            return Err(TransportError::MessageTooLong(len));
+        }
+        let Some(bytes) = rest.get(..len) else { return Ok(false) };
+        message.clear();
+        message.extend_from_slice(bytes);
+        self.taken += PREFIX + len;
+        if self.taken == self.plain.len() {
+            self.plain.clear();
+            self.taken = 0;
+        }
+        Ok(true)
+    }
+
+    /// Makes room for more.
+    fn compact(&mut self) {
+        self.plain.drain(..self.taken);
+        self.taken = 0;
+    }
+}
+
+/// One end of a control channel over a stream.
+pub struct StreamControl {
+    socket: OwnedFd,
+    /// A thread that sends holds `outgoing` and then, for a moment, `tls`; one that receives holds
+    /// `incoming` and then, for a moment, `tls`. So neither keeps the other from its work while the
+    /// socket has no room.
+    tls: Option<Mutex<Tls>>,
+    outgoing: Mutex<Vec<u8>>,
+    incoming: Mutex<Incoming>,
+    is_closed: AtomicBool,
+    /// How long a send may wait for room.
+    stall: Duration,
+}
+
+impl fmt::Debug for StreamControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamControl").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl StreamControl {
+    /// A channel over a connected stream, after the handshake if it is one of TLS. A send fails
+    /// after `stall` without progress.
+    #[must_use]
+    pub fn new(socket: OwnedFd, tls: Option<Tls>, stall: Duration) -> Self {
+        Self {
+            socket,
+            tls: tls.map(Mutex::new),
+            outgoing: Mutex::default(),
+            incoming: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            stall,
+        }
+    }
+
+    /// The peer's key, if the channel is in TLS.
+    #[must_use]
+    pub fn peer(&self) -> Option<PublicKey> {
+        self.tls.as_ref().map(|tls| lock(tls).peer())
+    }
+
+    /// The secrets of a session's blocks, outgoing and incoming, if the channel is in TLS. Ask once
+    /// for each session.
+    ///
+    /// # Errors
+    /// What TLS says.
+    pub fn block_secrets(
+        &self,
+        session: u64,
+        cipher: Cipher,
+    ) -> Result<Option<(Secret, Secret)>, SecureError> {
+        let Some(tls) = &self.tls else { return Ok(None) };
+        let tls = lock(tls);
+        let secret = |direction: Direction| tls.block_secret(session, cipher, direction);
+        Ok(Some((secret(tls.outgoing())?, secret(tls.incoming())?)))
+    }
+
+    /// Sends bytes, waiting for room.
+    fn send_all(&self, mut bytes: &[u8]) -> Result<(), TransportError> {
+        while !bytes.is_empty() {
+            match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if !wait_for(self.socket.as_fd(), PollFlags::OUT, Some(self.stall))? {
+                        return Err(TransportError::Stalled(self.stall));
+                    }
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: Errno) -> TransportError {
+        if self.is_closed.load(Ordering::SeqCst) {
+            TransportError::Closed
+        } else {
+            io::Error::from(error).into()
+        }
+    }
+
+    /// Takes in what the socket has.
+    fn read(&self, incoming: &mut Incoming) -> Result<(), TransportError> {
+        let mut buffer = [0; CONTROL_READ_LEN];
+        let len = match recv(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((len, _)) => len,
+            Err(Errno::INTR | Errno::AGAIN) => return Ok(()),
+            Err(error) => return Err(self.failed(error)),
+        };
+        let came = &buffer[..len];
+        incoming.compact();
+        match &self.tls {
+            None => {
+                incoming.plain.extend_from_slice(came);
+                incoming.has_ended = len == 0;
+            }
+            Some(tls) => {
+                let said_so = lock(tls).decrypt(came, &mut incoming.plain)?;
+                incoming.has_ended = said_so;
+                if len == 0 && !said_so {
+                    return Err(SecureError::Cut.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Control for StreamControl {
+    fn send(&self, message: &[u8]) -> Result<(), TransportError> {
+        let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        if message.len() > CONTROL_LEN_MAX {
+            return Err(TransportError::MessageTooLong(message.len()));
+        }
+        let mut outgoing = lock(&self.outgoing);
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err(TransportError::Closed);
+        }
+        let mut plain = Vec::with_capacity(PREFIX + message.len());
+        plain.extend_from_slice(&len.to_be_bytes());
+        plain.extend_from_slice(message);
+        outgoing.clear();
+        match &self.tls {
+            None => *outgoing = plain,
+            Some(tls) => lock(tls).encrypt(&plain, &mut outgoing)?,
+        }
+        self.send_all(&outgoing)
+    }
+
+    fn receive(
+        &self,
+        message: &mut Vec<u8>,
+        wait: Option<Duration>,
+    ) -> Result<ControlEvent, TransportError> {
+        let mut incoming = lock(&self.incoming);
+        let end = wait.and_then(|time| Instant::now().checked_add(time));
+        loop {
+            if incoming.next(message)? {
+                return Ok(ControlEvent::Message);
+            }
+            if incoming.has_ended {
+                let is_whole = incoming.taken == incoming.plain.len();
+                return match self.is_closed.load(Ordering::SeqCst) {
+                    true => Err(TransportError::Closed),
+                    false if is_whole => Ok(ControlEvent::Ended),
+                    false => Err(TransportError::Truncated),
+                };
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if !wait_for(self.socket.as_fd(), PollFlags::IN, left)? {
+                return Ok(ControlEvent::TimedOut);
+            }
+            if self.is_closed.load(Ordering::SeqCst) {
+                return Err(TransportError::Closed);
+            }
+            self.read(&mut incoming)?;
+        }
+    }
+
+    fn close(&self) {
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(tls) = &self.tls
+            && let Ok(mut outgoing) = self.outgoing.try_lock()
+        {
+            outgoing.clear();
+            // Where there is no room, or another thread sends, the connection is cut.
+            if lock(tls).end(&mut outgoing).is_ok() {
+                let _ = send(&self.socket, &outgoing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+        }
+        // Threads that wait for this socket wake.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+impl Drop for StreamControl {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // After a panic in the middle the channel is of no use; the session notices by what it reads.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Waits until a socket is ready, for at most `time`. Returns whether it is.
+pub(super) fn wait_for(
+    socket: std::os::fd::BorrowedFd<'_>,
+    events: PollFlags,
+    time: Option<Duration>,
+) -> Result<bool, TransportError> {
+    let end = time.and_then(|time| Instant::now().checked_add(time));
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = [PollFd::from_borrowed_fd(socket, events)];
+        match poll(&mut fds, left.as_ref()) {
+            Err(Errno::INTR) => {}
+            Ok(count) => return Ok(count > 0),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
+}

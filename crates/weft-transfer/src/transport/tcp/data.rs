@@ -1,0 +1,291 @@
+//! Data channels over TCP.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::fs::sendfile;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::socket::TcpSettings;
+use crate::limits::{HEAD_LEN_MAX, RATE_SLEEP_MAX};
+use crate::pipeline::{Block, Clock};
+use crate::transport::channel::{
+    Arrival, Arrivals, Completion, DataSink, DataSource, Grants, Head, Payload, Received,
+    TransportError, Write,
+};
+use crate::transport::rate::{RateLimit, TokenBucket};
+use crate::transport::stream::wait_for;
+
+/// What is sent in place of bytes that a file no longer has.
+const ZEROS: [u8; 4_096] = [0; 4_096];
+
+/// A connection that another thread can end.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    is_closed: AtomicBool,
+    stall: Duration,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, settings: &TcpSettings) -> Arc<Self> {
+        Arc::new(Self { stream, is_closed: AtomicBool::new(false), stall: settings.stall })
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Repeats `step`, which returns how many bytes it has moved, until `len` are.
+    fn whole(
+        &self,
+        len: usize,
+        mut step: impl FnMut(usize) -> Result<usize, Errno>,
+    ) -> Result<(), TransportError> {
+        let mut done = 0;
+        while done < len {
+            match step(done) {
+                Ok(0) => return Err(self.explain(TransportError::Truncated)),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                // The socket's own timeouts are those of stalls, and a call that has moved
+                // something does not report them.
+                Err(Errno::AGAIN) => {
+                    return Err(self.explain(TransportError::Stalled(self.stall)));
+                }
+                Err(error) => return Err(self.explain(io::Error::from(error).into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// What this end itself has closed has not failed otherwise.
+    fn explain(&self, error: TransportError) -> TransportError {
+        if self.is_closed.load(Ordering::SeqCst) { TransportError::Closed } else { error }
+    }
+}
+
+/// The source's end of a data channel over TCP.
+pub struct TcpSource {
+    connection: Arc<Connection>,
+    completed: VecDeque<Completion>,
+    limit: Option<(RateLimit, Clock)>,
+    /// Payload is encrypted: it has to pass through this process's memory.
+    is_sealed: bool,
+}
+
+impl fmt::Debug for TcpSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpSource").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+impl TcpSource {
+    /// One over a connection that [`connect_data`](super::connect_data) or
+    /// [`accept`](super::accept) gave. Sealed blocks are not sent by extents.
+    #[must_use]
+    pub fn new(stream: TcpStream, settings: &TcpSettings, is_sealed: bool) -> Self {
+        let connection = Connection::new(stream, settings);
+        Self { connection, completed: VecDeque::new(), limit: None, is_sealed }
+    }
+
+    /// Keeps a limit of the rate, on a clock.
+    #[must_use]
+    pub fn limited(self, limit: RateLimit, clock: Clock) -> Self {
+        Self { limit: Some((limit, clock)), ..self }
+    }
+
+    /// Sleeps until the limit lets so many bytes pass.
+    fn pass(&self, bytes: usize) {
+        let Some((limit, clock)) = &self.limit else { return };
+        let lock = || -> MutexGuard<'_, TokenBucket> {
+            limit.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        };
+        let mut wait = lock().pass(bytes as u64, clock.now());
+        while !wait.is_zero() && !self.connection.is_closed.load(Ordering::SeqCst) {
+            let slice = wait.min(RATE_SLEEP_MAX);
+            thread::sleep(slice);
+            wait -= slice;
+        }
+    }
+
+    /// Sends the header and the payload. Returns how much of an extent the file had, if less.
+    fn send(&self, write: &Write) -> Result<Option<usize>, TransportError> {
+        let head = write.head.bytes();
+        match &write.payload {
+            Payload::Block { block, len } => {
+                self.send_block(head, block, *len)?;
+                Ok(None)
+            }
+            Payload::Extent { .. } if self.is_sealed => {
+                Err(TransportError::Protocol("an extent of a sealed session"))
+            }
+            Payload::Extent { block, prefix, file, offset, len } => {
+                self.send_block(head, block, *prefix)?;
+                self.send_file(file, *offset, *len)
+            }
+        }
+    }
+
+    fn send_block(&self, head: &[u8], block: &Block, len: usize) -> Result<(), TransportError> {
+        let socket = self.connection.stream.as_fd();
+        self.connection.whole(head.len() + len, |done| {
+            let head_left = &head[done.min(head.len())..];
+            let sent = done.saturating_sub(head.len());
+            block.send(head_left, sent, len - sent, socket)
+        })
+    }
+
+    fn send_file(
+        &self,
+        file: &impl AsFd,
+        offset: u64,
+        len: usize,
+    ) -> Result<Option<usize>, TransportError> {
+        let (mut at, mut had) = (offset, None);
+        self.connection.whole(len, |done| {
+            if had.is_none() {
+                match sendfile(&self.connection.stream, file, Some(&mut at), len - done) {
+                    // The file has become shorter. The sink waits for all of the block.
+                    Ok(0) => had = Some(done),
+                    sent => return sent,
+                }
+            }
+            let zeros = &ZEROS[..ZEROS.len().min(len - done)];
+            send(&self.connection.stream, zeros, SendFlags::NOSIGNAL)
+        })?;
+        Ok(had)
+    }
+}
+
+impl DataSource for TcpSource {
+    fn arrivals(&self) -> Arrivals {
+        Arrivals::Seen
+    }
+
+    fn takes_extents(&self) -> bool {
+        !self.is_sealed
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
+        self.pass(write.head.bytes().len() + write.payload.len());
+        match self.send(&write) {
+            Ok(short) => {
+                self.completed.push_back(Completion { write, short });
+                Ok(())
+            }
+            Err(error) => {
+                // Half a block may have gone: nothing can follow.
+                self.connection.close();
+                Err((Box::new(write), error))
+            }
+        }
+    }
+
+    fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
+        // What has been posted is in the kernel's hands, and not in the block any more.
+        Ok(self.completed.pop_front())
+    }
+
+    fn abandon(&mut self) -> Vec<Write> {
+        self.connection.close();
+        self.completed.drain(..).map(|completion| completion.write).collect()
+    }
+
+    fn finish(&mut self) -> Result<(), TransportError> {
+        Ok(self.connection.stream.shutdown(Shutdown::Write)?)
+    }
+
+    fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let connection = Arc::clone(&self.connection);
+        Arc::new(move || connection.close())
+    }
+}
+
+/// The sink's end of a data channel over TCP.
+#[derive(Debug)]
+pub struct TcpSink {
+    connection: Arc<Connection>,
+}
+
+impl TcpSink {
+    /// One over a connection that [`connect_data`](super::connect_data) or
+    /// [`accept`](super::accept) gave.
+    #[must_use]
+    pub fn new(stream: TcpStream, settings: &TcpSettings) -> Self {
+        Self { connection: Connection::new(stream, settings) }
+    }
+
+    /// Receives a header. `false` if the source has ended the channel before it.
+    fn receive_head(&self, head: &mut [u8]) -> Result<bool, TransportError> {
+        let mut has_ended = false;
+        let stream = &self.connection.stream;
+        self.connection.whole(head.len(), |done| {
+            match recv(stream, &mut head[done..], RecvFlags::WAITALL) {
+                Ok((0, _)) if done == 0 => {
+                    has_ended = true;
+                    Ok(usize::MAX)
+                }
+                received => received.map(|(len, _)| len),
+            }
+        })?;
+        Ok(!has_ended)
+    }
+}
+
+impl DataSink for TcpSink {
+    fn receive(
+        &mut self,
+        grants: &dyn Grants,
+        wait: Option<Duration>,
+    ) -> Result<Received, TransportError> {
+        let connection = &self.connection;
+        if !wait_for(connection.stream.as_fd(), PollFlags::IN, wait)? {
+            return Ok(Received::TimedOut);
+        }
+        let mut head = [0; HEAD_LEN_MAX];
+        let head = &mut head[..grants.head_len()];
+        if !self.receive_head(head)? {
+            return match connection.is_closed.load(Ordering::SeqCst) {
+                true => Err(TransportError::Closed),
+                false => Ok(Received::Ended),
+            };
+        }
+        let mut claim = grants.claim(head).map_err(|refused| {
+            connection.close();
+            TransportError::Refused(refused)
+        })?;
+        let len = claim.len;
+        let socket = connection.stream.as_fd();
+        let block = &mut claim.block;
+        match connection.whole(len, |done| block.recv(done, len - done, socket)) {
+            Ok(()) => {
+                Ok(Received::Block(Arrival { head: Head::new(head), block: claim.block, len }))
+            }
+            Err(error) => {
+                connection.close();
+                grants.give_back(head, claim.block);
+                Err(error)
+            }
+        }
+    }
+
+    fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let connection = Arc::clone(&self.connection);
+        Arc::new(move || connection.close())
+    }
+}

@@ -1,0 +1,375 @@
+//! Connections over loopback.
+
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{Accepted, TcpSettings, TcpSink, TcpSource, accept, connect_control, connect_data};
+use crate::limits::CONTROL_LEN_MAX;
+use crate::pipeline::{Clock, Pool};
+use crate::secure::{Identity, TlsClient, TlsServer};
+use crate::transport::rate::TokenBucket;
+use crate::transport::table::{HEAD_LEN, Table, head, parts, write};
+use crate::transport::{
+    Control, ControlEvent, DataSink, DataSource, Payload, Place, Received, StreamControl, Token,
+    TransportError, Write,
+};
+
+const LEN: usize = 100_000;
+const TOKEN: Token = Token([5; 16]);
+
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
+}
+
+/// Long enough for a slow machine: no test waits for it.
+fn settings() -> TcpSettings {
+    TcpSettings::default()
+}
+
+fn data_pair(settings: &TcpSettings) -> (TcpStream, TcpStream) {
+    let (listener, address) = listen();
+    let near = connect_data(address, TOKEN, 3, settings).expect("a listener");
+    let remote = listener.accept().expect("a client").0;
+    match accept(remote, None, settings).expect("a data channel") {
+        Accepted::Data { token: TOKEN, channel: 3, stream } => (near, stream),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn control_pair(tls: bool) -> (StreamControl, StreamControl) {
+    let (listener, address) = listen();
+    let [ours, theirs] = [(); 2].map(|()| Identity::generate().expect("a key"));
+    let (our_key, their_key) = (ours.public(), theirs.public());
+    let client = TlsClient::new(&ours, Arc::new(move |key| *key == their_key));
+    let server = TlsServer::new(&theirs, Arc::new(move |key| *key == our_key));
+    let (client, server) = (client.expect("a configuration"), server.expect("a configuration"));
+    let accepting = thread::spawn(move || {
+        let stream = listener.accept().expect("a client").0;
+        match accept(stream, tls.then_some(&server), &settings()).expect("a control channel") {
+            Accepted::Control(control) => *control,
+            other => panic!("{other:?}"),
+        }
+    });
+    let near = connect_control(address, tls.then_some(&client), &settings()).expect("a server");
+    let remote = accepting.join().expect("no panic");
+    assert_eq!(near.peer(), tls.then_some(their_key));
+    assert_eq!(remote.peer(), tls.then_some(our_key));
+    (near, remote)
+}
+
+#[test]
+fn messages_come_in_order_both_ways_until_the_end() {
+    for tls in [false, true] {
+        let (near, remote) = control_pair(tls);
+        let mut message = Vec::new();
+        for len in [0, 1, 5, 40_000, CONTROL_LEN_MAX] {
+            let sent: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            // Together they are more than the sockets hold.
+            thread::scope(|scope| {
+                scope.spawn(|| near.send(&sent).expect("a peer"));
+                scope.spawn(|| remote.send(&sent).expect("a peer"));
+                for end in [&near, &remote] {
+                    let came = end.receive(&mut message, None).expect("a peer");
+                    assert_eq!((came, &message), (ControlEvent::Message, &sent));
+                }
+            });
+        }
+        let none = remote.receive(&mut message, Some(Duration::from_millis(1)));
+        assert_eq!(none.expect("a peer"), ControlEvent::TimedOut);
+        near.send(b"last").expect("a peer");
+        near.close();
+        assert!(matches!(near.send(b"more"), Err(TransportError::Closed)));
+        assert_eq!(remote.receive(&mut message, None).expect("it came"), ControlEvent::Message);
+        assert_eq!(message, b"last");
+        assert_eq!(remote.receive(&mut message, None).expect("an end"), ControlEvent::Ended);
+    }
+}
+
+#[test]
+fn closing_wakes_the_thread_that_receives() {
+    for tls in [false, true] {
+        let (near, _remote) = control_pair(tls);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| near.receive(&mut Vec::new(), None));
+            near.close();
+            let ended = waiting.join().expect("no panic");
+            assert!(matches!(ended, Err(TransportError::Closed)), "{ended:?}");
+        });
+    }
+}
+
+#[test]
+fn cut_message_and_long_message_are_errors() {
+    let cases: [(&[u8], &str); 3] = [
+        (b"\0\0\0\x05abcd", "the connection ended within a message"),
+        (b"\0\0", "the connection ended within a message"),
+        (b"\xff\xff\xff\xff", "a control message of 4294967295 bytes"),
+    ];
+    for (bytes, expected) in cases {
+        let (mut stranger, stream) = data_pair(&settings());
+        stranger.write_all(bytes).expect("a peer");
+        drop(stranger);
+        let control = StreamControl::new(OwnedFd::from(stream), None, settings().stall);
+        let failed = control.receive(&mut Vec::new(), None).expect_err("not a message");
+        assert_eq!(failed.to_string(), expected);
+    }
+}
+
+#[test]
+fn server_in_tls_takes_no_control_channel_in_clear() {
+    let identity = Identity::generate().expect("a key");
+    let server = TlsServer::new(&identity, Arc::new(|_| true)).expect("a configuration");
+    let (listener, address) = listen();
+    let _near = connect_control(address, None, &settings()).expect("a listener");
+    let refused = accept(listener.accept().expect("a client").0, Some(&server), &settings());
+    assert!(matches!(refused, Err(TransportError::Protocol(_))), "{refused:?}");
+}
+
+#[test]
+fn silent_stranger_is_given_up() {
+    let (listener, address) = listen();
+    let _silent = TcpStream::connect(address).expect("a listener");
+    let settings = TcpSettings { handshake: Duration::from_millis(20), ..settings() };
+    let refused = accept(listener.accept().expect("a client").0, None, &settings);
+    assert!(matches!(refused, Err(TransportError::Stalled(_))), "{refused:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn blocks_arrive_in_the_buffers_that_their_headers_name(
+        lens in prop::collection::vec(0..=LEN, 1..12),
+        is_shared in any::<bool>(),
+    ) {
+        let pool = if is_shared { Pool::shared } else { Pool::private };
+        let [ours, theirs] = [(); 2].map(|()| pool(lens.len(), LEN).expect("memory"));
+        let table = Table::of(&theirs);
+        let (near, remote) = data_pair(&settings());
+        let mut source = TcpSource::new(near, &settings(), true);
+        let mut sink = TcpSink::new(remote, &settings());
+        let sent = lens.clone();
+        let sending = thread::spawn(move || {
+            for (number, len) in sent.into_iter().enumerate() {
+                let mut block = ours.try_take().expect("a free block");
+                block.copy_in(0, &vec![number as u8; len]);
+                let to = u32::try_from(number).expect("few");
+                source.post(write(block, len, to, number as u64)).expect("a sink");
+                let done = source.completion(Duration::ZERO).expect("a sink").expect("at once");
+                assert_eq!((done.write.id, done.short), (number as u64, None));
+            }
+            source.finish().expect("a sink");
+            source
+        });
+        for (number, len) in lens.iter().enumerate() {
+            let received = sink.receive(&table, None).expect("a source");
+            let Received::Block(arrival) = received else { panic!("{received:?}") };
+            prop_assert_eq!(arrival.len, *len);
+            prop_assert_eq!(parts(arrival.head.bytes()).2, number as u64);
+            prop_assert_eq!(arrival.block.index() as usize, number);
+            let mut bytes = vec![0; *len];
+            arrival.block.copy_out(0, &mut bytes);
+            prop_assert!(bytes.iter().all(|byte| *byte == number as u8));
+        }
+        let end = sink.receive(&table, None).expect("a source");
+        prop_assert!(matches!(end, Received::Ended), "{:?}", end);
+        drop(sending.join().expect("no panic"));
+    }
+}
+
+/// A file of `len` bytes that count up.
+fn file(len: usize) -> Arc<OwnedFd> {
+    let mut file = tempfile::tempfile().expect("a file");
+    let bytes: Vec<u8> = (0..len).map(|at| (at % 253) as u8).collect();
+    file.write_all(&bytes).expect("room");
+    Arc::new(file.into())
+}
+
+#[test]
+fn extent_goes_from_the_file_and_what_it_lacks_is_zeros() {
+    let pool = Pool::private(1, 4_096).expect("memory");
+    let theirs = Pool::private(1, LEN).expect("memory");
+    let table = Table::of(&theirs);
+    let (near, remote) = data_pair(&settings());
+    let mut source = TcpSource::new(near, &settings(), false);
+    assert!(source.takes_extents());
+    let mut sink = TcpSink::new(remote, &settings());
+    for (len_of_file, short) in [(60_000, None), (30_000, Some(29_000)), (500, Some(0))] {
+        let mut block = pool.try_take().expect("a free block");
+        block.copy_in(0, b"record:");
+        let (prefix, offset, len) = (7, 1_000, 50_000);
+        let file = file(len_of_file);
+        let payload = Payload::Extent { block, prefix, file, offset, len };
+        let all = payload.len();
+        let head = head(0, all, 1);
+        thread::scope(|scope| {
+            let sending = scope.spawn(|| {
+                let write = Write { id: 1, place: Place::default(), head, payload };
+                source.post(write).expect("a sink");
+                source.completion(Duration::ZERO).expect("a sink").expect("at once").short
+            });
+            let received = sink.receive(&table, None).expect("a source");
+            let Received::Block(arrival) = received else { panic!("{received:?}") };
+            assert_eq!(sending.join().expect("no panic"), short);
+            let mut bytes = vec![0; all];
+            arrival.block.copy_out(0, &mut bytes);
+            assert_eq!(&bytes[..7], b"record:");
+            let had = short.unwrap_or(len);
+            let expected = |at: usize| if at < had { ((at + 1_000) % 253) as u8 } else { 0 };
+            assert!((0..len).all(|at| bytes[7 + at] == expected(at)));
+            table.grant(arrival.block);
+        });
+    }
+}
+
+#[test]
+fn sealed_channel_sends_no_extent() {
+    let pool = Pool::private(1, 4_096).expect("memory");
+    let (near, _remote) = data_pair(&settings());
+    let mut source = TcpSource::new(near, &settings(), true);
+    assert!(!source.takes_extents());
+    let block = pool.try_take().expect("a free block");
+    let payload = Payload::Extent { block, prefix: 0, file: file(10), offset: 0, len: 10 };
+    let write = Write { id: 1, place: Place::default(), head: head(0, 10, 1), payload };
+    let (write, error) = source.post(write).expect_err("it would be in clear");
+    assert!(matches!(error, TransportError::Protocol(_)) && write.id == 1, "{error}");
+}
+
+#[test]
+fn refused_header_ends_the_channel_and_leaves_the_grants() {
+    let pool = Pool::private(2, LEN).expect("memory");
+    let table = Table::of(&pool);
+    for (index, len, expected) in [(2, 5, "no such block"), (1, LEN + 1, "too long")] {
+        let (mut stranger, remote) = data_pair(&settings());
+        stranger.write_all(head(index, len, 0).bytes()).expect("a sink");
+        let failed = TcpSink::new(remote, &settings()).receive(&table, None);
+        let failed = failed.expect_err("refused").to_string();
+        assert_eq!(failed, format!("refused a block: {expected}"));
+        assert_eq!(table.granted(), 2);
+        assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)), "the channel has ended");
+    }
+}
+
+#[test]
+fn block_that_is_cut_leaves_its_buffer_granted() {
+    let pool = Pool::private(1, LEN).expect("memory");
+    let table = Table::of(&pool);
+    for cut in [1, HEAD_LEN - 1, HEAD_LEN, HEAD_LEN + 99] {
+        let (mut stranger, remote) = data_pair(&settings());
+        let bytes = [head(0, 100, 0).bytes(), &[7; 100]].concat();
+        stranger.write_all(&bytes[..cut]).expect("a sink");
+        drop(stranger);
+        let failed = TcpSink::new(remote, &settings()).receive(&table, None);
+        assert!(matches!(failed, Err(TransportError::Truncated)), "{failed:?}");
+        assert_eq!(table.granted(), 1);
+    }
+}
+
+#[test]
+fn stalls_are_found_on_both_sides() {
+    let settings = TcpSettings { stall: Duration::from_millis(30), ..settings() };
+    let theirs = Pool::private(1, LEN).expect("memory");
+    let table = Table::of(&theirs);
+    let (mut near, remote) = data_pair(&settings);
+    near.write_all(head(0, 100, 0).bytes()).expect("a sink");
+    let mut sink = TcpSink::new(remote, &settings);
+    let failed = sink.receive(&table, None);
+    assert!(matches!(failed, Err(TransportError::Stalled(_))), "{failed:?}");
+    assert_eq!(table.granted(), 1);
+
+    let ours = Pool::private(1, 1 << 20).expect("memory");
+    let (near, _sleeping) = data_pair(&settings);
+    let mut source = TcpSource::new(near, &settings, false);
+    let mut block = ours.try_take();
+    let failed = loop {
+        let full = write(block.take().expect("free again"), 1 << 20, 0, 0);
+        match source.post(full) {
+            Ok(()) => {
+                let done = source.completion(Duration::ZERO).expect("posted").expect("at once");
+                block = Some(done.write.payload.into_block());
+            }
+            Err((_, error)) => break error,
+        }
+    };
+    assert!(matches!(failed, TransportError::Stalled(_)), "{failed}");
+}
+
+#[test]
+fn closer_wakes_both_ends() {
+    let theirs = Pool::private(1, LEN).expect("memory");
+    let table = Table::of(&theirs);
+    let (_near, remote) = data_pair(&settings());
+    let mut sink = TcpSink::new(remote, &settings());
+    let closer = sink.closer();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| sink.receive(&table, None));
+        closer();
+        let ended = waiting.join().expect("no panic");
+        assert!(matches!(ended, Err(TransportError::Closed)), "{ended:?}");
+    });
+    let ours = Pool::private(1, 1 << 20).expect("memory");
+    let (near, _sleeping) = data_pair(&settings());
+    let mut source = TcpSource::new(near, &settings(), false);
+    let closer = source.closer();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            loop {
+                let full = write(ours.take().expect("free"), 1 << 20, 0, 0);
+                if let Err((_, error)) = source.post(full) {
+                    return error;
+                }
+                drop(source.completion(Duration::ZERO));
+            }
+        });
+        closer();
+        let error = waiting.join().expect("no panic");
+        assert!(matches!(error, TransportError::Closed), "{error}");
+    });
+}
+
+#[test]
+fn channels_share_a_rate_limit() {
+    const RATE: u64 = 4_000_000;
+    let clock = Clock::system();
+    let limit = Arc::new(Mutex::new(TokenBucket::new(RATE, 0, clock.now())));
+    let theirs = Pool::private(2, LEN).expect("memory");
+    let ours = Pool::private(2, LEN).expect("memory");
+    let table = Table::of(&theirs);
+    thread::scope(|scope| {
+        for to in 0..2 {
+            let (near, remote) = data_pair(&settings());
+            let source = TcpSource::new(near, &settings(), false);
+            let mut source = source.limited(Arc::clone(&limit), clock.clone());
+            let ours = &ours;
+            scope.spawn(move || {
+                let block = ours.take().expect("free");
+                source.post(write(block, LEN, to, 0)).expect("a sink");
+            });
+            let table = &table;
+            let receive = move || TcpSink::new(remote, &settings()).receive(table, None).map(drop);
+            scope.spawn(move || receive().expect("a source"));
+        }
+    });
+    // The second block begins when the first one's time is over, at the earliest.
+    let least = 2 * (LEN as u64) * 1_000_000_000 / RATE;
+    assert!(clock.now() >= least, "{} ns, not {least}", clock.now());
+}
+
+#[test]
+fn congestion_control_is_what_was_asked_for_or_an_error() {
+    let (listener, address) = listen();
+    let settings = TcpSettings { congestion: Some("reno".into()), ..settings() };
+    let stream = connect_data(address, TOKEN, 0, &settings).expect("a listener");
+    let name = rustix::net::sockopt::tcp_congestion(&stream).expect("a socket");
+    assert_eq!(name.as_str(), "reno");
+    let settings = TcpSettings { congestion: Some("none-such".into()), ..settings };
+    assert!(connect_data(address, TOKEN, 0, &settings).is_err());
+    drop(listener);
+}
