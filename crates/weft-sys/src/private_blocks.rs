@@ -22,7 +22,7 @@ struct Whole {
 
 // SAFETY: the mapping belongs to the process, not to a thread; this type reads and writes nothing.
 unsafe impl Send for Whole {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives nothing: the fields are private, and only `drop` uses them.
 unsafe impl Sync for Whole {}
 
 impl Drop for Whole {
@@ -56,7 +56,8 @@ impl Deref for PrivateBlock {
 
 impl DerefMut for PrivateBlock {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the block is borrowed exclusively.
+        // SAFETY: `len` mapped bytes that are zero or written since, reached through this block
+        // only, which is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,7 +1,6 @@
 //! Moves trees of files between hosts, and within one.
 //!
-//! How it is built and why is in `docs/internals/transfer.md`; what goes between the ends is in
-//! `docs/transfer-protocol.md`.
+//! How it is built and why, and what of it does not exist yet, is in `docs/internals/transfer.md`.
 //!
 //! # Layers
 //!
