@@ -263,6 +263,16 @@ impl SharedMemory {
         unsafe { place(bytes.as_ptr(), to, bytes.len()) }
     }
 
+    /// Copies `len` bytes from `offset` to `to` of a segment, which may be this one.
+    ///
+    /// # Panics
+    /// When they do not lie inside, or would not.
+    pub fn copy_between(&self, offset: usize, segment: &Self, to: usize, len: usize) {
+        let (from, to) = (self.range(offset, len), segment.range(to, len));
+        // SAFETY: both ranges lie inside their mappings. They may overlap.
+        unsafe { std::ptr::copy(from, to, len) }
+    }
+
     /// Fills the whole of a program's region from `offset`.
     ///
     /// # Panics

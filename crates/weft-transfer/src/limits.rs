@@ -97,3 +97,7 @@ pub const STALL_TIME: Duration = Duration::from_secs(60);
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(20);
 /// How long a thread that keeps a rate limit sleeps before it looks whether it should end.
 pub const RATE_SLEEP_MAX: Duration = Duration::from_millis(50);
+/// Bytes that are read at once of a block of no more use.
+pub const DROP_READ_LEN: usize = 64 << 10;
+/// Bytes of a pool of blocks that a peer on the same host passes.
+pub const SEGMENT_LEN_MAX: usize = 1 << 40;

@@ -6,8 +6,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use weft_sys::SharedMemory;
 
-use super::memory::{Home, Memory};
+use super::memory::{Home, Memory, SharedRange};
+use crate::limits::HEAD_LEN_MAX;
 
 /// What is being done with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -167,6 +169,79 @@ impl Block {
     #[must_use]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if let Memory::Private(bytes) = &mut self.memory { Some(bytes) } else { None }
+    }
+
+    /// Where the header in front of a block of a shared pool is, as an offset in the segment. None
+    /// if nobody else reaches the block.
+    #[must_use]
+    pub fn head_offset(&self, head_len: usize) -> Option<u64> {
+        match &self.memory {
+            Memory::Shared(range) => Some(range.head(head_len) as u64),
+            Memory::Private(_) | Memory::Gone => None,
+        }
+    }
+
+    /// Puts a header in front of a block of a shared pool.
+    ///
+    /// # Panics
+    /// If the header is longer than `HEAD_LEN_MAX`.
+    pub fn put_head(&mut self, head: &[u8]) {
+        if let Memory::Shared(range) = &self.memory {
+            range.memory.copy_in(range.head(head.len()), head);
+        }
+    }
+
+    /// Fills `head` with the header in front of a block of a shared pool.
+    ///
+    /// # Panics
+    /// If the header is longer than `HEAD_LEN_MAX`.
+    pub fn take_head(&self, head: &mut [u8]) {
+        if let Memory::Shared(range) = &self.memory {
+            range.memory.copy_out(range.head(head.len()), head);
+        }
+    }
+
+    /// A block of a pool that a peer has passed: `len` bytes behind a header. It returns to no
+    /// pool. None if they do not lie within the segment.
+    pub(crate) fn of_peer(
+        memory: &Arc<SharedMemory>,
+        head_offset: u64,
+        head_len: usize,
+        len: usize,
+    ) -> Option<Self> {
+        let start = usize::try_from(head_offset).ok()?.checked_add(head_len)?;
+        if head_len > HEAD_LEN_MAX || start.checked_add(len)? > memory.len() {
+            return None;
+        }
+        let range = SharedRange { memory: Arc::clone(memory), start, len };
+        Some(Self::new(Memory::Shared(range), None, 0))
+    }
+
+    /// Copies the first `len` bytes to another block.
+    ///
+    /// # Panics
+    /// If either is shorter.
+    pub fn copy_to(&self, other: &mut Self, len: usize) {
+        match (&self.memory, &mut other.memory) {
+            (Memory::Private(own), _) => other.copy_in(0, &own[..len]),
+            (Memory::Shared(_), Memory::Private(theirs)) => self.copy_out(0, &mut theirs[..len]),
+            (Memory::Shared(own), Memory::Shared(theirs)) => {
+                let (from, to) = (own.at(0, len), theirs.at(0, len));
+                own.memory.copy_between(from, &theirs.memory, to, len);
+            }
+            (Memory::Gone, _) | (_, Memory::Gone) => {}
+        }
+    }
+
+    /// Whether both are the same bytes.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.memory, &other.memory) {
+            (Memory::Shared(one), Memory::Shared(other)) => {
+                Arc::ptr_eq(&one.memory, &other.memory) && one.start == other.start
+            }
+            _ => false,
+        }
     }
 
     /// Copies `bytes` to `offset`.
@@ -382,6 +457,45 @@ mod tests {
             let mut bytes = [0; 7];
             block.copy_out(100, &mut bytes);
             assert_eq!(&bytes, b"ayload\0");
+        }
+    }
+
+    #[test]
+    fn header_stands_right_in_front_of_a_shared_block() {
+        let pool = Pool::shared(2, 4_096).expect("memory");
+        let (mut one, mut two) = (pool.take().expect("free"), pool.take().expect("free"));
+        one.copy_in(4_095, &[7]);
+        two.put_head(b"header");
+        two.copy_in(0, b"payload");
+        let mut head = [0; 6];
+        two.take_head(&mut head);
+        assert_eq!(&head, b"header");
+        let mut last = [0];
+        one.copy_out(4_095, &mut last);
+        assert_eq!(last, [7], "the block before has its own bytes");
+        let segment = SharedMemory::open(pool.segment().expect("shared"), 4 * 4_096, true);
+        let segment = Arc::new(segment.expect("the same memory"));
+        let offset = two.head_offset(6).expect("shared");
+        let theirs = Block::of_peer(&segment, offset, 6, 4_096).expect("inside");
+        let mut bytes = [0; 7];
+        theirs.copy_out(0, &mut bytes);
+        assert_eq!(&bytes, b"payload");
+        assert!(Block::of_peer(&segment, offset, 6, 4_097).is_none());
+        assert!(Block::of_peer(&segment, u64::MAX, 6, 1).is_none());
+    }
+
+    #[test]
+    fn blocks_are_copied_from_and_to_both_kinds() {
+        let pools = [Pool::private(2, 4_096), Pool::shared(2, 4_096)].map(|it| it.expect("memory"));
+        for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let (mut one, mut two) = (pools[from].take().expect("free"), pools[to].take());
+            let two = two.as_mut().expect("free");
+            one.copy_in(0, b"payload");
+            two.copy_in(0, b"another");
+            one.copy_to(two, 4);
+            let mut bytes = [0; 7];
+            two.copy_out(0, &mut bytes);
+            assert_eq!(&bytes, b"paylher");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
+use crate::limits::HEAD_LEN_MAX;
 use weft_sys::{PrivateBlock, SharedMemory};
 
 /// Where a block's bytes are.
@@ -15,7 +16,7 @@ pub(crate) enum Memory {
     Gone,
 }
 
-/// A range of shared memory.
+/// A range of shared memory. In front of it is room for a block's header.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedRange {
     pub(crate) memory: Arc<SharedMemory>,
@@ -31,6 +32,12 @@ impl SharedRange {
             "an access past the end of a block"
         );
         self.start + offset
+    }
+
+    /// Where a header of `len` bytes begins.
+    pub(super) fn head(&self, len: usize) -> usize {
+        assert!(len <= HEAD_LEN_MAX && len <= self.start, "a header without room");
+        self.start - len
     }
 }
 

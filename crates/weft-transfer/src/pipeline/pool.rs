@@ -11,6 +11,9 @@ use weft_sys::{SharedMemory, private_blocks};
 use super::block::Block;
 use super::memory::{Free, Home, Memory, SharedRange};
 
+/// Bytes in front of each block of a shared pool: a page, so that blocks begin at pages.
+const HEAD_ROOM: usize = 4_096;
+
 /// A pool of blocks of one length. Clones are the same pool.
 #[derive(Clone)]
 pub struct Pool {
@@ -31,17 +34,21 @@ impl Pool {
         Ok(Self::of(blocks.collect(), block_len, None))
     }
 
-    /// Allocates the blocks as one sealed memfd, which another process can map.
+    /// Allocates the blocks as one sealed memfd, which another process can map. Each has room for a
+    /// header in front of it.
     ///
     /// # Errors
     /// As [`Pool::private`]; `EMFILE` and the like.
     pub fn shared(count: usize, block_len: usize) -> Result<Self, Errno> {
-        let len = count.checked_mul(block_len).filter(|len| *len > 0).ok_or(Errno::INVAL)?;
+        let stride = block_len.checked_add(HEAD_ROOM).filter(|_| block_len > 0);
+        let stride = stride.ok_or(Errno::INVAL)?;
+        let len = count.checked_mul(stride).filter(|len| *len > 0).ok_or(Errno::INVAL)?;
         let (memory, fd) = SharedMemory::create(len)?;
         let memory = Arc::new(memory);
         let block = |index: usize| {
             let memory = Arc::clone(&memory);
-            Memory::Shared(SharedRange { memory, start: index * block_len, len: block_len })
+            let start = index * stride + HEAD_ROOM;
+            Memory::Shared(SharedRange { memory, start, len: block_len })
         };
         Ok(Self::of((0..count).map(block).collect(), block_len, Some(Arc::new(fd))))
     }

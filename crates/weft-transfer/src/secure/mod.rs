@@ -18,7 +18,7 @@ use std::io;
 
 pub use identity::{Identity, PublicKey};
 pub use known::{AuthorisedClients, KnownServers, Verdict};
-pub use seal::{Opener, SEAL_LEN, Sealer};
+pub use seal::{Opener, SEAL_LEN, Sealer, Ticket};
 pub use secrets::{Cipher, Direction, Secret};
 pub use tls::{Tls, TlsClient, TlsServer};
 

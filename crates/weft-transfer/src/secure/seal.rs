@@ -1,15 +1,10 @@
 //! Seals blocks in place, and opens them.
 //!
-//! A sealed block is longer by [`SEAL_LEN`] bytes, which stand behind the payload:
-//!
-//! ```text
-//! | encrypted payload | tag (16) | counter (8, big endian) |
-//! ```
-//!
-//! The tag covers the payload and the block's header, which is not encrypted. The nonce is four
-//! zero bytes and the counter, which counts the blocks that a sealer has sealed, and so never
-//! repeats under the keys of one direction of one session. A block that is sent again is the same
-//! bytes, with the same header.
+//! A sealed block is longer by [`SEAL_LEN`] bytes, a tag behind the encrypted payload. The tag
+//! covers the payload and what the caller gives of the block's header, which is not encrypted. The
+//! nonce is four zero bytes and a counter, which the header carries: it counts the blocks that a
+//! sealer has sealed, and so never repeats under the keys of one direction of one session. A block
+//! that is sent again is the same bytes, with the same counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,14 +16,10 @@ use super::replay::ReplayWindow;
 use super::secrets::Secret;
 use crate::limits::SEALS_MAX;
 
-/// Bytes of a tag.
-const TAG_LEN: usize = 16;
-/// Bytes of a counter.
-const COUNTER_LEN: usize = 8;
 /// By how much a sealed block is longer.
-pub const SEAL_LEN: usize = TAG_LEN + COUNTER_LEN;
+pub const SEAL_LEN: usize = 16;
 /// Counters that share a key, as a power of two.
-const EPOCH_BITS: u32 = 16;
+const EPOCH_BITS: u32 = 14;
 
 /// Gives out each counter once. It cannot be cloned.
 #[derive(Debug)]
@@ -37,26 +28,17 @@ struct Counter {
     end: u64,
 }
 
-/// A counter that nobody else has got. It is used up by being used.
-struct Ticket(u64);
-
 impl Counter {
-    fn ticket(&self) -> Result<Ticket, SecureError> {
+    fn take(&self) -> Result<u64, SecureError> {
         let add = |next: u64| (next < self.end).then(|| next + 1);
         let taken = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        taken.map(Ticket).map_err(|_| SecureError::Exhausted)
-    }
-}
-
-impl Ticket {
-    fn nonce(self) -> Nonce {
-        nonce(self.0)
+        taken.map_err(|_| SecureError::Exhausted)
     }
 }
 
 fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
-    bytes[NONCE_LEN - COUNTER_LEN..].copy_from_slice(&counter.to_be_bytes());
+    bytes[NONCE_LEN - size_of::<u64>()..].copy_from_slice(&counter.to_be_bytes());
     Nonce::assume_unique_for_key(bytes)
 }
 
@@ -110,27 +92,47 @@ impl Sealer {
         Self { counter: Counter { next: AtomicU64::new(next), end }, keys: Keys::new(secret) }
     }
 
-    /// Seals the first `len` bytes of `block`, with its header, in place. Returns how many bytes
-    /// there are then.
+    /// Begins to seal a block: takes a counter, which its header carries.
     ///
     /// # Errors
-    /// `NoRoom` if the block ends before the seal does; `Exhausted`.
+    /// `Exhausted`.
+    pub fn begin(&self) -> Result<Ticket<'_>, SecureError> {
+        Ok(Ticket { counter: self.counter.take()?, sealer: self })
+    }
+}
+
+/// A counter that nobody else has got. It cannot be cloned, and is used up by sealing.
+#[derive(Debug)]
+pub struct Ticket<'a> {
+    counter: u64,
+    sealer: &'a Sealer,
+}
+
+impl Ticket<'_> {
+    /// The counter, for the block's header.
+    #[must_use]
+    pub fn counter(&self) -> u64 {
+        self.counter
+    }
+
+    /// Seals the first `len` bytes of `block`, with what is authenticated of its header, in place.
+    /// Returns how many bytes there are then.
+    ///
+    /// # Errors
+    /// `NoRoom` if the block ends before the seal does.
     pub fn seal_in_place(
-        &self,
+        self,
         head: &[u8],
         block: &mut [u8],
         len: usize,
     ) -> Result<usize, SecureError> {
         let sealed_len = len.checked_add(SEAL_LEN).ok_or(SecureError::NoRoom)?;
         let block = block.get_mut(..sealed_len).ok_or(SecureError::NoRoom)?;
-        let ticket = self.counter.ticket()?;
-        let counter = ticket.0;
-        let key = self.keys.of(counter)?;
+        let key = self.sealer.keys.of(self.counter)?;
         let (payload, seal) = block.split_at_mut(len);
-        let sealed = key.seal_in_place_separate_tag(ticket.nonce(), Aad::from(head), payload);
+        let sealed = key.seal_in_place_separate_tag(nonce(self.counter), Aad::from(head), payload);
         let tag = sealed.map_err(|_| SecureError::Library("no seal"))?;
-        seal[..TAG_LEN].copy_from_slice(tag.as_ref());
-        seal[TAG_LEN..].copy_from_slice(&counter.to_be_bytes());
+        seal.copy_from_slice(tag.as_ref());
         Ok(sealed_len)
     }
 }
@@ -149,28 +151,27 @@ impl Opener {
         Self { keys: Keys::new(secret), window: Mutex::default() }
     }
 
-    /// Opens a sealed block of `len` bytes, with its header, in place. Returns how many bytes the
-    /// payload has, which are the first ones. After an error the bytes mean nothing.
+    /// Opens a sealed block of `len` bytes, with the counter and what is authenticated of its
+    /// header, in place. Returns how many bytes the payload has, which are the first ones. After an
+    /// error the bytes mean nothing.
     ///
     /// # Errors
-    /// `TooShort` or `NoRoom`; `NotAuthentic` if a bit of the block, the seal or the header is not
-    /// as it was sealed; `Replayed` if the block was opened before.
+    /// `TooShort` or `NoRoom`; `NotAuthentic` if a bit of the block, the counter or the header is
+    /// not as it was sealed; `Replayed` if the block was opened before.
     pub fn open_in_place(
         &self,
+        counter: u64,
         head: &[u8],
         block: &mut [u8],
         len: usize,
     ) -> Result<usize, SecureError> {
         let block = block.get_mut(..len).ok_or(SecureError::NoRoom)?;
         let payload_len = len.checked_sub(SEAL_LEN).ok_or(SecureError::TooShort(len))?;
-        let (sealed, counter) = block.split_at_mut(payload_len + TAG_LEN);
-        let counter = counter.try_into().map_err(|_| SecureError::TooShort(len))?;
-        let counter = u64::from_be_bytes(counter);
         if !lock(&self.window).is_new(counter) {
             return Err(SecureError::Replayed);
         }
         let key = self.keys.of(counter)?;
-        let opened = key.open_in_place(nonce(counter), Aad::from(head), sealed);
+        let opened = key.open_in_place(nonce(counter), Aad::from(head), block);
         opened.map_err(|_| SecureError::NotAuthentic)?;
         // Only what is authentic is noted; of two threads with the same block one notes it.
         if lock(&self.window).note(counter) { Ok(payload_len) } else { Err(SecureError::Replayed) }
@@ -193,18 +194,23 @@ mod tests {
         (Sealer::new(secret(cipher, 1)), Opener::new(secret(cipher, 1)))
     }
 
-    fn sealed(sealer: &Sealer, head: &[u8], payload: &[u8]) -> Vec<u8> {
+    /// The counter of a sealed block, and its bytes.
+    type Sealed = (u64, Vec<u8>);
+
+    fn sealed(sealer: &Sealer, head: &[u8], payload: &[u8]) -> Sealed {
         let mut block = payload.to_vec();
         block.resize(payload.len() + SEAL_LEN, 0);
-        let len = sealer.seal_in_place(head, &mut block, payload.len()).expect("room");
+        let ticket = sealer.begin().expect("a counter");
+        let counter = ticket.counter();
+        let len = ticket.seal_in_place(head, &mut block, payload.len()).expect("room");
         assert_eq!(len, block.len());
-        block
+        (counter, block)
     }
 
-    fn open(opener: &Opener, head: &[u8], block: &[u8]) -> Result<Vec<u8>, SecureError> {
-        let mut block = block.to_vec();
+    fn open(opener: &Opener, head: &[u8], block: &Sealed) -> Result<Vec<u8>, SecureError> {
+        let (counter, mut block) = block.clone();
         let len = block.len();
-        let len = opener.open_in_place(head, &mut block, len)?;
+        let len = opener.open_in_place(counter, head, &mut block, len)?;
         block.truncate(len);
         Ok(block)
     }
@@ -227,7 +233,7 @@ mod tests {
             blocks.rotate_left(order.index(len));
             for (payload, block) in blocks {
                 if payload.len() > 15 {
-                    prop_assert_ne!(&block[..payload.len()], &payload[..]);
+                    prop_assert_ne!(&block.1[..payload.len()], &payload[..]);
                 }
                 prop_assert_eq!(&open(&opener, HEAD, &block).expect("authentic"), payload);
             }
@@ -239,23 +245,28 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..100),
             at in any::<prop::sample::Index>(),
             bit in 0..8_u8,
-            in_head in any::<bool>(),
+            part in 0..3,
         ) {
             let (sealer, opener) = ends(cipher);
             let mut block = sealed(&sealer, HEAD, &payload);
-            let mut head = HEAD.to_vec();
-            let target = if in_head { &mut head } else { &mut block };
+            let (mut head, mut counter) = (HEAD.to_vec(), block.0.to_be_bytes());
+            let target = match part {
+                0 => &mut head[..],
+                1 => &mut counter[..],
+                _ => &mut block.1[..],
+            };
             let at = at.index(target.len());
             target[at] ^= 1 << bit;
+            block.0 = u64::from_be_bytes(counter);
             let opened = open(&opener, &head, &block);
             prop_assert!(matches!(opened, Err(SecureError::NotAuthentic)), "{:?}", opened);
         }
 
         #[test]
-        fn cut_block_is_found(cipher in ciphers(), len in 0..60_usize) {
+        fn cut_block_is_found(cipher in ciphers(), len in 0..=60_usize) {
             let (sealer, opener) = ends(cipher);
-            let block = sealed(&sealer, HEAD, &[7; 36]);
-            let opened = open(&opener, HEAD, &block[..len]);
+            let (counter, block) = sealed(&sealer, HEAD, &[7; 44]);
+            let opened = open(&opener, HEAD, &(counter, block[..len].to_vec()));
             prop_assert!(opened.is_err() == (len < block.len()));
         }
     }
@@ -273,7 +284,7 @@ mod tests {
         let (sealer, opener) = ends(Cipher::Aes128Gcm);
         let block = sealed(&sealer, HEAD, b"payload");
         let mut forged = block.clone();
-        forged[0] ^= 1;
+        forged.1[0] ^= 1;
         assert!(matches!(open(&opener, HEAD, &forged), Err(SecureError::NotAuthentic)));
         open(&opener, HEAD, &block).expect("authentic");
     }
@@ -305,11 +316,10 @@ mod tests {
     #[test]
     fn counters_end() {
         let sealer = Sealer::with_counter(secret(Cipher::Aes128Gcm, 1), 5, 7);
-        let mut block = [0; 64];
-        sealer.seal_in_place(HEAD, &mut block, 10).expect("counter 5");
-        sealer.seal_in_place(HEAD, &mut block, 10).expect("counter 6");
+        assert_eq!(sealer.begin().expect("a counter").counter(), 5);
+        assert_eq!(sealer.begin().expect("a counter").counter(), 6);
         for _ in 0..2 {
-            let refused = sealer.seal_in_place(HEAD, &mut block, 10);
+            let refused = sealer.begin();
             assert!(matches!(refused, Err(SecureError::Exhausted)), "{refused:?}");
         }
     }
@@ -332,12 +342,13 @@ mod tests {
     fn block_without_room_is_left_as_it_is() {
         let sealer = ends(Cipher::Aes128Gcm).0;
         let mut block = [7; 30];
-        for len in [30, 7, usize::MAX] {
-            let refused = sealer.seal_in_place(HEAD, &mut block, len);
+        for len in [30, 15, usize::MAX] {
+            let ticket = sealer.begin().expect("a counter");
+            let refused = ticket.seal_in_place(HEAD, &mut block, len);
             assert!(matches!(refused, Err(SecureError::NoRoom)), "{refused:?}");
         }
         assert_eq!(block, [7; 30]);
-        sealer.seal_in_place(HEAD, &mut block, 6).expect("room");
+        sealer.begin().expect("a counter").seal_in_place(HEAD, &mut block, 14).expect("room");
     }
 
     #[test]

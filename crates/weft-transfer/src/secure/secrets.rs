@@ -1,10 +1,10 @@
 //! From a TLS session to the keys of blocks.
 //!
 //! For each direction of each session TLS exports 32 bytes (RFC 8446, section 7.5), with the label
-//! `EXPORTER-weft-transfer-block-v1` and a context of ten bytes: the session's number (8, big
+//! `EXPORTER-weft-transfer-block-v1` and a context of six bytes: the session's number (4, big
 //! endian), the cipher's (1), the direction (1). The keys follow from them by HKDF-Expand with
-//! SHA-256, one for each epoch of 65,536 counters: the info is `weft block key`, the cipher (1) and
-//! the epoch (8). So no key seals more than 2^40 bytes of blocks of up to 16 MiB, within which the
+//! SHA-256, one for each epoch of 16,384 counters: the info is `weft block key`, the cipher (1) and
+//! the epoch (8). So no key seals more than 2^40 bytes of blocks of up to 64 MiB, within which the
 //! advantage of an attacker on AES-GCM is below 2^-57, as RFC 8446 wants it of records.
 
 use std::fmt;
@@ -82,11 +82,11 @@ pub enum Direction {
 }
 
 /// The context by which TLS exports a secret.
-pub(super) fn context(session: u64, cipher: Cipher, direction: Direction) -> [u8; 10] {
-    let mut context = [0; 10];
-    context[..8].copy_from_slice(&session.to_be_bytes());
-    context[8] = cipher as u8;
-    context[9] = direction as u8;
+pub(super) fn context(session: u32, cipher: Cipher, direction: Direction) -> [u8; 6] {
+    let mut context = [0; 6];
+    context[..4].copy_from_slice(&session.to_be_bytes());
+    context[4] = cipher as u8;
+    context[5] = direction as u8;
     context
 }
 
@@ -159,6 +159,6 @@ mod tests {
     #[test]
     fn context_is_as_documented() {
         let context = context(0x0102, Cipher::ChaCha20Poly1305, Direction::ToClient);
-        assert_eq!(context, [0, 0, 0, 0, 0, 0, 1, 2, 2, 1]);
+        assert_eq!(context, [0, 0, 1, 2, 2, 1]);
     }
 }

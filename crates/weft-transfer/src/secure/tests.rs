@@ -108,20 +108,23 @@ fn both_ends_export_the_same_keys_and_others_for_each_session_and_direction() {
     let sealer = |tls: &Tls, session, direction| {
         Sealer::new(tls.block_secret(session, cipher, direction).expect("a secret"))
     };
-    let opens = |tls: &Tls, session, direction, block: &[u8]| {
+    let opens = |tls: &Tls, session, direction, counter, block: &[u8]| {
         let secret = tls.block_secret(session, cipher, direction).expect("a secret");
         let mut block = block.to_vec();
         let len = block.len();
-        Opener::new(secret).open_in_place(b"head", &mut block, len).is_ok()
+        Opener::new(secret).open_in_place(counter, b"head", &mut block, len).is_ok()
     };
     assert_eq!((client.outgoing(), server.outgoing()), (Direction::ToServer, Direction::ToClient));
     assert_eq!(client.outgoing(), server.incoming());
     let mut block = vec![1; 100 + SEAL_LEN];
-    let len = sealer(&client, 7, client.outgoing()).seal_in_place(b"head", &mut block, 100);
+    let sealer = sealer(&client, 7, client.outgoing());
+    let ticket = sealer.begin().expect("a counter");
+    let counter = ticket.counter();
+    let len = ticket.seal_in_place(b"head", &mut block, 100);
     assert_eq!(len.expect("room"), block.len());
-    assert!(opens(&server, 7, server.incoming(), &block));
-    assert!(!opens(&server, 8, server.incoming(), &block), "another session");
-    assert!(!opens(&server, 7, server.outgoing(), &block), "the other direction");
+    assert!(opens(&server, 7, server.incoming(), counter, &block));
+    assert!(!opens(&server, 8, server.incoming(), counter, &block), "another session");
+    assert!(!opens(&server, 7, server.outgoing(), counter, &block), "the other direction");
     let (stranger, _) = pair();
-    assert!(!opens(&stranger, 7, Direction::ToServer, &block), "another connection");
+    assert!(!opens(&stranger, 7, Direction::ToServer, counter, &block), "another connection");
 }

@@ -329,7 +329,7 @@ impl Tls {
     /// What TLS says.
     pub fn block_secret(
         &self,
-        session: u64,
+        session: u32,
         cipher: Cipher,
         direction: Direction,
     ) -> Result<Secret, SecureError> {

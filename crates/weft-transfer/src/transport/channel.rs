@@ -236,11 +236,16 @@ pub trait DataSource: Send {
 
 /// What a sink says of a block that is about to arrive.
 #[derive(Debug)]
-pub struct Claim {
-    /// The granted block that the header names.
-    pub block: Block,
-    /// How many bytes of payload come.
-    pub len: usize,
+pub enum Claim {
+    /// It goes into a buffer.
+    Into {
+        /// The granted block that the header names.
+        block: Block,
+        /// How many bytes of payload come.
+        len: usize,
+    },
+    /// It is of no more use: so many bytes of payload are read and dropped.
+    Drop(usize),
 }
 
 /// The session refuses a header: the peer breaks the protocol.
@@ -280,6 +285,8 @@ pub struct Arrival {
 pub enum Received {
     /// A block.
     Block(Arrival),
+    /// A block came that was dropped, as its claim said.
+    Dropped,
     /// None came in time.
     TimedOut,
     /// The source has ended the channel, between two blocks.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use weft_sys::{BoundedQueue, Popped};
 
 use super::channel::{
-    Arrival, Arrivals, Completion, Control, ControlEvent, DataSink, DataSource, Grants, Head,
-    Payload, Received, TransportError, Write,
+    Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
+    Head, Payload, Received, TransportError, Write,
 };
 use crate::limits::{CONTROL_LEN_MAX, MEMORY_CONTROL_MAX};
 
@@ -184,13 +184,18 @@ impl DataSink for MemorySink {
             Popped::Empty => return Ok(Received::TimedOut),
             Popped::Ended => return Ok(Received::Ended),
         };
-        let mut claim = grants.claim(head.bytes()).map_err(TransportError::Refused)?;
-        if claim.len != bytes.len() {
-            grants.give_back(head.bytes(), claim.block);
-            return Err(TransportError::Truncated);
+        match grants.claim(head.bytes()).map_err(TransportError::Refused)? {
+            Claim::Drop(len) if len == bytes.len() => Ok(Received::Dropped),
+            Claim::Into { mut block, len } if len == bytes.len() => {
+                block.copy_in(0, &bytes);
+                Ok(Received::Block(Arrival { head, block, len }))
+            }
+            Claim::Drop(_) => Err(TransportError::Truncated),
+            Claim::Into { block, .. } => {
+                grants.give_back(head.bytes(), block);
+                Err(TransportError::Truncated)
+            }
         }
-        claim.block.copy_in(0, &bytes);
-        Ok(Received::Block(Arrival { head, block: claim.block, len: claim.len }))
     }
 
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {

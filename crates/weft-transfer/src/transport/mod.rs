@@ -10,10 +10,11 @@
 //! | transport | control channel | data channel | arrivals |
 //! | --- | --- | --- | --- |
 //! | [`tcp`] | a TCP connection, in TLS or in clear | TCP connections | seen |
-//! | `local` | a Unix connection | the sink's pool, mapped by the source | not seen |
+//! | [`local`] | a Unix connection | the sink's pool, mapped by the source | not seen |
 //! | [`memory`] | two queues | a queue | seen |
 
 pub mod channel;
+pub mod local;
 pub mod memory;
 pub mod preface;
 pub mod rate;

@@ -104,7 +104,7 @@ impl StreamControl {
     /// What TLS says.
     pub fn block_secrets(
         &self,
-        session: u64,
+        session: u32,
         cipher: Cipher,
     ) -> Result<Option<(Secret, Secret)>, SecureError> {
         let Some(tls) = &self.tls else { return Ok(None) };

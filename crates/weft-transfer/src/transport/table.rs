@@ -8,6 +8,9 @@ use crate::pipeline::{Block, Pool};
 /// Bytes of a header: the granted block (4), the length (4), the sequence number (8).
 pub(super) const HEAD_LEN: usize = 16;
 
+/// The number in the header of a block of no more use.
+pub(super) const OVER: u32 = u32::MAX;
+
 /// The sink's granted blocks, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Table(Mutex<Vec<Option<Block>>>);
@@ -43,13 +46,16 @@ impl Grants for Table {
 
     fn claim(&self, head: &[u8]) -> Result<Claim, Refused> {
         let (index, len, _) = parts(head);
+        if index == OVER {
+            return Ok(Claim::Drop(len as usize));
+        }
         let mut blocks = self.0.lock().expect("no panic");
         let granted = blocks.get_mut(index as usize).ok_or(Refused("no such block"))?;
         if granted.as_ref().is_some_and(|block| block.len() < len as usize) {
             return Err(Refused("too long"));
         }
         let block = granted.take().ok_or(Refused("not granted"))?;
-        Ok(Claim { block, len: len as usize })
+        Ok(Claim::Into { block, len: len as usize })
     }
 
     fn give_back(&self, _head: &[u8], block: Block) {

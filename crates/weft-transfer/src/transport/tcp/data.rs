@@ -16,10 +16,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::socket::TcpSettings;
-use crate::limits::{HEAD_LEN_MAX, RATE_SLEEP_MAX};
+use crate::limits::{DROP_READ_LEN, HEAD_LEN_MAX, RATE_SLEEP_MAX};
 use crate::pipeline::{Block, Clock};
 use crate::transport::channel::{
-    Arrival, Arrivals, Completion, DataSink, DataSource, Grants, Head, Payload, Received,
+    Arrival, Arrivals, Claim, Completion, DataSink, DataSource, Grants, Head, Payload, Received,
     TransportError, Write,
 };
 use crate::transport::rate::{RateLimit, TokenBucket};
@@ -245,6 +245,16 @@ impl TcpSink {
         })?;
         Ok(!has_ended)
     }
+
+    /// Reads payload that is of no use.
+    fn drop_payload(&self, len: usize) -> Result<(), TransportError> {
+        let mut room = [0; DROP_READ_LEN];
+        let dropped = self.connection.whole(len, |done| {
+            let part = &mut room[..DROP_READ_LEN.min(len - done)];
+            recv(&self.connection.stream, part, RecvFlags::empty()).map(|(len, _)| len)
+        });
+        dropped.inspect_err(|_| self.connection.close())
+    }
 }
 
 impl DataSink for TcpSink {
@@ -265,21 +275,21 @@ impl DataSink for TcpSink {
                 false => Ok(Received::Ended),
             };
         }
-        let mut claim = grants.claim(head).map_err(|refused| {
-            connection.close();
-            TransportError::Refused(refused)
-        })?;
-        let len = claim.len;
         let socket = connection.stream.as_fd();
-        let block = &mut claim.block;
-        match connection.whole(len, |done| block.recv(done, len - done, socket)) {
-            Ok(()) => {
-                Ok(Received::Block(Arrival { head: Head::new(head), block: claim.block, len }))
+        match grants.claim(head) {
+            Ok(Claim::Into { mut block, len }) => {
+                let received = connection.whole(len, |done| block.recv(done, len - done, socket));
+                if let Err(error) = received {
+                    connection.close();
+                    grants.give_back(head, block);
+                    return Err(error);
+                }
+                Ok(Received::Block(Arrival { head: Head::new(head), block, len }))
             }
-            Err(error) => {
+            Ok(Claim::Drop(len)) => self.drop_payload(len).map(|()| Received::Dropped),
+            Err(refused) => {
                 connection.close();
-                grants.give_back(head, claim.block);
-                Err(error)
+                Err(TransportError::Refused(refused))
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::limits::CONTROL_LEN_MAX;
 use crate::pipeline::{Clock, Pool};
 use crate::secure::{Identity, TlsClient, TlsServer};
 use crate::transport::rate::TokenBucket;
-use crate::transport::table::{HEAD_LEN, Table, head, parts, write};
+use crate::transport::table::{HEAD_LEN, OVER, Table, head, parts, write};
 use crate::transport::{
     Control, ControlEvent, DataSink, DataSource, Payload, Place, Received, StreamControl, Token,
     TransportError, Write,
@@ -270,6 +270,24 @@ fn block_that_is_cut_leaves_its_buffer_granted() {
         assert!(matches!(failed, Err(TransportError::Truncated)), "{failed:?}");
         assert_eq!(table.granted(), 1);
     }
+}
+
+#[test]
+fn block_of_no_more_use_is_read_and_dropped() {
+    let pool = Pool::private(1, LEN).expect("memory");
+    let table = Table::of(&pool);
+    let (mut near, remote) = data_pair(&settings());
+    let mut sink = TcpSink::new(remote, &settings());
+    let sending = thread::spawn(move || {
+        near.write_all(head(OVER, 300_000, 0).bytes()).expect("a sink");
+        near.write_all(&[7; 300_000]).expect("a sink");
+        near.write_all(&[head(0, 3, 1).bytes(), b"abc"].concat()).expect("a sink");
+    });
+    let first = sink.receive(&table, None).expect("a source");
+    assert!(matches!(first, Received::Dropped), "{first:?}");
+    let second = sink.receive(&table, None).expect("a source");
+    assert!(matches!(second, Received::Block(_)), "{second:?}");
+    sending.join().expect("no panic");
 }
 
 #[test]
