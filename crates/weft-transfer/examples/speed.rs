@@ -264,7 +264,7 @@ fn offset(message: &[u8]) -> u64 {
 
 fn local_sink(name: &str, values: &Values) -> Outcome {
     let listener = local::listen(name)?;
-    let control = StreamControl::new(local::accept(&listener)?.into(), None, TIME);
+    let control = StreamControl::new(local::accept(&listener)?.into(), TIME);
     let pool = Pool::shared(values.number("count", 32), values.block())?;
     for _ in 0..values.channels() {
         local::pass_pool(&local::accept(&listener)?, &pool, 1)?;
@@ -293,7 +293,7 @@ fn local_sink(name: &str, values: &Values) -> Outcome {
 }
 
 fn local_source(name: &str, values: &Values) -> Outcome {
-    let control = StreamControl::new(local::connect(name)?.into(), None, TIME);
+    let control = StreamControl::new(local::connect(name)?.into(), TIME);
     let (len, total) = (values.block(), values.total());
     let credits = (Mutex::new(Vec::new()), Condvar::new());
     let (left, is_over) = (AtomicU64::new((total / len) as u64), AtomicBool::new(false));

@@ -82,7 +82,7 @@ impl<E: Send + 'static> Running<E> {
         });
         for (stage, bodies) in shared.stages.iter().zip(bodies) {
             for body in bodies {
-                shared.spawn(stage, body);
+                shared.spawn(stage, body, true);
             }
         }
         let changes = shared.stages.iter().any(|stage| stage.more.is_some());
@@ -164,16 +164,15 @@ impl<E: Send + 'static> Shared<E> {
         self.progress.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Starts a thread for a worker that its crew has counted.
-    fn spawn(self: &Arc<Self>, stage: &Arc<Stage<E>>, body: Body<E>) {
-        let leaving =
-            Leaving { shared: Arc::clone(self), stage: Arc::clone(stage), is_retired: false };
+    /// Starts a thread for a worker that its crew has counted. Without a thread the worker leaves
+    /// its crew; if the pipeline `needs` it, that stops the pipeline.
+    fn spawn(self: &Arc<Self>, stage: &Arc<Stage<E>>, body: Body<E>, needs: bool) {
+        let without = needs.then_some(Cause::NoThread { stage: stage.settings.name });
+        let (shared, stage) = (Arc::clone(self), Arc::clone(stage));
         let builder = thread::Builder::new().name(stage.settings.name.into());
-        let spawned = builder.spawn(move || leaving.run(body));
-        match spawned {
-            Ok(handle) => self.lock().handles.push(handle),
-            // The closure has been dropped, and with it what leaves the crew.
-            Err(_) => self.stop.stop(Cause::NoThread { stage: stage.settings.name }),
+        let leaving = Leaving { shared, stage, without, is_retired: false };
+        if let Ok(handle) = builder.spawn(move || leaving.run(body)) {
+            self.lock().handles.push(handle);
         }
     }
 
@@ -226,7 +225,8 @@ impl<E: Send + 'static> Shared<E> {
         let Some(more) = &stage.more else { return };
         let first = stage.crew.live();
         for number in 0..stage.crew.aim_at(change.workers) {
-            self.spawn(stage, more(first + number));
+            // Where the system gives no thread, those that there are do the work.
+            self.spawn(stage, more(first + number), false);
         }
     }
 }
@@ -269,11 +269,14 @@ impl<E> Stage<E> {
 struct Leaving<E: Send + 'static> {
     shared: Arc<Shared<E>>,
     stage: Arc<Stage<E>>,
+    /// What it means if the worker does not run at all.
+    without: Option<Cause<E>>,
     is_retired: bool,
 }
 
 impl<E: Send + 'static> Leaving<E> {
     fn run(mut self, body: Body<E>) {
+        self.without = None;
         match body() {
             Ok(Exit::Finished) | Err(Halt::Stopped) => {}
             Ok(Exit::Retired) => self.is_retired = true,
@@ -284,6 +287,10 @@ impl<E: Send + 'static> Leaving<E> {
 
 impl<E: Send + 'static> Drop for Leaving<E> {
     fn drop(&mut self) {
+        // Before its stage ends: the next one must not take that for the end of all tasks.
+        if let Some(cause) = self.without.take() {
+            self.shared.stop.stop(cause);
+        }
         if thread::panicking() {
             self.shared.stop.stop(Cause::Panicked { stage: self.stage.settings.name });
         }
@@ -293,5 +300,38 @@ impl<E: Send + 'static> Drop for Leaving<E> {
         (self.stage.ended)();
         self.shared.lock().live -= 1;
         self.shared.all_ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::pipeline::Role;
+
+    #[test]
+    fn stage_without_a_thread_stops_the_pipeline_before_its_output_ends() {
+        let (stop, clock) = (Stop::<String>::default(), Clock::system());
+        let was_stopped = Arc::new(AtomicBool::new(false));
+        let (noted, switch) = (Arc::clone(&was_stopped), stop.clone());
+        let stage = Arc::new(Stage {
+            settings: StageSettings::new("read", Role::SourceDisk),
+            meter: Arc::new(Meter::new(clock.clone())),
+            crew: Arc::new(Crew::new(1)),
+            input: None,
+            ended: Box::new(move || noted.store(switch.is_stopped(), Ordering::SeqCst)),
+            more: None,
+        });
+        let progress = Mutex::new(Progress { handles: Vec::new(), live: 1 });
+        let stages = vec![Arc::clone(&stage)];
+        let all_ended = Condvar::new();
+        let shared = Arc::new(Shared { stop, clock, stages, start: 0, progress, all_ended });
+        // What is left of a thread that the system did not give.
+        let without = Some(Cause::NoThread { stage: "read" });
+        drop(Leaving { shared: Arc::clone(&shared), stage, without, is_retired: false });
+        assert!(was_stopped.load(Ordering::SeqCst), "the next stage takes it for the end");
+        let ended = Running { shared, monitor: None }.wait();
+        assert_eq!(ended.map(drop), Err(Cause::NoThread { stage: "read" }));
     }
 }

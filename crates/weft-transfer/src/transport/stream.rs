@@ -77,15 +77,30 @@ impl fmt::Debug for StreamControl {
 }
 
 impl StreamControl {
-    /// A channel over a connected stream, after the handshake if it is one of TLS. A send fails
-    /// after `stall` without progress.
+    /// A channel over a connected stream in clear. A send fails after `stall` without progress.
     #[must_use]
-    pub fn new(socket: OwnedFd, tls: Option<Tls>, stall: Duration) -> Self {
+    pub fn new(socket: OwnedFd, stall: Duration) -> Self {
+        Self::with(socket, None, Incoming::default(), stall)
+    }
+
+    /// The same in TLS, after the handshake.
+    ///
+    /// # Errors
+    /// If what came with the handshake's end is not what TLS says.
+    pub fn in_tls(socket: OwnedFd, mut tls: Tls, stall: Duration) -> Result<Self, TransportError> {
+        let mut incoming = Incoming::default();
+        // The peer's first messages may have come together with the end of its handshake. They are
+        // in the session, and the socket says nothing of them.
+        incoming.has_ended = tls.decrypt(&[], &mut incoming.plain)?;
+        Ok(Self::with(socket, Some(tls), incoming, stall))
+    }
+
+    fn with(socket: OwnedFd, tls: Option<Tls>, incoming: Incoming, stall: Duration) -> Self {
         Self {
             socket,
             tls: tls.map(Mutex::new),
             outgoing: Mutex::default(),
-            incoming: Mutex::default(),
+            incoming: Mutex::new(incoming),
             is_closed: AtomicBool::new(false),
             stall,
         }

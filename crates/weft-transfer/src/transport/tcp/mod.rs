@@ -11,7 +11,6 @@ mod tests;
 
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 pub use data::{TcpSink, TcpSource};
@@ -51,7 +50,7 @@ pub fn connect_control(
     settings.apply_to_control(&stream)?;
     stream.write_all(&Preface::Control { tls: tls.is_some() }.encode())?;
     let tls = tls.map(|tls| tls.connect(&stream, settings.handshake)).transpose()?;
-    Ok(StreamControl::new(OwnedFd::from(stream), tls, settings.stall))
+    control(stream, tls, settings)
 }
 
 /// Connects a data channel of the session with this token.
@@ -93,11 +92,11 @@ pub fn accept(
         (Preface::Control { tls: true }, Some(tls)) => {
             settings.apply_to_control(&stream)?;
             let tls = tls.accept(&stream, end.saturating_duration_since(Instant::now()))?;
-            Ok(control(stream, Some(tls), settings))
+            Ok(Accepted::Control(Box::new(control(stream, Some(tls), settings)?)))
         }
         (Preface::Control { tls: false }, None) => {
             settings.apply_to_control(&stream)?;
-            Ok(control(stream, None, settings))
+            Ok(Accepted::Control(Box::new(control(stream, None, settings)?)))
         }
         (Preface::Control { tls: false }, Some(_)) => {
             Err(TransportError::Protocol("a control channel in clear"))
@@ -108,8 +107,15 @@ pub fn accept(
     }
 }
 
-fn control(stream: TcpStream, tls: Option<Tls>, settings: &TcpSettings) -> Accepted {
-    Accepted::Control(Box::new(StreamControl::new(stream.into(), tls, settings.stall)))
+fn control(
+    stream: TcpStream,
+    tls: Option<Tls>,
+    settings: &TcpSettings,
+) -> Result<StreamControl, TransportError> {
+    match tls {
+        Some(tls) => StreamControl::in_tls(stream.into(), tls, settings.stall),
+        None => Ok(StreamControl::new(stream.into(), settings.stall)),
+    }
 }
 
 /// Fills `bytes`, until some instant.

@@ -3,6 +3,7 @@
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -117,10 +118,70 @@ fn cut_message_and_long_message_are_errors() {
         let (mut stranger, stream) = data_pair(&settings());
         stranger.write_all(bytes).expect("a peer");
         drop(stranger);
-        let control = StreamControl::new(OwnedFd::from(stream), None, settings().stall);
+        let control = StreamControl::new(OwnedFd::from(stream), settings().stall);
         let failed = control.receive(&mut Vec::new(), None).expect_err("not a message");
         assert_eq!(failed.to_string(), expected);
     }
+}
+
+/// Forwards a client to `server` as it comes, until the server has answered. What the client sends
+/// after that goes on in one piece, when `has_sent` says that it is all there.
+fn forward(client: TcpStream, server: SocketAddr, has_sent: &AtomicBool) {
+    let server = TcpStream::connect(server).expect("a server");
+    let is_answered = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 65_536];
+            while let Ok(len @ 1..) = (&server).read(&mut buffer) {
+                is_answered.store(true, Ordering::SeqCst);
+                if (&client).write_all(&buffer[..len]).is_err() {
+                    return;
+                }
+            }
+        });
+        client.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket");
+        let (mut held, mut buffer) = (Vec::new(), [0; 65_536]);
+        loop {
+            let is_all = has_sent.load(Ordering::SeqCst);
+            match (&client).read(&mut buffer) {
+                Ok(0) => break,
+                Ok(len) => held.extend_from_slice(&buffer[..len]),
+                Err(_) if is_all => break,
+                Err(_) => {}
+            }
+            if !is_answered.load(Ordering::SeqCst) {
+                (&server).write_all(&held).expect("a server");
+                held.clear();
+            }
+        }
+        (&server).write_all(&held).expect("a server");
+        server.shutdown(std::net::Shutdown::Write).expect("connected");
+    });
+}
+
+#[test]
+fn message_right_behind_the_handshake_is_not_overlooked() {
+    let identity = Identity::generate().expect("a key");
+    let client = TlsClient::new(&identity, Arc::new(|_| true)).expect("a configuration");
+    let server = TlsServer::new(&identity, Arc::new(|_| true)).expect("a configuration");
+    let ((proxy, reached), (listener, address)) = (listen(), listen());
+    let has_sent = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| forward(proxy.accept().expect("a client").0, address, &has_sent));
+        let receiving = scope.spawn(|| {
+            let stream = listener.accept().expect("a client").0;
+            let accepted = accept(stream, Some(&server), &settings()).expect("a client");
+            let Accepted::Control(control) = accepted else { panic!("{accepted:?}") };
+            let mut came = Vec::new();
+            let event = control.receive(&mut came, Some(settings().stall));
+            (event.map_err(|error| error.to_string()), came)
+        });
+        let near = connect_control(reached, Some(&client), &settings()).expect("a server");
+        near.send(b"right behind").expect("a server");
+        has_sent.store(true, Ordering::SeqCst);
+        let came = receiving.join().expect("no panic");
+        assert_eq!(came, (Ok(ControlEvent::Message), b"right behind".to_vec()));
+    });
 }
 
 #[test]
