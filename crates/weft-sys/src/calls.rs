@@ -24,7 +24,7 @@ use rustix::time::Timespec;
 /// # Safety
 /// As for `system_call`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let result = unsafe { crate::by_hand::raw_system_call(number, arguments) };
     if (-4095..0).contains(&result) {
@@ -36,7 +36,7 @@ unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Err
 /// # Safety
 /// As for `system_call`.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
     let result = unsafe { crate::by_hand::system_call(number, arguments) };
     usize::try_from(result).map_err(|_| {

@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use crate::by_hand::system_call;
+use crate::calls::call;
 use crate::shared::SharedMemory;
 
 impl SharedMemory {
@@ -33,9 +33,7 @@ impl SharedMemory {
         let at = self.range(offset, len) as usize;
         let from = usize::try_from(from).map_err(|_| Errno::INVAL)?;
         // SAFETY: the kernel writes at most `len` bytes at `at`, which lie inside of the mapping.
-        result(unsafe {
-            system_call(libc::SYS_pread64, [file.as_raw_fd() as usize, at, len, from, 0, 0])
-        })
+        unsafe { call(libc::SYS_pread64, [file.as_raw_fd() as usize, at, len, from, 0, 0]) }
     }
 
     /// Writes `len` bytes from `offset` to a file at `to` (`pwrite64(2)`). Returns how many.
@@ -55,9 +53,7 @@ impl SharedMemory {
         let at = self.range(offset, len) as usize;
         let to = usize::try_from(to).map_err(|_| Errno::INVAL)?;
         // SAFETY: the kernel reads `len` bytes at `at`, which lie inside of the mapping.
-        result(unsafe {
-            system_call(libc::SYS_pwrite64, [file.as_raw_fd() as usize, at, len, to, 0, 0])
-        })
+        unsafe { call(libc::SYS_pwrite64, [file.as_raw_fd() as usize, at, len, to, 0, 0]) }
     }
 
     /// Receives up to `len` bytes of a stream to `offset` (`recvfrom(2)`). Returns how many, 0 at
@@ -78,7 +74,7 @@ impl SharedMemory {
         let at = self.range(offset, len) as usize;
         let arguments = [socket.as_raw_fd() as usize, at, len, flags as usize, 0, 0];
         // SAFETY: the kernel writes at most `len` bytes at `at`, which lie inside of the mapping.
-        result(unsafe { system_call(libc::SYS_recvfrom, arguments) })
+        unsafe { call(libc::SYS_recvfrom, arguments) }
     }
 
     /// Sends bytes of `head`, and after them `len` bytes from `offset`, to a stream (`sendmsg(2)`).
@@ -110,13 +106,8 @@ impl SharedMemory {
         let arguments = [socket.as_raw_fd() as usize, message, flags as usize, 0, 0, 0];
         // SAFETY: the kernel reads the message, `head`, and `len` bytes at `at`, which lie inside
         // of the mapping; all of them outlive the call.
-        result(unsafe { system_call(libc::SYS_sendmsg, arguments) })
+        unsafe { call(libc::SYS_sendmsg, arguments) }
     }
-}
-
-fn result(code: libc::c_long) -> Result<usize, Errno> {
-    usize::try_from(code)
-        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

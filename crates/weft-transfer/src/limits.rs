@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// The TCP port of `weft serve` unless another is named.
-pub const PORT: u16 = 29_338;
-
 /// Workers of all stages of a pipeline together, unless another number is asked for.
 pub const PIPELINE_THREADS_MAX: usize = 64;
 /// How often the monitor of a pipeline looks at its stages.
@@ -46,8 +43,6 @@ pub const XATTRS_LEN_MAX: usize = 1 << 17;
 pub const TABLE_LEN_MAX: usize = 1 << 20;
 /// Bytes of the name of a user or a group.
 pub const OWNER_NAME_LEN_MAX: usize = 255;
-/// Numeric owners that one session names.
-pub const OWNERS_MAX: usize = 1 << 16;
 /// Numbers of entries that one answer of the sink spans.
 pub const WANTS_SPAN_MAX: usize = 1 << 16;
 /// Ranges of one file that the sink says it has; a file with more is sent again in part.
@@ -65,24 +60,6 @@ pub const PLANNED_FILES_OPEN_MAX: usize = 256;
 pub const WHOLE_FILE_LEN_MAX: usize = 256 << 10;
 /// Descriptors of directories that each end keeps open.
 pub const DIRECTORIES_CACHED_MAX: usize = 64;
-/// Small files that one task of the sink writes.
-pub const FILES_IN_TASK_MAX: usize = 16;
-/// Files that the sink has begun and not ended, each with a descriptor.
-pub const FILES_BEGUN_MAX: usize = 128;
-/// Directories that the sink has begun and not ended.
-pub const DIRECTORIES_BEGUN_MAX: usize = 1 << 20;
-/// Files with several names that the sink remembers.
-pub const LINKED_FILES_MAX: usize = 1 << 22;
-/// Names of a directory that the sink remembers, so as to delete what is not among them.
-pub const NAMES_KEPT_MAX: usize = 1 << 24;
-/// Ranges of one file that the sink has and that do not touch.
-pub const RANGES_MAX: usize = 1 << 20;
-/// Bytes that the sink writes before it makes them durable and the journal says so.
-pub const DURABLE_EACH: u64 = 256 << 20;
-/// Bytes of one record of the journal.
-pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
-/// Files that a journal names.
-pub const JOURNAL_FILES_MAX: usize = 1 << 20;
 
 /// How far behind the last block one may come and be known from a replayed one, in blocks. A
 /// multiple of 64, and more than any pool has.

@@ -30,13 +30,9 @@ const CRATES: &[Allowed] = &[
     krate("weft-stream", &["weft-sys"], &["weft-testing"]),
     krate("weft-extended", &[], &[]),
     krate("weft-sockets", &["weft-engine", "weft-extended", "weft-stream", "weft-sys"], &[]),
-    krate("weft-transfer", &["weft-engine", "weft-sys"], &["weft-testing"]),
+    krate("weft-transfer", &["weft-sys"], &[]),
     krate("weft-bench", &["weft-engine", "weft-stream", "weft-sys"], &[]),
-    krate(
-        "weft-cli",
-        &["weft-bench", "weft-engine", "weft-stream", "weft-sys", "weft-transfer"],
-        &[],
-    ),
+    krate("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"], &[]),
     krate("weft-lab", &["weft-stream"], &[]),
     krate("xtask", &[], &[]),
 ];

@@ -98,3 +98,23 @@ pub(super) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     found.sort();
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(text: &str) -> Vec<String> {
+        let mut findings = Vec::new();
+        check_file(Path::new("crates/weft-sys/src/a.rs"), text, &mut findings);
+        findings
+    }
+
+    #[test]
+    fn safety_comment_has_a_proof_of_its_own() {
+        let rule = "crates/weft-sys/src/a.rs:1: a SAFETY comment that leaves the proof to another";
+        for opening in ["as above.", "as before.", "as for `peek`.", "as in `peek`."] {
+            assert_eq!(findings(&format!("// SAFETY: {opening}\n")), [rule]);
+        }
+        assert!(findings("// SAFETY: the caller's promise.\n").is_empty());
+    }
+}
