@@ -10,4 +10,7 @@ pub mod rd;
 pub mod remote;
 pub mod shared;
 pub mod stream;
+pub mod transfer_keys;
+pub mod transfer_session;
+pub mod transfer_tree;
 pub mod wire;

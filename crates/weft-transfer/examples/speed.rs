@@ -26,12 +26,13 @@ use weft_transfer::pipeline::{Block, Pool};
 use weft_transfer::secure::{
     Cipher, Direction, Identity, Opener, SEAL_LEN, Sealer, TlsClient, TlsServer,
 };
-use weft_transfer::transport::local::{self, LocalSource};
+use weft_transfer::transport::local::{self, LocalAccepted, LocalSource};
 use weft_transfer::transport::tcp::{self, Accepted, TcpSettings, TcpSink, TcpSource};
 use weft_transfer::transport::{
     Claim, Control, ControlEvent, DataSink, DataSource, Grants, Head, Payload, Place, Received,
-    Refused, StreamControl, Token, Write,
+    Refused, Token, Write,
 };
+use weft_transfer::wire::ControlHeader;
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
@@ -122,11 +123,11 @@ fn seal(values: &Values) -> Outcome {
     let server = TlsServer::new(&theirs, Arc::new(|_| true))?;
     let accepting = thread::spawn(move || server.accept(&listener.accept()?.0, TIME));
     let client = TlsClient::new(&ours, Arc::new(|_| true))?;
-    let client = client.connect(&std::net::TcpStream::connect(address)?, TIME)?;
-    let server = accepting.join().expect("no panic")?;
-    for cipher in [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305] {
-        let sealer = Sealer::new(client.block_secret(1, cipher, Direction::ToServer)?);
-        let opener = Opener::new(server.block_secret(1, cipher, Direction::ToServer)?);
+    let mut client = client.connect(&std::net::TcpStream::connect(address)?, TIME)?;
+    let mut server = accepting.join().expect("no panic")?;
+    for (session, cipher) in [(1, Cipher::Aes128Gcm), (2, Cipher::ChaCha20Poly1305)] {
+        let sealer = Sealer::new(client.block_secret(session, cipher, Direction::ToServer)?);
+        let opener = Opener::new(server.block_secret(session, cipher, Direction::ToServer)?);
         let mut block = vec![0; len + SEAL_LEN];
         let (mut sealing, mut opening) = (Duration::ZERO, Duration::ZERO);
         let blocks = total / len;
@@ -259,21 +260,31 @@ fn tcp_source(address: SocketAddr, values: &Values) -> Outcome {
 
 /// Credits and notices of this measurement: the offset of a block's header.
 fn offset(message: &[u8]) -> u64 {
-    u64::from_be_bytes(message.try_into().expect("eight"))
+    u64::from_be_bytes(message[ControlHeader::LEN..].try_into().expect("eight"))
+}
+
+fn message(offset: u64) -> Vec<u8> {
+    let header = ControlHeader { session: 1, kind: 8, len: 8 };
+    [header.emit().as_slice(), &offset.to_be_bytes()].concat()
 }
 
 fn local_sink(name: &str, values: &Values) -> Outcome {
     let listener = local::listen(name)?;
-    let control = StreamControl::new(local::accept(&listener)?.into(), TIME);
+    let LocalAccepted::Control(control) = local::accept(listener.accept()?.0, TIME)? else {
+        return Err("no control channel".into());
+    };
     let pool = Pool::shared(values.number("count", 32), values.block())?;
     for _ in 0..values.channels() {
-        local::pass_pool(&local::accept(&listener)?, &pool, 1)?;
+        let LocalAccepted::Data { stream, .. } = local::accept(listener.accept()?.0, TIME)? else {
+            return Err("no data channel".into());
+        };
+        local::pass_pool(&stream, &pool, 1)?;
     }
     let mut granted = BTreeMap::new();
     let grant = |block: Block, granted: &mut BTreeMap<u64, Block>| -> Outcome {
         let offset = block.head_offset(HEAD_LEN).ok_or("a private block")?;
         granted.insert(offset, block);
-        Ok(control.send(&offset.to_be_bytes())?)
+        Ok(control.send(&message(offset))?)
     };
     while let Some(block) = pool.try_take() {
         grant(block, &mut granted)?;
@@ -293,7 +304,7 @@ fn local_sink(name: &str, values: &Values) -> Outcome {
 }
 
 fn local_source(name: &str, values: &Values) -> Outcome {
-    let control = StreamControl::new(local::connect(name)?.into(), TIME);
+    let control = local::connect_control(name)?;
     let (len, total) = (values.block(), values.total());
     let credits = (Mutex::new(Vec::new()), Condvar::new());
     let (left, is_over) = (AtomicU64::new((total / len) as u64), AtomicBool::new(false));
@@ -301,7 +312,7 @@ fn local_source(name: &str, values: &Values) -> Outcome {
     let file = values.0.get("file").map(File::open).transpose()?.map(|file| Arc::new(file.into()));
     let channels = (0..values.channels())
         .map(|_| {
-            let stream = local::connect(name)?;
+            let stream = local::connect_data(name, Token([0; 16]), 0)?;
             let pool = local::take_pool(&stream, TIME)?;
             Ok(LocalSource::new(stream, pool))
         })
@@ -352,7 +363,7 @@ fn local_source(name: &str, values: &Values) -> Outcome {
                     source.post(write).map_err(|(_, error)| error)?;
                     let done = source.completion(TIME)?.ok_or("no completion")?;
                     block = Some(done.write.payload.into_block());
-                    control.send(&address.to_be_bytes())?;
+                    control.send(&message(address))?;
                 }
                 Ok(())
             });

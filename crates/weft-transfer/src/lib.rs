@@ -1,6 +1,7 @@
 //! Moves trees of files between hosts, and within one.
 //!
-//! How it is built and why, and what of it does not exist yet, is in `docs/internals/transfer.md`.
+//! How it is built and why is in `docs/internals/transfer.md`; what goes between the ends is in
+//! `docs/transfer-protocol.md`.
 //!
 //! # Layers
 //!
@@ -10,6 +11,7 @@
 //! transport
 //! pipeline secure
 //! tree
+//! session
 //! wire
 //! limits
 //! ```
@@ -17,6 +19,7 @@
 pub mod limits;
 pub mod pipeline;
 pub mod secure;
+pub mod session;
 pub mod transport;
 pub mod tree;
 pub mod wire;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The TCP port of `weft serve` unless another is named.
+pub const PORT: u16 = 29_338;
+
 /// Workers of all stages of a pipeline together, unless another number is asked for.
 pub const PIPELINE_THREADS_MAX: usize = 64;
 /// How often the monitor of a pipeline looks at its stages.
@@ -43,6 +46,8 @@ pub const XATTRS_LEN_MAX: usize = 1 << 17;
 pub const TABLE_LEN_MAX: usize = 1 << 20;
 /// Bytes of the name of a user or a group.
 pub const OWNER_NAME_LEN_MAX: usize = 255;
+/// Numeric owners that one session names.
+pub const OWNERS_MAX: usize = 1 << 16;
 /// Numbers of entries that one answer of the sink spans.
 pub const WANTS_SPAN_MAX: usize = 1 << 16;
 /// Ranges of one file that the sink says it has; a file with more is sent again in part.
@@ -60,6 +65,24 @@ pub const PLANNED_FILES_OPEN_MAX: usize = 256;
 pub const WHOLE_FILE_LEN_MAX: usize = 256 << 10;
 /// Descriptors of directories that each end keeps open.
 pub const DIRECTORIES_CACHED_MAX: usize = 64;
+/// Small files that one task of the sink writes.
+pub const FILES_IN_TASK_MAX: usize = 16;
+/// Files that the sink has begun and not ended, each with a descriptor.
+pub const FILES_BEGUN_MAX: usize = 128;
+/// Directories that the sink has begun and not ended.
+pub const DIRECTORIES_BEGUN_MAX: usize = 1 << 20;
+/// Files with several names that the sink remembers.
+pub const LINKED_FILES_MAX: usize = 1 << 22;
+/// Names of a directory that the sink remembers, so as to delete what is not among them.
+pub const NAMES_KEPT_MAX: usize = 1 << 24;
+/// Ranges of one file that the sink has and that do not touch.
+pub const RANGES_MAX: usize = 1 << 20;
+/// Bytes that the sink writes before it makes them durable and the journal says so.
+pub const DURABLE_EACH: u64 = 256 << 20;
+/// Bytes of one record of the journal.
+pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
+/// Files that a journal names.
+pub const JOURNAL_FILES_MAX: usize = 1 << 20;
 
 /// How far behind the last block one may come and be known from a replayed one, in blocks. A
 /// multiple of 64, and more than any pool has.
@@ -78,3 +101,43 @@ pub const RATE_SLEEP_MAX: Duration = Duration::from_millis(50);
 pub const DROP_READ_LEN: usize = 64 << 10;
 /// Bytes of a pool of blocks that a peer on the same host passes.
 pub const SEGMENT_LEN_MAX: usize = 1 << 40;
+
+/// The version of the protocol.
+pub const VERSION: u16 = 1;
+/// Bytes of a block's payload, at least and at most.
+pub const BLOCK_SIZE_MIN: u32 = 4 << 10;
+/// The most.
+pub const BLOCK_SIZE_MAX: u32 = 64 << 20;
+/// Bytes of the body of a control message. With its header it has 64 KiB.
+pub const BODY_LEN_MAX: u32 = (64 << 10) - 16;
+/// Bytes of a text that says what is wrong.
+pub const TEXT_LEN_MAX: usize = 1 << 10;
+/// Bytes of the description of a job, and of the answer to it.
+pub const JOB_LEN_MAX: usize = 60 << 10;
+/// Bytes of one message of records for the layer above.
+pub const RECORDS_LEN_MAX: usize = 60 << 10;
+/// Credits in one message.
+pub const GRANTS_MAX: usize = 1_024;
+/// Ranges of acknowledged blocks in one message.
+pub const ACK_RANGES_MAX: usize = 512;
+/// Buffers of a sink's pool, and credits that a source holds.
+pub const BUFFERS_MAX: u32 = 1 << 16;
+/// Data channels at a time.
+pub const CHANNELS_MAX: u16 = 256;
+/// Bytes of records that are on the way to an end, or wait there to be taken.
+pub const RECORDS_WINDOW: u64 = 1 << 20;
+/// Sessions of one control channel at a time.
+pub const SESSIONS_MAX: usize = 1_024;
+/// A peer that has been silent for so long is asked for a sign of life.
+pub const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// A peer that has been silent for so long is gone.
+pub const SILENCE_MAX: Duration = Duration::from_secs(40);
+
+/// Subtrees of the hash of a file that a session takes over; one with more has no hash in the end.
+pub const SUBTREES_CARRIED_MAX: usize = 1_024;
+/// Offers that one task of the sink looks at.
+pub const OFFERS_IN_TASK_MAX: usize = 256;
+/// Bytes of small files that one task of the sink writes.
+pub const BYTES_IN_TASK_MAX: usize = 256 << 10;
+/// The highest error number of Linux.
+pub const ERRNO_MAX: u32 = 4_095;

@@ -30,7 +30,7 @@ const CRATES: &[Allowed] = &[
     krate("weft-stream", &["weft-sys"], &["weft-testing"]),
     krate("weft-extended", &[], &[]),
     krate("weft-sockets", &["weft-engine", "weft-extended", "weft-stream", "weft-sys"], &[]),
-    krate("weft-transfer", &["weft-sys"], &[]),
+    krate("weft-transfer", &["weft-sys"], &["weft-testing"]),
     krate("weft-bench", &["weft-engine", "weft-stream", "weft-sys"], &[]),
     krate("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"], &[]),
     krate("weft-lab", &["weft-stream"], &[]),

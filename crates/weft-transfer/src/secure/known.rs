@@ -58,8 +58,16 @@ impl KnownServers {
     /// # Errors
     /// A line that is none, and what the kernel says.
     pub fn load(path: &Path) -> Result<Self, SecureError> {
+        Self::parse(&read(path)?, path)
+    }
+
+    /// What the text of the file says.
+    ///
+    /// # Errors
+    /// A line that is none.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, SecureError> {
         let mut servers = Vec::new();
-        for (number, line) in lines(&read(path)?) {
+        for (number, line) in lines(text) {
             let mut words = line.split_whitespace();
             let name = words.next().unwrap_or_default();
             servers.push((name.to_owned(), key(words.next(), path, number)?));
@@ -107,9 +115,16 @@ impl AuthorisedClients {
     /// # Errors
     /// A line that is none, and what the kernel says.
     pub fn load(path: &Path) -> Result<Self, SecureError> {
-        let text = read(path)?;
+        Self::parse(&read(path)?, path)
+    }
+
+    /// What the text of the file says.
+    ///
+    /// # Errors
+    /// A line that is none.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, SecureError> {
         let keys =
-            lines(&text).map(|(number, line)| key(line.split_whitespace().next(), path, number));
+            lines(text).map(|(number, line)| key(line.split_whitespace().next(), path, number));
         Ok(Self(keys.collect::<Result<_, _>>()?))
     }
 

@@ -9,7 +9,7 @@
 
 pub mod identity;
 pub mod known;
-pub mod replay;
+mod replay;
 pub mod seal;
 pub mod secrets;
 pub mod tls;
@@ -18,6 +18,7 @@ use std::io;
 
 pub use identity::{Identity, PublicKey};
 pub use known::{AuthorisedClients, KnownServers, Verdict};
+pub use replay::ReplayWindow;
 pub use seal::{Opener, SEAL_LEN, Sealer, Ticket};
 pub use secrets::{Cipher, Direction, Secret};
 pub use tls::{Tls, TlsClient, TlsServer};
@@ -68,6 +69,10 @@ pub enum SecureError {
     /// A block has come before, or is older than those that are remembered.
     #[error("a block was replayed")]
     Replayed,
+    /// The keys of this session, or of one behind it, have been given out: a second sealer would
+    /// use its nonces again.
+    #[error("the keys of session {0} have been given out")]
+    ExportedBefore(u32),
     /// No nonce is left for these keys.
     #[error("all nonces are used")]
     Exhausted,

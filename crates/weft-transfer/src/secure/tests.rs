@@ -103,12 +103,12 @@ fn silent_peer_is_given_up() {
 
 #[test]
 fn both_ends_export_the_same_keys_and_others_for_each_session_and_direction() {
-    let (client, server) = pair();
+    let (mut client, mut server) = pair();
     let cipher = Cipher::Aes128Gcm;
-    let sealer = |tls: &Tls, session, direction| {
+    let sealer = |tls: &mut Tls, session, direction| {
         Sealer::new(tls.block_secret(session, cipher, direction).expect("a secret"))
     };
-    let opens = |tls: &Tls, session, direction, counter, block: &[u8]| {
+    let opens = |tls: &mut Tls, session, direction, counter, block: &[u8]| {
         let secret = tls.block_secret(session, cipher, direction).expect("a secret");
         let mut block = block.to_vec();
         let len = block.len();
@@ -117,14 +117,30 @@ fn both_ends_export_the_same_keys_and_others_for_each_session_and_direction() {
     assert_eq!((client.outgoing(), server.outgoing()), (Direction::ToServer, Direction::ToClient));
     assert_eq!(client.outgoing(), server.incoming());
     let mut block = vec![1; 100 + SEAL_LEN];
-    let sealer = sealer(&client, 7, client.outgoing());
+    let (outgoing, incoming) = (client.outgoing(), client.incoming());
+    let sealer = sealer(&mut client, 7, outgoing);
     let ticket = sealer.begin().expect("a counter");
     let counter = ticket.counter();
     let len = ticket.seal_in_place(b"head", &mut block, 100);
     assert_eq!(len.expect("room"), block.len());
-    assert!(opens(&server, 7, server.incoming(), counter, &block));
-    assert!(!opens(&server, 8, server.incoming(), counter, &block), "another session");
-    assert!(!opens(&server, 7, server.outgoing(), counter, &block), "the other direction");
-    let (stranger, _) = pair();
-    assert!(!opens(&stranger, 7, Direction::ToServer, counter, &block), "another connection");
+    assert!(opens(&mut server, 7, outgoing, counter, &block));
+    assert!(!opens(&mut server, 8, outgoing, counter, &block), "another session");
+    assert!(!opens(&mut server, 7, incoming, counter, &block), "the other direction");
+    let (mut stranger, _) = pair();
+    assert!(!opens(&mut stranger, 7, Direction::ToServer, counter, &block), "another connection");
+}
+
+#[test]
+fn keys_of_a_session_are_given_out_once() {
+    let (mut client, _server) = pair();
+    let mut export = |session, cipher, direction| {
+        client.block_secret(session, cipher, direction).map(drop).map_err(|e| e.to_string())
+    };
+    let (aes, way) = (Cipher::Aes128Gcm, Direction::ToServer);
+    assert_eq!(export(2, aes, way), Ok(()));
+    assert_eq!(export(2, aes, Direction::ToClient), Ok(()));
+    for (session, cipher) in [(2, aes), (2, Cipher::ChaCha20Poly1305), (1, aes), (0, aes)] {
+        assert!(export(session, cipher, way).is_err(), "session {session}");
+    }
+    assert_eq!(export(3, aes, way), Ok(()));
 }

@@ -269,6 +269,8 @@ impl Write for Timed<'_> {
 pub struct Tls {
     connection: Connection,
     peer: PublicKey,
+    /// The last session whose secret was exported, for each direction.
+    exported: [u32; 2],
 }
 
 impl fmt::Debug for Tls {
@@ -295,7 +297,7 @@ impl Tls {
             return Err(Error::NoApplicationProtocol.into());
         }
         connection.set_buffer_limit(None);
-        Ok(Self { connection, peer })
+        Ok(Self { connection, peer, exported: [0; 2] })
     }
 
     /// The peer's key.
@@ -322,17 +324,23 @@ impl Tls {
         }
     }
 
-    /// The secret of the blocks of a session that go one way. Both ends get the same one. Ask once
-    /// for each session and direction: a second sealer would use the first one's nonces again.
+    /// The secret of the blocks of a session that go one way. Both ends get the same one. It is
+    /// given out once for each session and direction, in the order of the sessions' numbers: a
+    /// second sealer would use the first one's nonces again.
     ///
     /// # Errors
-    /// What TLS says.
+    /// `ExportedBefore`; what TLS says.
     pub fn block_secret(
-        &self,
+        &mut self,
         session: u32,
         cipher: Cipher,
         direction: Direction,
     ) -> Result<Secret, SecureError> {
+        let last = &mut self.exported[direction as usize];
+        if session <= *last {
+            return Err(SecureError::ExportedBefore(session));
+        }
+        *last = session;
         let context = context(session, cipher, direction);
         let bytes = [0; SECRET_LEN];
         let bytes = self.connection.export_keying_material(bytes, LABEL, Some(&context))?;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::limits::HEAD_LEN_MAX;
 use crate::pipeline::Block;
+pub use crate::session::Arrivals;
+use crate::wire::WireError;
 
 /// Why a channel failed. The channel is of no more use then.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +29,9 @@ pub enum TransportError {
     /// The session has refused the header of a block.
     #[error("{0}")]
     Refused(Refused),
+    /// What the peer sends is no preface or no control message.
+    #[error(transparent)]
+    Wire(#[from] WireError),
     /// The peer is no peer of this protocol, or says something that it must not.
     #[error("not the protocol: {0}")]
     Protocol(&'static str),
@@ -51,14 +56,14 @@ pub enum ControlEvent {
 
 /// A channel of short messages, in order, both ways.
 pub trait Control: Send + Sync {
-    /// Sends a message, from any thread.
+    /// Sends a message, with its header, from any thread.
     ///
     /// # Errors
     /// When the channel has failed, or the message is too long.
     fn send(&self, message: &[u8]) -> Result<(), TransportError>;
 
-    /// Receives the next message into `message`, instead of what is in it. Sleeps for at most
-    /// `wait`, or without end. One thread at a time receives.
+    /// Receives the next message, with its header, into `message`, instead of what is in it. Sleeps
+    /// for at most `wait`, or without end. One thread at a time receives.
     ///
     /// # Errors
     /// When the channel has failed.
@@ -70,15 +75,6 @@ pub trait Control: Send + Sync {
 
     /// Ends the channel, from any thread: those that wait return. What has been sent arrives.
     fn close(&self);
-}
-
-/// Whether a sink sees that a block has been written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrivals {
-    /// It does: an arrival is a notice.
-    Seen,
-    /// It does not: the source sends notices, and its own completions are acknowledgements.
-    NotSeen,
 }
 
 /// A granted buffer, as the source's side of a transport needs it.

@@ -31,9 +31,11 @@ use rustix::net::{
 use weft_sys::{SharedMemory, peer_credentials};
 
 use super::channel::{Arrivals, Completion, DataSource, Payload, Place, TransportError, Write};
-use super::stream::wait_for;
-use crate::limits::SEGMENT_LEN_MAX;
+use super::greeting::{greet, greeting};
+use super::stream::{StreamControl, wait_for};
+use crate::limits::{SEGMENT_LEN_MAX, STALL_TIME};
 use crate::pipeline::{Block, Pool};
+use crate::wire::{Kind, Mode, Preface, Token};
 
 /// Bytes that come with a pool.
 const POOL_LEN: usize = 16;
@@ -56,20 +58,64 @@ pub fn listen(name: &str) -> Result<UnixListener, TransportError> {
     Ok(UnixListener::bind_addr(&address(name)?)?)
 }
 
-/// Connects to a name, at which a process of this user has to listen.
+/// Connects a control channel to a name, at which a process of this user has to listen.
 ///
 /// # Errors
 /// What the kernel says; `Protocol` if it is another user's process.
-pub fn connect(name: &str) -> Result<UnixStream, TransportError> {
-    checked(UnixStream::connect_addr(&address(name)?)?)
+pub fn connect_control(name: &str) -> Result<StreamControl, TransportError> {
+    let stream = connect(name, Kind::Control)?;
+    Ok(StreamControl::new(stream.into(), STALL_TIME))
 }
 
-/// Takes the next connection, which has to be of a process of this user.
+/// Connects a data channel to it.
 ///
 /// # Errors
-/// What the kernel says; `Protocol` if it is another user's process.
-pub fn accept(listener: &UnixListener) -> Result<UnixStream, TransportError> {
-    checked(listener.accept()?.0)
+/// As [`connect_control`].
+pub fn connect_data(name: &str, token: Token, channel: u16) -> Result<UnixStream, TransportError> {
+    connect(name, Kind::Data { token, channel })
+}
+
+fn connect(name: &str, kind: Kind) -> Result<UnixStream, TransportError> {
+    let stream = checked(UnixStream::connect_addr(&address(name)?)?)?;
+    greet(&stream, kind, Mode::Clear)?;
+    Ok(stream)
+}
+
+/// A connection that was accepted, by what it begins with.
+#[derive(Debug)]
+pub enum LocalAccepted {
+    /// A control channel.
+    Control(Box<StreamControl>),
+    /// A data channel of the connection with this token.
+    Data {
+        /// The token.
+        token: Token,
+        /// Which of the data channels it is.
+        channel: u16,
+        /// The connection, for [`pass_pool`] or [`take_pool`].
+        stream: UnixStream,
+    },
+}
+
+/// Takes a connection that a listener has accepted as what it says that it is. It waits for the
+/// peer, for at most `time`, and so does not belong in the thread that accepts.
+///
+/// # Errors
+/// What the kernel says; `Protocol` if it is another user's process, or asks for TLS.
+pub fn accept(stream: UnixStream, time: Duration) -> Result<LocalAccepted, TransportError> {
+    let stream = checked(stream)?;
+    match greeting(&stream, time)? {
+        Preface { mode: Mode::Tls, .. } => {
+            Err(TransportError::Protocol("TLS between processes of one user"))
+        }
+        Preface { kind: Kind::Control, .. } => {
+            let control = StreamControl::new(stream.into(), STALL_TIME);
+            Ok(LocalAccepted::Control(Box::new(control)))
+        }
+        Preface { kind: Kind::Data { token, channel }, .. } => {
+            Ok(LocalAccepted::Data { token, channel, stream })
+        }
+    }
 }
 
 fn checked(stream: UnixStream) -> Result<UnixStream, TransportError> {
@@ -259,10 +305,14 @@ impl DataSource for LocalSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::channel::{Control, ControlEvent};
     use crate::transport::table::{HEAD_LEN, head, parts};
+    use crate::wire::ControlHeader;
     use std::io::Write as _;
 
     const LEN: usize = 65_536;
+    /// Long enough for a slow machine: no test waits for it.
+    const TIME: Duration = Duration::from_secs(60);
 
     fn name(of: &str) -> String {
         format!("weft-test-{}-{of}", std::process::id())
@@ -271,10 +321,15 @@ mod tests {
     fn channel(of: &str, pool: &Pool) -> (UnixStream, LocalSource) {
         let name = name(of);
         let listener = listen(&name).expect("a name");
-        let source = connect(&name).expect("a listener");
-        let sink = accept(&listener).expect("a client");
+        let token = Token([3; 16]);
+        let source = connect_data(&name, token, 2).expect("a listener");
+        let stream = listener.accept().expect("a client").0;
+        let sink = match accept(stream, TIME).expect("a data channel") {
+            LocalAccepted::Data { token: Token([3, ..]), channel: 2, stream } => stream,
+            other => panic!("{other:?}"),
+        };
         pass_pool(&sink, pool, 7).expect("room");
-        let granted = take_pool(&source, Duration::from_secs(60)).expect("a pool");
+        let granted = take_pool(&source, TIME).expect("a pool");
         (sink, LocalSource::new(source, granted))
     }
 
@@ -333,6 +388,32 @@ mod tests {
     }
 
     #[test]
+    fn control_channel_carries_messages() {
+        let name = name("control");
+        let listener = listen(&name).expect("a name");
+        let near = connect_control(&name).expect("a listener");
+        let stream = listener.accept().expect("a client").0;
+        let remote = match accept(stream, TIME).expect("a control channel") {
+            LocalAccepted::Control(control) => control,
+            other => panic!("{other:?}"),
+        };
+        let sent = ControlHeader { session: 1, kind: 13, len: 0 }.emit();
+        near.send(&sent).expect("a peer");
+        let mut message = Vec::new();
+        let came = remote.receive(&mut message, Some(TIME)).expect("a peer");
+        assert_eq!((came, &message[..]), (ControlEvent::Message, &sent[..]));
+        assert_eq!(remote.peer(), None);
+    }
+
+    #[test]
+    fn tls_is_refused_between_processes_of_one_user() {
+        let (near, remote) = UnixStream::pair().expect("a pair");
+        greet(&near, Kind::Control, Mode::Tls).expect("room");
+        let refused = accept(remote, TIME);
+        assert!(matches!(refused, Err(TransportError::Protocol(_))), "{refused:?}");
+    }
+
+    #[test]
     fn credit_for_no_block_is_refused() {
         let pool = Pool::shared(1, LEN).expect("memory");
         let (_sink, source) = channel("credits", &pool);
@@ -371,10 +452,10 @@ mod tests {
         control.push(SendAncillaryMessage::ScmRights(&fds));
         let bytes = [0; POOL_LEN];
         sendmsg(&near, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).expect("room");
-        assert!(take_pool(&remote, Duration::from_secs(60)).is_err());
+        assert!(take_pool(&remote, TIME).is_err());
         let (near, remote) = UnixStream::pair().expect("a pair");
         (&near).write_all(&[0; POOL_LEN]).expect("room");
-        let refused = take_pool(&remote, Duration::from_secs(60));
+        let refused = take_pool(&remote, TIME);
         assert!(matches!(refused, Err(TransportError::Protocol(_))), "no memory: {refused:?}");
         let stalled = take_pool(&remote, Duration::from_millis(1));
         assert!(matches!(stalled, Err(TransportError::Stalled(_))), "{stalled:?}");

@@ -14,9 +14,10 @@
 //! | [`memory`] | two queues | a queue | seen |
 
 pub mod channel;
+mod greeting;
+mod incoming;
 pub mod local;
 pub mod memory;
-pub mod preface;
 pub mod rate;
 pub mod stream;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use channel::{
     Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
     Head, Payload, Place, Received, Refused, TransportError, Write,
 };
-pub use preface::{Preface, Token};
 pub use rate::{RateLimit, TokenBucket};
 pub use stream::StreamControl;
+
+pub use crate::wire::Token;

@@ -1,6 +1,6 @@
 //! A control channel over a stream: TCP, in TLS or in clear, or a Unix socket.
 //!
-//! A message is its length (4 bytes, big endian) and its bytes.
+//! The messages follow one another. A message's own header says how long it is.
 
 use std::fmt;
 use std::io;
@@ -14,47 +14,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::channel::{Control, ControlEvent, TransportError};
+use super::incoming::Incoming;
 use crate::limits::{CONTROL_LEN_MAX, CONTROL_READ_LEN};
 use crate::secure::{Cipher, Direction, PublicKey, Secret, SecureError, Tls};
-
-/// Bytes of a message's length.
-const PREFIX: usize = 4;
-
-/// What has come and is not taken yet.
-#[derive(Debug, Default)]
-struct Incoming {
-    plain: Vec<u8>,
-    /// How many bytes of it have been taken.
-    taken: usize,
-    has_ended: bool,
-}
-
-impl Incoming {
-    /// Takes the first message, if it is there wholly.
-    fn next(&mut self, message: &mut Vec<u8>) -> Result<bool, TransportError> {
-        let rest = &self.plain[self.taken..];
-        let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(false) };
-        let len = u32::from_be_bytes(*prefix) as usize;
-        if len > CONTROL_LEN_MAX {
-            return Err(TransportError::MessageTooLong(len));
-        }
-        let Some(bytes) = rest.get(..len) else { return Ok(false) };
-        message.clear();
-        message.extend_from_slice(bytes);
-        self.taken += PREFIX + len;
-        if self.taken == self.plain.len() {
-            self.plain.clear();
-            self.taken = 0;
-        }
-        Ok(true)
-    }
-
-    /// Makes room for more.
-    fn compact(&mut self) {
-        self.plain.drain(..self.taken);
-        self.taken = 0;
-    }
-}
 
 /// One end of a control channel over a stream.
 pub struct StreamControl {
@@ -91,7 +53,7 @@ impl StreamControl {
         let mut incoming = Incoming::default();
         // The peer's first messages may have come together with the end of its handshake. They are
         // in the session, and the socket says nothing of them.
-        incoming.has_ended = tls.decrypt(&[], &mut incoming.plain)?;
+        incoming.has_ended = tls.decrypt(&[], incoming.room())?;
         Ok(Self::with(socket, Some(tls), incoming, stall))
     }
 
@@ -112,20 +74,26 @@ impl StreamControl {
         self.tls.as_ref().map(|tls| lock(tls).peer())
     }
 
-    /// The secrets of a session's blocks, outgoing and incoming, if the channel is in TLS. Ask once
-    /// for each session.
+    /// The secrets of a session's blocks, outgoing and incoming, if the channel is in TLS: once
+    /// for each session, in the order of their numbers.
     ///
     /// # Errors
-    /// What TLS says.
+    /// `ExportedBefore`; what TLS says.
     pub fn block_secrets(
         &self,
         session: u32,
         cipher: Cipher,
     ) -> Result<Option<(Secret, Secret)>, SecureError> {
         let Some(tls) = &self.tls else { return Ok(None) };
-        let tls = lock(tls);
-        let secret = |direction: Direction| tls.block_secret(session, cipher, direction);
-        Ok(Some((secret(tls.outgoing())?, secret(tls.incoming())?)))
+        let mut tls = lock(tls);
+        let (outgoing, incoming) = (tls.outgoing(), tls.incoming());
+        let mut secret = |direction: Direction| tls.block_secret(session, cipher, direction);
+        Ok(Some((secret(outgoing)?, secret(incoming)?)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Sends bytes, waiting for room.
@@ -162,19 +130,14 @@ impl StreamControl {
             Err(error) => return Err(self.failed(error)),
         };
         let came = &buffer[..len];
-        incoming.compact();
-        match &self.tls {
-            None => {
-                incoming.plain.extend_from_slice(came);
-                incoming.has_ended = len == 0;
-            }
-            Some(tls) => {
-                let said_so = lock(tls).decrypt(came, &mut incoming.plain)?;
-                incoming.has_ended = said_so;
-                if len == 0 && !said_so {
-                    return Err(SecureError::Cut.into());
-                }
-            }
+        let Some(tls) = &self.tls else {
+            incoming.room().extend_from_slice(came);
+            incoming.has_ended = len == 0;
+            return Ok(());
+        };
+        incoming.has_ended = lock(tls).decrypt(came, incoming.room())?;
+        if len == 0 && !incoming.has_ended {
+            return Err(SecureError::Cut.into());
         }
         Ok(())
     }
@@ -182,7 +145,6 @@ impl StreamControl {
 
 impl Control for StreamControl {
     fn send(&self, message: &[u8]) -> Result<(), TransportError> {
-        let len = u32::try_from(message.len()).unwrap_or(u32::MAX);
         if message.len() > CONTROL_LEN_MAX {
             return Err(TransportError::MessageTooLong(message.len()));
         }
@@ -190,15 +152,14 @@ impl Control for StreamControl {
         if self.is_closed.load(Ordering::SeqCst) {
             return Err(TransportError::Closed);
         }
-        let mut plain = Vec::with_capacity(PREFIX + message.len());
-        plain.extend_from_slice(&len.to_be_bytes());
-        plain.extend_from_slice(message);
-        outgoing.clear();
         match &self.tls {
-            None => *outgoing = plain,
-            Some(tls) => lock(tls).encrypt(&plain, &mut outgoing)?,
+            None => self.send_all(message),
+            Some(tls) => {
+                outgoing.clear();
+                lock(tls).encrypt(message, &mut outgoing)?;
+                self.send_all(&outgoing)
+            }
         }
-        self.send_all(&outgoing)
     }
 
     fn receive(
@@ -209,14 +170,13 @@ impl Control for StreamControl {
         let mut incoming = lock(&self.incoming);
         let end = wait.and_then(|time| Instant::now().checked_add(time));
         loop {
-            if incoming.next(message)? {
+            if incoming.take(message)? {
                 return Ok(ControlEvent::Message);
             }
             if incoming.has_ended {
-                let is_whole = incoming.taken == incoming.plain.len();
                 return match self.is_closed.load(Ordering::SeqCst) {
                     true => Err(TransportError::Closed),
-                    false if is_whole => Ok(ControlEvent::Ended),
+                    false if incoming.is_empty() => Ok(ControlEvent::Ended),
                     false => Err(TransportError::Truncated),
                 };
             }

@@ -15,7 +15,10 @@ const ATTEMPTS: usize = 16;
 /// What `openat2` says: `ELOOP` if a component is a link.
 pub fn open(dir: impl AsFd, path: &Path, flags: OFlags, mode: u16) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY;
+    let mut flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    if !flags.contains(OFlags::PATH) {
+        flags |= OFlags::NOCTTY;
+    }
     let mode = Mode::from_raw_mode(mode.into());
     for _ in 1..ATTEMPTS {
         match openat2(&dir, path, flags, mode, resolve) {

@@ -8,6 +8,9 @@ use rustix::io::{Errno, Result};
 use crate::limits::{XATTR_VALUE_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX};
 use crate::wire::record::{Time, Xattr};
 
+/// Bytes of the lengths of an attribute's name and value in a record.
+const HEAD_LEN: usize = 5;
+
 /// The time of the last change of the content.
 #[must_use]
 pub fn mtime(stat: &Stat) -> Time {
@@ -47,9 +50,9 @@ pub fn may_have_holes(stat: &Stat) -> bool {
 /// All extended attributes of an open file, in the order of their names.
 ///
 /// # Errors
-/// What the kernel says; `E2BIG` if there are more than a record takes. A file system without
-/// them has none.
-pub fn xattrs(fd: BorrowedFd<'_>) -> Result<Vec<Xattr>> {
+/// What the kernel says; `E2BIG` if a record with them would be longer than `len_max`. A file
+/// system without them has none.
+pub fn xattrs(fd: BorrowedFd<'_>, len_max: usize) -> Result<Vec<Xattr>> {
     let mut list = vec![0_u8; XATTRS_LEN_MAX];
     let len = match flistxattr(fd, &mut list[..]) {
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
@@ -66,8 +69,8 @@ pub fn xattrs(fd: BorrowedFd<'_>) -> Result<Vec<Xattr>> {
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => continue,
             other => other?,
         };
-        total += name.len() + value.len();
-        if xattrs.len() == XATTRS_MAX || total > XATTRS_LEN_MAX {
+        total += HEAD_LEN + name.len() + value.len();
+        if xattrs.len() == XATTRS_MAX || total > XATTRS_LEN_MAX.min(len_max) {
             return Err(Errno::TOOBIG);
         }
         xattrs.push(Xattr { name: name.into(), value });

@@ -27,13 +27,14 @@ use crate::wire::record_wants::Wants;
 
 /// Parts of files are multiples of this where there is room.
 const PART_LEN: usize = 64 << 10;
-/// Bytes that a payload must have room for: the longest entry.
-const PAYLOAD_LEN_MIN: usize = 512 << 10;
+/// Bytes that a payload must have room for: twice the longest entry without extended attributes,
+/// and these, of which there may be a quarter of this.
+pub const PAYLOAD_LEN_MIN: usize = 16 << 10;
 
 /// How a source works.
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
-    /// Bytes of a block's payload; at least 512 KiB.
+    /// Bytes of a block's payload; at least [`PAYLOAD_LEN_MIN`].
     pub payload_len: usize,
     /// Whether files are offered, and go only if the sink wants them.
     pub asks: bool,
@@ -188,6 +189,8 @@ enum Unit {
     Hashed(Record, PlannedFile),
     Whole(Record, PlannedFile),
     Large(LargeInWork),
+    /// A file that the sink wants, with what it has of it. It is opened when it is next.
+    Wanted(Offered, Ranges),
     /// A file of an offer that has been answered has been planned.
     Answered(u64),
 }
@@ -289,7 +292,7 @@ impl Source {
             }
             let parent = offered.entry.parent;
             if wants.get(number) == Some(true) {
-                self.plan_offered(offered, ranges);
+                self.units.push_back(Unit::Wanted(offered, ranges));
             }
             self.units.push_back(Unit::Answered(parent));
         }
@@ -310,7 +313,7 @@ impl Source {
                     return Some(Unit::Hashed(record, file));
                 }
                 let fits = plan.add_hashed(&record, file);
-                debug_assert!(fits, "half of a block takes any record");
+                assert!(fits, "half of a block takes any offer");
             }
             Unit::Whole(record, file) => {
                 if let Err(file) = plan.add_whole(&record, file) {
@@ -318,6 +321,10 @@ impl Source {
                 }
             }
             Unit::Large(large) => self.large = Some(large),
+            Unit::Wanted(offered, have) => {
+                let unit = self.unit_of_offered(offered, have);
+                return self.add(plan, unit);
+            }
             Unit::Answered(directory) => self.offer_is_done(directory),
         }
         None
@@ -519,7 +526,8 @@ impl Source {
         if !self.options.asks {
             let fd = fd.map_or_else(|| open_file(&place.dirs, &place.dir, name), Ok)?;
             *offered.entry = self.with_xattrs(*offered.entry, &fd)?;
-            self.plan_file(offered, Some(fd), Ranges::default());
+            let unit = self.unit_of_file(offered, fd, Ranges::default());
+            self.units.push_back(unit);
             return Ok(());
         }
         self.waiting.entry(place.number).or_default().offers += 1;
@@ -542,9 +550,8 @@ impl Source {
         self.push_entry(entry);
     }
 
-    /// Plans a file that the sink wants.
-    fn plan_offered(&mut self, mut offered: Offered, have: Ranges) {
-        let (parent, new_name) = (offered.entry.parent, offered.entry.name.clone());
+    /// Opens a file that the sink wants.
+    fn unit_of_offered(&mut self, mut offered: Offered, have: Ranges) -> Unit {
         let result = open_file(&offered.dirs, &offered.dir, &offered.name).and_then(|fd| {
             let stat = fstat(&fd)?;
             if metadata::kind(&stat) != FileType::RegularFile {
@@ -559,25 +566,26 @@ impl Source {
             Ok((fd, if is_same { have } else { Ranges::default() }))
         });
         match result {
-            Ok((fd, have)) => self.plan_file(offered, Some(fd), have),
-            Err(errno) => self.problem(parent, new_name, errno),
+            Ok((fd, have)) => self.unit_of_file(offered, fd, have),
+            Err(errno) => {
+                let Offered { entry, .. } = offered;
+                Unit::Record(self.problem_record(entry.parent, entry.name, errno))
+            }
         }
     }
 
-    fn plan_file(&mut self, offered: Offered, fd: Option<OwnedFd>, have: Ranges) {
+    fn unit_of_file(&self, offered: Offered, fd: OwnedFd, have: Ranges) -> Unit {
         let size = offered.entry.size;
         // A block that is a quarter empty for lack of a whole file is the worst.
         let whole_max = WHOLE_FILE_LEN_MAX.min(self.options.payload_len / 4) as u64;
         let may_have_holes = offered.may_have_holes && size > PART_LEN as u64;
         if size <= whole_max && !may_have_holes && have.is_empty() {
-            let file = self.planned_file(&offered, fd);
+            let file = self.planned_file(&offered, Some(fd));
             let tail = Tail { status: Status::Good, size, hash: None };
             let record = Record::Whole { entry: offered.entry, len: size as u32, tail };
-            self.units.push_back(Unit::Whole(record, file));
-            return;
+            return Unit::Whole(record, file);
         }
         let entry = offered.entry;
-        let Some(fd) = fd else { return };
         let reading = Arc::new(Reading {
             fd,
             number: entry.number,
@@ -591,8 +599,7 @@ impl Source {
             error: std::sync::Mutex::default(),
         });
         let large = Large::new(reading, have, may_have_holes);
-        let entry = Some(Record::Entry(entry));
-        self.units.push_back(Unit::Large(LargeInWork { large, entry }));
+        Unit::Large(LargeInWork { large, entry: Some(Record::Entry(entry)) })
     }
 
     fn planned_file(&self, offered: &Offered, fd: Option<OwnedFd>) -> PlannedFile {
@@ -667,7 +674,7 @@ impl Source {
 
     fn with_xattrs(&self, mut entry: Entry, fd: impl AsFd) -> Result<Entry, Errno> {
         if self.options.takes_xattrs {
-            entry.xattrs = metadata::xattrs(fd.as_fd())?;
+            entry.xattrs = metadata::xattrs(fd.as_fd(), self.options.payload_len / 4)?;
         }
         Ok(entry)
     }
@@ -694,6 +701,11 @@ impl Source {
     }
 
     fn problem(&mut self, directory: u64, name: Option<Name>, errno: Errno) {
+        let record = self.problem_record(directory, name, errno);
+        self.units.push_back(Unit::Record(record));
+    }
+
+    fn problem_record(&mut self, directory: u64, name: Option<Name>, errno: Errno) -> Record {
         self.planned.problems += 1;
         if let Some(walked) = self.stack.iter_mut().rev().find(|it| it.number == directory) {
             walked.is_complete = false;
@@ -701,8 +713,7 @@ impl Source {
         if let Some(Waiting { walked: Some(is_complete), .. }) = self.waiting.get_mut(&directory) {
             *is_complete = false;
         }
-        let errno = errno.raw_os_error() as u32;
-        self.units.push_back(Unit::Record(Record::Problem { directory, name, errno }));
+        Record::Problem { directory, name, errno: errno.raw_os_error() as u32 }
     }
 }
 

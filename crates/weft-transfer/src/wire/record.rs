@@ -32,7 +32,8 @@
 use std::fmt;
 
 use crate::limits::{
-    LINK_TARGET_LEN_MAX, OWNER_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX, XATTRS_LEN_MAX, XATTRS_MAX,
+    ERRNO_MAX, LINK_TARGET_LEN_MAX, OWNER_NAME_LEN_MAX, XATTR_VALUE_LEN_MAX, XATTRS_LEN_MAX,
+    XATTRS_MAX,
 };
 use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16};
 use crate::wire::record_name::{Name, NameError};
@@ -97,6 +98,9 @@ pub enum RecordError {
     /// No file ends with this status.
     #[error("status {0}")]
     Status(u8),
+    /// Linux has no such error, or there should be none.
+    #[error("error number {0}")]
+    Errno(u32),
     /// The name of a user or group is empty or has odd bytes.
     #[error("the name of an owner")]
     Owner,
@@ -355,7 +359,7 @@ impl Record {
             9 => {
                 let (directory, name) = (from.u64()?, from.counted_u8()?);
                 let name = if name.is_empty() { None } else { Some(Name::new(name)?) };
-                Self::Problem { directory, name, errno: from.u32()? }
+                Self::Problem { directory, name, errno: parse_errno(from)? }
             }
             10 => {
                 let (is_group, id, name) = (from.u8()?, from.u32()?, from.counted_u8()?);
@@ -434,13 +438,16 @@ impl Record {
 
 impl Tail {
     fn parse(from: &mut Reader<'_>) -> Result<Self, RecordError> {
-        let (status, errno, size) = (from.u8()?, from.u32()?, from.u64()?);
-        let status = match status {
-            0 => Status::Good,
-            1 => Status::Changed,
-            2 => Status::Failed { errno },
-            other => return Err(RecordError::Status(other)),
+        let status = match from.u8()? {
+            2 => Status::Failed { errno: parse_errno(from)? },
+            other => match (other, from.u32()?) {
+                (0, 0) => Status::Good,
+                (1, 0) => Status::Changed,
+                (0 | 1, errno) => return Err(RecordError::Errno(errno)),
+                (other, _) => return Err(RecordError::Status(other)),
+            },
         };
+        let size = from.u64()?;
         check_extent(0, size)?;
         Ok(Self { status, size, hash: parse_digest(from)? })
     }
@@ -620,6 +627,12 @@ fn parse_digest(from: &mut Reader<'_>) -> Result<Option<[u8; 32]>, RecordError> 
         1 => Ok(Some(digest)),
         other => Err(RecordError::Flags(other)),
     }
+}
+
+/// An error number that Linux can have.
+fn parse_errno(from: &mut Reader<'_>) -> Result<u32, RecordError> {
+    let errno = from.u32()?;
+    if (1..=ERRNO_MAX).contains(&errno) { Ok(errno) } else { Err(RecordError::Errno(errno)) }
 }
 
 fn parse_xattrs(from: &mut Reader<'_>) -> Result<Vec<Xattr>, RecordError> {

@@ -9,17 +9,17 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub use data::{TcpSink, TcpSource};
 pub use socket::TcpSettings;
 
 use super::channel::TransportError;
-use super::preface::{PREFACE_LEN, Preface, Token};
+use super::greeting::{greet, greeting};
 use super::stream::StreamControl;
 use crate::secure::{Tls, TlsClient, TlsServer};
+use crate::wire::{Kind, Mode, Preface, Token};
 
 /// A connection that a server has accepted, by what it begins with.
 #[derive(Debug)]
@@ -46,9 +46,10 @@ pub fn connect_control(
     tls: Option<&TlsClient>,
     settings: &TcpSettings,
 ) -> Result<StreamControl, TransportError> {
-    let mut stream = TcpStream::connect_timeout(&server, settings.handshake)?;
+    let stream = TcpStream::connect_timeout(&server, settings.handshake)?;
     settings.apply_to_control(&stream)?;
-    stream.write_all(&Preface::Control { tls: tls.is_some() }.encode())?;
+    let mode = if tls.is_some() { Mode::Tls } else { Mode::Clear };
+    greet(&stream, Kind::Control, mode)?;
     let tls = tls.map(|tls| tls.connect(&stream, settings.handshake)).transpose()?;
     control(stream, tls, settings)
 }
@@ -63,9 +64,9 @@ pub fn connect_data(
     channel: u16,
     settings: &TcpSettings,
 ) -> Result<TcpStream, TransportError> {
-    let mut stream = TcpStream::connect_timeout(&server, settings.handshake)?;
+    let stream = TcpStream::connect_timeout(&server, settings.handshake)?;
     settings.apply_to_data(&stream)?;
-    stream.write_all(&Preface::Data { token, channel }.encode())?;
+    greet(&stream, Kind::Data { token, channel }, Mode::Clear)?;
     Ok(stream)
 }
 
@@ -77,32 +78,34 @@ pub fn connect_data(
 /// If the peer does not speak the protocol or not in time, or is not accepted; and what the kernel
 /// says.
 pub fn accept(
-    mut stream: TcpStream,
+    stream: TcpStream,
     tls: Option<&TlsServer>,
     settings: &TcpSettings,
 ) -> Result<Accepted, TransportError> {
     let end = Instant::now() + settings.handshake;
-    let mut bytes = [0; PREFACE_LEN];
-    read_until(&mut stream, &mut bytes, end, settings.handshake)?;
-    match (Preface::decode(&bytes)?, tls) {
-        (Preface::Data { token, channel }, _) => {
+    let Preface { kind, mode, .. } = greeting(&stream, settings.handshake)?;
+    match (kind, mode, tls) {
+        (Kind::Data { token, channel }, Mode::Clear, _) => {
             settings.apply_to_data(&stream)?;
             Ok(Accepted::Data { token, channel, stream })
         }
-        (Preface::Control { tls: true }, Some(tls)) => {
+        (Kind::Control, Mode::Tls, Some(tls)) => {
             settings.apply_to_control(&stream)?;
             let tls = tls.accept(&stream, end.saturating_duration_since(Instant::now()))?;
             Ok(Accepted::Control(Box::new(control(stream, Some(tls), settings)?)))
         }
-        (Preface::Control { tls: false }, None) => {
+        (Kind::Control, Mode::Clear, None) => {
             settings.apply_to_control(&stream)?;
             Ok(Accepted::Control(Box::new(control(stream, None, settings)?)))
         }
-        (Preface::Control { tls: false }, Some(_)) => {
+        (Kind::Control, Mode::Clear, Some(_)) => {
             Err(TransportError::Protocol("a control channel in clear"))
         }
-        (Preface::Control { tls: true }, None) => {
+        (Kind::Control, Mode::Tls, None) => {
             Err(TransportError::Protocol("a control channel in TLS, which this end has not"))
+        }
+        (Kind::Data { .. }, Mode::Tls, _) => {
+            Err(TransportError::Protocol("a data channel in TLS: blocks are sealed one by one"))
         }
     }
 }
@@ -116,29 +119,4 @@ fn control(
         Some(tls) => StreamControl::in_tls(stream.into(), tls, settings.stall),
         None => Ok(StreamControl::new(stream.into(), settings.stall)),
     }
-}
-
-/// Fills `bytes`, until some instant.
-fn read_until(
-    stream: &mut TcpStream,
-    mut bytes: &mut [u8],
-    end: Instant,
-    time: Duration,
-) -> Result<(), TransportError> {
-    while !bytes.is_empty() {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(TransportError::Stalled(time));
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(bytes) {
-            Ok(0) => return Err(TransportError::Truncated),
-            Ok(len) => bytes = &mut bytes[len..],
-            Err(error) => match error.kind() {
-                std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock => {}
-                _ => return Err(error.into()),
-            },
-        }
-    }
-    Ok(stream.set_read_timeout(None)?)
 }

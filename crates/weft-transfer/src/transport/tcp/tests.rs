@@ -13,13 +13,14 @@ use proptest::prelude::*;
 use super::{Accepted, TcpSettings, TcpSink, TcpSource, accept, connect_control, connect_data};
 use crate::limits::CONTROL_LEN_MAX;
 use crate::pipeline::{Clock, Pool};
-use crate::secure::{Identity, TlsClient, TlsServer};
+use crate::secure::{Identity, SecureError, TlsClient, TlsServer};
 use crate::transport::rate::TokenBucket;
 use crate::transport::table::{HEAD_LEN, OVER, Table, head, parts, write};
 use crate::transport::{
     Control, ControlEvent, DataSink, DataSource, Payload, Place, Received, StreamControl, Token,
     TransportError, Write,
 };
+use crate::wire::ControlHeader;
 
 const LEN: usize = 100_000;
 const TOKEN: Token = Token([5; 16]);
@@ -66,31 +67,40 @@ fn control_pair(tls: bool) -> (StreamControl, StreamControl) {
     (near, remote)
 }
 
+/// A message of `len` bytes, its header among them.
+fn message(len: usize, byte: u8) -> Vec<u8> {
+    let body = len - ControlHeader::LEN;
+    let header = ControlHeader { session: 1, kind: 8, len: u32::try_from(body).expect("short") };
+    [&header.emit()[..], &vec![byte; body]].concat()
+}
+
 #[test]
 fn messages_come_in_order_both_ways_until_the_end() {
     for tls in [false, true] {
         let (near, remote) = control_pair(tls);
-        let mut message = Vec::new();
-        for len in [0, 1, 5, 40_000, CONTROL_LEN_MAX] {
-            let sent: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-            // Together they are more than the sockets hold.
+        let mut came = Vec::new();
+        for (len, byte) in [(16, 0), (17, 1), (40_000, 2), (CONTROL_LEN_MAX, 3)] {
+            let sent = message(len, byte);
             thread::scope(|scope| {
                 scope.spawn(|| near.send(&sent).expect("a peer"));
                 scope.spawn(|| remote.send(&sent).expect("a peer"));
                 for end in [&near, &remote] {
-                    let came = end.receive(&mut message, None).expect("a peer");
-                    assert_eq!((came, &message), (ControlEvent::Message, &sent));
+                    let event = end.receive(&mut came, None).expect("a peer");
+                    assert_eq!((event, &came), (ControlEvent::Message, &sent));
                 }
             });
         }
-        let none = remote.receive(&mut message, Some(Duration::from_millis(1)));
+        let none = remote.receive(&mut came, Some(Duration::from_millis(1)));
         assert_eq!(none.expect("a peer"), ControlEvent::TimedOut);
-        near.send(b"last").expect("a peer");
+        let long = vec![0; CONTROL_LEN_MAX + 1];
+        assert!(matches!(near.send(&long), Err(TransportError::MessageTooLong(_))));
+        let last = message(20, 4);
+        near.send(&last).expect("a peer");
         near.close();
-        assert!(matches!(near.send(b"more"), Err(TransportError::Closed)));
-        assert_eq!(remote.receive(&mut message, None).expect("it came"), ControlEvent::Message);
-        assert_eq!(message, b"last");
-        assert_eq!(remote.receive(&mut message, None).expect("an end"), ControlEvent::Ended);
+        assert!(matches!(near.send(&last), Err(TransportError::Closed)));
+        assert_eq!(remote.receive(&mut came, None).expect("it came"), ControlEvent::Message);
+        assert_eq!(came, last);
+        assert_eq!(remote.receive(&mut came, None).expect("an end"), ControlEvent::Ended);
     }
 }
 
@@ -108,19 +118,17 @@ fn closing_wakes_the_thread_that_receives() {
 }
 
 #[test]
-fn cut_message_and_long_message_are_errors() {
-    let cases: [(&[u8], &str); 3] = [
-        (b"\0\0\0\x05abcd", "the connection ended within a message"),
-        (b"\0\0", "the connection ended within a message"),
-        (b"\xff\xff\xff\xff", "a control message of 4294967295 bytes"),
-    ];
-    for (bytes, expected) in cases {
+fn cut_message_and_strange_one_are_errors() {
+    let cut = message(30, 1);
+    let long = [&[0; 8], &[0xff; 4][..], &[0; 4]].concat();
+    for (bytes, is_cut) in [(&cut[..29], true), (&cut[..3], true), (&long, false)] {
         let (mut stranger, stream) = data_pair(&settings());
         stranger.write_all(bytes).expect("a peer");
         drop(stranger);
         let control = StreamControl::new(OwnedFd::from(stream), settings().stall);
         let failed = control.receive(&mut Vec::new(), None).expect_err("not a message");
-        assert_eq!(failed.to_string(), expected);
+        assert_eq!(matches!(failed, TransportError::Truncated), is_cut, "{failed}");
+        assert_eq!(matches!(failed, TransportError::Wire(_)), !is_cut, "{failed}");
     }
 }
 
@@ -177,11 +185,19 @@ fn message_right_behind_the_handshake_is_not_overlooked() {
             (event.map_err(|error| error.to_string()), came)
         });
         let near = connect_control(reached, Some(&client), &settings()).expect("a server");
-        near.send(b"right behind").expect("a server");
+        near.send(&message(30, 1)).expect("a server");
         has_sent.store(true, Ordering::SeqCst);
         let came = receiving.join().expect("no panic");
-        assert_eq!(came, (Ok(ControlEvent::Message), b"right behind".to_vec()));
+        assert_eq!(came, (Ok(ControlEvent::Message), message(30, 1)));
     });
+}
+
+#[test]
+fn connection_that_is_cut_in_tls_is_no_end() {
+    let (near, remote) = control_pair(true);
+    rustix::net::shutdown(near.socket(), rustix::net::Shutdown::Write).expect("connected");
+    let failed = remote.receive(&mut Vec::new(), None).expect_err("nobody took leave");
+    assert!(matches!(failed, TransportError::Security(SecureError::Cut)), "{failed}");
 }
 
 #[test]

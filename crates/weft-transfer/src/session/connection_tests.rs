@@ -1,0 +1,175 @@
+use std::time::Duration;
+
+use super::*;
+use crate::limits::BLOCK_SIZE_MIN;
+use crate::wire::{Role, Token};
+
+const ZERO: Duration = Duration::ZERO;
+
+fn offer() -> Offer {
+    Offer { channels: 4, block_size: BLOCK_SIZE_MIN * 4, features: 0b110, agent: "a".into() }
+}
+
+fn policy() -> Policy {
+    let most = Terms {
+        version: VERSION,
+        channels: 2,
+        block_size: BLOCK_SIZE_MIN * 2,
+        features: 0b011,
+        token: Token([3; 16]),
+        agent: "b".into(),
+    };
+    Policy { most, block_size_min: BLOCK_SIZE_MIN, sessions: 2 }
+}
+
+/// Two ends that have agreed.
+fn pair() -> (Connection, Connection) {
+    let mut initiator = Connection::initiate(offer(), ZERO);
+    let mut acceptor = Connection::accept(policy(), ZERO);
+    let hello = initiator.poll_control(ZERO).unwrap();
+    let established = acceptor.handle_control(hello, ZERO).unwrap();
+    assert!(matches!(established, Some(Event::Established(_))));
+    let reply = acceptor.poll_control(ZERO).unwrap();
+    initiator.handle_control(reply, ZERO).unwrap();
+    (initiator, acceptor)
+}
+
+fn open() -> Open {
+    Open { role: Role::Source, job: vec![1] }
+}
+
+#[test]
+fn the_ends_agree_on_the_least_of_what_they_have() {
+    let (initiator, acceptor) = pair();
+    let terms = initiator.terms().unwrap();
+    assert_eq!((terms.channels, terms.block_size, terms.features), (2, BLOCK_SIZE_MIN * 2, 0b010));
+    assert_eq!(terms.token, Token([3; 16]));
+    assert_eq!((terms.agent.as_str(), acceptor.terms().unwrap().agent.as_str()), ("b", "a"));
+}
+
+#[test]
+fn versions_and_block_sizes_that_do_not_fit_are_refused() {
+    let refusal_of = |change: fn(&mut Hello)| {
+        let mut acceptor = Connection::accept(policy(), ZERO);
+        let mut message = Connection::initiate(offer(), ZERO).poll_control(ZERO).unwrap();
+        let Body::Hello(hello) = &mut message.body else { panic!("no hello") };
+        change(hello);
+        let Ok(Some(Event::Refused { refusal, .. })) = acceptor.handle_control(message, ZERO)
+        else {
+            panic!("not refused")
+        };
+        assert!(acceptor.is_over());
+        let mut initiator = Connection::initiate(offer(), ZERO);
+        let reply = acceptor.poll_control(ZERO).unwrap();
+        let refused = initiator.handle_control(reply, ZERO);
+        assert!(matches!(refused, Ok(Some(Event::Refused { .. }))) && initiator.is_over());
+        refusal
+    };
+    let newer = refusal_of(|hello| (hello.version_min, hello.version_max) = (2, 9));
+    assert_eq!(newer, Refusal::Version);
+    assert_eq!(refusal_of(|hello| hello.block_size = BLOCK_SIZE_MIN - 1), Refusal::BlockSize);
+}
+
+#[test]
+fn an_acceptor_may_not_take_more_than_was_offered() {
+    let answer = |change: fn(&mut Terms)| {
+        let mut terms = Terms { features: 0, ..policy().most };
+        change(&mut terms);
+        let mut initiator = Connection::initiate(offer(), ZERO);
+        let reply = Message::of(0, Body::HelloReply(HelloReply::Accepted(terms)));
+        initiator.handle_control(reply, ZERO)
+    };
+    assert!(answer(|_| {}).is_ok());
+    assert_eq!(answer(|terms| terms.version = 2), Err(Fault::Answer("the version")));
+    let more = Err(Fault::Answer("more than was asked for"));
+    assert_eq!(answer(|terms| terms.channels = 5), more);
+    assert_eq!(answer(|terms| terms.block_size = BLOCK_SIZE_MIN * 5), more);
+    let features = Err(Fault::Answer("features that were not offered"));
+    assert_eq!(answer(|terms| terms.features = 1), features);
+}
+
+#[test]
+fn sessions_are_opened_answered_and_ended() {
+    let (mut initiator, mut acceptor) = pair();
+    let session = initiator.open(open()).unwrap();
+    assert_eq!(acceptor.open(open()), Err(Misuse::Over));
+    let message = initiator.poll_control(ZERO).unwrap();
+    let event = acceptor.handle_control(message, ZERO).unwrap();
+    assert_eq!(event, Some(Event::Open { session, open: open() }));
+    let early = Message::of(session, Body::CreditRequest);
+    assert_eq!(acceptor.handle(early.clone()), Err(Fault::Message(5)));
+    let reply = || OpenReply::Accepted { job: vec![2] };
+    acceptor.answer(session, reply()).unwrap();
+    assert_eq!(acceptor.answer(session, reply()), Err(Misuse::Number(session)));
+    let message = acceptor.poll_control(ZERO).unwrap();
+    let event = initiator.handle_control(message.clone(), ZERO).unwrap();
+    assert_eq!(event, Some(Event::OpenReply { session, reply: reply() }));
+    assert_eq!(acceptor.handle(early.clone()), Ok(Some(Event::Session(early.clone()))));
+    acceptor.session_ended(session);
+    assert_eq!(acceptor.handle(early), Ok(None));
+    assert_eq!(
+        acceptor.handle(Message::of(session + 1, Body::Closed)),
+        Err(Fault::NoSession(session + 1))
+    );
+    let again = initiator.handle_control(message, ZERO);
+    assert_eq!(again, Err(Fault::Answer("a reply to an opening")));
+    assert!(initiator.is_over());
+}
+
+#[test]
+fn a_session_too_many_is_refused_and_so_is_a_number_that_was_used() {
+    let (_, mut acceptor) = pair();
+    for session in 1..=2 {
+        let event = acceptor.handle(Message::of(session, Body::Open(open())));
+        assert!(matches!(event, Ok(Some(Event::Open { .. }))));
+    }
+    assert_eq!(acceptor.handle(Message::of(3, Body::Open(open()))), Ok(None));
+    let Some(Message { session: 3, body: Body::OpenReply(OpenReply::Refused { refusal, .. }) }) =
+        acceptor.poll_control(ZERO)
+    else {
+        panic!("not refused")
+    };
+    assert_eq!((refusal, acceptor.sessions()), (Refusal::Busy, 2));
+    let again = acceptor.handle(Message::of(3, Body::Open(open())));
+    assert_eq!(again, Err(Fault::NoSession(3)));
+}
+
+#[test]
+fn answers_that_nobody_reads_have_a_bound() {
+    let (_, mut acceptor) = pair();
+    let refused = (1..10_000)
+        .map(|session| acceptor.handle(Message::of(session, Body::Open(open()))))
+        .find(Result::is_err);
+    assert_eq!(refused, Some(Err(Fault::Sessions)));
+}
+
+#[test]
+fn a_silent_peer_is_asked_and_then_gone() {
+    let (mut initiator, mut acceptor) = pair();
+    assert_eq!(initiator.timeout(), PING_INTERVAL);
+    assert_eq!(initiator.poll_control(PING_INTERVAL / 2), None);
+    let ping = initiator.poll_control(PING_INTERVAL).unwrap();
+    assert_eq!(initiator.poll_control(PING_INTERVAL), None);
+    assert_eq!(acceptor.handle_control(ping, PING_INTERVAL), Ok(None));
+    let pong = acceptor.poll_control(PING_INTERVAL).unwrap();
+    assert!(!initiator.is_silent(SILENCE_MAX - PING_INTERVAL));
+    assert!(initiator.is_silent(SILENCE_MAX));
+    assert_eq!(initiator.handle_control(pong, SILENCE_MAX / 2), Ok(None));
+    assert!(!initiator.is_silent(SILENCE_MAX));
+    let wrong = Message::of(0, Body::Pong(99));
+    assert_eq!(initiator.handle_control(wrong, SILENCE_MAX), Err(Fault::Answer("a pong")));
+}
+
+#[test]
+fn an_end_of_the_connection_ends_all() {
+    let (mut initiator, mut acceptor) = pair();
+    initiator.open(open()).unwrap();
+    while initiator.poll_control(ZERO).is_some() {}
+    let cancel = Cancel { code: crate::wire::Code::Stopped, text: "bye".into() };
+    initiator.cancel(cancel.clone());
+    assert_eq!((initiator.sessions(), initiator.is_over()), (0, true));
+    let message = initiator.poll_control(ZERO).unwrap();
+    let event = acceptor.handle_control(message, ZERO);
+    assert_eq!(event, Ok(Some(Event::Cancelled(cancel))));
+    assert!(acceptor.is_over() && acceptor.poll_control(ZERO).is_none());
+}

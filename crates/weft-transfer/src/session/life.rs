@@ -1,0 +1,115 @@
+//! How a session ends, which is the same at both ends.
+
+use super::fault::{Ending, Fault};
+use crate::wire::{Body, Cancel};
+
+/// How far a session has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Blocks move.
+    Running,
+    /// It was cancelled, and an end may still use its buffers.
+    Closing {
+        ending: Ending,
+        /// What the peer does not know yet.
+        cancel: Option<Cancel>,
+        is_closed_sent: bool,
+        is_peer_closed: bool,
+    },
+    /// Nothing more happens.
+    Over(Ending),
+}
+
+/// The life of one end of a session.
+#[derive(Clone, Debug)]
+pub(super) struct Life(Stage);
+
+impl Life {
+    pub(super) fn new() -> Self {
+        Self(Stage::Running)
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.0 == Stage::Running
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.0, Stage::Over(_))
+    }
+
+    /// How it has ended; none before it has.
+    pub(super) fn ending(&self) -> Option<&Ending> {
+        match &self.0 {
+            Stage::Over(ending) => Some(ending),
+            _ => None,
+        }
+    }
+
+    /// This end cancels it, if it still runs.
+    pub(super) fn cancel(&mut self, cancel: Cancel) {
+        if self.is_running() {
+            self.0 = Stage::Closing {
+                ending: Ending::Cancelled(cancel.clone()),
+                cancel: Some(cancel),
+                is_closed_sent: false,
+                is_peer_closed: false,
+            };
+        }
+    }
+
+    /// The peer cancels it. If both do, each keeps its own reason.
+    pub(super) fn handle_cancel(&mut self, cancel: Cancel) {
+        if self.is_running() {
+            self.0 = Stage::Closing {
+                ending: Ending::CancelledByPeer(cancel),
+                cancel: None,
+                is_closed_sent: false,
+                is_peer_closed: false,
+            };
+        }
+    }
+
+    /// The peer's end is closed.
+    ///
+    /// # Errors
+    /// If the session is not cancelled.
+    pub(super) fn handle_closed(&mut self) -> Result<(), Fault> {
+        match &mut self.0 {
+            Stage::Running => return Err(Fault::Closed),
+            Stage::Closing { is_peer_closed, .. } => *is_peer_closed = true,
+            Stage::Over(_) => {}
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Whether nothing of the peer will touch the session's buffers any more.
+    pub(super) fn is_peer_closed(&self) -> bool {
+        matches!(self.0, Stage::Closing { is_peer_closed: true, .. } | Stage::Over(_))
+    }
+
+    /// Both ends have all of it.
+    pub(super) fn complete(&mut self) {
+        self.0 = Stage::Over(Ending::Complete);
+    }
+
+    /// What is to be sent. `is_at_rest` says whether this end is done with the peer's buffers.
+    pub(super) fn poll(&mut self, is_at_rest: bool) -> Option<Body> {
+        let Stage::Closing { cancel, is_closed_sent, .. } = &mut self.0 else { return None };
+        if let Some(cancel) = cancel.take() {
+            return Some(Body::Cancel(cancel));
+        }
+        if *is_closed_sent || !is_at_rest {
+            return None;
+        }
+        *is_closed_sent = true;
+        self.settle();
+        Some(Body::Closed)
+    }
+
+    fn settle(&mut self) {
+        if let Stage::Closing { ending, is_closed_sent: true, is_peer_closed: true, .. } = &self.0 {
+            self.0 = Stage::Over(ending.clone());
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How many round trips it takes until the sink's whole pool is in use.
+
+use super::super::{Arrivals, RemoteBuffer, Sink, SinkSetup, Source, SourceSetup, WriteResult};
+use crate::wire::{BlockFlags, BlockHeader};
+
+const POOL: u32 = 100;
+
+/// Blocks that are written in each round trip. What the sink says in one reaches the source in the
+/// next, and a block of one arrives within it.
+fn blocks_of_round_trips(first_grant: u32, rounds: usize) -> Vec<usize> {
+    let buffers = vec![RemoteBuffer::default(); POOL as usize];
+    let arrivals = Arrivals::Seen;
+    let sink = SinkSetup { session: 1, buffers, block_size: 1, arrivals, first_grant };
+    let setup =
+        SourceSetup { session: 1, blocks: 1_000, block_size: 1, arrivals, writes_max: 1_000 };
+    let (mut source, mut sink) = (Source::new(setup), Sink::new(sink));
+    assert!(source.channel_up(1) && sink.channel_up(1));
+    for block in 0..1_000 {
+        source.submit(block.into(), block, 1).unwrap();
+    }
+    let mut counts = Vec::new();
+    for _ in 0..rounds {
+        while let Some(message) = source.poll_control() {
+            sink.handle_control(message.body).unwrap();
+        }
+        while let Some(message) = sink.poll_control() {
+            source.handle_control(message.body).unwrap();
+        }
+        let mut count = 0;
+        while let Some(write) = source.poll_write() {
+            source.handle_written(write.block, WriteResult::Sent).unwrap();
+            let header = BlockHeader {
+                session: 1,
+                flags: BlockFlags::default(),
+                seq: write.seq,
+                nonce: 0,
+                len: write.len,
+                table_len: 0,
+                buffer: write.credit.buffer,
+                generation: write.credit.generation,
+            };
+            sink.begin_arrival(1, &header).unwrap();
+            sink.finish_arrival(1, write.credit.buffer).unwrap();
+            count += 1;
+        }
+        while let Some(ready) = sink.poll_ready() {
+            sink.release(ready.buffer).unwrap();
+        }
+        counts.push(count);
+    }
+    counts
+}
+
+/// Credits double with each round trip until the pool is in use, and it stays in use.
+#[test]
+fn the_window_is_full_after_a_logarithm_of_round_trips() {
+    assert_eq!(blocks_of_round_trips(0, 9), [1, 2, 4, 8, 16, 32, 64, 100, 100]);
+    assert_eq!(blocks_of_round_trips(16, 5), [16, 32, 64, 100, 100]);
+    assert_eq!(blocks_of_round_trips(POOL, 3), [100, 100, 100]);
+}

@@ -1,0 +1,543 @@
+//! The sink: it takes blocks in their order, and gives tasks that write what is in them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Slot;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::syncfs;
+use rustix::io::Errno;
+
+use crate::limits::{
+    BYTES_IN_TASK_MAX, DIRECTORIES_BEGUN_MAX, FILES_BEGUN_MAX, FILES_IN_TASK_MAX,
+    OFFERS_IN_TASK_MAX, OWNERS_MAX, RANGES_MAX, WANTS_SPAN_MAX,
+};
+use crate::tree::dirs::Dirs;
+use crate::tree::ranges::Ranges;
+use crate::tree::temporary;
+use crate::wire::record::{Entry, Kind, ROOT, Record, Status, Tail};
+use crate::wire::record_name::Name;
+use crate::wire::record_table::{self, Placed, TableError};
+use crate::wire::record_wants::Wants;
+
+use super::begun::Begun;
+use super::context::Context;
+use super::directory::Directory;
+use super::install::{self, Failure};
+use super::links::Links;
+use super::look::{self, Offer, Resumable};
+use super::options::ApplyOptions;
+use super::report::{Report, Step, Summary};
+use super::session::{Session, remove_beside};
+
+/// The directory cannot be applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the destination: {0}")]
+pub struct BeginError(pub Errno);
+
+/// A block is none. The session cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// Its table is none.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A record names a directory that has not begun, or has ended.
+    #[error("directory {0} is not there")]
+    NoDirectory(u64),
+    /// A record names a file that has not begun, or has ended.
+    #[error("file {0} is not there")]
+    NoFile(u64),
+    /// Two entries have one number.
+    #[error("entry {0} comes twice")]
+    Twice(u64),
+    /// Parts overlap, are beyond the file's size, or are too many.
+    #[error("file {file} has a part of {len} bytes at {offset}")]
+    Part {
+        /// The file.
+        file: u64,
+        /// Where the part begins.
+        offset: u64,
+        /// How long it is.
+        len: u64,
+    },
+    /// Directories are too deep.
+    #[error("entry {0} is too deep")]
+    Deep(u64),
+    /// There is too much of something.
+    #[error("too many {0}")]
+    TooMany(&'static str),
+    /// Something follows the end of the tree.
+    #[error("a record follows the end of the tree")]
+    AfterFinish,
+    /// The end of the tree has not come.
+    #[error("the end of the tree has not come")]
+    NoFinish,
+    /// What was written cannot be made durable.
+    #[error("syncing the file system: {0}")]
+    Sync(Errno),
+}
+
+/// Applies records beneath a directory. One thread gives it the blocks, in the order of their
+/// numbers; the tasks that it returns run on any threads.
+///
+/// Dropped without [`Applier::finish`], it leaves the session's own file in the root, by which a
+/// later session goes on, or removes what is left.
+#[derive(Debug)]
+pub struct Applier {
+    shared: Arc<Shared>,
+    root: Arc<Directory>,
+    directories: HashMap<u64, Arc<Directory>>,
+    files: HashMap<u64, InWork>,
+    owners: usize,
+    /// The root stands for a directory of the source: its names are all listed.
+    is_root_listed: bool,
+    is_finished: bool,
+    is_ended: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    context: Context,
+    links: Links,
+    resumable: Resumable,
+}
+
+#[derive(Debug)]
+struct InWork {
+    begun: Arc<Begun>,
+    /// What has come of it.
+    ranges: Ranges,
+    tail: Option<Tail>,
+}
+
+/// Something to be done with a block, by any thread.
+#[derive(Debug)]
+pub struct Task {
+    shared: Arc<Shared>,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    Entries(Vec<Small>),
+    Part {
+        begun: Arc<Begun>,
+        offset: u64,
+        data: Range<usize>,
+        digest: Option<[u8; 32]>,
+    },
+    /// All parts of a file have come.
+    Complete(Arc<Begun>),
+    Look(Vec<Offer>),
+}
+
+/// An entry that is done at once. Its directory has it as pending.
+#[derive(Debug)]
+struct Small {
+    directory: Arc<Directory>,
+    name: Name,
+    entry: Box<Entry>,
+    /// Of a file, its data and its end.
+    data: Option<(Range<usize>, Tail)>,
+}
+
+impl Task {
+    /// Does it. `payload` is that of the block which the task came from. What is returned goes to
+    /// the source.
+    ///
+    /// # Panics
+    /// If the payload is shorter than the block's.
+    #[must_use = "the source waits for the answer"]
+    pub fn run(self, payload: &[u8]) -> Option<Wants> {
+        let Shared { context, links, resumable } = &*self.shared;
+        match self.work {
+            Work::Entries(entries) => {
+                for small in entries {
+                    small.run(context, links, payload);
+                }
+            }
+            Work::Part { begun, offset, data, digest } => {
+                begun.write(context, offset, &payload[data], digest);
+                end_part(context, links, &begun);
+            }
+            Work::Complete(begun) => end_part(context, links, &begun),
+            Work::Look(offers) => return look::look(context, links, resumable, offers),
+        }
+        None
+    }
+}
+
+impl Small {
+    fn run(self, context: &Context, links: &Links, payload: &[u8]) {
+        let Self { directory, name, entry, data } = self;
+        match (&entry.kind, data) {
+            (Kind::HardLink { target }, _) => {
+                return links.link(context, *target, &directory, &name);
+            }
+            (Kind::File, Some((data, tail))) => {
+                let data = &payload[data];
+                let is_there = install::whole(context, &directory, &entry, &name, data, tail);
+                if entry.is_linked {
+                    let place = is_there.then_some((&directory.dir, &name));
+                    links.settle(context, entry.number, place);
+                }
+            }
+            _ => install::other(context, &directory, &entry, &name),
+        }
+        directory.end_pending(context);
+    }
+}
+
+fn end_part(context: &Context, links: &Links, begun: &Begun) {
+    let Some(is_there) = begun.end_part(context) else { return };
+    let (directory, entry) = (&begun.directory, &begun.entry);
+    if entry.is_linked {
+        let place = entry.name.as_ref().filter(|_| is_there).map(|name| (&directory.dir, name));
+        links.settle(context, entry.number, place);
+    }
+    directory.end_pending(context);
+}
+
+/// The tasks of a block while they are put together.
+#[derive(Debug, Default)]
+struct Batch {
+    work: Vec<Work>,
+    small: Vec<Small>,
+    small_len: usize,
+    offers: Vec<Offer>,
+}
+
+impl Batch {
+    fn push_small(&mut self, small: Small) {
+        self.small_len += small.data.as_ref().map_or(0, |(data, _)| data.len());
+        self.small.push(small);
+        if self.small.len() == FILES_IN_TASK_MAX || self.small_len >= BYTES_IN_TASK_MAX {
+            self.end_small();
+        }
+    }
+
+    fn end_small(&mut self) {
+        if !self.small.is_empty() {
+            self.work.push(Work::Entries(std::mem::take(&mut self.small)));
+            self.small_len = 0;
+        }
+    }
+
+    fn push_offer(&mut self, offer: Offer) {
+        // One answer is for numbers that ascend, and not too many of them.
+        let number = offer.entry.number;
+        let is_next = |last: &Offer| last.entry.number < number;
+        let is_near =
+            |first: &Offer| number.saturating_sub(first.entry.number) < WANTS_SPAN_MAX as u64;
+        if !(self.offers.last().is_none_or(is_next) && self.offers.first().is_none_or(is_near)) {
+            self.end_offers();
+        }
+        self.offers.push(offer);
+        if self.offers.len() == OFFERS_IN_TASK_MAX {
+            self.end_offers();
+        }
+    }
+
+    fn end_offers(&mut self) {
+        if !self.offers.is_empty() {
+            self.work.push(Work::Look(std::mem::take(&mut self.offers)));
+        }
+    }
+}
+
+impl Applier {
+    /// Begins a session beneath an open directory.
+    ///
+    /// # Errors
+    /// If the directory cannot be looked at, or the session's own file cannot be created in it.
+    pub fn begin(
+        root: OwnedFd,
+        options: ApplyOptions,
+        report: Arc<dyn Report>,
+    ) -> Result<Self, BeginError> {
+        let session = Session::begin(root.as_fd(), options.keeps_journal, options.resumes);
+        let session = session.map_err(BeginError)?;
+        let dirs = Dirs::new(root);
+        let context = Context::new(dirs, session, options, report).map_err(BeginError)?;
+        let root = Arc::new(Directory::root(&context).map_err(BeginError)?);
+        let (links, resumable) = (Links::default(), Resumable::default());
+        Ok(Self {
+            shared: Arc::new(Shared { context, links, resumable }),
+            directories: HashMap::from([(ROOT, Arc::clone(&root))]),
+            root,
+            files: HashMap::new(),
+            owners: 0,
+            is_root_listed: false,
+            is_finished: false,
+            is_ended: false,
+        })
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.shared.context.counters.summary()
+    }
+
+    /// Whether the end of the tree has come, so that [`Applier::finish`] may follow the tasks.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    /// Takes the next block. The block is free when all tasks have run.
+    ///
+    /// # Errors
+    /// If the block is none. Nothing of it has been written then but directories.
+    pub fn apply(&mut self, payload: &[u8], table_len: usize) -> Result<Vec<Task>, ApplyError> {
+        let mut batch = Batch::default();
+        for Placed { record, data } in record_table::parse(payload, table_len)? {
+            self.take(record, data, &mut batch)?;
+        }
+        batch.end_small();
+        batch.end_offers();
+        let task = |work| Task { shared: Arc::clone(&self.shared), work };
+        Ok(batch.work.into_iter().map(task).collect())
+    }
+
+    fn take(
+        &mut self,
+        record: Record,
+        data: Range<usize>,
+        batch: &mut Batch,
+    ) -> Result<(), ApplyError> {
+        if self.is_finished {
+            return Err(ApplyError::AfterFinish);
+        }
+        let context = &self.shared.context;
+        match record {
+            Record::Nothing => {}
+            Record::Entry(entry) => self.entry(entry, batch)?,
+            Record::Offer(entry) => {
+                let directory = self.directory(entry.parent)?;
+                let Some(name) = entry.name.clone() else { return Ok(()) };
+                self.expect_links(&entry)?;
+                let refusal = self.refusal(&directory, &name);
+                directory.begin_pending();
+                batch.push_offer(Offer { directory, name, entry, refusal });
+            }
+            Record::Whole { entry, tail, .. } => {
+                self.expect_links(&entry)?;
+                self.small(entry, Some((data, tail)), batch)?;
+            }
+            Record::Data { file, offset, len, digest } => {
+                let begun = self.part(file, offset, len.into())?;
+                begun.begin_part();
+                batch.work.push(Work::Part { begun, offset, data, digest });
+                self.end_file(file, batch);
+            }
+            Record::Hole { file, offset, len } => {
+                let begun = self.part(file, offset, len)?;
+                begun.hole(&self.shared.context, offset, len);
+                self.end_file(file, batch);
+            }
+            Record::End { file, tail } => {
+                let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
+                if in_work.tail.is_some() || tail.size > in_work.begun.entry.size {
+                    return Err(ApplyError::Twice(file));
+                }
+                in_work.tail = Some(tail);
+                self.end_file(file, batch);
+            }
+            Record::DirectoryEnd { directory, is_complete } => {
+                if directory == ROOT {
+                    return Err(ApplyError::NoDirectory(directory));
+                }
+                let ended = self.directories.remove(&directory);
+                let ended = ended.ok_or(ApplyError::NoDirectory(directory))?;
+                ended.ended(context, is_complete);
+            }
+            Record::Keep { directory, name } => {
+                self.directory(directory)?.keep(context, &name);
+            }
+            Record::Problem { directory, name, errno } => {
+                let errno = Errno::from_raw_os_error(errno as i32);
+                let directory = self.directory(directory)?;
+                directory.failed(context, name.as_ref(), Step::Source, errno);
+            }
+            Record::Owner { is_group, id, name } => {
+                self.owners += 1;
+                let fits = context.name_owner(is_group, id, &name, OWNERS_MAX);
+                if !fits || self.owners > 2 * OWNERS_MAX {
+                    return Err(ApplyError::TooMany("owners"));
+                }
+            }
+            Record::Finish { .. } => self.is_finished = true,
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: Box<Entry>, batch: &mut Batch) -> Result<(), ApplyError> {
+        let Some(name) = entry.name.clone() else {
+            self.is_root_listed = true;
+            self.root.set_entry(entry);
+            return Ok(());
+        };
+        let number = entry.number;
+        match entry.kind {
+            Kind::Directory => self.begin_directory(entry, &name),
+            Kind::File => {
+                if self.files.contains_key(&number) {
+                    return Err(ApplyError::Twice(number));
+                }
+                if self.files.len() == FILES_BEGUN_MAX {
+                    return Err(ApplyError::TooMany("files at a time"));
+                }
+                self.expect_links(&entry)?;
+                let directory = self.directory(entry.parent)?;
+                let refusal = self.refusal(&directory, &name);
+                directory.begin_pending();
+                let Shared { context, resumable, .. } = &*self.shared;
+                let resumed = resumable.take(context, &directory, &entry);
+                let (unfinished, ranges) = match resumed {
+                    Some((unfinished, ranges)) => (Some(unfinished), ranges),
+                    None => (None, Ranges::default()),
+                };
+                let begun = Begun::begin(context, &directory, entry, &name, unfinished, refusal);
+                let in_work = InWork { begun: Arc::new(begun), ranges, tail: None };
+                self.files.insert(number, in_work);
+                Ok(())
+            }
+            _ => self.small(entry, None, batch),
+        }
+    }
+
+    fn begin_directory(&mut self, entry: Box<Entry>, name: &Name) -> Result<(), ApplyError> {
+        let number = entry.number;
+        if self.directories.len() == DIRECTORIES_BEGUN_MAX {
+            return Err(ApplyError::TooMany("directories at a time"));
+        }
+        if self.directories.contains_key(&number) {
+            return Err(ApplyError::Twice(number));
+        }
+        let parent = self.directory(entry.parent)?;
+        let refusal = self.refusal(&parent, name);
+        let context = &self.shared.context;
+        let directory = Directory::begin(context, &parent, name, entry, refusal);
+        let directory = directory.ok_or(ApplyError::Deep(number))?;
+        self.directories.insert(number, Arc::new(directory));
+        Ok(())
+    }
+
+    fn small(
+        &self,
+        entry: Box<Entry>,
+        data: Option<(Range<usize>, Tail)>,
+        batch: &mut Batch,
+    ) -> Result<(), ApplyError> {
+        let directory = self.directory(entry.parent)?;
+        let Some(name) = entry.name.clone() else { return Ok(()) };
+        let Shared { context, links, .. } = &*self.shared;
+        let lost = || directory.is_lost.then_some((Step::Create, Errno::NOENT));
+        if let Some((step, error)) = self.refusal(&directory, &name).or_else(lost) {
+            directory.failed(context, Some(&name), step, error);
+            if entry.is_linked {
+                links.settle(context, entry.number, None);
+            }
+            return Ok(());
+        }
+        directory.begin_pending();
+        batch.push_small(Small { directory, name, entry, data });
+        Ok(())
+    }
+
+    fn directory(&self, number: u64) -> Result<Arc<Directory>, ApplyError> {
+        self.directories.get(&number).cloned().ok_or(ApplyError::NoDirectory(number))
+    }
+
+    /// Notes a name. The result is why nothing may have it, if nothing may.
+    fn refusal(&self, directory: &Directory, name: &Name) -> Option<Failure> {
+        let is_distinct = directory.keep(&self.shared.context, name);
+        if directory.dir.is_root() && temporary::session_itself(name).is_some() {
+            return Some((Step::Create, Errno::PERM));
+        }
+        (!is_distinct).then_some((Step::Clash, Errno::EXIST))
+    }
+
+    fn expect_links(&self, entry: &Entry) -> Result<(), ApplyError> {
+        if entry.is_linked && !self.shared.links.expect(entry.number) {
+            return Err(ApplyError::TooMany("files with several names"));
+        }
+        Ok(())
+    }
+
+    /// Notes a part of a file as come.
+    fn part(&mut self, file: u64, offset: u64, len: u64) -> Result<Arc<Begun>, ApplyError> {
+        let in_work = self.files.get_mut(&file).ok_or(ApplyError::NoFile(file))?;
+        let is_within = offset.checked_add(len).is_some_and(|end| end <= in_work.begun.entry.size);
+        let is_room = in_work.ranges.count() < RANGES_MAX;
+        if !is_within || !is_room || !in_work.ranges.add(offset, len) {
+            return Err(ApplyError::Part { file, offset, len });
+        }
+        Ok(Arc::clone(&in_work.begun))
+    }
+
+    /// Ends a file if all of it has come.
+    fn end_file(&mut self, file: u64, batch: &mut Batch) {
+        let Slot::Occupied(slot) = self.files.entry(file) else { return };
+        let Some(tail) = slot.get().tail else { return };
+        let is_failed = matches!(tail.status, Status::Failed { .. });
+        if is_failed || slot.get().ranges.is_complete(slot.get().begun.entry.size) {
+            let begun = slot.remove().begun;
+            begun.set_tail(tail);
+            batch.work.push(Work::Complete(begun));
+        }
+    }
+
+    /// Ends the session, after all tasks have run: deletes what is to be deleted from the root,
+    /// removes what earlier sessions left, makes all durable if the options say so.
+    ///
+    /// # Errors
+    /// If the tree is not complete, or cannot be made durable.
+    pub fn finish(mut self) -> Result<Summary, ApplyError> {
+        if !self.is_finished {
+            return Err(ApplyError::NoFinish);
+        }
+        self.is_ended = true;
+        let Shared { context, links, .. } = &*self.shared;
+        for InWork { begun, .. } in std::mem::take(&mut self.files).into_values() {
+            begun.give_up(context);
+            if begun.entry.is_linked {
+                links.settle(context, begun.entry.number, None);
+            }
+            begun.directory.end_pending(context);
+        }
+        links.give_up(context);
+        for (number, directory) in std::mem::take(&mut self.directories) {
+            if number != ROOT {
+                directory.failed(context, None, Step::Incomplete, Errno::NODATA);
+                directory.ended(context, false);
+            }
+        }
+        self.root.ended(context, self.is_root_listed);
+        let root = context.dirs.open(context.dirs.root()).map_err(ApplyError::Sync)?;
+        for unfinished in context.session.unfinished.values() {
+            remove_beside(root.as_fd(), &unfinished.path, &unfinished.temporary);
+        }
+        self.root.clean(context);
+        if context.options.syncs || context.session.journal.is_some() {
+            syncfs(&*root).map_err(ApplyError::Sync)?;
+        }
+        context.session.end(root.as_fd()).map_err(ApplyError::Sync)?;
+        self.root.set_attributes(context);
+        Ok(context.counters.summary())
+    }
+}
+
+impl Drop for Applier {
+    fn drop(&mut self) {
+        if self.is_ended {
+            return;
+        }
+        let context = &self.shared.context;
+        for InWork { begun, .. } in self.files.values() {
+            begun.leave(context);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Files that come in parts.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, OFlags, fallocate, fdatasync, flock, fstat,
+    ftruncate, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::tree::hash::{self, Subtrees};
+use crate::tree::journal::Unfinished;
+use crate::tree::{beneath, metadata};
+use crate::wire::record::{Entry, Status, Tail};
+use crate::wire::record_name::Name;
+
+use super::attributes::{self, Plan};
+use super::context::{Context, lock};
+use super::directory::Directory;
+use super::install::{self, Failure};
+use super::report::Step;
+
+/// A file that has been begun and not ended.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) entry: Box<Entry>,
+    pub(super) directory: Arc<Directory>,
+    name: Name,
+    /// Its data, unless it could not be created.
+    open: Option<Open>,
+    /// Parts that are being written, and one until all have come.
+    writing: AtomicUsize,
+    failure: Mutex<Option<Failure>>,
+    subtrees: Mutex<Subtrees>,
+    tail: OnceLock<Tail>,
+}
+
+#[derive(Debug)]
+struct Open {
+    fd: OwnedFd,
+    temporary: Name,
+    plan: Plan,
+    journal_id: Option<u32>,
+    /// It has parts of an earlier session.
+    is_resumed: bool,
+}
+
+impl Begun {
+    /// Begins a file, with parts of an earlier session if there are any. The directory has it as
+    /// pending.
+    pub(super) fn begin(
+        context: &Context,
+        directory: &Arc<Directory>,
+        entry: Box<Entry>,
+        name: &Name,
+        unfinished: Option<&Unfinished>,
+        refusal: Option<Failure>,
+    ) -> Self {
+        let lost = directory.is_lost.then_some((Step::Create, Errno::NOENT));
+        let result = match (refusal.or(lost), unfinished) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(unfinished)) => go_on(context, directory, &entry, unfinished),
+            (None, None) => create(context, directory, &entry, name),
+        };
+        let (open, failure) = match result {
+            Ok(open) => (Some(open), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        Self {
+            entry,
+            directory: Arc::clone(directory),
+            name: name.clone(),
+            open,
+            writing: AtomicUsize::new(1),
+            failure: Mutex::new(failure),
+            subtrees: Mutex::new(unfinished.map(|it| it.subtrees.clone()).unwrap_or_default()),
+            tail: OnceLock::new(),
+        }
+    }
+
+    /// A part will be written.
+    pub(super) fn begin_part(&self) {
+        self.writing.fetch_add(1, AcqRel);
+    }
+
+    /// Writes a part.
+    pub(super) fn write(
+        &self,
+        context: &Context,
+        offset: u64,
+        data: &[u8],
+        digest: Option<[u8; 32]>,
+    ) {
+        let Some(open) = &self.open else { return };
+        if lock(&self.failure).is_some() {
+            return;
+        }
+        let mut subtrees = Subtrees::default();
+        if let Some(expected) = digest {
+            let (found, of_part) = hash::of_part(offset, data);
+            if found != expected {
+                return self.fail((Step::Verify, Errno::BADMSG));
+            }
+            subtrees = of_part;
+        }
+        if let Err(error) = install::write_all(&open.fd, data, offset) {
+            return self.fail((Step::Write, error));
+        }
+        let len = data.len() as u64;
+        if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
+            journal.part(id, offset, len, &subtrees);
+        }
+        lock(&self.subtrees).add_all(&subtrees);
+        context.has_written(len);
+    }
+
+    /// Leaves a part out that is zeros.
+    pub(super) fn hole(&self, context: &Context, offset: u64, len: u64) {
+        let Some(open) = &self.open else { return };
+        if open.is_resumed {
+            // Something may have been written there that the journal does not tell of.
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match fallocate(&open.fd, flags, offset, len) {
+                Ok(()) | Err(Errno::NOTSUP) => {}
+                Err(error) => return self.fail((Step::Write, error)),
+            }
+        }
+        if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
+            journal.part(id, offset, len, &Subtrees::default());
+        }
+    }
+
+    /// All parts have come, and this is how the source ended it. The caller then ends the part
+    /// that stands for them.
+    pub(super) fn set_tail(&self, tail: Tail) {
+        // Only the first counts; the caller gives one.
+        let _ = self.tail.set(tail);
+    }
+
+    /// A part has been written. With the last one, the file gets its name; the result says
+    /// whether it has it then.
+    pub(super) fn end_part(&self, context: &Context) -> Option<bool> {
+        if self.writing.fetch_sub(1, AcqRel) != 1 {
+            return None;
+        }
+        let tail = *self.tail.get()?;
+        let mut whole_hash = None;
+        let result = self.install(context, tail, &mut whole_hash);
+        if result.is_err() {
+            self.remove(context);
+        }
+        let dir = &self.directory;
+        let is_there = install::settle(context, dir, &self.name, result, tail, whole_hash);
+        Some(is_there)
+    }
+
+    fn install(
+        &self,
+        context: &Context,
+        tail: Tail,
+        whole_hash: &mut Option<[u8; 32]>,
+    ) -> Result<Result<(), Errno>, Failure> {
+        if let Status::Failed { errno } = tail.status {
+            return Err((Step::Source, Errno::from_raw_os_error(errno as i32)));
+        }
+        if let Some(failure) = *lock(&self.failure) {
+            return Err(failure);
+        }
+        let Some(open) = &self.open else { return Err((Step::Create, Errno::BADF)) };
+        *whole_hash = lock(&self.subtrees).root(tail.size);
+        if tail.hash.is_some() && *whole_hash != tail.hash {
+            return Err((Step::Verify, Errno::BADMSG));
+        }
+        let write_error = |error| (Step::Write, error);
+        if tail.size != self.entry.size {
+            ftruncate(&open.fd, tail.size).map_err(write_error)?;
+        }
+        let attributes = open.plan.set(context, open.fd.as_fd(), &self.entry);
+        if context.options.syncs || open.journal_id.is_some() {
+            fdatasync(&open.fd).map_err(write_error)?;
+        }
+        let create_error = |error| (Step::Create, error);
+        let dir = context.dirs.open(&self.directory.dir).map_err(create_error)?;
+        install::rename(&*dir, &open.temporary, &self.name)?;
+        if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
+            journal.end(id);
+        }
+        Ok(attributes)
+    }
+
+    /// Removes the temporary file, which is of no use any more.
+    fn remove(&self, context: &Context) {
+        let Some(open) = &self.open else { return };
+        if let Ok(dir) = context.dirs.open(&self.directory.dir) {
+            // It is gone, or a later session removes it.
+            let _ = unlinkat(&*dir, open.temporary.as_path(), AtFlags::empty());
+        }
+        if let (Some(journal), Some(id)) = (&context.session.journal, open.journal_id) {
+            journal.end(id);
+        }
+    }
+
+    /// Ends a file whose parts have not all come.
+    pub(super) fn give_up(&self, context: &Context) {
+        self.remove(context);
+        self.directory.failed(context, Some(&self.name), Step::Incomplete, Errno::NODATA);
+    }
+
+    /// Removes the temporary file unless a later session can go on with it.
+    pub(super) fn leave(&self, context: &Context) {
+        if self.open.as_ref().is_some_and(|open| open.journal_id.is_none()) {
+            self.remove(context);
+        }
+    }
+
+    fn fail(&self, failure: Failure) {
+        lock(&self.failure).get_or_insert(failure);
+    }
+}
+
+fn create(
+    context: &Context,
+    directory: &Directory,
+    entry: &Entry,
+    name: &Name,
+) -> Result<Open, Failure> {
+    let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
+    let (fd, temporary, plan) = install::create(context, directory, dir.as_fd(), entry, name)?;
+    let prepare = || {
+        // Another session that sees the file can tell that this one lives.
+        flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
+        ftruncate(&fd, entry.size)
+    };
+    if let Err(error) = prepare() {
+        // The error that is reported is the first.
+        let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+        return Err((Step::Write, error));
+    }
+    let path = directory.dir.path_of(Some(name));
+    let journal = context.session.journal.as_ref();
+    let journal_id =
+        journal.and_then(|journal| journal.file(&path, &temporary, entry.size, entry.mtime));
+    Ok(Open { fd, temporary, plan, journal_id, is_resumed: false })
+}
+
+/// Opens what an earlier session has left.
+fn go_on(
+    context: &Context,
+    directory: &Directory,
+    entry: &Entry,
+    unfinished: &Unfinished,
+) -> Result<Open, Failure> {
+    let open = || -> Result<Open, Errno> {
+        let dir = context.dirs.open(&directory.dir)?;
+        let temporary = unfinished.temporary.clone();
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let fd = beneath::open(&*dir, temporary.as_path(), flags, 0)?;
+        let stat = fstat(&fd)?;
+        let is_ours = metadata::kind(&stat) == FileType::RegularFile
+            && stat.st_nlink == 1
+            && stat.st_uid == context.who.uid
+            && metadata::size(&stat) == entry.size;
+        if !is_ours {
+            return Err(Errno::STALE);
+        }
+        flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
+        let journal = context.session.journal.as_ref();
+        let id = journal.and_then(|journal| {
+            let Unfinished { path, size, mtime, ranges, subtrees, .. } = unfinished;
+            let id = journal.file(path, &temporary, *size, *mtime)?;
+            journal.parts(id, ranges, subtrees);
+            Some(id)
+        });
+        // Nothing is known of how it was created.
+        let plan = attributes::plan(context, entry, None);
+        Ok(Open { fd, temporary, plan, journal_id: id, is_resumed: true })
+    };
+    open().map_err(|error| (Step::Create, error))
+}

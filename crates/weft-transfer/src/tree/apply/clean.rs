@@ -1,0 +1,110 @@
+//! Removing what does not belong into a directory.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags, flock, fstat, unlinkat};
+use rustix::io::{Errno, Result};
+
+use crate::tree::dirs::Dir;
+use crate::tree::{beneath, listing, temporary};
+use crate::wire::record_name::Name;
+
+use super::context::Context;
+use super::report::{Event, Step};
+use super::session::now;
+
+/// Temporary files of sessions that are not known are removed after so many seconds without a
+/// change.
+const STALE_SECONDS: i64 = 3_600;
+
+/// Removes temporary files of sessions that ended, and all but the names to keep if these are
+/// given.
+pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Name>>) -> Result<()> {
+    let fd = context.dirs.open(dir)?;
+    let mut names = Vec::new();
+    listing::list(&*fd, &mut names)?;
+    for (name, kind) in names {
+        if keep.is_some_and(|keep| keep.contains(&name)) {
+            continue;
+        }
+        if dir.is_root() && temporary::session_itself(&name).is_some() {
+            continue;
+        }
+        match temporary::session_of(&name) {
+            // What earlier sessions left is no longer needed: all that is in here has been copied.
+            Some(session) if session == context.session.id => {}
+            Some(session) if context.session.live.contains(&session) => {}
+            Some(session) if is_stale(context, &*fd, &name, session) => {
+                // It is gone, or it stays for a later session.
+                let _ = unlinkat(&*fd, name.as_path(), AtFlags::empty());
+            }
+            _ if keep.is_some() => delete(context, dir, name, kind),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a temporary file is of no session that lives.
+fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let Ok(fd) = beneath::open(dir, name.as_path(), flags, 0) else { return false };
+    let Ok(stat) = fstat(&fd) else { return false };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return false;
+    }
+    // A session with another root locks what it is long about.
+    let is_free = flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let is_old = stat.st_ctime.saturating_add(STALE_SECONDS) < now();
+    is_free && (is_old || context.session.dead.contains_key(&session))
+}
+
+/// Deletes a name with all that is in it, from below. What cannot be deleted is reported.
+fn delete(context: &Context, dir: &Arc<Dir>, name: Name, kind: FileType) {
+    // Directories that have been entered, and whether what is in them is gone.
+    let mut stack = vec![(Arc::clone(dir), name, kind, false)];
+    while let Some((dir, name, kind, is_empty)) = stack.pop() {
+        let result = context.dirs.open(&dir).and_then(|fd| {
+            let flags = if is_empty { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            if kind == FileType::Directory && !is_empty {
+                return Err(Errno::ISDIR);
+            }
+            unlinkat(&*fd, name.as_path(), flags)
+        });
+        let error = match result {
+            Ok(()) => {
+                context.event(&dir, Some(&name), Event::Deleted);
+                continue;
+            }
+            Err(Errno::NOENT) => continue,
+            Err(Errno::ISDIR) if !is_empty => None,
+            Err(error) => Some(error),
+        };
+        let mut names = Vec::new();
+        let entered = match error {
+            Some(error) => Err(error),
+            None => enter(context, &dir, &name, &mut names),
+        };
+        match entered {
+            Ok(below) => {
+                stack.push((dir, name, FileType::Directory, true));
+                stack.extend(names.into_iter().map(|(n, k)| (Arc::clone(&below), n, k, false)));
+            }
+            Err(error) => context.problem(&dir, Some(&name), Step::Delete, error),
+        }
+    }
+}
+
+fn enter(
+    context: &Context,
+    dir: &Arc<Dir>,
+    name: &Name,
+    names: &mut Vec<(Name, FileType)>,
+) -> Result<Arc<Dir>> {
+    let below = context.dirs.child(dir, name.clone())?;
+    let fd = context.dirs.open(&below)?;
+    listing::list(&*fd, names)?;
+    Ok(below)
+}

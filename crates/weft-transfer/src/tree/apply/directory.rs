@@ -1,0 +1,244 @@
+//! Directories that have been begun and not ended.
+
+use std::collections::HashSet;
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{Mode, fchmod, fgetxattr, fstat, mkdirat};
+use rustix::io::{Errno, Result};
+
+use crate::limits::NAMES_KEPT_MAX;
+use crate::tree::dirs::Dir;
+use crate::wire::record::Entry;
+use crate::wire::record_name::Name;
+
+use super::attributes::{self, Created};
+use super::clean;
+use super::context::{Context, is_setgid, lock};
+use super::report::Step;
+
+/// A directory at the sink. What is done in it counts as pending, so that its end comes last.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) dir: Arc<Dir>,
+    parent: Option<Arc<Self>>,
+    /// The attributes that it gets in the end; the root may get none.
+    entry: Mutex<Option<Box<Entry>>>,
+    /// It was there before.
+    existed: bool,
+    /// It could not be created: what is in it fails, too.
+    pub(super) is_lost: bool,
+    pub(super) created: Created,
+    /// What is not done yet, and one until the source has ended it.
+    pending: AtomicUsize,
+    /// Something in it went wrong: nothing is deleted.
+    has_error: AtomicBool,
+    names: Mutex<Names>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    /// Those that are not to be deleted.
+    kept: HashSet<Name>,
+    /// Where case is folded: the folded names, with the names that they came from.
+    folded: std::collections::HashMap<String, Name>,
+    is_complete: bool,
+}
+
+impl Directory {
+    pub(super) fn root(context: &Context) -> Result<Self> {
+        let dir = Arc::clone(context.dirs.root());
+        let created = look(context, &dir)?;
+        Ok(Self::new(dir, None, None, true, false, created))
+    }
+
+    fn new(
+        dir: Arc<Dir>,
+        parent: Option<Arc<Self>>,
+        entry: Option<Box<Entry>>,
+        existed: bool,
+        is_lost: bool,
+        created: Created,
+    ) -> Self {
+        Self {
+            dir,
+            parent,
+            entry: Mutex::new(entry),
+            existed,
+            is_lost,
+            created,
+            pending: AtomicUsize::new(1),
+            has_error: AtomicBool::new(is_lost),
+            names: Mutex::default(),
+        }
+    }
+
+    /// Creates a directory, or finds it there. What is wrong is reported.
+    pub(super) fn begin(
+        context: &Context,
+        parent: &Arc<Self>,
+        name: &Name,
+        entry: Box<Entry>,
+        refusal: Option<(Step, Errno)>,
+    ) -> Option<Self> {
+        parent.begin_pending();
+        let dir = match context.dirs.child(&parent.dir, name.clone()) {
+            Ok(dir) => dir,
+            Err(error) => {
+                parent.failed(context, Some(name), Step::Create, error);
+                parent.end_pending(context);
+                return None;
+            }
+        };
+        let lost = parent.is_lost.then_some((Step::Create, Errno::NOENT));
+        let result = match refusal.or(lost) {
+            Some(failure) => Err(failure),
+            None => create(context, parent, &dir, name),
+        };
+        let (existed, is_lost, created) = match result {
+            Ok((existed, created)) => (existed, false, created),
+            Err((step, errno)) => {
+                parent.failed(context, Some(name), step, errno);
+                (true, true, parent.created)
+            }
+        };
+        let parent = Some(Arc::clone(parent));
+        Some(Self::new(dir, parent, Some(entry), existed, is_lost, created))
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        !self.existed
+    }
+
+    /// Gives the root its attributes.
+    pub(super) fn set_entry(&self, entry: Box<Entry>) {
+        *lock(&self.entry) = Some(entry);
+    }
+
+    /// Something in the directory begins.
+    pub(super) fn begin_pending(&self) {
+        self.pending.fetch_add(1, AcqRel);
+    }
+
+    /// Something in the directory has been done. If it was the last, the directory ends.
+    pub(super) fn end_pending(&self, context: &Context) {
+        let mut at = self;
+        while at.pending.fetch_sub(1, AcqRel) == 1 {
+            at.end(context);
+            match &at.parent {
+                Some(parent) => at = parent,
+                None => return,
+            }
+        }
+    }
+
+    /// All that the source has in it has been sent.
+    pub(super) fn ended(&self, context: &Context, is_complete: bool) {
+        lock(&self.names).is_complete = is_complete;
+        self.end_pending(context);
+    }
+
+    /// Notes a name that is not to be deleted. False if it takes the place of another name.
+    pub(super) fn keep(&self, context: &Context, name: &Name) -> bool {
+        let mut names = lock(&self.names);
+        if context.options.deletes && self.existed {
+            if names.kept.len() == NAMES_KEPT_MAX {
+                self.note_error();
+            } else {
+                names.kept.insert(name.clone());
+            }
+        }
+        if !context.folds_case {
+            return true;
+        }
+        let folded = String::from_utf8_lossy(name.as_bytes()).to_lowercase();
+        names.folded.entry(folded).or_insert_with(|| name.clone()) == name
+    }
+
+    /// From now on nothing is deleted in it.
+    pub(super) fn note_error(&self) {
+        self.has_error.store(true, Release);
+    }
+
+    /// Reports what is wrong with something in it.
+    pub(super) fn failed(&self, context: &Context, name: Option<&Name>, step: Step, errno: Errno) {
+        self.note_error();
+        context.problem(&self.dir, name, step, errno);
+    }
+
+    fn end(&self, context: &Context) {
+        if self.is_lost || self.dir.is_root() {
+            return;
+        }
+        self.clean(context);
+        self.set_attributes(context);
+    }
+
+    /// Removes what does not belong here.
+    pub(super) fn clean(&self, context: &Context) {
+        if !self.existed {
+            return;
+        }
+        let names = std::mem::take(&mut *lock(&self.names));
+        let may_delete = names.is_complete && !self.has_error.load(Acquire);
+        let deletes = context.options.deletes && may_delete;
+        if let Err(error) = clean::clean(context, &self.dir, deletes.then_some(&names.kept)) {
+            context.problem(&self.dir, None, Step::Delete, error);
+        }
+    }
+
+    /// Sets owner, mode and times. Nothing may be done in the directory after this.
+    pub(super) fn set_attributes(&self, context: &Context) {
+        let Some(entry) = lock(&self.entry).take() else { return };
+        let result = context.dirs.open(&self.dir).and_then(|fd| {
+            let plan = attributes::plan(context, &entry, None);
+            plan.set(context, std::os::fd::AsFd::as_fd(&*fd), &entry)
+        });
+        if let Err(error) = result {
+            context.problem(&self.dir, None, Step::Attributes, error);
+        }
+    }
+}
+
+/// Creates a directory unless it is there. It is ours alone until it gets its mode.
+fn create(
+    context: &Context,
+    parent: &Directory,
+    dir: &Arc<Dir>,
+    name: &Name,
+) -> std::result::Result<(bool, Created), (Step, Errno)> {
+    let create_error = |error| (Step::Create, error);
+    let above = context.dirs.open(&parent.dir).map_err(create_error)?;
+    let mode = if context.options.keeps_modes { 0o700 } else { 0o777 };
+    match mkdirat(&*above, name.as_path(), Mode::from_raw_mode(mode)) {
+        // What is created in it is as in its parent: lists and groups are inherited.
+        Ok(()) if parent.created.has_plain_modes => return Ok((false, parent.created)),
+        Ok(()) => return Ok((false, look(context, dir).map_err(create_error)?)),
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(create_error(error)),
+    }
+    let created = look(context, dir).map_err(|error| match error {
+        Errno::LOOP | Errno::NOTDIR => (Step::Clash, error),
+        error => (Step::Create, error),
+    })?;
+    Ok((true, created))
+}
+
+/// Looks at a directory that is there.
+fn look(context: &Context, dir: &Arc<Dir>) -> Result<Created> {
+    let fd = context.dirs.open(dir)?;
+    let stat = fstat(&*fd)?;
+    if stat.st_uid == context.who.uid && context.who.uid != 0 && stat.st_mode & 0o300 != 0o300 {
+        // It gets its mode in the end.
+        fchmod(&*fd, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
+    }
+    let mut list = [0_u8; 0];
+    let has_plain_modes = matches!(
+        fgetxattr(&*fd, "system.posix_acl_default", &mut list[..]),
+        Err(Errno::NODATA | Errno::NOTSUP)
+    );
+    let gid = if is_setgid(&stat) { stat.st_gid } else { context.who.gid };
+    Ok(Created { gid, has_plain_modes })
+}

@@ -1,0 +1,203 @@
+//! Files that come whole, links, pipes and devices: each gets its name when it is complete.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, fdatasync, makedev, mknodat, readlinkat, renameat, symlinkat,
+    unlinkat,
+};
+use rustix::io::{Errno, pwrite};
+
+use crate::tree::{beneath, temporary};
+use crate::wire::record::{Entry, Kind, Status, Tail};
+use crate::wire::record_name::Name;
+
+use super::attributes;
+use super::context::Context;
+use super::directory::Directory;
+use super::report::{Event, Step};
+
+/// What has gone wrong, and where.
+pub(super) type Failure = (Step, Errno);
+
+/// Writes a file that is here with all of its data, and gives it its name. True if it has it.
+pub(super) fn whole(
+    context: &Context,
+    directory: &Directory,
+    entry: &Entry,
+    name: &Name,
+    data: &[u8],
+    tail: Tail,
+) -> bool {
+    let result = try_whole(context, directory, entry, name, data, tail);
+    settle(context, directory, name, result, tail, tail.hash)
+}
+
+/// Reports how a file came out. True if it has its name.
+pub(super) fn settle(
+    context: &Context,
+    directory: &Directory,
+    name: &Name,
+    result: Result<Result<(), Errno>, Failure>,
+    tail: Tail,
+    hash: Option<[u8; 32]>,
+) -> bool {
+    match result {
+        Ok(attributes) => {
+            if let Err(error) = attributes {
+                context.problem(&directory.dir, Some(name), Step::Attributes, error);
+            }
+            if tail.status == Status::Changed {
+                let problem = super::report::Problem { step: Step::Changed, errno: None };
+                context.event(&directory.dir, Some(name), Event::Problem(problem));
+            }
+            let event = Event::Copied { size: tail.size, hash };
+            context.event(&directory.dir, Some(name), event);
+            true
+        }
+        Err((step, error)) => {
+            directory.failed(context, Some(name), step, error);
+            false
+        }
+    }
+}
+
+/// The inner result is of the attributes: the file is there without them.
+fn try_whole(
+    context: &Context,
+    directory: &Directory,
+    entry: &Entry,
+    name: &Name,
+    data: &[u8],
+    tail: Tail,
+) -> Result<Result<(), Errno>, Failure> {
+    if let Status::Failed { errno } = tail.status {
+        return Err((Step::Source, Errno::from_raw_os_error(errno as i32)));
+    }
+    let data = &data[..tail.size as usize];
+    if tail.hash.is_some_and(|hash| *blake3::hash(data).as_bytes() != hash) {
+        return Err((Step::Verify, Errno::BADMSG));
+    }
+    let dir = context.dirs.open(&directory.dir).map_err(|error| (Step::Create, error))?;
+    let (fd, temporary, plan) = create(context, directory, dir.as_fd(), entry, name)?;
+    let written = write_all(&fd, data, 0).map_err(|error| (Step::Write, error));
+    let result = written.and_then(|()| {
+        let attributes = plan.set(context, fd.as_fd(), entry);
+        if context.options.syncs {
+            fdatasync(&fd).map_err(|error| (Step::Write, error))?;
+        }
+        rename(&*dir, &temporary, name)?;
+        Ok(attributes)
+    });
+    if result.is_err() {
+        // The temporary file is of no use; the error that is reported is the first.
+        let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+    }
+    context.has_written(tail.size);
+    result
+}
+
+/// Creates a temporary file.
+pub(super) fn create(
+    context: &Context,
+    directory: &Directory,
+    dir: BorrowedFd<'_>,
+    entry: &Entry,
+    name: &Name,
+) -> Result<(OwnedFd, Name, attributes::Plan), Failure> {
+    let temporary = temporary::name_of(name, context.session.id);
+    let plan = attributes::plan(context, entry, Some(directory.created));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+    let fd = beneath::open(dir, temporary.as_path(), flags, plan.create_mode)
+        .map_err(|error| (Step::Create, error))?;
+    Ok((fd, temporary, plan))
+}
+
+/// Gives a temporary file its name.
+pub(super) fn rename(dir: impl AsFd, temporary: &Name, name: &Name) -> Result<(), Failure> {
+    let result = renameat(&dir, temporary.as_path(), &dir, name.as_path());
+    result.map_err(|error| match error {
+        Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST => (Step::Clash, error),
+        error => (Step::Rename, error),
+    })
+}
+
+pub(super) fn write_all(fd: impl AsFd, data: &[u8], offset: u64) -> Result<(), Errno> {
+    let (mut rest, mut at) = (data, offset);
+    while !rest.is_empty() {
+        match pwrite(&fd, rest, at) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(written) => {
+                rest = &rest[written..];
+                at += written as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Makes a symbolic link, a pipe, a socket or a device.
+pub(super) fn other(context: &Context, directory: &Directory, entry: &Entry, name: &Name) {
+    match try_other(context, directory, entry, name) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => context.problem(&directory.dir, Some(name), Step::Attributes, error),
+        Err((step, error)) => directory.failed(context, Some(name), step, error),
+    }
+}
+
+fn try_other(
+    context: &Context,
+    directory: &Directory,
+    entry: &Entry,
+    name: &Name,
+) -> Result<Result<(), Errno>, Failure> {
+    let create_error = |error| (Step::Create, error);
+    let dir = context.dirs.open(&directory.dir).map_err(create_error)?;
+    let created = directory.created;
+    let set = |name: &Name| attributes::set_by_name(context, &*dir, name, entry, created);
+    if let Kind::Symlink { target } = &entry.kind
+        && !directory.is_new()
+        && let Ok(there) = readlinkat(&*dir, name.as_path(), Vec::new())
+        && there.as_bytes() == &**target
+    {
+        return Ok(set(name));
+    }
+    let temporary = temporary::name_of(name, context.session.id);
+    make(context, &*dir, entry, &temporary).map_err(create_error)?;
+    let attributes = set(&temporary);
+    if let Err(failure) = rename(&*dir, &temporary, name) {
+        // It is of no use; the error that is reported is the first.
+        let _ = unlinkat(&*dir, temporary.as_path(), AtFlags::empty());
+        return Err(failure);
+    }
+    Ok(attributes)
+}
+
+fn make(context: &Context, dir: impl AsFd, entry: &Entry, name: &Name) -> Result<(), Errno> {
+    let (kind, device) = match &entry.kind {
+        Kind::Symlink { target } => return symlinkat(&**target, dir, name.as_path()),
+        Kind::Fifo => (FileType::Fifo, 0),
+        Kind::Socket => (FileType::Socket, 0),
+        Kind::CharacterDevice { .. } | Kind::BlockDevice { .. }
+            if !context.options.makes_devices =>
+        {
+            return Err(Errno::PERM);
+        }
+        Kind::CharacterDevice { major, minor } => {
+            (FileType::CharacterDevice, makedev(*major, *minor))
+        }
+        Kind::BlockDevice { major, minor } => (FileType::BlockDevice, makedev(*major, *minor)),
+        Kind::File | Kind::Directory | Kind::HardLink { .. } => return Err(Errno::INVAL),
+    };
+    let mode = Mode::from_raw_mode((entry.mode & 0o777).into());
+    mknodat(&dir, name.as_path(), kind, mode, device)?;
+    if context.options.keeps_modes && context.who.umask & entry.mode != 0 {
+        // Opening a pipe or a device does something; a descriptor of the name alone does not, and
+        // its mode can only be set by the link to it.
+        let fd = beneath::open(&dir, name.as_path(), OFlags::PATH, 0)?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), mode)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Files with several names.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{AtFlags, linkat, statat, unlinkat};
+use rustix::io::Errno;
+
+use crate::limits::LINKED_FILES_MAX;
+use crate::tree::dirs::Dir;
+use crate::tree::temporary;
+use crate::wire::record_name::Name;
+
+use super::context::{Context, lock};
+use super::directory::Directory;
+use super::install::{Failure, rename};
+use super::report::Step;
+
+/// The files that later entries may be other names of.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    files: Mutex<HashMap<u64, Linked>>,
+}
+
+#[derive(Debug)]
+enum Linked {
+    /// It is not there yet. These wait for it.
+    Awaited(Vec<(Arc<Directory>, Name)>),
+    There(Arc<Dir>, Name),
+    Failed,
+}
+
+impl Links {
+    /// Notes a file that has other names. False if there are too many.
+    pub(super) fn expect(&self, file: u64) -> bool {
+        let mut files = lock(&self.files);
+        files.entry(file).or_insert_with(|| Linked::Awaited(Vec::new()));
+        files.len() <= LINKED_FILES_MAX
+    }
+
+    /// A file has its name, or will not get it. What waits for it is done.
+    pub(super) fn settle(&self, context: &Context, file: u64, place: Option<(&Arc<Dir>, &Name)>) {
+        let state = match place {
+            Some((dir, name)) => Linked::There(Arc::clone(dir), name.clone()),
+            None => Linked::Failed,
+        };
+        let before = {
+            let mut files = lock(&self.files);
+            files.get_mut(&file).map(|linked| std::mem::replace(linked, state))
+        };
+        let Some(Linked::Awaited(waiting)) = before else { return };
+        for (directory, name) in waiting {
+            make_and_report(context, place, &directory, &name);
+            directory.end_pending(context);
+        }
+    }
+
+    /// Makes another name of a file, now or when it is there. The directory has it as pending.
+    pub(super) fn link(
+        &self,
+        context: &Context,
+        file: u64,
+        directory: &Arc<Directory>,
+        name: &Name,
+    ) {
+        let place = match lock(&self.files).get_mut(&file) {
+            Some(Linked::Awaited(waiting)) => {
+                waiting.push((Arc::clone(directory), name.clone()));
+                return;
+            }
+            Some(Linked::There(dir, target)) => Some((Arc::clone(dir), target.clone())),
+            Some(Linked::Failed) | None => None,
+        };
+        let place = place.as_ref().map(|(dir, name)| (dir, name));
+        make_and_report(context, place, directory, name);
+        directory.end_pending(context);
+    }
+
+    /// Gives up what waits for files that will not come.
+    pub(super) fn give_up(&self, context: &Context) {
+        let files = std::mem::take(&mut *lock(&self.files));
+        for linked in files.into_values() {
+            let Linked::Awaited(waiting) = linked else { continue };
+            for (directory, name) in waiting {
+                make_and_report(context, None, &directory, &name);
+                directory.end_pending(context);
+            }
+        }
+    }
+}
+
+fn make_and_report(
+    context: &Context,
+    place: Option<(&Arc<Dir>, &Name)>,
+    directory: &Directory,
+    name: &Name,
+) {
+    let result = match place {
+        Some((dir, target)) => make(context, dir, target, directory, name),
+        None => Err((Step::Link, Errno::NOENT)),
+    };
+    if let Err((step, error)) = result {
+        directory.failed(context, Some(name), step, error);
+    }
+}
+
+fn make(
+    context: &Context,
+    target_dir: &Arc<Dir>,
+    target: &Name,
+    directory: &Directory,
+    name: &Name,
+) -> Result<(), Failure> {
+    let link_error = |error| (Step::Link, error);
+    let from = context.dirs.open(target_dir).map_err(link_error)?;
+    let to = context.dirs.open(&directory.dir).map_err(link_error)?;
+    let link =
+        |name: &Name| linkat(&*from, target.as_path(), &*to, name.as_path(), AtFlags::empty());
+    match link(name) {
+        Ok(()) => return Ok(()),
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(link_error(error)),
+    }
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let one = statat(&*from, target.as_path(), flags).map_err(link_error)?;
+    let other = statat(&*to, name.as_path(), flags).map_err(link_error)?;
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino) {
+        return Ok(());
+    }
+    let temporary = temporary::name_of(name, context.session.id);
+    link(&temporary).map_err(link_error)?;
+    rename(&*to, &temporary, name).inspect_err(|_| {
+        // It is of no use; the error that is reported is the first.
+        let _ = unlinkat(&*to, temporary.as_path(), AtFlags::empty());
+    })
+}

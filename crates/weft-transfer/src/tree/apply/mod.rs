@@ -1,0 +1,18 @@
+//! The sink: it applies records beneath one directory.
+
+mod applier;
+mod attributes;
+mod begun;
+mod clean;
+mod context;
+mod directory;
+mod install;
+mod links;
+mod look;
+mod options;
+mod report;
+mod session;
+
+pub use applier::{Applier, ApplyError, BeginError, Task};
+pub use options::ApplyOptions;
+pub use report::{Event, Problem, Report, Step, Subject, Summary};

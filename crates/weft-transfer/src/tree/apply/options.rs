@@ -1,0 +1,48 @@
+//! How the sink works.
+
+/// How an applier works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Whether files get the owners that they have at the source. Another process than root's can
+    /// set no owner, and only some groups: what it cannot set stays as it is, without a report.
+    pub keeps_owners: bool,
+    /// Whether owners go by their numbers even where this host has their names.
+    pub numeric_owners: bool,
+    /// Whether entries get the modes that they have at the source; otherwise the umask applies.
+    pub keeps_modes: bool,
+    /// Whether setuid and setgid are among these. They are left out on files whose owner differs.
+    pub keeps_special_bits: bool,
+    /// Whether entries get the times that they have at the source.
+    pub keeps_times: bool,
+    /// Whether devices are made; otherwise they are reported.
+    pub makes_devices: bool,
+    /// Whether what is in a directory here and not at the source is deleted.
+    pub deletes: bool,
+    /// Whether a journal is written, so that a later session can go on.
+    pub keeps_journal: bool,
+    /// Whether what journals of earlier sessions name is used. Then the source has to ask.
+    pub resumes: bool,
+    /// Whether each file is on the disk before it gets its name, and the file system is synced at
+    /// the end. Without it, a loss of power can leave files of the last seconds without their data.
+    pub syncs: bool,
+    /// Whether names that differ in case are one name; nothing asks the file system.
+    pub folds_case: Option<bool>,
+}
+
+impl Default for ApplyOptions {
+    fn default() -> Self {
+        Self {
+            keeps_owners: true,
+            numeric_owners: false,
+            keeps_modes: true,
+            keeps_special_bits: true,
+            keeps_times: true,
+            makes_devices: false,
+            deletes: false,
+            keeps_journal: false,
+            resumes: false,
+            syncs: false,
+            folds_case: None,
+        }
+    }
+}

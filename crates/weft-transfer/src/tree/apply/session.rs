@@ -1,0 +1,223 @@
+//! The session's own file in the root, and those of earlier sessions.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, flock, fstat, statx, unlinkat,
+};
+use rustix::io::{Errno, Result};
+
+use crate::tree::journal::{self, Contents, Journal, Origin, Unfinished};
+use crate::tree::{beneath, listing, metadata, temporary};
+use crate::wire::record_name::Name;
+
+/// Bytes of a journal that are read.
+const JOURNAL_READ: u64 = 1 << 30;
+/// Seconds by which the clock of files may be behind.
+const CLOCK_SLACK: i64 = 1;
+
+/// The session: its number, and what earlier ones left.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: u32,
+    pub(super) journal: Option<Journal>,
+    /// Sessions that live.
+    pub(super) live: HashSet<u32>,
+    /// Sessions that ended without cleaning up, with their own files.
+    pub(super) dead: HashMap<u32, Name>,
+    /// Files to go on with, by their paths.
+    pub(super) unfinished: HashMap<Box<[u8]>, Unfinished>,
+    /// Files that were changed since then may have lost their data.
+    pub(super) suspect_since: Option<i64>,
+    /// The group that the session's own file got.
+    pub(super) gid: u32,
+    /// Hold the locks of this session and of those that ended, whose files stay until this one
+    /// ends: they tell which temporary files are nobody's.
+    _locks: Vec<OwnedFd>,
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl Session {
+    pub(super) fn begin(root: BorrowedFd<'_>, keeps_journal: bool, resumes: bool) -> Result<Self> {
+        let here = origin(root)?;
+        let mut names = Vec::new();
+        listing::list(root, &mut names)?;
+        let (mut live, mut dead) = (HashSet::new(), HashMap::new());
+        let (mut unfinished, mut stale) = (HashMap::new(), Vec::new());
+        let mut suspect_since: Option<i64> = None;
+        let mut locks = Vec::new();
+        for (name, _) in names {
+            let Some(id) = temporary::session_itself(&name) else { continue };
+            let Some((lock, contents)) = take(root, &name, here) else {
+                live.insert(id);
+                continue;
+            };
+            locks.push(lock);
+            dead.insert(id, name);
+            let Contents { unfinished: files, named, suspect_since: since } = contents;
+            if !resumes {
+                stale.extend(named);
+                continue;
+            }
+            let earliest = since.map(|since| since - CLOCK_SLACK);
+            suspect_since = suspect_since.into_iter().chain(earliest).min();
+            for file in files {
+                let covered = |file: &Unfinished| file.ranges.iter().map(|(_, len)| len).sum();
+                let here: u64 = covered(&file);
+                let known = unfinished.get(&file.path);
+                if known.is_none_or(|known| covered(known) < here) {
+                    unfinished.insert(file.path.clone(), file);
+                }
+            }
+        }
+        for (path, temporary) in stale {
+            remove_beside(root, &path, &temporary);
+        }
+        unfinished.retain(|_, file| is_there(root, file));
+        let (id, lock) = create(root)?;
+        let gid = fstat(&lock)?.st_gid;
+        let journal = if keeps_journal {
+            let journal = Journal::begin(rustix::io::dup(&lock)?, here, now());
+            for file in unfinished.values() {
+                carry_over(&journal, file);
+            }
+            Some(journal)
+        } else {
+            None
+        };
+        locks.push(lock);
+        Ok(Self { id, journal, live, dead, unfinished, suspect_since, gid, _locks: locks })
+    }
+
+    /// Removes what the session kept in the root.
+    pub(super) fn end(&self, root: BorrowedFd<'_>) -> Result<()> {
+        for name in self.dead.values() {
+            match unlinkat(root, name.as_path(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let own = temporary::name_of_session(self.id);
+        unlinkat(root, own.as_path(), AtFlags::empty())
+    }
+}
+
+/// The kernel's start and the mount of a directory.
+fn origin(root: BorrowedFd<'_>) -> Result<Origin> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut boot = [0; 16];
+    for (byte, pair) in boot.iter_mut().zip(digits.chunks(2)) {
+        *byte = str::from_utf8(pair).ok().and_then(|d| u8::from_str_radix(d, 16).ok()).unwrap_or(0);
+    }
+    if digits.len() != 32 {
+        // Nothing says whether the kernel is the same: it never is.
+        boot = blake3::hash(&fastrand_bytes()).as_bytes()[..16].try_into().unwrap_or(boot);
+    }
+    // Numbers of mounts that are not used twice, since Linux 6.8; older kernels give the others.
+    let unique = StatxFlags::from_bits_retain(0x4000);
+    let flags = AtFlags::EMPTY_PATH;
+    let stat = statx(root, "", flags, unique | StatxFlags::MNT_ID)?;
+    Ok(Origin { boot, mount: stat.stx_mnt_id })
+}
+
+fn fastrand_bytes() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // Without random bytes the time alone has to differ.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    bytes
+}
+
+/// Locks the file of a session that ended, and reads it. Nothing if the session lives.
+fn take(root: BorrowedFd<'_>, name: &Name, here: Origin) -> Option<(OwnedFd, Contents)> {
+    let file = beneath::open(root, name.as_path(), OFlags::RDONLY | OFlags::NONBLOCK, 0).ok()?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let stat = fstat(&file).ok()?;
+    if metadata::kind(&stat) != rustix::fs::FileType::RegularFile {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let reader = File::from(rustix::io::dup(&file).ok()?);
+    reader.take(JOURNAL_READ).read_to_end(&mut bytes).ok()?;
+    // Another user's file is no journal of ours: it could name anything here.
+    let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
+    let contents = if is_ours { journal::read(&bytes, here) } else { Contents::default() };
+    Some((file, contents))
+}
+
+/// Creates and locks this session's file.
+fn create(root: BorrowedFd<'_>) -> Result<(u32, OwnedFd)> {
+    loop {
+        let [a, b, c, d, ..] = fastrand_bytes();
+        let id = u32::from_be_bytes([a, b, c, d]);
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
+        let mode = Mode::RUSR.union(Mode::WUSR).as_raw_mode() as u16;
+        match beneath::open(root, temporary::name_of_session(id).as_path(), flags, mode) {
+            Ok(file) => {
+                flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+                return Ok((id, file));
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The directory of a path.
+fn parent_of(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
+    let mut fd = beneath::open_dir(root, std::path::Path::new("."))?;
+    let Some(slash) = path.iter().rposition(|&byte| byte == b'/') else { return Ok(fd) };
+    for part in path[..slash].split(|&byte| byte == b'/') {
+        let name = Name::new(part).map_err(|_| Errno::INVAL)?;
+        fd = beneath::open_dir(&fd, name.as_path())?;
+    }
+    Ok(fd)
+}
+
+/// Removes a temporary file that stands beside a path.
+pub(super) fn remove_beside(root: BorrowedFd<'_>, path: &[u8], name: &Name) {
+    if temporary::session_of(name).is_none() {
+        return;
+    }
+    if let Ok(dir) = parent_of(root, path) {
+        // It is gone, or it stays for a later session.
+        let _ = unlinkat(&dir, name.as_path(), AtFlags::empty());
+    }
+}
+
+/// Whether the data of an unfinished file is there. It is on the disk then.
+fn is_there(root: BorrowedFd<'_>, file: &Unfinished) -> bool {
+    if temporary::session_of(&file.temporary).is_none() {
+        return false;
+    }
+    let open = || {
+        let dir = parent_of(root, &file.path)?;
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let fd = beneath::open(&dir, file.temporary.as_path(), flags, 0)?;
+        let stat = fstat(fd.as_fd())?;
+        rustix::fs::fdatasync(&fd)?;
+        Ok::<_, Errno>(stat)
+    };
+    let Ok(stat) = open() else { return false };
+    // With a second name, or of another user, it may be anything.
+    metadata::kind(&stat) == rustix::fs::FileType::RegularFile
+        && metadata::size(&stat) == file.size
+        && stat.st_nlink == 1
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+}
+
+fn carry_over(journal: &Journal, file: &Unfinished) {
+    let Unfinished { path, temporary, size, mtime, ranges, subtrees } = file;
+    if let Some(id) = journal.file(path, temporary, *size, *mtime) {
+        journal.parts(id, ranges, subtrees);
+    }
+}

@@ -1,0 +1,314 @@
+//! The sink's journal: which parts of unfinished files are there, so that a later session goes on.
+//!
+//! It is a file that only grows. Each record is the number of its bytes u32, their CRC-32C u32, and
+//! these bytes. What ends in the middle of a record, or fails its checksum, counts no more from
+//! there on.
+//!
+//! A part stands in the journal once it has been written. The kernel has it then, so that it
+//! survives the end of the process. It survives the end of the kernel once a later record says
+//! that the file system had been synced: after a start of the host, or another mount, only what
+//! lies before the last such record counts.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use rustix::fs::{fdatasync, syncfs};
+use rustix::io::{Errno, Result, write};
+
+use crate::limits::{JOURNAL_FILES_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX, SUBTREES_CARRIED_MAX};
+use crate::tree::hash::{Subtree, Subtrees};
+use crate::tree::ranges::Ranges;
+use crate::wire::record::Time;
+use crate::wire::record_bytes::{Reader, Short, push_counted_u8, push_counted_u16};
+use crate::wire::record_name::Name;
+
+const VERSION: u8 = 1;
+
+/// Where a journal was written: what has been written since then is in the kernel's hands as long
+/// as both are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The kernel's identifier of this start.
+    pub boot: [u8; 16],
+    /// The mount of the root.
+    pub mount: u64,
+}
+
+/// A file that a session began and did not end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// Its path from the root on.
+    pub path: Box<[u8]>,
+    /// The name in the same directory that its data is under.
+    pub temporary: Name,
+    /// Its size at the source.
+    pub size: u64,
+    /// Its mtime at the source.
+    pub mtime: Time,
+    /// What is there, holes included.
+    pub ranges: Ranges,
+    /// Subtrees of the hash of what is there.
+    pub subtrees: Subtrees,
+}
+
+/// What a journal says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Files to go on with.
+    pub unfinished: Vec<Unfinished>,
+    /// All files of the session, also those that count no more: path and temporary name.
+    pub named: Vec<(Box<[u8]>, Name)>,
+    /// Since when, in seconds since 1970, files may have been lost by the end of the kernel.
+    pub suspect_since: Option<i64>,
+}
+
+/// A journal that is being written. Any thread may.
+#[derive(Debug)]
+pub struct Journal {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    file: OwnedFd,
+    len: u64,
+    next: u32,
+    /// The journal could not be written: it ends there.
+    error: Option<Errno>,
+}
+
+impl Journal {
+    /// Begins a journal in an empty file that is open for appending.
+    #[must_use]
+    pub fn begin(file: OwnedFd, origin: Origin, now: i64) -> Self {
+        let state = State { file, len: 0, next: 0, error: None };
+        let journal = Self { state: Mutex::new(state) };
+        let mut bytes = vec![1, VERSION];
+        bytes.extend_from_slice(&origin.boot);
+        bytes.extend_from_slice(&origin.mount.to_be_bytes());
+        bytes.extend_from_slice(&now.to_be_bytes());
+        journal.with(|state| state.append(&bytes));
+        journal
+    }
+
+    /// Begins a file; the result names it in the other records.
+    pub fn file(&self, path: &[u8], temporary: &Name, size: u64, mtime: Time) -> Option<u32> {
+        // Paths beyond this cannot be opened by other programs either; such a file starts anew.
+        if path.len() > JOURNAL_RECORD_LEN_MAX / 2 {
+            return None;
+        }
+        self.with(|state| {
+            let id = state.next;
+            state.next += 1;
+            let mut bytes = vec![2];
+            bytes.extend_from_slice(&id.to_be_bytes());
+            bytes.extend_from_slice(&size.to_be_bytes());
+            bytes.extend_from_slice(&mtime.seconds.to_be_bytes());
+            bytes.extend_from_slice(&mtime.nanoseconds.to_be_bytes());
+            push_counted_u8(&mut bytes, temporary.as_bytes());
+            push_counted_u16(&mut bytes, path);
+            state.append(&bytes);
+            Some(id)
+        })
+    }
+
+    /// A part of a file has been written.
+    pub fn part(&self, file: u32, offset: u64, len: u64, subtrees: &Subtrees) {
+        let mut bytes = vec![3];
+        bytes.extend_from_slice(&file.to_be_bytes());
+        bytes.extend_from_slice(&offset.to_be_bytes());
+        bytes.extend_from_slice(&len.to_be_bytes());
+        for (at, Subtree { len, value }) in subtrees.iter() {
+            bytes.extend_from_slice(&at.to_be_bytes());
+            bytes.extend_from_slice(&len.to_be_bytes());
+            bytes.extend_from_slice(&value);
+        }
+        self.with(|state| state.append(&bytes));
+    }
+
+    /// Parts of a file are there from an earlier session, and on the disk.
+    pub fn parts(&self, file: u32, ranges: &Ranges, subtrees: &Subtrees) {
+        // The subtrees are of the file, not of a part: all go with the first.
+        let mut subtrees = subtrees.clone();
+        if subtrees.iter().len() > SUBTREES_CARRIED_MAX {
+            subtrees = Subtrees::default();
+        }
+        for (offset, len) in ranges.iter() {
+            self.part(file, offset, len, &std::mem::take(&mut subtrees));
+        }
+    }
+
+    /// A file has its name, or has been given up.
+    pub fn end(&self, file: u32) {
+        let mut bytes = vec![4];
+        bytes.extend_from_slice(&file.to_be_bytes());
+        self.with(|state| state.append(&bytes));
+    }
+
+    /// Makes all that has been written so far durable, and says so. `now` is before the call.
+    ///
+    /// # Errors
+    /// What the kernel says; then the journal does not say so.
+    pub fn sync(&self, now: i64) -> Result<()> {
+        // Not under the lock: others go on writing meanwhile.
+        let (len, file) = self.with(|state| (state.len, rustix::io::dup(&state.file)));
+        let file = file?;
+        syncfs(&file)?;
+        let mut bytes = vec![5];
+        bytes.extend_from_slice(&len.to_be_bytes());
+        bytes.extend_from_slice(&now.to_be_bytes());
+        self.with(|state| state.append(&bytes));
+        fdatasync(&file)
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    fn append(&mut self, bytes: &[u8]) {
+        if self.error.is_some() {
+            return;
+        }
+        let mut record = (bytes.len() as u32).to_be_bytes().to_vec();
+        record.extend_from_slice(&crc(bytes).to_be_bytes());
+        record.extend_from_slice(bytes);
+        let mut rest = &record[..];
+        while !rest.is_empty() {
+            match write(&self.file, rest) {
+                Ok(0) => self.error = Some(Errno::IO),
+                Ok(written) => rest = &rest[written..],
+                Err(Errno::INTR) => {}
+                // The disk is full: what follows would not be read behind a torn record.
+                Err(error) => self.error = Some(error),
+            }
+            if self.error.is_some() {
+                return;
+            }
+        }
+        self.len += record.len() as u64;
+    }
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Reads a journal, as far as it is whole, on the host and mount `here`.
+#[must_use]
+pub fn read(bytes: &[u8], here: Origin) -> Contents {
+    let mut records = Vec::new();
+    let mut from = Reader::new(bytes);
+    while let Ok((at, record)) = next_record(&mut from, bytes.len()) {
+        records.push((at, record));
+    }
+    let Some((Ok(Line::Begin { origin, begun }), _)) =
+        records.first().map(|(at, record)| (Line::parse(record), *at))
+    else {
+        return Contents::default();
+    };
+    // What lies before this offset counts.
+    let (mut trusted, mut suspect_since) = (u64::MAX, None);
+    if origin != here {
+        (trusted, suspect_since) = (0, Some(begun));
+        for (at, record) in &records {
+            if let Ok(Line::Durable { upto, since }) = Line::parse(record)
+                && upto <= *at
+            {
+                (trusted, suspect_since) = (upto, Some(since));
+            }
+        }
+    }
+    let mut contents = Contents { suspect_since, ..Contents::default() };
+    let mut files: HashMap<u32, Option<Unfinished>> = HashMap::new();
+    for (at, record) in &records {
+        match Line::parse(record) {
+            Ok(Line::File(id, file)) => {
+                if files.len() == JOURNAL_FILES_MAX {
+                    break;
+                }
+                contents.named.push((file.path.clone(), file.temporary.clone()));
+                files.insert(id, Some(file));
+            }
+            Ok(Line::Part { id, offset, len, subtrees }) if *at < trusted => {
+                let Some(Some(file)) = files.get_mut(&id) else { continue };
+                let is_within = offset.checked_add(len).is_some_and(|end| end <= file.size);
+                let is_room = file.ranges.count() < RANGES_MAX;
+                if is_within && is_room && file.ranges.add(offset, len) {
+                    file.subtrees.add_all(&subtrees);
+                }
+            }
+            Ok(Line::Gone(id)) => {
+                files.insert(id, None);
+            }
+            Ok(_) => {}
+            // A record that is whole and makes no sense is of another version.
+            Err(Short) => break,
+        }
+    }
+    let mut unfinished: Vec<(u32, Unfinished)> =
+        files.into_iter().filter_map(|(id, file)| Some((id, file?))).collect();
+    unfinished.sort_unstable_by_key(|(id, _)| *id);
+    contents.unfinished = unfinished.into_iter().map(|(_, file)| file).collect();
+    contents
+}
+
+fn next_record<'bytes>(
+    from: &mut Reader<'bytes>,
+    total: usize,
+) -> std::result::Result<(u64, &'bytes [u8]), Short> {
+    let at = (total - from.left()) as u64;
+    let (len, expected) = (from.u32()? as usize, from.u32()?);
+    if len > JOURNAL_RECORD_LEN_MAX {
+        return Err(Short);
+    }
+    let record = from.bytes(len)?;
+    if crc(record) == expected { Ok((at, record)) } else { Err(Short) }
+}
+
+enum Line {
+    Begin { origin: Origin, begun: i64 },
+    File(u32, Unfinished),
+    Part { id: u32, offset: u64, len: u64, subtrees: Subtrees },
+    Gone(u32),
+    Durable { upto: u64, since: i64 },
+}
+
+impl Line {
+    fn parse(record: &[u8]) -> std::result::Result<Self, Short> {
+        let mut from = Reader::new(record);
+        Ok(match from.u8()? {
+            1 => {
+                if from.u8()? != VERSION {
+                    return Err(Short);
+                }
+                let origin = Origin { boot: from.array()?, mount: from.u64()? };
+                Self::Begin { origin, begun: i64::from_be_bytes(from.array()?) }
+            }
+            2 => {
+                let (id, size) = (from.u32()?, from.u64()?);
+                let seconds = i64::from_be_bytes(from.array()?);
+                let mtime = Time { seconds, nanoseconds: from.u32()? };
+                let temporary = Name::new(from.counted_u8()?).map_err(|_| Short)?;
+                let path = from.counted_u16()?.into();
+                let (ranges, subtrees) = (Ranges::default(), Subtrees::default());
+                Self::File(id, Unfinished { path, temporary, size, mtime, ranges, subtrees })
+            }
+            3 => {
+                let (id, offset, len) = (from.u32()?, from.u64()?, from.u64()?);
+                let mut subtrees = Subtrees::default();
+                while from.left() != 0 {
+                    let (at, len) = (from.u64()?, from.u64()?);
+                    subtrees.add(at, Subtree { len, value: from.array()? });
+                }
+                Self::Part { id, offset, len, subtrees }
+            }
+            4 => Self::Gone(from.u32()?),
+            5 => Self::Durable { upto: from.u64()?, since: i64::from_be_bytes(from.array()?) },
+            _ => return Err(Short),
+        })
+    }
+}
