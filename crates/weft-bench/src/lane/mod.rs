@@ -97,6 +97,29 @@ pub(crate) trait Lane: Send {
     }
 }
 
+/// A lane that is told of what has ended, and of what has come, by one queue.
+trait Queued: Lane + Sized {
+    /// Takes from the queue. Returns whether there was anything.
+    fn take_next(&mut self) -> Result<bool>;
+
+    /// Whether it looks again at once instead of sleeping.
+    fn spins(&self) -> bool;
+
+    /// Waits until `is_done`. Returns whether it was in time.
+    fn wait_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
+        let mut deadline = Deadline::new(limit, self.spins());
+        while !is_done(self) {
+            if !self.take_next()? {
+                if deadline.is_over() {
+                    return Ok(false);
+                }
+                self.wait()?;
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// Connections that are not connected yet.
 pub(crate) trait Opening {
     /// Where the peers reach them, one by one.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use weft_engine::rd::{Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status};
 
 use super::queue_pair::Host;
-use super::{Arrival, Blocking, Deadline, Lane};
+use super::{Arrival, Blocking, Lane, Queued};
 use crate::limits::SILENCE_MAX;
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Registration};
@@ -109,25 +109,6 @@ impl Rd {
         Ok(())
     }
 
-    fn look(&mut self) -> Result<bool> {
-        let Some(event) = self.endpoint.poll() else { return Ok(false) };
-        self.take(event).map(|()| true)
-    }
-
-    /// Waits until `is_done`. Returns whether it was in time.
-    fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let mut deadline = Deadline::new(SILENCE_MAX, self.spec.poll);
-        while !is_done(self) {
-            if !self.look()? {
-                if deadline.is_over() {
-                    return Ok(false);
-                }
-                self.wait()?;
-            }
-        }
-        Ok(true)
-    }
-
     fn request(&self, connection: usize, operation: Operation, last: bool) -> Result<Request> {
         let &Peer { memory: addr, key, .. } = &self.peers[connection];
         let len = u32::try_from(self.spec.send_size)?;
@@ -144,6 +125,17 @@ impl Rd {
     }
 }
 
+impl Queued for Rd {
+    fn take_next(&mut self) -> Result<bool> {
+        let Some(event) = self.endpoint.poll() else { return Ok(false) };
+        self.take(event).map(|()| true)
+    }
+
+    fn spins(&self) -> bool {
+        self.spec.poll
+    }
+}
+
 impl Lane for Rd {
     fn send(
         &mut self,
@@ -155,9 +147,9 @@ impl Lane for Rd {
         let has_room = |lane: &Self| lane.peers[connection].under_way < lane.spec.window;
         if !has_room(self) {
             if blocking == Blocking::Now {
-                self.look()?;
+                self.take_next()?;
             } else {
-                let in_time = self.wait_until(has_room)?;
+                let in_time = self.wait_until(SILENCE_MAX, has_room)?;
                 ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
             }
         }
@@ -174,9 +166,9 @@ impl Lane for Rd {
     fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
         if self.arrivals.is_empty() {
             if blocking == Blocking::Now {
-                self.look()?;
+                self.take_next()?;
             } else {
-                self.wait_until(|lane| !lane.arrivals.is_empty())?;
+                self.wait_until(SILENCE_MAX, |lane| !lane.arrivals.is_empty())?;
             }
         }
         Ok(self.arrivals.pop_front())
@@ -184,7 +176,7 @@ impl Lane for Rd {
 
     fn flush(&mut self) -> Result<()> {
         let is_done = |lane: &Self| lane.peers.iter().all(|peer| peer.under_way == 0);
-        let in_time = self.wait_until(is_done)?;
+        let in_time = self.wait_until(SILENCE_MAX, is_done)?;
         ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
         Ok(())
     }

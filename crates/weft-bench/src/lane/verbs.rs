@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use weft_engine::channel::CompChannel;
@@ -17,7 +16,7 @@ use weft_engine::wr::{Data, Destination, Operation as Verb, RecvRequest, SendFla
 use weft_sys::wait_readable;
 
 use super::queue_pair::{Host, QueuePair, Remote};
-use super::{Arrival, Blocking, Deadline, Lane, Rotation};
+use super::{Arrival, Blocking, Lane, Queued, Rotation};
 use crate::limits::{INLINE_MAX, LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};
@@ -208,16 +207,6 @@ impl Verbs {
         qp.start_post().push(&request).context("cannot post")
     }
 
-    /// Takes completions and says whether there was one.
-    fn reap(&mut self) -> Result<bool> {
-        let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0); BATCH];
-        let count = self.cq.poll(&mut space);
-        for completion in &space[..count] {
-            self.complete(completion)?;
-        }
-        Ok(count != 0)
-    }
-
     fn complete(&mut self, completion: &Completion) -> Result<()> {
         let &Completion { wr_id, status, vendor_err, byte_len, .. } = completion;
         ensure!(status == Status::Success, "a request failed: {status:?} ({vendor_err})");
@@ -234,19 +223,20 @@ impl Verbs {
         // After the last one there is nothing to receive.
         if last { Ok(()) } else { self.post_receive(connection) }
     }
+}
 
-    /// Waits until `is_done`. Returns whether it was in time.
-    fn wait_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let mut deadline = Deadline::new(limit, self.spec.poll);
-        while !is_done(self) {
-            if !self.reap()? {
-                if deadline.is_over() {
-                    return Ok(false);
-                }
-                self.wait()?;
-            }
+impl Queued for Verbs {
+    fn take_next(&mut self) -> Result<bool> {
+        let mut space = [Completion::new(0, Status::Success, Opcode::Send, 0); BATCH];
+        let count = self.cq.poll(&mut space);
+        for completion in &space[..count] {
+            self.complete(completion)?;
         }
-        Ok(true)
+        Ok(count != 0)
+    }
+
+    fn spins(&self) -> bool {
+        self.spec.poll
     }
 }
 
@@ -265,7 +255,7 @@ impl Lane for Verbs {
         let has_room = |lane: &Self| lane.peers[connection].under_way < room_below;
         if !has_room(self) {
             if blocking == Blocking::Now {
-                self.reap()?;
+                self.take_next()?;
             } else {
                 let in_time = self.wait_until(SILENCE_MAX, has_room)?;
                 ensure!(in_time, "no request has ended for {SILENCE_MAX:?}");
@@ -283,7 +273,7 @@ impl Lane for Verbs {
     fn receive(&mut self, blocking: Blocking) -> Result<Option<Arrival>> {
         if self.arrivals.is_empty() {
             if blocking == Blocking::Now {
-                self.reap()?;
+                self.take_next()?;
             } else {
                 self.wait_until(self.silence(), |lane| !lane.arrivals.is_empty())?;
             }
@@ -304,7 +294,7 @@ impl Lane for Verbs {
         }
         self.cq.arm(false);
         // What came before the queue was armed tells of no event.
-        if self.reap()? {
+        if self.take_next()? {
             return Ok(());
         }
         // What is lost tells of no event at all.

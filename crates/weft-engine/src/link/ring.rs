@@ -37,7 +37,7 @@ const WORTH_WAITING: u32 = 256 << 10;
 /// Slots that one step may take.
 const STEP_SLOTS: u32 = 4;
 /// Passes that take all that a ring holds.
-pub(crate) const PASSES_PER_RING: u32 = SLOTS.div_ceil(RING_TAKE_MAX);
+const PASSES_PER_RING: u32 = SLOTS.div_ceil(RING_TAKE_MAX);
 
 const PLACED_LEN: usize = 4;
 /// Payload that fits a slot behind the longest header.
@@ -285,8 +285,9 @@ impl<H: Host> Link<H> {
         self.phase.is_open() && self.opening.hold && !self.opening.peer_began
     }
 
-    pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.transport, Transport::Ring(_))
+    /// What carries the messages, as it is shown to users.
+    pub(crate) fn carrier(&self) -> &'static str {
+        if self.transport.ring().is_some() { "shm" } else { "tcp" }
     }
 
     /// How one-sided operations reach the peer's memory.
@@ -321,9 +322,9 @@ impl<H: Host> Link<H> {
 
     // ---- Receiving ----
 
-    /// Deals with what is in the ring. Returns whether there was anything.
+    /// Takes what is in the ring, up to a bound. Returns whether there is a ring.
     pub(crate) fn input_ring(&mut self, host: &H) -> bool {
-        let Some(view) = self.take_view() else { return false };
+        let Some(view) = self.take_view() else { return self.transport.ring().is_some() };
         let mut taken = 0;
         let result = self.take_slots(&view, &mut taken, host);
         let result = result.and_then(|()| self.take_progress(host));
@@ -331,7 +332,13 @@ impl<H: Host> Link<H> {
         if let Err(fault) = result {
             self.refuse(host, &fault);
         }
-        taken != 0
+        true
+    }
+
+    /// Takes all that the ring holds, and not what a peer that goes on sending puts there meanwhile.
+    /// Returns whether there is a ring.
+    pub(crate) fn input_rest_of_ring(&mut self, host: &H) -> bool {
+        (0..PASSES_PER_RING).all(|_| self.input_ring(host))
     }
 
     fn take_slots(&mut self, view: &View, taken: &mut u32, host: &H) -> Result<(), Fault> {
@@ -413,7 +420,7 @@ impl<H: Host> Link<H> {
     // ---- Sending ----
 
     /// Hands over what may be handed over now. Returns whether there is more.
-    pub(crate) fn output_ring(&mut self, host: &H) -> bool {
+    fn fill_ring(&mut self, host: &H) -> bool {
         let before = self.sender.appended;
         let mut has_more = true;
         while has_more && self.sender.appended - before < RING_GIVE_MAX {
@@ -429,9 +436,28 @@ impl<H: Host> Link<H> {
         has_more
     }
 
+    /// Puts into the ring what may be sent, up to a bound, and wakes the peer if it sleeps. Returns
+    /// whether there may be more, and `None` without a ring.
+    pub(crate) fn output_ring(&mut self, host: &H) -> Option<bool> {
+        self.transport.ring()?;
+        let has_more = self.fill_ring(host);
+        self.settle_ring(false);
+        Some(has_more)
+    }
+
+    /// Leaves acknowledgements to a later pass. Returns whether that needs a timer: what is in a ring
+    /// the peer sees without one.
+    pub(crate) fn defer_acks(&mut self) -> bool {
+        let is_stream = self.transport.ring().is_none();
+        if !is_stream {
+            self.settle_ring(true);
+        }
+        is_stream && self.acks_due() != 0
+    }
+
     /// At the end of a pass: says what is waited for, and wakes the peer if it sleeps.
     /// Acknowledgements may wait for the next pass if somebody `polls_soon`.
-    pub(crate) fn settle_ring(&mut self, polls_soon: bool) {
+    fn settle_ring(&mut self, polls_soon: bool) {
         // A message that waits for a receive is looked at again when there is one.
         let takes_slots = self.takes_slots() && !self.service.is_starved();
         let is_awaiting = self.sender.messages != self.sender.peer_placed;

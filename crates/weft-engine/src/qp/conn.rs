@@ -13,7 +13,7 @@ use super::{Qp, first_fpdu, stalled};
 use crate::hello::Identity;
 use crate::limits::{SOCKET_RECEIVE_MAX, SOCKET_SEND_MAX};
 use crate::link::host::Work;
-use crate::link::ring::{PASSES_PER_RING, Ring};
+use crate::link::ring::Ring;
 use crate::link::{Agreement, Link};
 use crate::log::{self, Level};
 use crate::reactor::{Handle, Source};
@@ -256,25 +256,20 @@ impl Conn {
 
     /// The socket beside the connection has ended, and soon the connection will have.
     pub(super) fn session_ended(&mut self, qp: &Qp) {
-        if self.link.is_shared() {
-            self.end_sharing(qp, 0);
-        }
+        self.end_sharing(qp, 0);
     }
 
-    /// What the peer said before the end comes first: all that the ring holds, and not what one
-    /// that goes on talking puts there meanwhile.
+    /// What the peer sent before the end comes first. A connection that shares no memory goes on.
     fn end_sharing(&mut self, qp: &Qp, errno: u32) {
-        for _ in 0..PASSES_PER_RING {
-            self.link.input_ring(qp);
+        if self.link.input_rest_of_ring(qp) {
+            self.link.lost(qp, errno);
         }
-        self.link.lost(qp, errno);
     }
 
     /// Takes what the socket has, up to a bound. Without `drain`, takes a read that leaves
     /// room in the buffer for the last. Returns whether there may be more.
     pub(super) fn receive(&mut self, qp: &Qp, drain: bool) -> bool {
-        if self.link.is_shared() {
-            self.link.input_ring(qp);
+        if self.link.input_ring(qp) {
             if drain {
                 self.receive_end(qp);
             }
@@ -366,11 +361,10 @@ impl Conn {
                 self.must_share = false;
                 return self.insist_on_sharing(qp);
             }
-            if self.link.is_shared() {
-                if self.link.output_ring(qp) {
+            if let Some(has_more) = self.link.output_ring(qp) {
+                if has_more {
                     qp.requeue();
                 }
-                self.link.settle_ring(false);
                 break;
             }
             if !self.link.output(qp) {
@@ -439,10 +433,7 @@ impl Conn {
             Sharing::Early(offer) => offer.session.close(),
         }
         self.link.close();
-        if self.link.is_shared() {
-            self.link.output_ring(qp);
-            self.link.settle_ring(false);
-        } else {
+        if self.link.output_ring(qp).is_none() {
             self.link.output(qp);
         }
         let Some(wire) = self.wire.take() else { return };
@@ -456,9 +447,8 @@ impl Conn {
     pub(super) fn transport(&self) -> &'static str {
         match &self.wire {
             None => "none",
-            Some(_) if self.link.is_shared() => "shm",
             Some(wire) if wire.peer.is_none() => "loopback",
-            Some(_) => "tcp",
+            Some(_) => self.link.carrier(),
         }
     }
 

@@ -58,9 +58,7 @@ impl Qp {
             // On an extended connection the answer goes another way, and must not come first.
             let may_wait = acks_due < DEFER_ACKS_MAX && self.init.qp_type != QpType::XrcRecv;
             if wants_ack_only && may_wait && self.reactor().get().may_defer() {
-                if conn.link.is_shared() {
-                    conn.link.settle_ring(true);
-                } else if acks_due != 0 {
+                if conn.link.defer_acks() {
                     self.defer();
                 }
             } else {
