@@ -32,7 +32,9 @@ use crate::sockets;
         weft info                                devices, addresses, limits, transports\n  \
         weft ps; weft dump PID                   what running programs do with the device\n  \
         weft top                                 who talks to whom through shared memory\n  \
-        weft bench latency                       how fast it is here, beside plain sockets"
+        weft bench latency                       how fast it is here, beside plain sockets\n  \
+        weft serve DIR                           share a directory with other hosts\n  \
+        weft cp -u DIR/ HOST:DIR/                copy what has changed there"
 )]
 pub(crate) struct Weft {
     #[command(subcommand)]
@@ -58,6 +60,10 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Measure the fabric, beside plain sockets in the same run
     Bench(BenchArgs),
+    /// Copy files and trees: on this host, and to and from hosts that run `weft serve`
+    Cp(CpArgs),
+    /// Share directories with `weft cp` on other hosts
+    Serve(ServeArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the manual pages into a directory
@@ -314,6 +320,106 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Err("from 0.1 to 3600 seconds".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "weft cp [OPTIONS] SOURCE... DESTINATION")]
+#[command(
+    after_help = "A place is a path, HOST:SHARE/PATH, or HOST:PORT//SHARE/PATH; [ADDRESS] for \
+    an IPv6 address.\nOne of the two sides is on this host. A directory goes into \
+    DESTINATION, which is made if it is not there;\nwith a slash behind it, only what is in \
+    it does. A file goes into DESTINATION if that is a directory.\n\
+    Exit status: 0 all is copied, 1 the copy failed, 2 the arguments are wrong, 3 some entries \
+    could not be copied."
+)]
+pub(crate) struct CpArgs {
+    /// What to copy, and where to
+    #[arg(
+        required_unless_present = "show_key",
+        num_args = 2..,
+        value_name = "PLACE",
+        value_hint = ValueHint::AnyPath
+    )]
+    pub(crate) paths: Vec<OsString>,
+
+    /// Go on with a copy that was broken off: use what it has left, and skip what is unchanged
+    ///
+    /// The destination keeps a journal while it copies.
+    #[arg(long)]
+    pub(crate) resume: bool,
+
+    /// Leave out files whose size and time are the same at the destination
+    #[arg(short = 'u', long)]
+    pub(crate) skip_unchanged: bool,
+
+    /// Delete what is in directories of the destination and not at the source
+    #[arg(long)]
+    pub(crate) delete: bool,
+
+    /// Leave out names that fit this pattern; may be repeated
+    ///
+    /// `*` and `?` stand for anything but `/`, `**` for anything. A pattern that begins with `/`
+    /// fits from the top of what is copied on, one that ends in `/` fits directories only.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<String>,
+
+    /// Compare BLAKE3 digests of all data at the destination
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Keep owners and groups, where the destination may set them
+    #[arg(long)]
+    pub(crate) owners: bool,
+
+    /// Keep extended attributes
+    #[arg(long)]
+    pub(crate) xattrs: bool,
+
+    /// Trust a server whose key is not known yet, and remember its key
+    #[arg(long)]
+    pub(crate) accept_new: bool,
+
+    /// Print this user's public key, for the file of authorised clients at a server
+    #[arg(long, conflicts_with = "paths")]
+    pub(crate) show_key: bool,
+
+    /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print problems only
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Clients are let in by their keys (weft cp --show-key), one a line in \
+    ~/.config/weft/authorised-clients.\nNothing outside of the directories is read or written, \
+    whatever links are in them.")]
+pub(crate) struct ServeArgs {
+    /// Directory to share under its last name, or NAME=DIR
+    #[arg(required = true, value_name = "DIR|NAME=DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directories: Vec<OsString>,
+
+    /// Address to listen at; all of this host by default
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<std::net::IpAddr>,
+
+    /// TCP port to listen at; 0 takes a free one
+    #[arg(short, long, default_value_t = weft_transfer::limits::PORT)]
+    pub(crate) port: u16,
+
+    /// Let clients read, and not write
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// File of the keys of clients that are let in
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) authorised: Option<PathBuf>,
+
+    /// Let the client with this key in; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub(crate) allow: Vec<weft_transfer::secure::PublicKey>,
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! run
-//! environment manual
+//! environment manual transfer
 //! args info sockets
 //! debug
 //! layout output sharing
@@ -24,6 +24,7 @@ mod output;
 mod run;
 mod sharing;
 mod sockets;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,11 @@ fn main() -> ExitCode {
             let sockets = || Ok(layout::Layout::find()?.sockets());
             weft_bench::run(&args, sockets).and_then(|text| output::print(&text))
         }
+        Command::Cp(args) => match transfer::cp::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::Serve(args) => transfer::serve::run(&args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(&args.directory),
     };

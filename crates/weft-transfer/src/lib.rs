@@ -8,6 +8,8 @@
 //! Modules use those of their own line, and of the lines below. `cargo xtask tidy` checks it.
 //!
 //! ```text
+//! job
+//! end
 //! transport
 //! pipeline secure
 //! tree
@@ -16,6 +18,8 @@
 //! limits
 //! ```
 
+pub mod end;
+pub mod job;
 pub mod limits;
 pub mod pipeline;
 pub mod secure;

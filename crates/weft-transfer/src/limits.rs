@@ -141,3 +141,42 @@ pub const OFFERS_IN_TASK_MAX: usize = 256;
 pub const BYTES_IN_TASK_MAX: usize = 256 << 10;
 /// The highest error number of Linux.
 pub const ERRNO_MAX: u32 = 4_095;
+
+/// Bytes of a block that the ends of a copy use.
+pub const BLOCK_SIZE: u32 = 1 << 20;
+/// The least that an acceptor takes.
+pub const BLOCK_SIZE_LEAST: u32 = 64 << 10;
+/// Blocks of each end of a copy. It bounds what is on the way.
+pub const POOL_BLOCKS: u32 = 32;
+/// Writes that a data channel is given at a time.
+pub const WRITES_IN_CHANNEL_MAX: u32 = 2;
+/// Data channels of one copy.
+pub const CHANNELS_EACH_MAX: u16 = 16;
+/// Threads of one end that read or write files.
+pub const END_THREADS_MAX: usize = 8;
+/// Tasks of the sink that wait for a thread.
+pub const TASKS_MAX: usize = 256;
+/// Problems with entries that the sink reports to the source; all are counted.
+pub const PROBLEMS_SENT_MAX: u32 = 1_000;
+/// Bytes of a path in a note.
+pub const NOTE_PATH_LEN_MAX: usize = 8 << 10;
+/// Paths of one request.
+pub const PATHS_MAX: usize = 4_096;
+/// Patterns of one request.
+pub const PATTERNS_MAX: usize = 1_024;
+/// How long an end waits for its peer to take its last word.
+pub const LINGER_TIME: Duration = Duration::from_secs(5);
+/// How long a thread that sends control messages sleeps at least.
+pub const SENDER_WAIT_MIN: Duration = Duration::from_millis(1);
+/// How long a thread that takes data channels waits before it looks whether the session is over.
+pub const CHANNEL_WAIT: Duration = Duration::from_millis(100);
+/// Data channels of a copy over TCP.
+pub const TCP_CHANNELS: u16 = 2;
+/// Data channels of a copy within a process.
+pub const LOCAL_CHANNELS: u16 = 2;
+/// Blocks on the way in a channel within a process.
+pub const LOCAL_DEPTH: usize = 2;
+/// Connections of a server at a time, data channels included.
+pub const CONNECTIONS_MAX: usize = 512;
+/// How long a server that can accept no connection waits before it tries again.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

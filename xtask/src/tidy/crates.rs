@@ -32,7 +32,11 @@ const CRATES: &[Allowed] = &[
     krate("weft-sockets", &["weft-engine", "weft-extended", "weft-stream", "weft-sys"], &[]),
     krate("weft-transfer", &["weft-sys"], &["weft-testing"]),
     krate("weft-bench", &["weft-engine", "weft-stream", "weft-sys"], &[]),
-    krate("weft-cli", &["weft-bench", "weft-engine", "weft-stream", "weft-sys"], &[]),
+    krate(
+        "weft-cli",
+        &["weft-bench", "weft-engine", "weft-stream", "weft-sys", "weft-transfer"],
+        &[],
+    ),
     krate("weft-lab", &["weft-stream"], &[]),
     krate("xtask", &[], &[]),
 ];

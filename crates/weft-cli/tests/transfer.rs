@@ -1,0 +1,384 @@
+//! `weft cp` and `weft serve` as processes: trees go both ways and come out the same, copies that
+//! are killed go on, and nobody gets what is not shared.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use fastrand::Rng;
+
+const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+
+/// A command of one of the two hosts, which have keys of their own.
+fn weft(home: &Path) -> Command {
+    let mut command = Command::new(WEFT);
+    command.env("XDG_CONFIG_HOME", home).stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("weft starts")
+}
+
+#[track_caller]
+fn succeed(command: &mut Command) -> String {
+    let output = output(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{:?}: {errors}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Fails with this exit status; returns what it says.
+#[track_caller]
+fn fail(command: &mut Command, status: i32) -> String {
+    let output = output(command);
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Two hosts with folders of their own, and a server on one of them.
+struct Hosts {
+    folder: tempfile::TempDir,
+    server: Child,
+    port: u16,
+}
+
+impl Hosts {
+    fn new(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let share = folder.path().join("share");
+        fs::create_dir(&share).expect("room");
+        let key = succeed(weft(&folder.path().join("client")).args(["cp", "--show-key"]));
+        let mut server = weft(&folder.path().join("server"))
+            .args(["serve", "--bind", "127.0.0.1", "--port", "0", "--allow", key.trim()])
+            .args(options)
+            .arg(&share)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("weft starts");
+        let mut line = String::new();
+        let out = server.stdout.take().expect("a pipe");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        let port = line.split([':', ',']).nth(1).and_then(|port| port.parse().ok());
+        Self { folder, server, port: port.unwrap_or_else(|| panic!("{line}")) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn client(&self) -> Command {
+        let mut command = weft(&self.path("client"));
+        command.args(["cp", "--accept-new"]);
+        command
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("127.0.0.1:{}//{path}", self.port)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn noise(len: usize, rng: &mut Rng) -> Vec<u8> {
+    let mut data = vec![0; len];
+    rng.fill(&mut data);
+    data
+}
+
+/// Makes a tree of odd names: files small and large, with holes, links of both kinds, directories.
+fn make_tree(folder: &Path, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    fs::create_dir(folder).expect("room");
+    let mut folders = vec![folder.to_owned()];
+    let mut files: Vec<PathBuf> = Vec::new();
+    for number in 0..60 {
+        let mut name: Vec<u8> = (0..rng.usize(1..12))
+            .map(|_| *rng.choice(b"ab \n\xff-\"*:\\".iter()).expect("bytes"))
+            .collect();
+        name.extend_from_slice(number.to_string().as_bytes());
+        let parent = folders[rng.usize(..folders.len())].clone();
+        let path = parent.join(OsStr::from_bytes(&name));
+        match rng.u8(..8) {
+            0 | 1 => {
+                fs::create_dir(&path).expect("room");
+                folders.push(path.clone());
+            }
+            2 => symlink(OsStr::from_bytes(b"no\xffwhere"), &path).expect("room"),
+            3 if !files.is_empty() => {
+                fs::hard_link(&files[rng.usize(..files.len())], &path).expect("room");
+                continue;
+            }
+            4 => {
+                let mut file = File::create(&path).expect("room");
+                for _ in 0..rng.usize(..4) {
+                    file.seek(SeekFrom::Start(rng.u64(..6_000_000))).expect("a file");
+                    let len = rng.usize(..200_000);
+                    file.write_all(&noise(len, &mut rng)).expect("room");
+                }
+                file.set_len(7_000_000).expect("room");
+                files.push(path.clone());
+            }
+            5 => {
+                let len = rng.usize(..3_000_000);
+                fs::write(&path, noise(len, &mut rng)).expect("room");
+                files.push(path.clone());
+            }
+            _ => {
+                let len = rng.usize(..5_000);
+                fs::write(&path, noise(len, &mut rng)).expect("room");
+                files.push(path.clone());
+            }
+        }
+        if !path.is_symlink() {
+            let mode = rng.u32(..0o1000) | if path.is_dir() { 0o700 } else { 0o400 };
+            fs::set_permissions(&path, Permissions::from_mode(mode)).expect("our own");
+        }
+        set_mtime(&path, rng.i64(-1_000_000_000..3_000_000_000), rng.i64(0..1_000_000_000));
+    }
+    for folder in &folders {
+        set_mtime(folder, rng.i64(0..2_000_000_000), rng.i64(0..1_000_000_000));
+    }
+}
+
+fn set_mtime(path: &Path, tv_sec: i64, tv_nsec: i64) {
+    let time = rustix::fs::Timespec { tv_sec, tv_nsec };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("our own");
+}
+
+/// All about each path: kind and mode, time, content or target, and the first path of the file.
+type Tree = BTreeMap<PathBuf, Seen>;
+type Seen = (u32, (i64, i64), Vec<u8>, PathBuf);
+
+fn tree(folder: &Path) -> Tree {
+    let (mut all, mut queue) = (BTreeMap::new(), vec![folder.to_owned()]);
+    while let Some(path) = queue.pop() {
+        // A server may still be about to end what a client that was killed has begun.
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        let content = if meta.is_symlink() {
+            fs::read_link(&path).expect("a link").as_os_str().as_bytes().to_vec()
+        } else if meta.is_dir() {
+            let names = fs::read_dir(&path).into_iter().flatten();
+            queue.extend(names.map(|name| name.expect("a name").path()));
+            Vec::new()
+        } else {
+            let Ok(content) = fs::read(&path) else { continue };
+            content
+        };
+        let inode = PathBuf::from(format!("{}", meta.ino()));
+        let name = path.strip_prefix(folder).expect("beneath").to_owned();
+        all.insert(name, (meta.mode(), (meta.mtime(), meta.mtime_nsec()), content, inode));
+    }
+    let mut first = BTreeMap::new();
+    for (path, seen) in &mut all {
+        seen.3 = first.entry(seen.3.clone()).or_insert_with(|| path.clone()).clone();
+    }
+    all
+}
+
+#[track_caller]
+fn assert_same(one: &Path, other: &Path) {
+    let (expected, found) = (tree(one), tree(other));
+    for (path, seen) in &expected {
+        let is_same = found.get(path) == Some(seen);
+        let brief = |seen: Option<&Seen>| {
+            seen.map(|it| (format!("{:o}", it.0), it.1, it.2.len(), it.3.clone()))
+        };
+        assert!(is_same, "{path:?}: {:?}, {:?}", brief(Some(seen)), brief(found.get(path)));
+    }
+    let more: Vec<_> = found.keys().filter(|path| !expected.contains_key(*path)).collect();
+    assert!(more.is_empty(), "{more:?} should not be there");
+}
+
+#[test]
+fn random_trees_come_out_the_same_both_ways_and_on_one_host() {
+    let hosts = Hosts::new(&[]);
+    for seed in 0..3 {
+        let from = hosts.path(&format!("from{seed}"));
+        make_tree(&from, seed);
+        let (there, back) = (format!("there{seed}"), hosts.path(&format!("back{seed}")));
+        let content = from.join("");
+        succeed(hosts.client().arg(&content).arg(hosts.at(&format!("share/{there}"))));
+        assert_same(&from, &hosts.path("share").join(&there));
+        succeed(hosts.client().arg(hosts.at(&format!("share/{there}/"))).arg(&back));
+        assert_same(&from, &back);
+        let here = hosts.path(&format!("here{seed}"));
+        succeed(hosts.client().arg("--verify").arg(&from).arg(&here));
+        assert_same(&from, &here.join(from.file_name().expect("a name")));
+    }
+}
+
+#[test]
+fn destinations_are_as_those_of_cp() {
+    let hosts = Hosts::new(&[]);
+    let file = hosts.path("file");
+    fs::write(&file, "one").expect("room");
+    // A new name, then into a directory, then over what is there.
+    succeed(hosts.client().arg(&file).arg(hosts.at("share/new")));
+    fs::create_dir(hosts.path("share/dir")).expect("room");
+    succeed(hosts.client().arg(&file).arg(hosts.at("share/dir")));
+    fs::write(&file, "other").expect("room");
+    succeed(hosts.client().arg(&file).arg(hosts.at("share/new")));
+    let read = |name: &str| fs::read_to_string(hosts.path(name)).expect("a file");
+    assert_eq!((read("share/new"), read("share/dir/file")), ("other".into(), "one".into()));
+    // A directory keeps its name, and goes there again by the same words.
+    for _ in 0..2 {
+        succeed(hosts.client().arg(hosts.at("share/dir")).arg(hosts.path("made")));
+        assert_eq!(read("made/dir/file"), "one");
+        assert!(!hosts.path("made/dir/dir").exists());
+    }
+    succeed(hosts.client().arg(hosts.at("share/new")).arg(hosts.path("renamed")));
+    assert_eq!(read("renamed"), "other");
+    // Several, and the content of a directory.
+    let two = [hosts.at("share/new"), hosts.at("share/dir")];
+    succeed(hosts.client().args(&two).arg(hosts.path("both")));
+    assert_eq!((read("both/new"), read("both/dir/file")), ("other".into(), "one".into()));
+    succeed(hosts.client().arg(hosts.at("share/dir/")).arg(hosts.path("content")));
+    assert_eq!(read("content/file"), "one");
+    let missing = hosts.client().arg(hosts.at("share/none")).arg(hosts.path("x")).output();
+    assert_eq!(missing.expect("weft starts").status.code(), Some(1));
+    fail(hosts.client().arg("only-one"), 2);
+}
+
+#[test]
+fn unchanged_files_are_skipped_and_others_deleted_and_left_out() {
+    let hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    make_tree(&from, 9);
+    let to = hosts.at("share/to");
+    succeed(hosts.client().arg(from.join("")).arg(&to));
+    fs::write(hosts.path("share/to/more"), "x").expect("room");
+    fs::write(from.join("skip.o"), "x").expect("room");
+    set_mtime(&from, 1, 2);
+    let report = succeed(
+        hosts
+            .client()
+            .args(["-u", "--delete", "--json", "--exclude", "*.o"])
+            .arg(from.join(""))
+            .arg(&to),
+    );
+    let summary = report.lines().last().expect("a summary");
+    let summary: serde_json::Value = serde_json::from_str(summary).expect("JSON");
+    assert_eq!((&summary["copied"], &summary["deleted"]), (&0.into(), &1.into()), "{summary}");
+    fs::remove_file(from.join("skip.o")).expect("it is there");
+    set_mtime(&from, 1, 2);
+    assert_same(&from, &hosts.path("share/to"));
+}
+
+/// Whether a file has its final name, without all of its bytes.
+fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
+    tree(folder).into_iter().find_map(|(path, seen)| {
+        let is_own = |part: &OsStr| part.as_bytes().windows(6).any(|it| it == b".weft-");
+        let is_temporary = path.iter().any(is_own);
+        let is_file = seen.0 & 0o170_000 == 0o100_000;
+        let is_whole = expected.get(&path).is_some_and(|it| it.2 == seen.2);
+        (is_file && !is_temporary && !is_whole).then_some(path)
+    })
+}
+
+#[test]
+fn copies_that_are_killed_leave_no_half_file_and_go_on() {
+    let mut rng = Rng::with_seed(4);
+    for round in 0..12 {
+        let mut hosts = Hosts::new(&[]);
+        let from = hosts.path("from");
+        make_tree(&from, 100 + round);
+        fs::write(from.join("large"), noise(40_000_000, &mut rng)).expect("room");
+        let expected = tree(&from);
+        let is_push = round % 2 == 0;
+        let (near, remote) = (hosts.path("near"), hosts.at("share/to"));
+        let (sources, sink) = if is_push {
+            (vec![from.join("").into_os_string(), remote.into()], hosts.path("share/to"))
+        } else {
+            fs::rename(&from, hosts.path("share/from")).expect("one file system");
+            let source = hosts.at("share/from/").into();
+            (vec![source, near.clone().into_os_string()], near)
+        };
+        let mut copy = hosts
+            .client()
+            .arg("-q")
+            .args(&sources)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("weft starts");
+        thread::sleep(Duration::from_millis(rng.u64(5..250)));
+        copy.kill().expect("our own");
+        copy.wait().expect("our own");
+        if sink.exists()
+            && let Some(path) = half_written(&sink, &expected)
+        {
+            panic!("round {round}: {} is cut", path.display());
+        }
+        // The other end notices, and gives the lock of its journal up.
+        let from = if is_push { from } else { hosts.path("share/from") };
+        succeed(hosts.client().args(["--resume", "-q"]).args(&sources));
+        // What the first one had begun while the second one ran is nobody's then.
+        succeed(hosts.client().args(["--resume", "-q"]).args(&sources));
+        assert_same(&from, &sink);
+        let _ = hosts.server.kill();
+    }
+}
+
+#[test]
+fn only_what_is_shared_is_read_or_written() {
+    let hosts = Hosts::new(&[]);
+    fs::write(hosts.path("secret"), "x").expect("room");
+    symlink(hosts.path(""), hosts.path("share/up")).expect("room");
+    for path in ["share/../secret", "secret", "share/up/secret", "/secret", "share/up/"] {
+        let mut fetch = hosts.client();
+        fail(fetch.arg(hosts.at(path)).arg(hosts.path("got")), 1);
+        assert!(!hosts.path("got").join("secret").exists(), "{path}");
+        let mut send = hosts.client();
+        fail(send.arg(hosts.path("secret")).arg(hosts.at(&format!("{path}/written"))), 1);
+    }
+    assert!(!hosts.path("written").exists() && !hosts.path("secret/written").exists());
+    // A link itself goes as what it is.
+    succeed(hosts.client().arg(hosts.at("share/up")).arg(hosts.path("link")));
+    assert!(hosts.path("link").is_symlink());
+}
+
+#[test]
+fn strangers_get_nothing_and_readers_write_nothing() {
+    let hosts = Hosts::new(&["--read-only"]);
+    fs::write(hosts.path("share/file"), "x").expect("room");
+    let fetch = |home: &str, options: &[&str]| {
+        let mut command = weft(&hosts.path(home));
+        command.arg("cp").args(options).arg(hosts.at("share/file")).arg(hosts.path("got"));
+        command
+    };
+    let text = fail(&mut fetch("client", &[]), 1);
+    assert!(text.contains("is not known"), "{text}");
+    fail(&mut fetch("stranger", &["--accept-new"]), 1);
+    assert!(!hosts.path("got").exists());
+    succeed(&mut fetch("client", &["--accept-new"]));
+    // Now it is known.
+    succeed(&mut fetch("client", &[]));
+    let text = fail(hosts.client().arg(hosts.path("got")).arg(hosts.at("share/new")), 1);
+    assert!(text.contains("reading only"), "{text}");
+    assert!(!hosts.path("share/new").exists());
+    // Another server at the same place is not trusted.
+    let known = hosts.path("client/weft/known-servers");
+    let text = fs::read_to_string(&known).expect("a file");
+    let key = text.trim().chars().rev().collect::<String>();
+    let changed = if key.starts_with('0') { "1" } else { "0" };
+    let text = format!("{}{changed}\n", &text.trim()[..text.trim().len() - 1]);
+    fs::write(&known, text).expect("our own");
+    let text = fail(&mut fetch("client", &["--accept-new"]), 1);
+    assert!(text.contains("another key"), "{text}");
+}

@@ -1,0 +1,276 @@
+//! What both ends do alike: a machine behind a lock, and the threads of the control channel.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::note::Note;
+use super::shared::EndError;
+use crate::limits::{LINGER_TIME, SENDER_WAIT_MIN};
+use crate::session::{Connection, Ending, Event, Fault, Sink, Source};
+use crate::transport::{Control, ControlEvent};
+use crate::wire::{Body, Cancel, Code, Message};
+
+/// One end's machine.
+pub(super) trait Half: Send {
+    fn handle(&mut self, body: Body) -> Result<(), Fault>;
+    fn poll_message(&mut self) -> Option<Message>;
+    fn has_ended(&self) -> Option<Ending>;
+    fn cancel_session(&mut self, cancel: Cancel);
+    fn room(&self) -> usize;
+    fn send(&mut self, records: Vec<u8>) -> bool;
+}
+
+macro_rules! half {
+    ($machine:ty) => {
+        impl Half for $machine {
+            fn handle(&mut self, body: Body) -> Result<(), Fault> {
+                self.handle_control(body)
+            }
+            fn poll_message(&mut self) -> Option<Message> {
+                self.poll_control()
+            }
+            fn has_ended(&self) -> Option<Ending> {
+                self.ending().cloned()
+            }
+            fn cancel_session(&mut self, cancel: Cancel) {
+                self.cancel(cancel);
+            }
+            fn room(&self) -> usize {
+                self.records_room()
+            }
+            fn send(&mut self, records: Vec<u8>) -> bool {
+                self.send_records(records).is_ok()
+            }
+        }
+    };
+}
+
+half!(Source);
+half!(Sink);
+
+/// What the lock of a desk holds.
+#[derive(Debug)]
+pub(super) struct State<H> {
+    pub(super) connection: Connection,
+    pub(super) half: H,
+    /// Notes for the peer that wait for room.
+    pub(super) outbox: VecDeque<Vec<u8>>,
+    failure: Option<EndError>,
+    has_peer_ended: bool,
+}
+
+impl<H: Half> State<H> {
+    /// Whether nothing more is to be done.
+    pub(super) fn is_over(&self) -> bool {
+        self.failure.is_some() || self.half.has_ended().is_some()
+    }
+
+    /// Ends the session, and tells the peer why. The first cause counts.
+    pub(super) fn fail(&mut self, code: Code, error: EndError) {
+        if !self.is_over() {
+            let mut text = error.to_string();
+            text.truncate(text.floor_char_boundary(crate::limits::TEXT_LEN_MAX));
+            self.half.cancel_session(Cancel { code, text });
+            self.failure = Some(error);
+        }
+    }
+
+    pub(super) fn tell(&mut self, note: &Note) {
+        self.outbox.push_back(note.emit());
+    }
+
+    fn push_notes(&mut self) {
+        while let Some(front) = self.outbox.front()
+            && front.len() <= self.half.room()
+            && let Some(front) = self.outbox.pop_front()
+        {
+            if !self.half.send(front) {
+                return;
+            }
+        }
+    }
+
+    /// A message of the peer.
+    fn handle(&mut self, bytes: &[u8], now: Duration) {
+        let message = match Message::parse(bytes) {
+            Ok(message) => message,
+            Err(error) => return self.fail(Code::Protocol, EndError::Protocol(error.to_string())),
+        };
+        let result = match self.connection.handle_control(message, now) {
+            Ok(Some(Event::Session(Message { body: Body::Cancel(cancel), .. }))) => {
+                // Its text comes from a stranger, and is shown without control characters.
+                let result = self.half.handle(Body::Cancel(cancel.clone()));
+                if !self.is_over() {
+                    self.failure = Some(EndError::Peer(reason(&cancel)));
+                }
+                result
+            }
+            Ok(Some(Event::Session(message))) => self.half.handle(message.body),
+            Ok(Some(Event::Cancelled(cancel))) => {
+                return self.fail(Code::Stopped, EndError::Peer(reason(&cancel)));
+            }
+            Ok(_) => Ok(()),
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = result {
+            self.fail(Code::Protocol, EndError::Protocol(fault.to_string()));
+        }
+    }
+}
+
+fn reason(cancel: &Cancel) -> String {
+    if cancel.text.is_empty() { cancel.code.to_string() } else { cancel.text.clone() }
+}
+
+/// The machine of an end, and who waits for it.
+pub(super) struct Desk<H> {
+    pub(super) control: Arc<dyn Control>,
+    state: Mutex<State<H>>,
+    changed: Condvar,
+    /// The moment that the connection counts from.
+    epoch: Instant,
+}
+
+impl<H: Half> Desk<H> {
+    pub(super) fn new(
+        control: Arc<dyn Control>,
+        connection: Connection,
+        half: H,
+        epoch: Instant,
+    ) -> Self {
+        let outbox = VecDeque::new();
+        let state = State { connection, half, outbox, failure: None, has_peer_ended: false };
+        Self { control, state: Mutex::new(state), changed: Condvar::new(), epoch }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<H>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until the machine may have changed.
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State<H>>) -> MutexGuard<'a, State<H>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An end: its desk, and what follows from a change.
+pub(super) trait End: Send + Sync {
+    type Half: Half;
+
+    fn desk(&self) -> &Desk<Self::Half>;
+
+    /// Does what the machine wants to be done.
+    fn pump(&self, state: &mut State<Self::Half>);
+
+    /// Wakes all threads of the end: nothing more is to be done. Called again and again.
+    fn stop(&self);
+
+    /// Changes the machine, and does what follows from that.
+    fn change<R>(&self, change: impl FnOnce(&mut State<Self::Half>) -> R) -> R {
+        let desk = self.desk();
+        let mut state = desk.lock();
+        let result = change(&mut state);
+        self.pump(&mut state);
+        state.push_notes();
+        let is_over = state.is_over();
+        drop(state);
+        desk.changed.notify_all();
+        if is_over {
+            self.stop();
+        }
+        result
+    }
+
+    /// Ends the session from this end.
+    fn fail(&self, code: Code, error: EndError) {
+        self.change(|state| state.fail(code, error));
+    }
+}
+
+/// Receives control messages until the channel ends.
+pub(super) fn receive(end: &impl End) {
+    let desk = end.desk();
+    let mut bytes = Vec::new();
+    loop {
+        let received = desk.control.receive(&mut bytes, None);
+        let now = desk.epoch.elapsed();
+        match received {
+            Ok(ControlEvent::Message) => end.change(|state| state.handle(&bytes, now)),
+            Ok(ControlEvent::TimedOut) => {}
+            Ok(ControlEvent::Ended) => {
+                return end.change(|state| {
+                    state.has_peer_ended = true;
+                    let error = "the connection ended before the copy was complete";
+                    state.fail(Code::Stopped, EndError::Here(error.into()));
+                });
+            }
+            Err(error) => {
+                return end.change(|state| {
+                    state.has_peer_ended = true;
+                    state.fail(Code::Stopped, error.into());
+                });
+            }
+        }
+    }
+}
+
+/// Sends control messages until nothing more is to be said.
+pub(super) fn send(end: &impl End) {
+    let desk = end.desk();
+    let mut state = desk.lock();
+    loop {
+        let now = desk.epoch.elapsed();
+        if state.connection.is_silent(now) {
+            state.fail(Code::Silent, EndError::Here("no sign of life of the peer".into()));
+        }
+        let message = state.connection.poll_control(now);
+        if let Some(message) = message.or_else(|| state.half.poll_message()) {
+            drop(state);
+            let sent = desk.control.send(&message.emit());
+            state = desk.lock();
+            if let Err(error) = sent {
+                state.fail(Code::Stopped, error.into());
+                break;
+            }
+        } else if state.is_over() {
+            break;
+        } else {
+            let wait = state.connection.timeout().saturating_sub(now).max(SENDER_WAIT_MIN);
+            let waited = desk.changed.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+    drop(state);
+    desk.changed.notify_all();
+    end.stop();
+}
+
+/// Closes the control channel after the end, and says how the session has ended. `lingers`: the
+/// peer has the last word of this end when it ends the connection.
+pub(super) fn close<H: Half>(desk: &Desk<H>, lingers: bool) {
+    let end = Instant::now() + LINGER_TIME;
+    let mut state = desk.lock();
+    while lingers && !state.has_peer_ended {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let waited = desk.changed.wait_timeout(state, left);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+    drop(state);
+    desk.control.close();
+}
+
+/// How the session has ended, after all threads have.
+pub(super) fn result<H: Half>(desk: &Desk<H>) -> Result<(), EndError> {
+    let mut state = desk.lock();
+    match (state.half.has_ended(), state.failure.take()) {
+        (Some(Ending::Complete), _) => Ok(()),
+        (_, Some(failure)) => Err(failure),
+        (Some(Ending::Cancelled(cancel)), None) => Err(EndError::Here(reason(&cancel))),
+        (Some(Ending::CancelledByPeer(cancel)), None) => Err(EndError::Peer(reason(&cancel))),
+        (None, None) => Err(EndError::Here("the session did not end".into())),
+    }
+}

@@ -1,0 +1,49 @@
+//! How busy the threads of an end are, to say what bounds the rate.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How busy an end was, of each thousand parts of the time of its threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loads {
+    /// Reading or writing files.
+    pub disk: u16,
+    /// Sealing or opening blocks.
+    pub cpu: u16,
+    /// Sending blocks. A sink does not count it: it waits for blocks there.
+    pub network: u16,
+}
+
+/// The time that threads spend with one kind of work.
+#[derive(Debug, Default)]
+pub(super) struct Busy(AtomicU64);
+
+impl Busy {
+    /// Does some work, and counts its time.
+    pub(super) fn time<R>(&self, work: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = work();
+        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.0.fetch_add(nanoseconds, Relaxed);
+        result
+    }
+
+    /// The share of `threads` threads in a time, of a thousand.
+    pub(super) fn share(&self, threads: usize, time: Duration) -> u16 {
+        let all = time.as_nanos().saturating_mul(threads.max(1) as u128).max(1);
+        u16::try_from(u128::from(self.0.load(Relaxed)) * 1_000 / all).unwrap_or(1_000).min(1_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_is_of_all_threads() {
+        let busy = Busy(AtomicU64::new(500));
+        assert_eq!(busy.share(1, Duration::from_nanos(1_000)), 500);
+        assert_eq!(busy.share(2, Duration::from_nanos(1_000)), 250);
+        assert_eq!(busy.share(1, Duration::ZERO), 1_000);
+    }
+}

@@ -1,0 +1,133 @@
+//! What the ends tell each other in records. `docs/transfer-protocol.md` has the bytes.
+
+use super::loads::Loads;
+use crate::limits::NOTE_PATH_LEN_MAX;
+use crate::tree::apply::Summary;
+use crate::wire::record_bytes::{Reader, Short};
+use crate::wire::record_wants::{Wants, WantsError};
+
+/// What the sink has made of the tree.
+pub type Outcome = Summary;
+
+/// One thing that an end tells the other one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// The sink's answer to offers.
+    Wants(Wants),
+    /// Something is wrong with an entry at the sink, or was at the source.
+    Problem { path: Vec<u8>, text: String, is_warning: bool },
+    /// The sink's last word.
+    Outcome(Outcome),
+    /// How busy an end was.
+    Loads(Loads),
+}
+
+/// Why bytes are no note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoteError {
+    #[error("a note that ends early")]
+    Short,
+    #[error("a note of kind {0}")]
+    Kind(u8),
+    #[error("bytes behind a note")]
+    Long,
+    #[error("a text that is none")]
+    Text,
+    #[error(transparent)]
+    Wants(#[from] WantsError),
+}
+
+impl From<Short> for NoteError {
+    fn from(_: Short) -> Self {
+        Self::Short
+    }
+}
+
+const WANTS: u8 = 1;
+const PROBLEM: u8 = 2;
+const OUTCOME: u8 = 3;
+const LOADS: u8 = 4;
+
+impl Note {
+    pub(super) fn emit(&self) -> Vec<u8> {
+        match self {
+            Self::Wants(wants) => [&[WANTS][..], &wants.emit()].concat(),
+            Self::Problem { path, text, is_warning } => {
+                let mut out = vec![PROBLEM, u8::from(*is_warning)];
+                let text = &text.as_bytes()[..text.floor_char_boundary(255)];
+                crate::wire::record_bytes::push_counted_u8(&mut out, text);
+                out.extend_from_slice(&path[..path.len().min(NOTE_PATH_LEN_MAX)]);
+                out
+            }
+            Self::Outcome(outcome) => {
+                let Summary { copied, bytes, unchanged, deleted, failed, warnings } = *outcome;
+                let mut out = vec![OUTCOME];
+                for number in [copied, bytes, unchanged, deleted, failed, warnings] {
+                    out.extend_from_slice(&number.to_be_bytes());
+                }
+                out
+            }
+            Self::Loads(loads) => {
+                let mut out = vec![LOADS];
+                for share in [loads.disk, loads.cpu, loads.network] {
+                    out.extend_from_slice(&share.to_be_bytes());
+                }
+                out
+            }
+        }
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoteError> {
+        let mut from = Reader::new(bytes);
+        let kind = from.u8()?;
+        let note = match kind {
+            WANTS => return Ok(Self::Wants(Wants::parse(&bytes[1..])?)),
+            PROBLEM => {
+                let is_warning = from.u8()? != 0;
+                let text = from.counted_u8()?.to_vec();
+                let text = String::from_utf8(text).map_err(|_| NoteError::Text)?;
+                let path = from.bytes(from.left())?.to_vec();
+                Self::Problem { path, text, is_warning }
+            }
+            OUTCOME => Self::Outcome(Summary {
+                copied: from.u64()?,
+                bytes: from.u64()?,
+                unchanged: from.u64()?,
+                deleted: from.u64()?,
+                failed: from.u64()?,
+                warnings: from.u64()?,
+            }),
+            LOADS => {
+                Self::Loads(Loads { disk: from.u16()?, cpu: from.u16()?, network: from.u16()? })
+            }
+            other => return Err(NoteError::Kind(other)),
+        };
+        if from.left() > 0 { Err(NoteError::Long) } else { Ok(note) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn notes_survive_their_bytes() {
+        let text = "cannot be read at the source".to_owned();
+        for note in [
+            Note::Wants(Wants { first: 7, wanted: vec![true, false], have: Vec::new() }),
+            Note::Problem { path: b"a\xff/b\n".to_vec(), text, is_warning: true },
+            Note::Outcome(Summary { copied: 1, bytes: 2, failed: 3, ..Summary::default() }),
+            Note::Loads(Loads { disk: 1, cpu: 2, network: 1_000 }),
+        ] {
+            assert_eq!(Note::parse(&note.emit()), Ok(note));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_note_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Note::parse(&bytes);
+        }
+    }
+}

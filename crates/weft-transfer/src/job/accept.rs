@@ -1,0 +1,268 @@
+//! The acceptor: it lets the initiator say what it wants, and runs the other end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+use super::initiate::{AGENT, Keys, cipher, features, next_event};
+use super::places::{self, Destination, PlaceError};
+use super::request::{Flags, Request};
+use super::settings::{apply_options, source_options, threads};
+use crate::end::{
+    EndError, Finished, Observer, Progress, SinkChannel, SinkPlan, SourceChannel, SourcePlan,
+    run_sink, run_source,
+};
+use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_LEAST, CHANNELS_EACH_MAX};
+use crate::secure::{Opener, Sealer};
+use crate::session::{Connection, Event, Policy};
+use crate::transport::Control;
+use crate::tree::source::{PAYLOAD_LEN_MIN, Start};
+use crate::wire::{Open, OpenReply, Refusal, Role, Terms, Token};
+
+/// A directory that a server shares.
+#[derive(Debug)]
+pub struct Share {
+    /// The name that it has for clients.
+    pub name: Vec<u8>,
+    /// The directory.
+    pub root: OwnedFd,
+}
+
+/// What a server shares.
+#[derive(Debug)]
+pub struct Shares {
+    /// The directories.
+    pub shares: Vec<Share>,
+    /// Whether clients can only read.
+    pub is_read_only: bool,
+}
+
+/// What an acceptor does for a request.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// It sends these.
+    Send {
+        /// What.
+        starts: Vec<Start>,
+        /// Whether a directory is among it, so that the destination is one.
+        is_folder: bool,
+    },
+    /// It writes here.
+    Write(Destination),
+}
+
+/// Decides on a request.
+pub(super) trait Resolve {
+    /// What to do.
+    ///
+    /// # Errors
+    /// Why not, for the initiator.
+    fn resolve(&self, role: Role, request: &Request) -> Result<Answer, (Refusal, String)>;
+}
+
+impl Shares {
+    /// The share that a path begins with, and the rest of the path.
+    fn find<'a>(&self, path: &'a [u8]) -> Result<(&Share, &'a [u8]), PlaceError> {
+        let path = path.strip_prefix(b"/").unwrap_or(path);
+        let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+        let (name, rest) = path.split_at(end);
+        let share = self.shares.iter().find(|share| share.name == name);
+        Ok((share.ok_or(PlaceError::NoShare)?, rest))
+    }
+}
+
+fn refused(path: &[u8], error: &PlaceError) -> (Refusal, String) {
+    let path = String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
+    (Refusal::NotFound, format!("{path}: {error}"))
+}
+
+impl Resolve for Shares {
+    fn resolve(&self, role: Role, request: &Request) -> Result<Answer, (Refusal, String)> {
+        if role == Role::Sink {
+            let (mut starts, mut is_folder) = (Vec::new(), false);
+            for path in &request.paths {
+                let found = self
+                    .find(path)
+                    .and_then(|(share, rest)| places::start(share.root.as_fd(), rest));
+                let (start, is_one) = found.map_err(|error| refused(path, &error))?;
+                is_folder |= is_one;
+                starts.push(start);
+            }
+            return Ok(Answer::Send { starts, is_folder });
+        }
+        if self.is_read_only {
+            return Err((Refusal::NotAllowed, "the server is for reading only".into()));
+        }
+        let [path] = &request.paths[..] else {
+            return Err((Refusal::Job, "a copy has one destination".into()));
+        };
+        let found = self.find(path).and_then(|(share, rest)| {
+            let is_folder = request.flags.has(Flags::FOLDER);
+            places::destination(share.root.as_fd(), &places::parts(rest)?, is_folder)
+        });
+        found.map(Answer::Write).map_err(|error| refused(path, &error))
+    }
+}
+
+/// Data channels for an acceptor, whichever end of them it is going to be.
+pub(super) trait Lines: Send {
+    /// The channel as the source's end.
+    fn into_source(self: Box<Self>, is_sealed: bool) -> Option<SourceChannel>;
+    /// The channel as the sink's end.
+    fn into_sink(self: Box<Self>) -> Option<SinkChannel>;
+}
+
+/// An acceptor.
+pub(super) struct Accepting<'a> {
+    /// The control channel.
+    pub control: Arc<dyn Control>,
+    /// The keys of blocks.
+    pub keys: Keys<'a>,
+    /// What data channels have to show.
+    pub token: Token,
+    /// Data channels with that token, as they come.
+    pub lines: Receiver<(u16, Box<dyn Lines>)>,
+    /// Who decides.
+    pub resolve: &'a dyn Resolve,
+    /// Where to show how far it is.
+    pub progress: Arc<Progress>,
+    /// Whether files that are written may be setuid or setgid.
+    pub keeps_special_bits: bool,
+}
+
+/// A source's acceptor tells nobody of problems: the sink does.
+struct Silent;
+
+impl Observer for Silent {
+    fn problem(&self, _path: &[u8], _text: &str, _is_warning: bool) {}
+}
+
+/// Turns channels into those of an end, as they come.
+fn forward<C: Send + 'static>(
+    lines: Receiver<(u16, Box<dyn Lines>)>,
+    terms: &Terms,
+    mut turn: impl FnMut(Box<dyn Lines>) -> Option<C> + Send + 'static,
+) -> Receiver<(u16, C)> {
+    let (to, turned) = channel();
+    let channels = terms.channels;
+    thread::spawn(move || {
+        while let Ok((number, line)) = lines.recv() {
+            // A number is used once: the end of the session knows which have been.
+            if number < channels
+                && let Some(line) = turn(line)
+                && to.send((number, line)).is_err()
+            {
+                return;
+            }
+        }
+    });
+    turned
+}
+
+/// Does what one initiator asks for.
+///
+/// # Errors
+/// If the copy is not complete.
+pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
+    let Accepting { control, keys, token, lines, resolve, progress, .. } = plan;
+    let epoch = Instant::now();
+    let most = Terms {
+        version: crate::limits::VERSION,
+        channels: CHANNELS_EACH_MAX,
+        block_size: BLOCK_SIZE,
+        features: features(),
+        token,
+        agent: AGENT.into(),
+    };
+    let policy = Policy { most, block_size_min: BLOCK_SIZE_LEAST, sessions: 1 };
+    let mut connection = Connection::accept(policy, epoch.elapsed());
+    let terms = match next_event(&*control, &mut connection, epoch)? {
+        Event::Established(terms) => terms,
+        Event::Refused { text, .. } => return Err(EndError::Here(text)),
+        _ => return Err(EndError::Protocol("no hello".into())),
+    };
+    let Event::Open { session, open: Open { role, job } } =
+        next_event(&*control, &mut connection, epoch)?
+    else {
+        return Err(EndError::Protocol("no opening".into()));
+    };
+    let request = Request::parse(&job).map_err(|error| (Refusal::Job, error.to_string()));
+    let decided = request.and_then(|request| {
+        let options = source_options(&request);
+        let options = options.map_err(|error| (Refusal::Job, error.to_string()))?;
+        Ok((resolve.resolve(role, &request)?, options, request))
+    });
+    let reply = match &decided {
+        Ok((Answer::Write(Destination { new_name, .. }), ..)) => {
+            let job = new_name.as_ref().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
+            OpenReply::Accepted { job }
+        }
+        Ok((Answer::Send { is_folder, .. }, ..)) => {
+            OpenReply::Accepted { job: vec![u8::from(*is_folder)] }
+        }
+        Err((refusal, text)) => {
+            let mut text = text.clone();
+            text.truncate(text.floor_char_boundary(crate::limits::TEXT_LEN_MAX));
+            OpenReply::Refused { refusal: *refusal, text }
+        }
+    };
+    let here = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
+    connection.answer(session, reply).map_err(|misuse| here(&misuse))?;
+    super::initiate::flush(&*control, &mut connection, epoch)?;
+    let (answer, options, request) = match decided {
+        Ok(decided) => decided,
+        Err((refusal, text)) => {
+            // The initiator ends the connection when it has read that.
+            let _ = next_event(&*control, &mut connection, epoch);
+            return Err(EndError::Here(format!("refused: {refusal}: {text}")));
+        }
+    };
+    let secrets = keys(session, cipher(&terms))?;
+    let (block_size, threads, is_sealed) = (terms.block_size, threads(), secrets.is_some());
+    match answer {
+        Answer::Send { mut starts, is_folder } => {
+            if let ([start], Some(name)) = (&mut starts[..], &request.new_name)
+                && !is_folder
+            {
+                let name = crate::wire::record_name::Name::new(name);
+                start.new_name = Some(name.map_err(|error| here(&error))?);
+            }
+            let lines = forward(lines, &terms, move |line| line.into_source(is_sealed));
+            let plan = SourcePlan {
+                control,
+                connection,
+                epoch,
+                session,
+                block_size,
+                sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
+                starts,
+                options,
+                threads,
+                observer: Arc::new(Silent),
+                progress,
+            };
+            run_source(plan, lines)
+        }
+        Answer::Write(Destination { root, .. }) => {
+            let lines = forward(lines, &terms, Lines::into_sink);
+            let plan = SinkPlan {
+                control,
+                connection,
+                epoch,
+                session,
+                block_size,
+                opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
+                root,
+                options: apply_options(request.flags, plan.keeps_special_bits),
+                threads,
+                observer: None,
+                progress,
+            };
+            run_sink(plan, lines)
+        }
+    }
+}
+
+const _: () = assert!(BLOCK_SIZE_LEAST as usize >= PAYLOAD_LEN_MIN + crate::secure::SEAL_LEN);

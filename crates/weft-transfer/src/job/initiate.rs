@@ -1,0 +1,209 @@
+//! The initiator: it connects, says what it wants, and runs its end.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Instant;
+
+use super::places::PlaceError;
+use super::request::Request;
+use super::settings::{apply_options, source_options, threads};
+use crate::end::{
+    EndError, Finished, Observer, Progress, SinkChannel, SinkPlan, SourceChannel, SourcePlan,
+    run_sink, run_source,
+};
+use crate::limits::{BLOCK_SIZE, CONTROL_LEN_MAX};
+use crate::secure::{Cipher, Opener, Sealer, Secret, SecureError};
+use crate::session::{Connection, Event, Offer};
+use crate::transport::{Control, ControlEvent, TransportError};
+use crate::tree::source::Start;
+use crate::wire::record_name::Name;
+use crate::wire::{Message, Open, OpenReply, Role, Terms, Token};
+
+/// The feature of ends that have instructions for AES.
+pub(super) const FEATURE_AES: u64 = 1;
+
+/// The features of this end.
+pub(super) fn features() -> u64 {
+    if Cipher::preferred() == Cipher::Aes128Gcm { FEATURE_AES } else { 0 }
+}
+
+/// The cipher of blocks between these ends.
+pub(super) fn cipher(terms: &Terms) -> Cipher {
+    if terms.features & FEATURE_AES != 0 { Cipher::Aes128Gcm } else { Cipher::ChaCha20Poly1305 }
+}
+
+/// What an end calls itself, for people.
+pub(super) const AGENT: &str = concat!("weft ", env!("CARGO_PKG_VERSION"));
+
+/// Sends what a connection wants to say before there are sessions.
+pub(super) fn flush(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+) -> Result<(), EndError> {
+    while let Some(message) = connection.poll_control(epoch.elapsed()) {
+        control.send(&message.emit())?;
+    }
+    Ok(())
+}
+
+/// The next event of a connection before there are sessions.
+pub(super) fn next_event(
+    control: &dyn Control,
+    connection: &mut Connection,
+    epoch: Instant,
+) -> Result<Event, EndError> {
+    let mut bytes = Vec::with_capacity(CONTROL_LEN_MAX);
+    loop {
+        flush(control, connection, epoch)?;
+        let left = connection.timeout().saturating_sub(epoch.elapsed());
+        match control.receive(&mut bytes, Some(left))? {
+            ControlEvent::Message => {}
+            ControlEvent::TimedOut if !connection.is_silent(epoch.elapsed()) => continue,
+            ControlEvent::TimedOut => return Err(EndError::Here("no sign of life".into())),
+            ControlEvent::Ended => {
+                return Err(EndError::Here("the peer has ended the connection".into()));
+            }
+        }
+        let message = Message::parse(&bytes).map_err(TransportError::from)?;
+        let event = connection.handle_control(message, epoch.elapsed());
+        let handled = event.map_err(|fault| EndError::Protocol(fault.to_string()));
+        flush(control, connection, epoch)?;
+        if let Some(event) = handled? {
+            return Ok(event);
+        }
+    }
+}
+
+/// The keys of a session's blocks, outgoing and incoming; none where nothing is encrypted.
+pub(super) type Keys<'a> =
+    &'a (dyn Fn(u32, Cipher) -> Result<Option<(Secret, Secret)>, SecureError> + 'a);
+
+/// Connects a data channel with this token and number.
+pub(super) type Connect<C> = Box<dyn FnMut(Token, u16) -> Result<C, TransportError> + Send>;
+
+/// Opens the directory of a destination.
+pub(super) type OpenRoot = Box<dyn FnOnce(bool) -> Result<OwnedFd, PlaceError> + Send>;
+
+/// What the initiator wants to be.
+pub(super) enum Wish {
+    /// The source of these, which go to the destination that the request names.
+    Send {
+        /// What is sent.
+        starts: Vec<Start>,
+        /// Connects its ends of data channels.
+        connect: Connect<SourceChannel>,
+    },
+    /// The sink of what the request names.
+    Fetch {
+        /// Opens the directory to write beneath. If its argument says so, that is the destination
+        /// itself, which is made if it is not there.
+        root: OpenRoot,
+        /// Connects its ends of data channels.
+        connect: Connect<SinkChannel>,
+    },
+}
+
+/// An initiator.
+pub(super) struct Initiating<'a> {
+    /// The control channel.
+    pub control: Arc<dyn Control>,
+    /// The keys of blocks.
+    pub keys: Keys<'a>,
+    /// What is asked for.
+    pub request: Request,
+    /// What this end is.
+    pub wish: Wish,
+    /// Data channels to open.
+    pub channels: u16,
+    /// Who hears of problems.
+    pub observer: Arc<dyn Observer>,
+    /// Where to show how far it is.
+    pub progress: Arc<Progress>,
+}
+
+/// Does a copy.
+///
+/// # Errors
+/// If the copy is not complete. Files that could not be copied are no error: the outcome counts
+/// them.
+pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
+    let Initiating { control, keys, request, wish, channels, observer, progress } = plan;
+    let bad = |error: &dyn std::fmt::Display| EndError::Here(error.to_string());
+    let epoch = Instant::now();
+    let offer =
+        Offer { channels, block_size: BLOCK_SIZE, features: features(), agent: AGENT.into() };
+    let mut connection = Connection::initiate(offer, epoch.elapsed());
+    let terms = match next_event(&*control, &mut connection, epoch)? {
+        Event::Established(terms) => terms,
+        Event::Refused { refusal, text } => {
+            return Err(EndError::Peer(format!("{refusal}: {text}")));
+        }
+        _ => return Err(EndError::Protocol("no reply to the hello".into())),
+    };
+    let role = if matches!(wish, Wish::Send { .. }) { Role::Source } else { Role::Sink };
+    let open = Open { role, job: request.emit().map_err(|error| bad(&error))? };
+    let session = connection.open(open).map_err(|misuse| bad(&misuse))?;
+    let answer = match next_event(&*control, &mut connection, epoch)? {
+        Event::OpenReply { reply: OpenReply::Accepted { job }, .. } => job,
+        Event::OpenReply { reply: OpenReply::Refused { refusal, text }, .. } => {
+            return Err(EndError::Peer(format!("{refusal}: {text}")));
+        }
+        Event::Cancelled(cancel) => return Err(EndError::Peer(cancel.text)),
+        _ => return Err(EndError::Protocol("no reply to the opening".into())),
+    };
+    let secrets = keys(session, cipher(&terms))?;
+    let (block_size, threads) = (terms.block_size, threads());
+    match wish {
+        Wish::Send { mut starts, mut connect } => {
+            // The acceptor knows whether the destination is a directory.
+            if let [start] = &mut starts[..]
+                && !answer.is_empty()
+            {
+                start.new_name = Some(Name::new(&answer).map_err(|error| bad(&error))?);
+            }
+            let (to, lines) = channel();
+            for number in 0..terms.channels {
+                let _ = to.send((number, connect(terms.token, number)?));
+            }
+            drop(to);
+            let plan = SourcePlan {
+                control,
+                connection,
+                epoch,
+                session,
+                block_size,
+                sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
+                starts,
+                options: source_options(&request).map_err(|error| bad(&error))?,
+                threads,
+                observer,
+                progress,
+            };
+            run_source(plan, lines)
+        }
+        Wish::Fetch { root, mut connect } => {
+            let root = root(answer == [1]).map_err(|error| bad(&error))?;
+            let (to, lines) = channel();
+            for number in 0..terms.channels {
+                let _ = to.send((number, connect(terms.token, number)?));
+            }
+            drop(to);
+            let plan = SinkPlan {
+                control,
+                connection,
+                epoch,
+                session,
+                block_size,
+                opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
+                root,
+                options: apply_options(request.flags, true),
+                threads,
+                observer: Some(observer),
+                progress,
+            };
+            run_sink(plan, lines)
+        }
+    }
+}

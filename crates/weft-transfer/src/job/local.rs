@@ -1,0 +1,72 @@
+//! A copy within this host: both ends are in one process.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use super::accept::{Accepting, Answer, Lines, Resolve, accept};
+use super::initiate::{Initiating, Wish, initiate};
+use super::lines::MemoryLine;
+use super::places::Destination;
+use super::request::Request;
+use crate::end::{EndError, Finished, Observer, Progress, SourceChannel};
+use crate::limits::{LOCAL_CHANNELS, LOCAL_DEPTH};
+use crate::transport::memory;
+use crate::tree::source::Start;
+use crate::wire::{Refusal, Role, Token};
+
+/// The destination of the one copy.
+struct Here(Mutex<Option<Destination>>);
+
+impl Resolve for Here {
+    fn resolve(&self, _role: Role, _request: &Request) -> Result<Answer, (Refusal, String)> {
+        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken.map(Answer::Write).ok_or_else(|| (Refusal::Busy, "one copy at a time".into()))
+    }
+}
+
+/// Copies within this host.
+///
+/// # Errors
+/// If the copy is not complete.
+pub fn copy_local(
+    starts: Vec<Start>,
+    destination: Destination,
+    request: Request,
+    observer: Arc<dyn Observer>,
+    progress: Arc<Progress>,
+) -> Result<Finished, EndError> {
+    let (near, remote) = memory::control_pair();
+    let (to, lines): (Sender<(u16, Box<dyn Lines>)>, _) = channel();
+    let resolve = Here(Mutex::new(Some(destination)));
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            accept(Accepting {
+                control: Arc::new(remote),
+                keys: &|_, _| Ok(None),
+                token: Token::default(),
+                lines,
+                resolve: &resolve,
+                progress: Arc::default(),
+                keeps_special_bits: true,
+            })
+        });
+        let connect = Box::new(move |_: Token, number: u16| {
+            let (source, sink) = memory::data_pair(LOCAL_DEPTH);
+            let _ = to.send((number, Box::new(MemoryLine(sink)) as Box<dyn Lines>));
+            Ok(Box::new(source) as SourceChannel)
+        });
+        let finished = initiate(Initiating {
+            control: Arc::new(near),
+            keys: &|_, _| Ok(None),
+            request,
+            wish: Wish::Send { starts, connect },
+            channels: LOCAL_CHANNELS,
+            observer,
+            progress,
+        });
+        // Its result is that of the other end, in other words.
+        let _ = accepting.join();
+        finished
+    })
+}

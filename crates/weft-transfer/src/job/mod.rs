@@ -1,0 +1,18 @@
+//! One copy from end to end: how the ends meet, which of them is what, and where it goes.
+
+mod accept;
+mod client;
+mod initiate;
+mod lines;
+mod local;
+mod places;
+mod request;
+mod server;
+mod settings;
+
+pub use accept::{Share, Shares};
+pub use client::{Way, copy_with};
+pub use local::copy_local;
+pub use places::{Destination, PlaceError, local_destination, local_start};
+pub use request::{Flags, Request, RequestError};
+pub use server::{Log, Server};

@@ -1,0 +1,198 @@
+//! Where a copy comes from and goes to.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, statat};
+use rustix::io::Errno;
+
+use crate::limits::DEPTH_MAX;
+use crate::tree::beneath;
+use crate::tree::source::Start;
+use crate::wire::record_name::Name;
+
+/// Why a path is no place.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The kernel says so.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// It has `..` in it, or a name that cannot be.
+    #[error("no path: a name that is `..`, or too long")]
+    Path,
+    /// No share has this name.
+    #[error("there is no such share")]
+    NoShare,
+}
+
+impl From<Errno> for PlaceError {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// The directory that a sink writes beneath, and the name that the one source gets there.
+#[derive(Debug)]
+pub struct Destination {
+    /// The directory.
+    pub root: OwnedFd,
+    /// The name; without one, sources keep theirs.
+    pub new_name: Option<Name>,
+}
+
+/// The components of a path that a peer names.
+///
+/// # Errors
+/// `Path`.
+pub(super) fn parts(path: &[u8]) -> Result<Vec<Name>, PlaceError> {
+    let parts = path.split(|&byte| byte == b'/');
+    let parts = parts.filter(|part| !part.is_empty() && *part != b".");
+    let parts: Vec<Name> =
+        parts.map(Name::new).collect::<Result<_, _>>().map_err(|_| PlaceError::Path)?;
+    if parts.len() < DEPTH_MAX { Ok(parts) } else { Err(PlaceError::Path) }
+}
+
+/// Opens a directory beneath another one, one name at a time, without following links.
+fn walk(base: BorrowedFd<'_>, parts: &[Name]) -> Result<OwnedFd, Errno> {
+    let mut fd = beneath::open_dir(base, Path::new("."))?;
+    for part in parts {
+        fd = beneath::open_dir(&fd, part.as_path())?;
+    }
+    Ok(fd)
+}
+
+/// Finds the destination at these names beneath a directory. `is_folder`: it is a directory, and
+/// made if it is not there.
+///
+/// # Errors
+/// What the kernel says: the directory that the last name is in has to be there.
+pub(super) fn destination(
+    base: BorrowedFd<'_>,
+    parts: &[Name],
+    is_folder: bool,
+) -> Result<Destination, PlaceError> {
+    let Some((last, before)) = parts.split_last() else {
+        return Ok(Destination { root: walk(base, &[])?, new_name: None });
+    };
+    let parent = walk(base, before)?;
+    match beneath::open_dir(&parent, last.as_path()) {
+        Ok(root) => Ok(Destination { root, new_name: None }),
+        Err(Errno::NOENT) if is_folder => {
+            mkdirat(&parent, last.as_path(), Mode::from_raw_mode(0o777))?;
+            Ok(Destination { root: beneath::open_dir(&parent, last.as_path())?, new_name: None })
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) if !is_folder => {
+            Ok(Destination { root: parent, new_name: Some(last.clone()) })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_local(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty())
+}
+
+/// The directory that a local path's last component is in, and that component.
+fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
+    let Some(name) = path.file_name() else { return Ok(None) };
+    let name = Name::new(name.as_bytes()).map_err(|_| PlaceError::Path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok(Some((open_local(parent.unwrap_or_else(|| Path::new(".")))?, name)))
+}
+
+/// Finds the destination of this user's own path, which may lead over links.
+///
+/// # Errors
+/// As [`destination`].
+pub fn local_destination(path: &Path, is_folder: bool) -> Result<Destination, PlaceError> {
+    if let Ok(root) = open_local(path) {
+        return Ok(Destination { root, new_name: None });
+    }
+    let (parent, name) = split(path)?.ok_or(PlaceError::Path)?;
+    destination(parent.as_fd(), &[name], is_folder)
+}
+
+/// What to copy for this user's own path, and whether it is a directory. One that ends in a slash,
+/// or has no last name, stands for what is in the directory.
+///
+/// # Errors
+/// What the kernel says.
+pub fn local_start(path: &Path) -> Result<(Start, bool), PlaceError> {
+    let is_content =
+        path.as_os_str().as_bytes().ends_with(b"/") || path.as_os_str().as_bytes().ends_with(b"/.");
+    match split(path)? {
+        Some((directory, name)) if !is_content => {
+            let is_folder = is_folder(directory.as_fd(), &name)?;
+            Ok((Start { directory, name: Some(name), new_name: None }, is_folder))
+        }
+        _ => Ok((Start { directory: open_local(path)?, name: None, new_name: None }, true)),
+    }
+}
+
+/// Whether a name is a directory. What is not there is better said at once, by its whole path.
+fn is_folder(directory: BorrowedFd<'_>, name: &Name) -> Result<bool, Errno> {
+    let stat = statat(directory, name.as_path(), AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// What to copy for a path beneath a directory, and whether it is a directory.
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn start(base: BorrowedFd<'_>, path: &[u8]) -> Result<(Start, bool), PlaceError> {
+    let names = parts(path)?;
+    match names.split_last() {
+        Some((last, before)) if !path.ends_with(b"/") => {
+            let directory = walk(base, before)?;
+            let is_folder = is_folder(directory.as_fd(), last)?;
+            Ok((Start { directory, name: Some(last.clone()), new_name: None }, is_folder))
+        }
+        _ => Ok((Start { directory: walk(base, &names)?, name: None, new_name: None }, true)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn no_path_of_a_peer_leads_out_of_a_directory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let share = folder.path().join("share");
+        fs::create_dir_all(share.join("sub")).expect("room");
+        fs::write(folder.path().join("secret"), "x").expect("room");
+        symlink("..", share.join("up")).expect("room");
+        symlink("/", share.join("root")).expect("room");
+        let base = open_local(&share).expect("a folder");
+        for path in ["../secret", "sub/../../secret", "up/secret", "root/etc/passwd", ".."] {
+            assert!(start(base.as_fd(), path.as_bytes()).is_err(), "{path}");
+            let to = parts(path.as_bytes()).and_then(|it| destination(base.as_fd(), &it, false));
+            assert!(to.is_err(), "{path}");
+        }
+        // A link itself is copied as a link, and is no directory to write in.
+        assert!(start(base.as_fd(), b"up").is_ok());
+        assert!(start(base.as_fd(), b"up/").is_err());
+        let to = destination(base.as_fd(), &parts(b"root").expect("a path"), false);
+        assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
+    }
+
+    #[test]
+    fn destination_is_a_directory_or_a_new_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("here")).expect("room");
+        let name_of = |path: &str, is_folder| {
+            let to = local_destination(&folder.path().join(path), is_folder);
+            to.map(|to| to.new_name.map(|name| name.as_bytes().to_vec())).ok()
+        };
+        assert_eq!(name_of("here", false), Some(None));
+        assert_eq!(name_of("new", false), Some(Some(b"new".to_vec())));
+        assert_eq!(name_of("made", true), Some(None));
+        assert_eq!(name_of("none/new", false), None);
+        assert!(folder.path().join("made").is_dir());
+    }
+}

@@ -1,0 +1,73 @@
+//! From the flags of a request to the options of both ends.
+
+use std::thread;
+
+use super::request::{Flags, Request};
+use crate::limits::END_THREADS_MAX;
+use crate::tree::apply::ApplyOptions;
+use crate::tree::rules::{PatternError, Rules};
+use crate::tree::source::{PAYLOAD_LEN_MIN, SourceOptions};
+
+/// How the source works for a request.
+///
+/// # Errors
+/// If a pattern cannot be understood.
+pub(super) fn source_options(request: &Request) -> Result<SourceOptions, PatternError> {
+    let flags = request.flags;
+    let mut rules = Rules::default();
+    for (includes, pattern) in &request.patterns {
+        rules.add(*includes, pattern)?;
+    }
+    Ok(SourceOptions {
+        asks: flags.has(Flags::SKIPS) || flags.has(Flags::RESUMES),
+        verifies: flags.has(Flags::VERIFIES),
+        takes_xattrs: flags.has(Flags::XATTRS),
+        names_owners: flags.has(Flags::OWNERS),
+        takes_special_files: false,
+        rules,
+        ..SourceOptions::new(PAYLOAD_LEN_MIN)
+    })
+}
+
+/// How the sink works for a request. Only a user's own process keeps setuid and setgid: a server
+/// does not make such files for its clients.
+#[must_use]
+pub(super) fn apply_options(flags: Flags, keeps_special_bits: bool) -> ApplyOptions {
+    ApplyOptions {
+        keeps_owners: flags.has(Flags::OWNERS),
+        keeps_special_bits,
+        deletes: flags.has(Flags::DELETES),
+        keeps_journal: true,
+        resumes: flags.has(Flags::RESUMES),
+        ..ApplyOptions::default()
+    }
+}
+
+/// Threads that read or write files.
+#[must_use]
+pub(super) fn threads() -> usize {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    threads.clamp(2, END_THREADS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_become_options_of_both_ends() {
+        let flags = Flags::RESUMES.with(Flags::VERIFIES, true);
+        let request = Request { flags, ..Request::default() };
+        let options = source_options(&request).expect("no patterns");
+        assert!(options.asks && options.verifies && !options.takes_xattrs);
+        let options = apply_options(flags, false);
+        assert!(options.resumes && options.keeps_journal && !options.deletes);
+        assert!(!options.keeps_special_bits && !options.keeps_owners && !options.makes_devices);
+    }
+
+    #[test]
+    fn patterns_of_a_stranger_are_checked() {
+        let patterns = vec![(false, "[".to_owned())];
+        assert!(source_options(&Request { patterns, ..Request::default() }).is_err());
+    }
+}
