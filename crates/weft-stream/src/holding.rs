@@ -220,10 +220,8 @@ impl<K: PutBack> Holding<K> {
     /// the kernel keeps the socket for it.
     pub fn closing(&self, socket: K::Socket<'_>) {
         let Some(end) = self.end() else { return };
-        // To put back the peer's bytes may be to leave, which moves these to the kernel.
-        let unread = end.unread() > 0;
         // What is left by the last one who closes has the kernel reset the connection.
-        if (unread || end.has_wakeups()) && !end.is_sole_holder() {
+        if (end.unread() > 0 || end.has_wakeups()) && !end.is_sole_holder() {
             end.forget_killed();
         }
         if end.is_sole_holder() {
@@ -236,8 +234,8 @@ impl<K: PutBack> Holding<K> {
             // last one does not know that it is.
             end.drain_wakeups_of_nothing(socket);
         }
-        // Another thread may be reading all the while.
-        if (unread || end.unread() > 0) && end.is_sole_holder() {
+        // In this order: until this process is the last one, another may read what there is.
+        if end.is_sole_holder() && end.unread() > 0 {
             // As TCP does when the closing end has not read everything: a reset.
             K::reset_at_close(socket);
         }
