@@ -76,6 +76,37 @@ fn fork_and_exit_beside_connections() -> Result<()> {
     beside("fork-exit")
 }
 
+/// A process that has children while other threads of it open, use and end connections.
+fn born_beside(way: &str) -> Result<()> {
+    let program = compile_plain("beside_births")?;
+    let plain = Program::plain(&program).args([way]).run(TIMEOUT)?;
+    plain.success()?.said("ended 300")?;
+    let sockets = Sockets::new(Ends::Both)?;
+    let ended = sockets.server(&program).args([way]).run(TIMEOUT)?;
+    ended.success()?.said("ended 300")?;
+    Ok(())
+}
+
+#[test]
+fn forks_beside_connections_that_begin_and_end() -> Result<()> {
+    born_beside("fork-exit")
+}
+
+#[test]
+fn posix_spawn_beside_connections_that_begin_and_end() -> Result<()> {
+    born_beside("posix_spawn")
+}
+
+#[test]
+fn system_beside_connections_that_begin_and_end() -> Result<()> {
+    born_beside("system")
+}
+
+#[test]
+fn popen_beside_connections_that_begin_and_end() -> Result<()> {
+    born_beside("popen")
+}
+
 /// A client that sends lines to a server and wants each back.
 fn lines(program: Program, port: u16, connections: u32) -> Program {
     let program = program.arg(source("programs/lines.py")).arg(port.to_string());

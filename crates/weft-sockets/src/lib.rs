@@ -19,7 +19,8 @@
 //! * `remote`: connections to other hosts, over verbs; `link`: an end, of either kind;
 //! * `by_hand`: calls that the program makes without the C library;
 //! * `table`: what is known of a descriptor, found without a lock;
-//! * `brief`: connections that are not worth shared memory; `closes`: closes that have begun;
+//! * `brief`: connections that are not worth shared memory; `births`: children that are born beside
+//!   a thread that opens a socket; `closes`: closes that have begun;
 //!   `sleepers`: what those who read tell those who wait in epoll instances; `stall`: writers
 //!   whose peers read nothing;
 //! * `reason`: what carries a connection, and why, for who wants to know;
@@ -52,7 +53,7 @@
 //! link
 //! remote
 //! by_hand
-//! brief closes reason shared_files sleepers stall table
+//! births brief closes reason shared_files sleepers stall table
 //! handlers settings
 //! identity
 //! descriptor unseen_fork
@@ -68,6 +69,7 @@
 
 mod address;
 mod arguments;
+mod births;
 mod brief;
 mod by_hand;
 mod closes;

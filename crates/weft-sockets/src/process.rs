@@ -4,9 +4,10 @@
 //! Locks are frozen before a fork, and thawed after it by the thread that froze them.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use libc::{c_int, c_long};
+use libc::{c_int, c_long, pid_t};
 use weft_stream::inheritance;
 
 use crate::handover::Own;
@@ -16,8 +17,8 @@ use crate::sockets::{self, Kind};
 use crate::table::Listed;
 use crate::zcopy::deferred;
 use crate::{
-    by_hand, closes, epoll, errno, extended, remote, seccomp_fallback, settings, shared_files,
-    stream, unseen_fork,
+    births, by_hand, closes, epoll, errno, extended, remote, seccomp_fallback, settings,
+    shared_files, stream, unseen_fork,
 };
 
 /// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
@@ -51,16 +52,26 @@ pub(crate) fn begin_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
 }
 
-/// How many forks have begun.
+/// How many forks have begun. Those of several threads begin one after the other.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The last one that the thread has begun.
+    static OWN_FORK: Cell<u32> = const { Cell::new(0) };
+}
 
 pub(crate) extern "C" fn before_fork() {
     unseen_fork::before_seen();
-    let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         seccomp_fallback::leave_all(Reason::Processes);
     }
     remote::finish(); // A child would hold their sockets open.
+    // What other threads open while the holders are counted the child would hold uncounted.
+    Kind::table().stop_opening();
+    epoll::stop_opening();
+    births::FORKS.begin();
+    let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    OWN_FORK.set(fork);
     inheritance::before_fork(&Own, fork);
     for fd in sockets::all() {
         if let Some(Kind::Datagram(datagram)) = sockets::find(fd).as_deref() {
@@ -78,19 +89,26 @@ pub(crate) extern "C" fn before_fork() {
 }
 
 pub(crate) extern "C" fn in_parent() {
+    births::FORKS.end();
+    thaw();
+    unseen_fork::after_seen();
+    epoll::follow_notes();
+}
+
+/// After [`before_fork`], in the parent and in the child.
+fn thaw() {
     // SAFETY: `before_fork` has frozen them.
     unsafe { stream::thaw() };
     // SAFETY: `before_fork` has frozen them.
     unsafe { extended::memory::thaw() };
-    // SAFETY: `before_fork` has frozen them.
-    unsafe { Kind::table().thaw() };
     // SAFETY: `before_fork` has frozen them.
     unsafe { shared_files::thaw() };
     // SAFETY: `before_fork` has frozen them.
     unsafe { deferred::thaw() };
     // SAFETY: `before_fork` has frozen them.
     unsafe { epoll::thaw() };
-    unseen_fork::after_seen();
+    // SAFETY: `before_fork` has frozen it, as the first: this restores the signals.
+    unsafe { Kind::table().thaw() };
 }
 
 /// A fork that runs no handlers, or has flags of `clone(2)`.
@@ -98,6 +116,7 @@ pub(crate) extern "C" fn in_parent() {
 pub(crate) struct Forking {
     /// The child alone is in another PID namespace.
     leaves: bool,
+    number: u32,
 }
 
 impl Forking {
@@ -108,7 +127,7 @@ impl Forking {
         }
         let leaves = flags & libc::CLONE_NEWPID != 0 && !begin_children_elsewhere();
         before_fork();
-        Self { leaves }
+        Self { leaves, number: OWN_FORK.get() }
     }
 
     /// After it, in the parent and in the child: what the call has returned.
@@ -130,21 +149,37 @@ impl Forking {
             CHILDREN_ELSEWHERE.store(false, Ordering::Relaxed);
         }
         if born < 0 {
-            fork_failed();
+            fork_failed(self.number);
         }
         errno::set_raw(before);
     }
 }
 
-/// There is no child after all.
-pub(crate) fn fork_failed() {
-    inheritance::fork_failed(&Own, FORKS.load(Ordering::Relaxed));
+/// Forks by a function of the C library's that runs the handlers of forks. They do not learn that
+/// there is no child after all.
+pub(crate) fn fork_with_handlers(call: impl FnOnce() -> pid_t) -> pid_t {
+    let interrupted = OWN_FORK.take(); // This may be a handler of a signal.
+    let born = call();
+    if born < 0 {
+        let why = errno::get();
+        fork_failed(OWN_FORK.get());
+        errno::set_raw(why);
+    }
+    OWN_FORK.set(interrupted);
+    born
+}
+
+/// There is no child by the fork of this number, if it has begun at all.
+fn fork_failed(fork: u32) {
+    if fork != 0 {
+        inheritance::fork_failed(&Own, fork);
+    }
 }
 
 pub(crate) extern "C" fn in_child() {
     // SAFETY: the thread that forks is in the middle of nothing else.
     unsafe { crate::HEAP.forked() };
-    in_parent();
+    thaw();
     begin_as_child();
 }
 
@@ -152,6 +187,7 @@ pub(crate) extern "C" fn in_child() {
 pub(crate) fn begin_as_child() {
     let parent = identity::in_child();
     by_hand::in_child();
+    births::forked();
     closes::forked();
     weft_sys::forget_thread();
     shared_files::enter();

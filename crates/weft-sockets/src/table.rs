@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use weft_sys::{SignalLock, Slot};
+use weft_sys::{Lock, SignalLock, SignalsHeld, Slot};
 
 use crate::limits::FDS_MAX;
 use crate::settings;
@@ -108,8 +108,10 @@ impl<T: Listed> AnyEntry for Entry<T> {
 pub(crate) struct Table<T: 'static> {
     /// Each NULL, or the entry of a descriptor.
     cells: [AtomicPtr<()>; FDS_MAX],
-    /// Entries that no descriptor has.
-    spare: SignalLock<Spare<T>>,
+    /// Held while something new is put into the table.
+    opening: SignalLock<()>,
+    /// Entries that no descriptor has. Its holder gets no signals.
+    spare: Lock<Spare<T>>,
     /// No descriptor from here on has ever been in the table.
     end: AtomicU32,
 }
@@ -234,7 +236,8 @@ impl<T: Listed> Table<T> {
     pub(crate) const fn new() -> Self {
         Self {
             cells: [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX],
-            spare: SignalLock::new(Spare { first: None, fresh: &[] }),
+            opening: SignalLock::new(()),
+            spare: Lock::new(Spare { first: None, fresh: &[] }),
             end: AtomicU32::new(0),
         }
     }
@@ -244,7 +247,9 @@ impl<T: Listed> Table<T> {
         // A process in the seccomp fallback opens no socket, and may not be allowed to hold signals
         // off.
         if !settings::is_in_fallback() {
+            let signals = SignalsHeld::begin();
             self.spare.lock().push(entry);
+            drop(signals);
         }
         drop(content);
     }
@@ -281,8 +286,12 @@ impl<T: Listed> Table<T> {
     /// Puts `fd`, just opened, into the table.
     pub(crate) fn install(&'static self, fd: RawFd, content: T) {
         let Some(cell) = self.cell(fd) else { return };
-        let spare = self.spare.lock().pop();
-        let Some(entry) = spare else { return drop(self.remove(fd)) };
+        let opening = self.opening.lock();
+        let entry = self.spare.lock().pop();
+        let Some(entry) = entry else {
+            drop(opening);
+            return drop(self.remove(fd));
+        };
         entry.fds.store(1, Ordering::Relaxed);
         // SAFETY: fresh, or spare, which it is since its last content was taken out.
         unsafe { entry.content.fill(content) };
@@ -292,6 +301,7 @@ impl<T: Listed> Table<T> {
         }
         self.note_end(fd);
         let old = cell.swap(ptr::from_ref(entry).cast_mut().cast(), Ordering::AcqRel);
+        drop(opening);
         abandon::<T>(old.cast());
     }
 
@@ -339,7 +349,14 @@ impl<T: Listed> Table<T> {
         self.end.fetch_max(fd.unsigned_abs() + 1, Ordering::AcqRel);
     }
 
-    /// Before a fork: no other thread is in the middle of a change.
+    /// Before a fork counts what the child gets: nothing new is put into the table, by whatever
+    /// thread, until [`Table::thaw`]. The calling thread gets no signals until then.
+    pub(crate) fn stop_opening(&self) {
+        self.opening.freeze();
+    }
+
+    /// After [`Table::stop_opening`], before the fork: no other thread is in the middle of a
+    /// change.
     pub(crate) fn freeze(&self) {
         self.spare.freeze();
     }
@@ -347,10 +364,13 @@ impl<T: Listed> Table<T> {
     /// After it, in the parent and in the child.
     ///
     /// # Safety
-    /// [`Table::freeze`] has been called by this thread, or by the one that it was before the fork.
+    /// [`Table::stop_opening`] and [`Table::freeze`] have been called by this thread, or by the one
+    /// that it was before the fork.
     pub(crate) unsafe fn thaw(&self) {
         // SAFETY: guaranteed by the caller.
         unsafe { self.spare.thaw() };
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.opening.thaw() };
     }
 }
 

@@ -301,7 +301,8 @@ fn stays_open<D: Descriptors>(process: &D, fd: RawFd) -> bool {
 }
 
 /// Before the `fork` of this number: the child holds what this process holds, from before it is
-/// born.
+/// born. From before this until then no other thread opens a socket, which the child would hold
+/// uncounted, or begins a `fork`.
 pub fn before_fork<D: Descriptors>(process: &D, fork: u32) {
     for fd in process.streams() {
         process.with(fd, |stream| {

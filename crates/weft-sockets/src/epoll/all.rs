@@ -203,28 +203,41 @@ pub(super) fn for_each(mut act: impl FnMut(&Epoll)) {
     follow_note();
 }
 
-/// Before a fork: no other thread is in the middle of a change. A child may use what there is.
+/// Before a fork counts what the child gets: no instance is made until [`thaw`].
+pub(crate) fn stop_opening() {
+    INSTANCES.stop_opening();
+}
+
+/// After [`stop_opening`], before the fork: no other thread is in the middle of a change. A child
+/// may use what there is.
 pub(crate) fn freeze() {
-    for_each(|instance| {
-        let mut watches = instance.lock();
-        watches.is_exposed = true;
-        watches.close_pipe(instance.fd()); // It would be reported to a child that waits.
-        if !instance.sharing.can_be_notified() && !instance.is_kernels() {
-            instance.kernels.store(true, Ordering::Relaxed);
-            watches.fall_back(instance.fd(), Reach::Shared);
-        }
-    });
     sharing::freeze();
     ALL.freeze();
     // SAFETY: frozen just now, and not thawed.
-    unsafe { ALL.peek() }.iter().for_each(|instance| instance.watches.freeze());
+    for instance in unsafe { ALL.peek() } {
+        expose(instance);
+        instance.watches.freeze();
+    }
     INSTANCES.freeze();
 }
 
-/// After it, in the parent and in the child.
+/// A child may use the instance.
+fn expose(instance: &Epoll) {
+    let mut watches = instance.lock();
+    watches.is_exposed = true;
+    watches.delete_all_detached(instance.fd());
+    watches.close_pipe(instance.fd()); // It would be reported to a child that waits.
+    if !instance.sharing.can_be_notified() && !instance.is_kernels() {
+        instance.kernels.store(true, Ordering::Relaxed);
+        watches.fall_back(instance.fd(), Reach::Shared);
+    }
+}
+
+/// After [`freeze`], in the parent and in the child.
 ///
 /// # Safety
-/// [`freeze`] has been called by this thread, or by the one that it was before the fork.
+/// [`stop_opening`] and [`freeze`] have been called by this thread, or by the one that it was
+/// before the fork.
 pub(crate) unsafe fn thaw() {
     // SAFETY: guaranteed by the caller.
     unsafe { INSTANCES.thaw() };
@@ -236,4 +249,9 @@ pub(crate) unsafe fn thaw() {
     unsafe { ALL.thaw() };
     // SAFETY: guaranteed by the caller.
     unsafe { sharing::thaw() };
+}
+
+/// After [`thaw`], in the parent: other threads may have left notes for the holder of the locks.
+pub(crate) fn follow_notes() {
+    for_each(Epoll::follow_note);
 }

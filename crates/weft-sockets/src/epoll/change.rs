@@ -22,7 +22,7 @@ impl Watches {
         event: Option<epoll_event>,
     ) -> c_int {
         let known = socket.and_then(|socket| self.find(socket, fd));
-        if let Some(result) = self.control_here(epoll, operation, event, known) {
+        if let Some(result) = self.control_here(operation, event, known) {
             if result == 0 && operation != libc::EPOLL_CTL_DEL {
                 self.wake_if_ready(epoll, known);
             }
@@ -45,7 +45,6 @@ impl Watches {
     /// waits for.
     fn control_here(
         &mut self,
-        epoll: RawFd,
         operation: c_int,
         event: Option<epoll_event>,
         known: Option<usize>,
@@ -64,7 +63,6 @@ impl Watches {
             libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
                 let event = event?;
                 if event.events & EXCLUSIVE != 0
-                    || (watch.is_detached && watch.is_exposed)
                     || event.u64 != watch.data
                     || watch.changes(event.events) != watch.changes(watch.asked())
                 {
@@ -74,8 +72,10 @@ impl Watches {
                 self.start_polling(place);
                 Some(0)
             }
+            // To a child, the kernel would report its errors and its end all the same.
+            libc::EPOLL_CTL_DEL if watch.is_exposed => None,
             libc::EPOLL_CTL_DEL => {
-                self.detach(epoll, place);
+                self.detach(place);
                 Some(0)
             }
             _ => None,
@@ -208,18 +208,25 @@ impl Watches {
     }
 
     /// The program has deleted a socket, which the kernel keeps.
-    fn detach(&mut self, epoll: RawFd, place: usize) {
+    fn detach(&mut self, place: usize) {
         let Some(watch) = self.places[place].as_mut() else { return };
         watch.disarm();
         watch.is_detached = true;
-        if watch.is_exposed {
-            watch.register_again(epoll); // It is not to be reported to a child.
-        }
         self.stop_polling(place);
     }
 
     pub(super) fn is_detached(&self, place: usize) -> bool {
         self.places[place].as_ref().is_some_and(|watch| watch.is_detached)
+    }
+
+    /// A child may get the instance: what the program has deleted the kernel deletes now, and from
+    /// here on at once.
+    pub(super) fn delete_all_detached(&mut self, epoll: RawFd) {
+        for place in 0..self.places.len() {
+            if self.is_detached(place) {
+                self.delete_detached(epoll, place);
+            }
+        }
     }
 
     /// The program has deleted it, and the kernel does so now.

@@ -114,21 +114,13 @@ impl Watches {
             }
             let (fd, data, mask) = (watch.fd, watch.data, watch.mask());
             let entry = entries.iter().find(|it| it.fd == fd);
-            // What the program has deleted here another process may have added.
             // Before a fork, what the program changes is not noted each time.
             let is_old = |it: &Entry| it.events & (IS_CHANGES | IS_EXACT) == IS_CHANGES;
-            let is_left = |it: &&Entry| {
-                it.data == data && (is_old(it) || it.asked() & !(MODES | ERR_HUP) == 0)
-            };
-            let is_detached = watch.is_detached;
-            let Some(entry) = entry.filter(|it| !is_detached || is_left(it)) else {
+            let Some(entry) = entry else {
                 self.remove(place);
                 self.names.remove(fd);
                 continue;
             };
-            if is_detached {
-                continue;
-            }
             if entry.data != data {
                 watch.data = entry.data;
                 self.names.add(fd, entry.data);

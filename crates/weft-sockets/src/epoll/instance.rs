@@ -54,7 +54,7 @@ impl Epoll {
         self.follow_note();
     }
 
-    fn follow_note(&self) {
+    pub(super) fn follow_note(&self) {
         while self.notes.load(Ordering::SeqCst) != 0 {
             let Some(mut watches) = self.watches.try_lock() else { return };
             if self.notes.swap(0, Ordering::SeqCst) != 0 {

@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use weft_sys::{SectionLock, Spin};
 
 pub(crate) use self::all::{
-    closing, copied, created, enter_fallback, forget, forget_number, forked, freeze, go_by, knows,
-    thaw, within,
+    closing, copied, created, enter_fallback, follow_notes, forget, forget_number, forked, freeze,
+    go_by, knows, stop_opening, thaw, within,
 };
 pub(crate) use self::calls::{control, wait};
 pub(crate) use self::fallback::{hand_on, hand_on_all, nest};

@@ -172,9 +172,6 @@ impl Watch {
                 asked & !OUT | RDHUP | foreign::note(asked)
             }
             Registered::WithoutRoom => asked & !OUT | foreign::note(asked),
-            Registered::Changes if self.is_detached && self.is_exposed => {
-                foreign::note(0) | IS_EXACT
-            }
             Registered::Changes => self.changes(asked) | foreign::note(asked),
             Registered::Announced => asked | WRITE_NORMAL | IS_ANNOUNCED,
         };

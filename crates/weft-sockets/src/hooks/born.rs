@@ -9,6 +9,7 @@
 use libc::{c_char, c_int, c_void, pid_t};
 use weft_sys::NextFunction;
 
+use crate::births::ProgramStart;
 use crate::closes::Start;
 use crate::handover::{self, Estate, Heir};
 use crate::next::next;
@@ -37,6 +38,7 @@ fn take_back(estate: Estate) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    let _birth = ProgramStart::begin();
     let estate = if command.is_null() { Estate::empty() } else { start_shell() };
     let status = next!(system(command: *const c_char) -> c_int);
     if status == -1 {
@@ -47,12 +49,14 @@ unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn wordexp(text: *const c_char, to: *mut c_void, flags: c_int) -> c_int {
+    let _birth = ProgramStart::begin();
     let _estate = start_shell(); // Whether it starts one nobody tells.
     next!(wordexp(text: *const c_char, to: *mut c_void, flags: c_int) -> c_int)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    let _birth = ProgramStart::begin();
     let estate = start_shell();
     static NEXT: NextFunction = NextFunction::new(c"popen");
     type Popen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
@@ -68,13 +72,7 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> pid_t {
-    let born = next!(fork() -> pid_t);
-    if born < 0 {
-        let why = errno::get();
-        process::fork_failed();
-        errno::set_raw(why);
-    }
-    born
+    process::fork_with_handlers(|| next!(fork() -> pid_t))
 }
 
 /// The same without the handlers of forks, which ours are.

@@ -15,9 +15,10 @@ use weft_sys::{apart_within, is_apart};
 use super::closing::closing;
 use super::files::check_stream;
 use crate::arguments::is_nowhere;
+use crate::births::Opening;
 use crate::closes::UnderWay;
 use crate::datagram::Why;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, stays_open};
 use crate::next::next;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
@@ -49,7 +50,7 @@ fn wants_signals(fd: c_int, command: c_int, argument: *mut c_void) {
 }
 
 /// `copy` has been made from `fd`.
-fn copied(fd: c_int, copy: c_int) {
+fn copied(fd: c_int, copy: c_int, opening: &Opening) {
     if copy < 0 || copy == fd || identity::is_borrowed() {
         return;
     }
@@ -58,6 +59,11 @@ fn copied(fd: c_int, copy: c_int) {
     match sockets::find(fd) {
         Some(held) => {
             sockets::share(&held, copy);
+            if let Kind::Stream(stream) = &*held
+                && opening.is_beside_start(|| stays_open(copy))
+            {
+                stream.leave(copy, Reason::Started); // The program may have got this copy alone.
+            }
             check_stream(copy);
         }
         None => {
@@ -120,8 +126,9 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let _under_way = begin(&[fd]);
+    let opening = Opening::begin();
     let copy = next!(dup(fd: c_int) -> c_int);
-    copied(fd, copy);
+    copied(fd, copy, &opening);
     copy
 }
 
@@ -159,8 +166,9 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
     let _under_way = begin(&[fd, copy]);
     replacing(fd, copy, 0);
     stdio::copying(fd, copy);
+    let opening = Opening::begin();
     let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
-    copied(fd, made);
+    copied(fd, made, &opening);
     made
 }
 
@@ -172,8 +180,9 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
     let _under_way = begin(&[fd, copy]);
     replacing(fd, copy, flags);
     stdio::copying(fd, copy);
+    let opening = Opening::begin();
     let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
-    copied(fd, made);
+    copied(fd, made, &opening);
     made
 }
 
@@ -182,9 +191,10 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_vo
     wants_signals(fd, command, argument);
     let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
     let _under_way = copies.then(|| begin(&[fd]));
+    let opening = Opening::begin();
     let result = next!(fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
     if copies {
-        copied(fd, result);
+        copied(fd, result, &opening);
     }
     result
 }
@@ -194,9 +204,10 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_
     wants_signals(fd, command, argument);
     let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
     let _under_way = copies.then(|| begin(&[fd]));
+    let opening = Opening::begin();
     let result = next!(fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
     if copies {
-        copied(fd, result);
+        copied(fd, result, &opening);
     }
     result
 }

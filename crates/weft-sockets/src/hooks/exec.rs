@@ -16,6 +16,7 @@ use libc::{c_char, c_int, c_void};
 use smallvec::SmallVec;
 
 use super::actions::Actions;
+use crate::births::{ProgramStart, STARTS};
 use crate::by_hand::signals;
 use crate::closes::Start;
 use crate::descriptor::stays_open;
@@ -143,6 +144,9 @@ unsafe fn become_program(list: List, call: impl FnOnce(List) -> c_int) -> c_int 
     let heir = if identity::is_borrowed() { Heir::Borrower } else { Heir::Self_ };
     // A child of `vfork` has descriptors of its own.
     let _start = matches!(heir, Heir::Self_).then(Start::begin);
+    if matches!(heir, Heir::Borrower) {
+        STARTS.note();
+    }
     // SAFETY: guaranteed by the caller.
     let (complete, estate) = unsafe { prepared(list, heir) };
     let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
@@ -230,10 +234,10 @@ macro_rules! spawn {
         ) -> c_int {
             // SAFETY: NULL or the program's own.
             let copies = unsafe { Actions::copied(actions) };
-            let start = Start::begin();
+            let _birth = ProgramStart::begin();
+            let _start = Start::begin();
             // SAFETY: the program's own environment.
             let (complete, estate) = unsafe { prepared(list, Heir::Child(&copies)) };
-            drop(start);
             let list = complete.as_ref().map_or(list, |ours| ours.list.as_ptr());
             let failed = next!($name(
                 pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void,

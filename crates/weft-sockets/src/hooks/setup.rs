@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use super::files::check_stream;
 use crate::address::read as read_address;
 use crate::arguments::is_nowhere;
+use crate::births::Opening;
 use crate::datagram::{Datagram, Why};
+use crate::descriptor::stays_open;
 use crate::kernel::End;
 use crate::next::next;
 use crate::reason::Reason;
@@ -22,6 +24,7 @@ use crate::{by_hand, errno, identity, open, reason, settings, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let opening = Opening::begin();
     let fd = next!(socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int);
     let is_internet = domain == libc::AF_INET || domain == libc::AF_INET6;
     let ours = match (kind & 0xf, protocol) {
@@ -42,12 +45,25 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
     if let Some(ours) = ours
         && settings::enabled()
     {
-        open::install(fd, ours);
+        install(&opening, fd, ours);
         check_stream(fd);
     } else if open::knows(fd) {
         open::forget(fd); // Closed behind our back.
     }
     fd
+}
+
+/// `fd`, just opened, is a socket of ours. One that a child may have got uncounted is the kernel's.
+fn install(opening: &Opening, fd: c_int, kind: Kind) {
+    open::install(fd, kind);
+    if opening.is_beside_birth(|| stays_open(fd))
+        && let Some(held) = sockets::find(fd)
+    {
+        match &*held {
+            Kind::Stream(stream) => stream.leave(fd, Reason::Forked),
+            Kind::Datagram(datagram) => datagram.leave(Why::PassedOn),
+        }
+    }
 }
 
 /// Whether an address is of no family: `connect(2)` dissolves a connection then.
@@ -131,8 +147,9 @@ unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    let opening = Opening::begin();
     let accepted = next!(accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int);
-    take(fd, accepted)
+    take(fd, accepted, &opening)
 }
 
 #[unsafe(no_mangle)]
@@ -142,10 +159,11 @@ unsafe extern "C-unwind" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    let opening = Opening::begin();
     let accepted = next!(accept4(
         fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int
     ) -> c_int);
-    take(fd, accepted)
+    take(fd, accepted, &opening)
 }
 
 /// Calls by hand are seen from here on: by any socket a connection may come.
@@ -174,7 +192,7 @@ unsafe extern "C-unwind" fn socketpair(
 }
 
 /// What `accept` of a listening socket has returned.
-fn take(listener: c_int, fd: c_int) -> c_int {
+fn take(listener: c_int, fd: c_int, opening: &Opening) -> c_int {
     if fd < 0 || !settings::enabled() || identity::is_borrowed() {
         return fd;
     }
@@ -196,7 +214,7 @@ fn take(listener: c_int, fd: c_int) -> c_int {
             if let Some(listener) = listener {
                 listener.has_accepted(&stream);
             }
-            open::install(fd, Kind::Stream(stream));
+            install(opening, fd, Kind::Stream(stream));
             check_stream(fd);
         }
         None => open::forget(fd), // Closed behind our back, if it was ours.

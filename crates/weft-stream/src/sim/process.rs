@@ -67,6 +67,8 @@ pub(super) struct Memory {
     pub(super) is_gone: Rc<Cell<bool>>,
     table: RefCell<BTreeMap<RawFd, Rc<Stream>>>,
     forks: Cell<u32>,
+    /// A thread is about to fork: no other opens anything, or forks.
+    is_forking: Cell<bool>,
     /// Closes and copies that have begun and not ended.
     changes_under_way: Cell<u32>,
     /// Programs that are being started.
@@ -84,6 +86,7 @@ impl Memory {
             is_gone: Rc::new(Cell::new(false)),
             table: RefCell::new(BTreeMap::new()),
             forks: Cell::new(0),
+            is_forking: Cell::new(false),
             changes_under_way: Cell::new(0),
             starts_under_way: Cell::new(0),
             uses: RefCell::new(BTreeMap::new()),
@@ -98,6 +101,7 @@ impl Memory {
             is_gone: Rc::new(Cell::new(false)),
             table: RefCell::new(BTreeMap::new()),
             forks: self.forks.clone(),
+            is_forking: Cell::new(false),
             changes_under_way: Cell::new(0),
             starts_under_way: Cell::new(0),
             uses: RefCell::new(BTreeMap::new()),
@@ -145,6 +149,7 @@ impl Memory {
     }
 
     fn install(&self, fd: RawFd, socket: SocketId, phase: Phase, holding: Holding<Sim>) {
+        self.wait_for_fork();
         let stream = Stream {
             pid: self.pid,
             registry: self.registry,
@@ -157,6 +162,12 @@ impl Memory {
             memory_is_gone: Rc::clone(&self.is_gone),
         };
         self.put(fd, Rc::new(stream));
+    }
+
+    fn wait_for_fork(&self) {
+        while self.is_forking.get() {
+            step();
+        }
     }
 
     fn put(&self, fd: RawFd, stream: Rc<Stream>) {
@@ -499,15 +510,18 @@ impl Own {
     }
 
     pub(super) fn fork(&self) {
+        let mutation = with(|world| world.mutation);
+        self.memory.wait_for_fork();
+        self.memory.is_forking.set(true);
         let fork = self.memory.forks.get() + 1;
         self.memory.forks.set(fork);
-        let mutation = with(|world| world.mutation);
-        let before = self.memory.fds();
         if mutation != Some(Mutation::ChildUncounted) {
             inheritance::before_fork(self, fork);
         }
+        let before = self.memory.fds();
         step();
         if with(|world| world.rng.u8(..8) == 0) {
+            self.memory.is_forking.set(false);
             return inheritance::fork_failed(self, fork);
         }
         let child = with(|world| {
@@ -518,6 +532,7 @@ impl Own {
             world.memories.insert(child, Rc::clone(&memory));
             Self { memory, pid: child }
         });
+        self.memory.is_forking.set(false);
         let parent = self.memory.pid;
         spawn(child.pid, move || {
             inheritance::in_child(&child, parent);
