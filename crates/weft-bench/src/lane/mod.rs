@@ -4,6 +4,7 @@
 mod calls;
 mod dial;
 mod queue_pair;
+mod queued;
 mod rd;
 mod shared;
 mod sockets;
@@ -94,29 +95,6 @@ pub(crate) trait Lane: Send {
     /// How long a peer may be silent before nothing more is expected.
     fn silence(&self) -> Duration {
         if self.is_lossy() { LOSS_AFTER } else { SILENCE_MAX }
-    }
-}
-
-/// A lane that is told of what has ended, and of what has come, by one queue.
-trait Queued: Lane + Sized {
-    /// Takes from the queue. Returns whether there was anything.
-    fn take_next(&mut self) -> Result<bool>;
-
-    /// Whether it looks again at once instead of sleeping.
-    fn spins(&self) -> bool;
-
-    /// Waits until `is_done`. Returns whether it was in time.
-    fn wait_until(&mut self, limit: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let mut deadline = Deadline::new(limit, self.spins());
-        while !is_done(self) {
-            if !self.take_next()? {
-                if deadline.is_over() {
-                    return Ok(false);
-                }
-                self.wait()?;
-            }
-        }
-        Ok(true)
     }
 }
 

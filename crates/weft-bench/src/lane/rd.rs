@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use weft_engine::rd::{Buffer, Data, Endpoint, Event, Options, PeerAddress, Request, Status};
 
 use super::queue_pair::Host;
-use super::{Arrival, Blocking, Lane, Queued};
+use super::queued::Queued;
+use super::{Arrival, Blocking, Lane};
 use crate::limits::SILENCE_MAX;
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Registration};

@@ -16,7 +16,8 @@ use weft_engine::wr::{Data, Destination, Operation as Verb, RecvRequest, SendFla
 use weft_sys::wait_readable;
 
 use super::queue_pair::{Host, QueuePair, Remote};
-use super::{Arrival, Blocking, Lane, Queued, Rotation};
+use super::queued::Queued;
+use super::{Arrival, Blocking, Lane, Rotation};
 use crate::limits::{INLINE_MAX, LOSS_AFTER, SILENCE_MAX, WINDOW_MAX};
 use crate::memory::Memory;
 use crate::plan::{Address, LaneSpec, Operation, Over, Registration};

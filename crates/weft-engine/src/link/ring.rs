@@ -335,8 +335,8 @@ impl<H: Host> Link<H> {
         true
     }
 
-    /// Takes all that the ring holds, and not what a peer that goes on sending puts there meanwhile.
-    /// Returns whether there is a ring.
+    /// Takes all that the ring holds, and not what a peer that goes on sending puts there
+    /// meanwhile. Returns whether there is a ring.
     pub(crate) fn input_rest_of_ring(&mut self, host: &H) -> bool {
         (0..PASSES_PER_RING).all(|_| self.input_ring(host))
     }
@@ -445,8 +445,8 @@ impl<H: Host> Link<H> {
         Some(has_more)
     }
 
-    /// Leaves acknowledgements to a later pass. Returns whether that needs a timer: what is in a ring
-    /// the peer sees without one.
+    /// Leaves acknowledgements to a later pass. Returns whether that needs a timer: what is in a
+    /// ring the peer sees without one.
     pub(crate) fn defer_acks(&mut self) -> bool {
         let is_stream = self.transport.ring().is_none();
         if !is_stream {
