@@ -1,7 +1,7 @@
 //! The two ends of a session, with their threads: what reads, seals and sends at the source, and
 //! what receives, opens and writes at the sink.
 //!
-//! A machine of [`crate::session`] is behind a lock in each end ([`desk::Desk`]). One thread sends
+//! A machine of [`crate::session`] is behind a lock in each end (`desk`). One thread sends
 //! what the machines want to be sent, one receives; the other threads do the work.
 
 mod desk;

@@ -106,7 +106,7 @@ fn split(path: &Path) -> Result<Option<(OwnedFd, Name)>, PlaceError> {
 /// Finds the destination of this user's own path, which may lead over links.
 ///
 /// # Errors
-/// As [`destination`].
+/// What the kernel says: the directory that the last name is in has to be there.
 pub fn local_destination(path: &Path, is_folder: bool) -> Result<Destination, PlaceError> {
     if let Ok(root) = open_local(path) {
         return Ok(Destination { root, new_name: None });
