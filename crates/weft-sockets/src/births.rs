@@ -24,10 +24,10 @@ impl Births {
         Self { begun: AtomicU32::new(0), under_way: AtomicU32::new(0) }
     }
 
-    /// One begins; [`Births::end`] follows.
-    pub(crate) fn begin(&self) {
+    /// One begins; [`Births::end`] follows. Returns its number, which is not 0.
+    pub(crate) fn begin(&self) -> u32 {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        self.note();
+        self.note()
     }
 
     /// In the parent, the child has been born, or will not be.
@@ -36,9 +36,11 @@ impl Births {
     }
 
     /// One that has its descriptors already: what is opened from here on it does not get.
-    pub(crate) fn note(&self) {
-        self.begun.fetch_add(1, Ordering::SeqCst);
+    /// Returns its number.
+    pub(crate) fn note(&self) -> u32 {
+        let before = self.begun.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst); // Of this and `is_since`, one sees what the other did before.
+        before + 1
     }
 
     /// What has begun so far; `None` while one is under way.

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_long, pid_t};
 use weft_stream::inheritance;
@@ -52,11 +52,8 @@ pub(crate) fn begin_children_elsewhere() -> bool {
     CHILDREN_ELSEWHERE.swap(true, Ordering::Relaxed)
 }
 
-/// How many forks have begun. Those of several threads begin one after the other.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
 thread_local! {
-    /// The last one that the thread has begun.
+    /// The last fork that the thread has begun. Those of several threads begin one after the other.
     static OWN_FORK: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -69,8 +66,7 @@ pub(crate) extern "C" fn before_fork() {
     // What other threads open while the holders are counted the child would hold uncounted.
     Kind::table().stop_opening();
     epoll::stop_opening();
-    births::FORKS.begin();
-    let fork = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    let fork = births::FORKS.begin();
     OWN_FORK.set(fork);
     inheritance::before_fork(&Own, fork);
     for fd in sockets::all() {
