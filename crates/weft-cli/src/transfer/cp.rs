@@ -147,7 +147,7 @@ fn with_server(
     let seen = Seen::default();
     let accepts = {
         let (seen, server, accepts_new) = (Arc::clone(&seen), server.clone(), args.accept_new);
-        let known = KnownServers::load(&path)?;
+        let known = known.clone();
         Arc::new(move |key: &PublicKey| {
             let verdict = known.check(&server, key);
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((*key, verdict));

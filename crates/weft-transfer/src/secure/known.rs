@@ -46,7 +46,7 @@ fn key(text: Option<&str>, path: &Path, line: usize) -> Result<PublicKey, Secure
 }
 
 /// The keys of servers, by name.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KnownServers {
     path: PathBuf,
     servers: Vec<(String, PublicKey)>,
