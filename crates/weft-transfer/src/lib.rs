@@ -15,12 +15,13 @@
 //! tree
 //! session
 //! wire
-//! limits
+//! limits mutex
 //! ```
 
 pub mod end;
 pub mod job;
 pub mod limits;
+mod mutex;
 pub mod pipeline;
 pub mod secure;
 pub mod session;

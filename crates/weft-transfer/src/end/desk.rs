@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::note::Note;
 use super::shared::EndError;
 use crate::limits::{LINGER_TIME, SENDER_WAIT_MIN};
+use crate::mutex::lock;
 use crate::session::{Connection, Ending, Event, Fault, Sink, Source};
 use crate::transport::{Control, ControlEvent};
 use crate::wire::{Body, Cancel, Code, Message};
@@ -19,6 +20,7 @@ pub(super) trait Half: Send {
     fn cancel_session(&mut self, cancel: Cancel);
     fn room(&self) -> usize;
     fn send(&mut self, records: Vec<u8>) -> bool;
+    fn finish_session(&mut self) -> bool;
 }
 
 macro_rules! half {
@@ -41,6 +43,9 @@ macro_rules! half {
             }
             fn send(&mut self, records: Vec<u8>) -> bool {
                 self.send_records(records).is_ok()
+            }
+            fn finish_session(&mut self) -> bool {
+                self.finish().is_ok()
             }
         }
     };
@@ -145,7 +150,7 @@ impl<H: Half> Desk<H> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State<H>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Sleeps until the machine may have changed.
@@ -244,6 +249,18 @@ pub(super) fn send(end: &impl End) {
     drop(state);
     desk.changed.notify_all();
     end.stop();
+}
+
+/// Says that this end has done all of its work, behind its last note.
+pub(super) fn finish(end: &impl End) {
+    let desk = end.desk();
+    let mut state = desk.lock();
+    while !state.outbox.is_empty() && !state.is_over() {
+        state = desk.wait(state);
+    }
+    drop(state);
+    // It fails only when the session ends.
+    end.change(|state| state.half.finish_session());
 }
 
 /// Closes the control channel after the end, and says how the session has ended. `lingers`: the

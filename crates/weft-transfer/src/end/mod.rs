@@ -13,6 +13,8 @@ mod source;
 
 pub use loads::Loads;
 pub use note::Outcome;
-pub use shared::{Channels, EndError, Finished, Observer, Progress, SinkChannel, SourceChannel};
+pub use shared::{
+    Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SourceChannel,
+};
 pub use sink::{SinkPlan, run as run_sink};
 pub use source::{SourcePlan, run as run_source};

@@ -1,13 +1,18 @@
 //! What both ends share: errors, progress, results, and how data channels come.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Instant;
 
 use super::loads::Loads;
 use super::note::Outcome;
-use crate::limits::CHANNEL_WAIT;
+use crate::limits::{CHANNEL_WAIT, POOL_BLOCKS};
+use crate::pipeline::Pool;
 use crate::secure::SecureError;
-use crate::transport::{DataSink, DataSource, TransportError};
+use crate::session::Connection;
+use crate::transport::{Control, DataSink, DataSource, TransportError};
 
 /// Why a session did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +32,38 @@ pub enum EndError {
     /// This end cannot go on.
     #[error("{0}")]
     Here(String),
+}
+
+/// A session that has been opened, and what its ends need of it alike.
+pub struct Opened {
+    /// The control channel.
+    pub control: Arc<dyn Control>,
+    /// Its machine.
+    pub connection: Connection,
+    /// The moment that the machine counts from.
+    pub epoch: Instant,
+    /// The session.
+    pub session: u32,
+    /// Bytes of a block, with its seal.
+    pub block_size: u32,
+    /// Threads that read or write files.
+    pub threads: usize,
+    /// Where to show how far it is.
+    pub progress: Arc<Progress>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").finish_non_exhaustive()
+    }
+}
+
+impl Opened {
+    /// Memory for the session's blocks.
+    pub(super) fn pool(&self) -> Result<Pool, EndError> {
+        let pool = Pool::private(POOL_BLOCKS as usize, self.block_size as usize);
+        pool.map_err(|error| EndError::Here(format!("memory for blocks: {error}")))
+    }
 }
 
 /// Hears what is wrong with single entries. Any thread calls it.

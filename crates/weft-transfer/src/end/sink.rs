@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Instant;
 
@@ -14,39 +14,28 @@ use weft_sys::{BoundedQueue, Popped};
 use super::desk::{self, Desk, End, State};
 use super::loads::{Busy, Loads};
 use super::note::Note;
-use super::shared::{Channels, EndError, Finished, Observer, Progress, SinkChannel};
+use super::shared::{Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel};
 use crate::limits::{POOL_BLOCKS, PROBLEMS_SENT_MAX, TASKS_MAX};
-use crate::pipeline::{Block, Pool};
+use crate::mutex::lock;
+use crate::pipeline::Block;
 use crate::secure::Opener;
-use crate::session::{Arrivals, BlockRefused, Connection, RemoteBuffer, Sink, SinkSetup};
-use crate::transport::{Arrival, Claim, Control, Grants, Received, Refused};
+use crate::session::{Arrivals, BlockRefused, RemoteBuffer, Sink, SinkSetup};
+use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{Applier, ApplyOptions, Event, Report, Subject, Task};
 use crate::wire::{BlockHeader, Code};
 
 /// What a sink is made of, once the session is open.
 pub struct SinkPlan {
-    /// The control channel.
-    pub control: Arc<dyn Control>,
-    /// Its machine.
-    pub connection: Connection,
-    /// The moment that the machine counts from.
-    pub epoch: Instant,
     /// The session.
-    pub session: u32,
-    /// Bytes of a block, with its seal.
-    pub block_size: u32,
+    pub opened: Opened,
     /// What opens blocks, if they have to be sealed.
     pub opener: Option<Opener>,
     /// The directory to write beneath.
     pub root: OwnedFd,
     /// How.
     pub options: ApplyOptions,
-    /// Threads that write.
-    pub threads: usize,
     /// Who hears of problems at this end; otherwise the source does.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Where to show how far it is.
-    pub progress: Arc<Progress>,
 }
 
 impl fmt::Debug for SinkPlan {
@@ -77,10 +66,6 @@ struct SinkEnd {
     threads: usize,
     opening: Busy,
     writing: Busy,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A block whose tasks run. It is the session's again when all have.
@@ -301,13 +286,7 @@ impl SinkEnd {
             state.tell(&Note::Loads(loads));
             state.tell(&Note::Outcome(outcome));
         });
-        let mut state = self.desk.lock();
-        while !state.outbox.is_empty() && !state.is_over() {
-            state = self.desk.wait(state);
-        }
-        drop(state);
-        // It fails only when the session ends.
-        self.change(|state| state.half.finish().is_ok());
+        desk::finish(self);
     }
 
     /// Writes files.
@@ -328,13 +307,12 @@ impl SinkEnd {
 /// # Errors
 /// If the session is not complete.
 pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, EndError> {
-    let here = |what: &str, error: &dyn fmt::Display| EndError::Here(format!("{what}{error}"));
-    let pool = Pool::private(POOL_BLOCKS as usize, plan.block_size as usize);
-    let pool = pool.map_err(|error| here("memory for blocks: ", &error))?;
+    let pool = plan.opened.pool()?;
+    let Opened { control, connection, epoch, session, block_size, threads, progress } = plan.opened;
     let setup = SinkSetup {
-        session: plan.session,
+        session,
         buffers: vec![RemoteBuffer::default(); POOL_BLOCKS as usize],
-        block_size: plan.block_size,
+        block_size,
         arrivals: Arrivals::Seen,
         first_grant: POOL_BLOCKS / 2,
     };
@@ -344,10 +322,10 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         sent: AtomicU32::new(0),
     });
     let applier = Applier::begin(plan.root, plan.options, Arc::clone(&reporter) as _);
-    let applier = applier.map_err(|error| here("", &error))?;
+    let applier = applier.map_err(|error| EndError::Here(error.to_string()))?;
     let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();
     let end = Arc::new(SinkEnd {
-        desk: Desk::new(plan.control, plan.connection, Sink::new(setup), plan.epoch),
+        desk: Desk::new(control, connection, Sink::new(setup), epoch),
         opener: plan.opener,
         buffers: blocks.into_iter().map(|block| Mutex::new(Some(block))).collect(),
         arrived: (0..POOL_BLOCKS).map(|_| Mutex::default()).collect(),
@@ -355,9 +333,9 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
         is_stopped: AtomicBool::new(false),
         closers: Mutex::default(),
         finished: Mutex::default(),
-        progress: plan.progress,
+        progress,
         start: Instant::now(),
-        threads: plan.threads,
+        threads,
         opening: Busy::default(),
         writing: Busy::default(),
     });
@@ -366,7 +344,7 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
     thread::scope(|scope| {
         scope.spawn(|| desk::receive(&**end));
         scope.spawn(move || end.apply(applier));
-        for _ in 0..plan.threads {
+        for _ in 0..threads {
             scope.spawn(|| end.work());
         }
         scope.spawn(move || {

@@ -4,47 +4,36 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::desk::{self, Desk, End, State};
 use super::loads::{Busy, Loads};
 use super::note::Note;
-use super::shared::{Channels, EndError, Finished, Observer, Progress, SourceChannel};
+use super::shared::{Channels, EndError, Finished, Observer, Opened, Progress, SourceChannel};
 use crate::limits::{POOL_BLOCKS, WRITES_IN_CHANNEL_MAX};
+use crate::mutex::lock;
 use crate::pipeline::{Block, Pool};
 use crate::secure::{SEAL_LEN, Sealer};
-use crate::session::{Arrivals, Connection, Source, SourceSetup, Write, WriteResult};
-use crate::transport::{Control, Head, Payload, Place};
+use crate::session::{Arrivals, Source, SourceSetup, Write, WriteResult};
+use crate::transport::{Head, Payload, Place};
 use crate::tree::job::Job;
 use crate::tree::source::{Next, Source as Tree, SourceOptions, Start};
 use crate::wire::{BlockFlags, BlockHeader, Code};
 
 /// What a source is made of, once the session is open.
 pub struct SourcePlan {
-    /// The control channel.
-    pub control: Arc<dyn Control>,
-    /// Its machine.
-    pub connection: Connection,
-    /// The moment that the machine counts from.
-    pub epoch: Instant,
     /// The session.
-    pub session: u32,
-    /// Bytes of a block, with its seal.
-    pub block_size: u32,
+    pub opened: Opened,
     /// What seals blocks, if they are to be sealed.
     pub sealer: Option<Sealer>,
     /// What is copied.
     pub starts: Vec<Start>,
     /// How; the payload's length follows from the block's.
     pub options: SourceOptions,
-    /// Threads that read.
-    pub threads: usize,
     /// Who hears of problems.
     pub observer: Arc<dyn Observer>,
-    /// Where to show how far it is.
-    pub progress: Arc<Progress>,
 }
 
 impl fmt::Debug for SourcePlan {
@@ -85,10 +74,6 @@ struct SourceEnd {
     reading: Busy,
     sealing: Busy,
     sending: Busy,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl End for SourceEnd {
@@ -188,19 +173,9 @@ impl SourceEnd {
                     state.tell(&Note::Loads(loads));
                 }
             });
-            self.finish();
+            // No block follows.
+            desk::finish(self);
         }
-    }
-
-    /// Says that no block follows, behind the last note.
-    fn finish(&self) {
-        let mut state = self.desk.lock();
-        while !state.outbox.is_empty() && !state.is_over() {
-            state = self.desk.wait(state);
-        }
-        drop(state);
-        // It fails only when the session ends.
-        self.change(|state| state.half.finish().is_ok());
     }
 
     fn next_job(&self) -> Option<Job> {
@@ -322,19 +297,19 @@ impl SourceEnd {
 /// # Errors
 /// If the session is not complete.
 pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finished, EndError> {
-    let payload_len = payload_len(plan.block_size, plan.sealer.is_some());
-    let pool = Pool::private(POOL_BLOCKS as usize, plan.block_size as usize);
-    let pool = pool.map_err(|error| EndError::Here(format!("memory for blocks: {error}")))?;
+    let pool = plan.opened.pool()?;
+    let Opened { control, connection, epoch, session, block_size, threads, progress } = plan.opened;
+    let payload_len = payload_len(block_size, plan.sealer.is_some());
     let setup = SourceSetup {
-        session: plan.session,
+        session,
         blocks: POOL_BLOCKS,
-        block_size: plan.block_size,
+        block_size,
         arrivals: Arrivals::Seen,
         writes_max: WRITES_IN_CHANNEL_MAX,
     };
     let end = SourceEnd {
-        desk: Desk::new(plan.control, plan.connection, Source::new(setup), plan.epoch),
-        session: plan.session,
+        desk: Desk::new(control, connection, Source::new(setup), epoch),
+        session,
         payload_len,
         sealer: plan.sealer,
         pool,
@@ -342,14 +317,14 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
         tree: Mutex::new(Tree::new(plan.starts, SourceOptions { payload_len, ..plan.options })),
         answered: Condvar::new(),
         is_stopped: AtomicBool::new(false),
-        fillers: AtomicUsize::new(plan.threads),
+        fillers: AtomicUsize::new(threads),
         writers: Mutex::default(),
         closers: Mutex::default(),
         finished: Mutex::default(),
         observer: plan.observer,
-        progress: plan.progress,
+        progress,
         start: Instant::now(),
-        threads: plan.threads,
+        threads,
         reading: Busy::default(),
         sealing: Busy::default(),
         sending: Busy::default(),
@@ -357,7 +332,7 @@ pub fn run(plan: SourcePlan, channels: Channels<SourceChannel>) -> Result<Finish
     let end = &end;
     thread::scope(|scope| {
         scope.spawn(|| desk::receive(end));
-        for _ in 0..plan.threads {
+        for _ in 0..threads {
             scope.spawn(|| end.fill());
         }
         scope.spawn(move || {

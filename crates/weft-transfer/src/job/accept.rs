@@ -11,8 +11,8 @@ use super::places::{self, Destination, PlaceError};
 use super::request::{Flags, Request};
 use super::settings::{apply_options, source_options, threads};
 use crate::end::{
-    EndError, Finished, Observer, Progress, SinkChannel, SinkPlan, SourceChannel, SourcePlan,
-    run_sink, run_source,
+    EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
+    SourcePlan, run_sink, run_source,
 };
 use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_LEAST, CHANNELS_EACH_MAX};
 use crate::secure::{Opener, Sealer};
@@ -220,7 +220,16 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
         }
     };
     let secrets = keys(session, cipher(&terms))?;
-    let (block_size, threads, is_sealed) = (terms.block_size, threads(), secrets.is_some());
+    let is_sealed = secrets.is_some();
+    let opened = Opened {
+        control,
+        connection,
+        epoch,
+        session,
+        block_size: terms.block_size,
+        threads: threads(),
+        progress,
+    };
     match answer {
         Answer::Send { mut starts, is_folder } => {
             if let ([start], Some(name)) = (&mut starts[..], &request.new_name)
@@ -231,34 +240,22 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
             }
             let lines = forward(lines, &terms, move |line| line.into_source(is_sealed));
             let plan = SourcePlan {
-                control,
-                connection,
-                epoch,
-                session,
-                block_size,
+                opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
                 starts,
                 options,
-                threads,
                 observer: Arc::new(Silent),
-                progress,
             };
             run_source(plan, lines)
         }
         Answer::Write(Destination { root, .. }) => {
             let lines = forward(lines, &terms, Lines::into_sink);
             let plan = SinkPlan {
-                control,
-                connection,
-                epoch,
-                session,
-                block_size,
+                opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 root,
                 options: apply_options(request.flags, plan.keeps_special_bits),
-                threads,
                 observer: None,
-                progress,
             };
             run_sink(plan, lines)
         }

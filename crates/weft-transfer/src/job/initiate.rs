@@ -9,8 +9,8 @@ use super::places::PlaceError;
 use super::request::Request;
 use super::settings::{apply_options, source_options, threads};
 use crate::end::{
-    EndError, Finished, Observer, Progress, SinkChannel, SinkPlan, SourceChannel, SourcePlan,
-    run_sink, run_source,
+    Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
+    SourcePlan, run_sink, run_source,
 };
 use crate::limits::{BLOCK_SIZE, CONTROL_LEN_MAX};
 use crate::secure::{Cipher, Opener, Sealer, Secret, SecureError};
@@ -123,6 +123,15 @@ pub(super) struct Initiating<'a> {
     pub progress: Arc<Progress>,
 }
 
+/// Connects the data channels of a session.
+fn connect_all<C>(terms: &Terms, connect: &mut Connect<C>) -> Result<Channels<C>, EndError> {
+    let (to, lines) = channel();
+    for number in 0..terms.channels {
+        let _ = to.send((number, connect(terms.token, number)?));
+    }
+    Ok(lines)
+}
+
 /// Does a copy.
 ///
 /// # Errors
@@ -154,7 +163,15 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
         _ => return Err(EndError::Protocol("no reply to the opening".into())),
     };
     let secrets = keys(session, cipher(&terms))?;
-    let (block_size, threads) = (terms.block_size, threads());
+    let opened = Opened {
+        control,
+        connection,
+        epoch,
+        session,
+        block_size: terms.block_size,
+        threads: threads(),
+        progress,
+    };
     match wish {
         Wish::Send { mut starts, mut connect } => {
             // The acceptor knows whether the destination is a directory.
@@ -163,45 +180,25 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             {
                 start.new_name = Some(Name::new(&answer).map_err(|error| bad(&error))?);
             }
-            let (to, lines) = channel();
-            for number in 0..terms.channels {
-                let _ = to.send((number, connect(terms.token, number)?));
-            }
-            drop(to);
+            let lines = connect_all(&terms, &mut connect)?;
             let plan = SourcePlan {
-                control,
-                connection,
-                epoch,
-                session,
-                block_size,
+                opened,
                 sealer: secrets.map(|(outgoing, _)| Sealer::new(outgoing)),
                 starts,
                 options: source_options(&request).map_err(|error| bad(&error))?,
-                threads,
                 observer,
-                progress,
             };
             run_source(plan, lines)
         }
         Wish::Fetch { root, mut connect } => {
             let root = root(answer == [1]).map_err(|error| bad(&error))?;
-            let (to, lines) = channel();
-            for number in 0..terms.channels {
-                let _ = to.send((number, connect(terms.token, number)?));
-            }
-            drop(to);
+            let lines = connect_all(&terms, &mut connect)?;
             let plan = SinkPlan {
-                control,
-                connection,
-                epoch,
-                session,
-                block_size,
+                opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 root,
                 options: apply_options(request.flags, true),
-                threads,
                 observer: Some(observer),
-                progress,
             };
             run_sink(plan, lines)
         }

@@ -1,7 +1,7 @@
 //! A copy within this host: both ends are in one process.
 
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::accept::{Accepting, Answer, Lines, Resolve, accept};
@@ -11,6 +11,7 @@ use super::places::Destination;
 use super::request::Request;
 use crate::end::{EndError, Finished, Observer, Progress, SourceChannel};
 use crate::limits::{LOCAL_CHANNELS, LOCAL_DEPTH};
+use crate::mutex::lock;
 use crate::transport::memory;
 use crate::tree::source::Start;
 use crate::wire::{Refusal, Role, Token};
@@ -20,7 +21,7 @@ struct Here(Mutex<Option<Destination>>);
 
 impl Resolve for Here {
     fn resolve(&self, _role: Role, _request: &Request) -> Result<Answer, (Refusal, String)> {
-        let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = lock(&self.0).take();
         taken.map(Answer::Write).ok_or_else(|| (Refusal::Busy, "one copy at a time".into()))
     }
 }

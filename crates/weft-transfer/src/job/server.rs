@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -14,6 +14,7 @@ use super::accept::{Accepting, Lines, Shares, accept};
 use super::lines::TcpLine;
 use crate::end::Finished;
 use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX};
+use crate::mutex::lock;
 use crate::secure::TlsServer;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
 use crate::transport::{StreamControl, Token};
@@ -64,7 +65,7 @@ impl Server {
     }
 
     fn copies(&self) -> MutexGuard<'_, Copies> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.copies)
     }
 
     /// Serves the clients of a listener, for ever.

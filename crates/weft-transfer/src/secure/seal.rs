@@ -7,7 +7,7 @@
 //! that is sent again is the same bytes, with the same counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce};
 
@@ -15,6 +15,7 @@ use super::SecureError;
 use super::replay::ReplayWindow;
 use super::secrets::Secret;
 use crate::limits::SEALS_MAX;
+use crate::mutex::lock;
 
 /// By how much a sealed block is longer.
 pub const SEAL_LEN: usize = 16;
@@ -66,11 +67,6 @@ impl Keys {
         }
         Ok(Arc::clone(&recent[0].1))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is locked here is whole between any two steps.
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Seals the blocks of one direction of one session, from any thread. It cannot be cloned, so that

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use super::channel::{Control, ControlEvent, TransportError};
 use super::incoming::Incoming;
 use crate::limits::{CONTROL_LEN_MAX, CONTROL_READ_LEN};
+use crate::mutex::lock;
 use crate::secure::{Cipher, Direction, PublicKey, Secret, SecureError, Tls};
 
 /// One end of a control channel over a stream.
@@ -213,11 +214,6 @@ impl Drop for StreamControl {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic in the middle the channel is of no use; the session notices by what it reads.
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Waits until a socket is ready, for at most `time`. Returns whether it is.

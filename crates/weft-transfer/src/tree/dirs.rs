@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::io::{Errno, Result};
 
 use crate::limits::{DEPTH_MAX, DIRECTORIES_CACHED_MAX};
+use crate::mutex::lock;
 use crate::tree::beneath;
 use crate::wire::record_name::Name;
 
@@ -45,11 +46,11 @@ impl Dir {
     }
 
     fn cached(&self) -> Option<Arc<OwnedFd>> {
-        self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.fd).clone()
     }
 
     fn set(&self, fd: Option<Arc<OwnedFd>>) {
-        *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = fd;
+        *lock(&self.fd) = fd;
     }
 }
 
@@ -108,7 +109,7 @@ impl Dirs {
         for name in closed.iter().rev() {
             fd = Arc::new(beneath::open_dir(&fd, name.as_path())?);
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if let Some(fd) = dir.cached() {
             return Ok(fd);
         }

@@ -3,12 +3,13 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::{Errno, pread, preadv};
 
+use crate::mutex::lock;
 use crate::tree::dirs::{Dir, Dirs};
 use crate::tree::hash::{self, Subtrees};
 use crate::tree::{beneath, metadata};
@@ -344,7 +345,7 @@ impl Reading {
                 Ok(read) => got += read,
                 Err(Errno::INTR) => {}
                 Err(error) => {
-                    let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut first = lock(&self.error);
                     first.get_or_insert(error);
                     break;
                 }
@@ -355,7 +356,7 @@ impl Reading {
             return digest_bytes(None);
         }
         let (digest, subtrees) = hash::of_part(offset, data);
-        self.subtrees.lock().unwrap_or_else(PoisonError::into_inner).add_all(&subtrees);
+        lock(&self.subtrees).add_all(&subtrees);
         digest_bytes(Some(digest))
     }
 
@@ -369,11 +370,11 @@ impl Reading {
             Ok(status) if size == self.size => status,
             _ => Status::Changed,
         };
-        if let Some(error) = *self.error.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(error) = *lock(&self.error) {
             status = Status::Failed { errno: error.raw_os_error() as u32 };
         }
         let is_known = self.is_hashed && self.is_all_data && size == self.size;
-        let subtrees = self.subtrees.lock().unwrap_or_else(PoisonError::into_inner);
+        let subtrees = lock(&self.subtrees);
         let hash = if is_known { subtrees.root(size) } else { None };
         Some(Record::End { file: self.number, tail: Tail { status, size, hash } })
     }

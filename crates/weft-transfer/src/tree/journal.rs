@@ -11,13 +11,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use rustix::fs::{fdatasync, syncfs};
 use rustix::io::{Errno, Result, write};
 
 use crate::limits::{JOURNAL_FILES_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX, SUBTREES_CARRIED_MAX};
+use crate::mutex::lock;
 use crate::tree::hash::{Subtree, Subtrees};
 use crate::tree::ranges::Ranges;
 use crate::wire::record::Time;
@@ -164,7 +165,7 @@ impl Journal {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut lock(&self.state))
     }
 }
 

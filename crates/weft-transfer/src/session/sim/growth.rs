@@ -1,7 +1,7 @@
 //! How many round trips it takes until the sink's whole pool is in use.
 
 use super::super::{Arrivals, RemoteBuffer, Sink, SinkSetup, Source, SourceSetup, WriteResult};
-use crate::wire::{BlockFlags, BlockHeader};
+use super::path::header;
 
 const POOL: u32 = 100;
 
@@ -29,16 +29,7 @@ fn blocks_of_round_trips(first_grant: u32, rounds: usize) -> Vec<usize> {
         let mut count = 0;
         while let Some(write) = source.poll_write() {
             source.handle_written(write.block, WriteResult::Sent).unwrap();
-            let header = BlockHeader {
-                session: 1,
-                flags: BlockFlags::default(),
-                seq: write.seq,
-                nonce: 0,
-                len: write.len,
-                table_len: 0,
-                buffer: write.credit.buffer,
-                generation: write.credit.generation,
-            };
+            let header = header(1, &write);
             sink.begin_arrival(1, &header).unwrap();
             sink.finish_arrival(1, write.credit.buffer).unwrap();
             count += 1;

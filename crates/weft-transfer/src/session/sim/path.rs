@@ -3,6 +3,7 @@
 use fastrand::Rng;
 
 use super::super::Write;
+use crate::wire::{BlockFlags, BlockHeader};
 
 /// A data channel. Each end opens and closes it at times of its own.
 #[derive(Debug)]
@@ -80,4 +81,18 @@ pub(super) struct Flight {
     /// It was given back unsent.
     pub(super) is_withdrawn: bool,
     pub(super) is_placed: bool,
+}
+
+/// The header of a block that a session writes, without a seal or a table of records.
+pub(super) fn header(session: u32, write: &Write) -> BlockHeader {
+    BlockHeader {
+        session,
+        flags: BlockFlags::default(),
+        seq: write.seq,
+        nonce: 0,
+        len: write.len,
+        table_len: 0,
+        buffer: write.credit.buffer,
+        generation: write.credit.generation,
+    }
 }

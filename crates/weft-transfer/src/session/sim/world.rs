@@ -9,12 +9,10 @@ use super::super::{
     Arrivals, BlockRefused, Connection, Event, Offer, Policy, SinkState, Write, WriteResult,
 };
 use super::Mutation;
-use super::path::{Channel, Flight};
+use super::path::{Channel, Flight, header};
 use super::session::{BLOCK_SIZE, Check, NOTHING, Session};
 use crate::limits::BLOCK_SIZE_MIN;
-use crate::wire::{
-    BlockFlags, BlockHeader, Body, Cancel, Code, Message, Open, OpenReply, Role, Terms, Token,
-};
+use crate::wire::{BlockHeader, Body, Cancel, Code, Message, Open, OpenReply, Role, Terms, Token};
 
 /// The ends, as indexes.
 const SOURCE: usize = 0;
@@ -496,16 +494,7 @@ impl World {
         }
         let Flight { session, write, .. } = self.flights[index];
         let run = &mut self.sessions[session];
-        let header = BlockHeader {
-            session: run.number,
-            flags: BlockFlags::default(),
-            seq: write.seq,
-            nonce: 0,
-            len: write.len,
-            table_len: 0,
-            buffer: write.credit.buffer,
-            generation: write.credit.generation,
-        };
+        let header = header(run.number, &write);
         let header = BlockHeader::parse(&header.emit()).map_err(|error| error.to_string())?;
         let sink = run.sink.as_mut().expect("a credit has come from it");
         match sink.begin_arrival(write.channel, &header) {

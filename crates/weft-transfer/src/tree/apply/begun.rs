@@ -10,6 +10,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::mutex::lock;
 use crate::tree::hash::{self, Subtrees};
 use crate::tree::journal::Unfinished;
 use crate::tree::{beneath, metadata};
@@ -17,7 +18,7 @@ use crate::wire::record::{Entry, Status, Tail};
 use crate::wire::record_name::Name;
 
 use super::attributes::{self, Plan};
-use super::context::{Context, lock};
+use super::context::Context;
 use super::directory::Directory;
 use super::install::{self, Failure};
 use super::report::Step;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{Stat, fstat};
 use rustix::io::{Errno, Result};
@@ -143,9 +143,4 @@ fn umask() -> u16 {
     let mut lines = text.lines();
     let digits = lines.find_map(|line| line.strip_prefix("Umask:"));
     digits.and_then(|digits| u16::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o777)
-}
-
-/// Locks what no thread leaves half-changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,13 +10,14 @@ use rustix::fs::{Mode, fchmod, fgetxattr, fstat, mkdirat};
 use rustix::io::{Errno, Result};
 
 use crate::limits::NAMES_KEPT_MAX;
+use crate::mutex::lock;
 use crate::tree::dirs::Dir;
 use crate::wire::record::Entry;
 use crate::wire::record_name::Name;
 
 use super::attributes::{self, Created};
 use super::clean;
-use super::context::{Context, is_setgid, lock};
+use super::context::{Context, is_setgid};
 use super::report::Step;
 
 /// A directory at the sink. What is done in it counts as pending, so that its end comes last.

@@ -7,11 +7,12 @@ use rustix::fs::{AtFlags, linkat, statat, unlinkat};
 use rustix::io::Errno;
 
 use crate::limits::LINKED_FILES_MAX;
+use crate::mutex::lock;
 use crate::tree::dirs::Dir;
 use crate::tree::temporary;
 use crate::wire::record_name::Name;
 
-use super::context::{Context, lock};
+use super::context::Context;
 use super::directory::Directory;
 use super::install::{Failure, rename};
 use super::report::Step;

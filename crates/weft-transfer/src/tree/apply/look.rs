@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat, statat};
 use rustix::io::{Errno, pread};
 
 use crate::limits::{HAVE_RANGES_ALL_MAX, HAVE_RANGES_MAX};
+use crate::mutex::lock;
 use crate::tree::journal::Unfinished;
 use crate::tree::ranges::Ranges;
 use crate::tree::{beneath, metadata};
@@ -16,7 +17,7 @@ use crate::wire::record_name::Name;
 use crate::wire::record_wants::{Have, Wants};
 
 use super::attributes;
-use super::context::{Context, lock};
+use super::context::Context;
 use super::directory::Directory;
 use super::install::Failure;
 use super::links::Links;
