@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use weft_lab::endpoint::Port;
 use weft_lab::sockets::{Ends, Sockets};
 use weft_lab::{
@@ -21,7 +21,11 @@ const ECHO_LINES: &str = "while read -r line; do echo \"$line\"; done";
 
 /// Two programs of many connections; both start children that inherit them and leave them alone.
 fn beside(way: &str) -> Result<()> {
-    let (sockets, port) = (Sockets::new(Ends::Both)?, ports::next());
+    beside_on(&Sockets::new(Ends::Both)?, way)
+}
+
+fn beside_on(sockets: &Sockets, way: &str) -> Result<()> {
+    let port = ports::next();
     let program = compile_plain("children")?;
     let server = sockets.server(&program).args(["serve", &port.to_string(), way]);
     let mut server = server.start()?.listening(Port::Tcp(port))?;
@@ -49,6 +53,16 @@ fn children_in_another_pid_namespace() -> Result<()> {
 #[test]
 fn system_beside_connections() -> Result<()> {
     beside("system")
+}
+
+/// The C library starts one to see.
+#[test]
+fn question_for_a_shell_beside_connections() -> Result<()> {
+    let sockets = Sockets::new(Ends::Both)?;
+    beside_on(&sockets, "is-there-a-shell")?;
+    let fallbacks = sockets.totals()?.fallbacks;
+    ensure!(fallbacks.contains_key("started"), "the shell got them uncounted: {fallbacks:?}");
+    Ok(())
 }
 
 #[test]

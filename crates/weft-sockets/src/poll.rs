@@ -4,10 +4,11 @@
 //! The sets are the program's, as the C functions' callers guarantee.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_short, pollfd};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use smallvec::SmallVec;
 use weft_stream::Carrier;
@@ -15,7 +16,7 @@ use weft_stream::datagram::Inbox;
 use weft_sys::{Handled, SectionOnce, Spin};
 
 use crate::datagram::Datagram;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{self, Descriptor};
 use crate::limits::{FDS_MAX, FUTEX_WAIT_ENDS_MAX, RING_POLLS_MAX};
 use crate::link::Link;
 use crate::remote::{self, RemoteEnd};
@@ -395,7 +396,7 @@ impl Polled<'_> {
                 if place.revents & !OUT != 0 {
                     stream.settle(place.fd, u32::from(place.revents.cast_unsigned()));
                 }
-            } else {
+            } else if place.revents & IN != 0 && !is_left_wakeup(end, place.fd) {
                 reported |= place.revents & IN;
             }
             if end.carrier_out() == Carrier::Tcp {
@@ -476,6 +477,17 @@ impl Polled<'_> {
             }
         }
     }
+}
+
+/// Whether what the kernel has found to read is no more than wakeups of a connection that has left
+/// memory since the call began.
+fn is_left_wakeup(end: Link<'_>, fd: RawFd) -> bool {
+    let Link::Local(local) = end else { return false };
+    if !local.has_left() || local.is_over() {
+        return false;
+    }
+    end.drain_wakeups(Descriptor::of(fd).as_fd());
+    !descriptor::is_ready(fd, PollFlags::IN)
 }
 
 /// `select(2)`: by `poll`, for descriptors below `count`. The sets are left as they are unless it

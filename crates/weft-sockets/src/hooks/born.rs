@@ -39,7 +39,8 @@ fn take_back(estate: Estate) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     let _birth = ProgramStart::begin();
-    let estate = if command.is_null() { Estate::empty() } else { start_shell() };
+    // A shell is started to see whether there is one, too, which NULL asks for.
+    let estate = start_shell();
     let status = next!(system(command: *const c_char) -> c_int);
     if status == -1 {
         take_back(estate);

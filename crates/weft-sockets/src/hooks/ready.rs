@@ -4,14 +4,17 @@
 //! As for the other hooks; sets and lists are the program's, as its calls guarantee.
 #![allow(unsafe_code)]
 
-use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use libc::{
+    c_int, c_short, c_ulong, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec,
+    timeval,
+};
 
 use crate::arguments::is_nowhere;
 use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
 use crate::limits::FDS_MAX;
 use crate::next::next;
-use crate::{epoll, open, poll, wait};
+use crate::{epoll, errno, open, poll, wait};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
@@ -66,6 +69,54 @@ fn kernel_poll(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) 
     next!(ppoll(
         set: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t
     ) -> c_int)
+}
+
+/// The same for `select(2)`. The kernel's poll takes no more descriptors than the process may open
+/// (`RLIMIT_NOFILE`), which select does not ask for: then it is the kernel's select.
+fn kernel_poll_of_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
+    match kernel_poll(set, timeout, mask) {
+        -1 if errno::get() == libc::EINVAL => kernel_select(set, timeout, mask),
+        found => found,
+    }
+}
+
+/// `poll` by the kernel's select, which tells nothing but what can be done without waiting.
+#[cold]
+fn kernel_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
+    const MEANINGS: [c_short; 3] =
+        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
+    const BITS: usize = c_ulong::BITS as usize;
+    let bit = |fd: c_int| usize::try_from(fd).ok().map(|fd| (fd / BITS, 1 << (fd % BITS)));
+    let count = set.iter().map(|place| place.fd + 1).max().unwrap_or(0);
+    let words = usize::try_from(count).unwrap_or(0).div_ceil(BITS);
+    let mut sets: [Vec<c_ulong>; 3] = std::array::from_fn(|_| vec![0; words]);
+    for asked in &mut *set {
+        for (bits, meaning) in sets.iter_mut().zip(MEANINGS) {
+            if let (true, Some((word, bit))) = (asked.events & meaning != 0, bit(asked.fd)) {
+                bits[word] |= bit;
+            }
+        }
+    }
+    let [reads, writes, others] = sets.each_mut().map(|bits| bits.as_mut_ptr().cast::<fd_set>());
+    let time = timeout.map(to_timespec);
+    let time: *const timespec = place(&time);
+    let found = next!(pselect(
+        count: c_int, reads: *mut fd_set, writes: *mut fd_set, others: *mut fd_set,
+        time: *const timespec, mask: *const sigset_t
+    ) -> c_int);
+    if found < 0 {
+        return found;
+    }
+    for asked in &mut *set {
+        asked.revents = 0;
+        for (bits, meaning) in sets.iter().zip(MEANINGS) {
+            if bit(asked.fd).is_some_and(|(word, bit)| bits[word] & bit != 0) {
+                asked.revents |= asked.events & meaning;
+            }
+        }
+    }
+    let ready = set.iter().filter(|place| place.revents != 0).count();
+    c_int::try_from(ready).unwrap_or(c_int::MAX)
 }
 
 #[unsafe(no_mangle)]
@@ -182,7 +233,7 @@ unsafe extern "C-unwind" fn select(
         // SAFETY: the program's own sets.
         let ours = unsafe {
             poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
-                kernel_poll(set, timeout, std::ptr::null())
+                kernel_poll_of_select(set, timeout, std::ptr::null())
             })
         };
         is_ours = ours.is_some();
@@ -227,7 +278,7 @@ unsafe extern "C-unwind" fn pselect(
         // SAFETY: the program's own sets.
         let ours = unsafe {
             poll::select(count, [reads, writes, others], limit, &mut |set, timeout| {
-                kernel_poll(set, timeout, mask)
+                kernel_poll_of_select(set, timeout, mask)
             })
         };
         let left = limit.map(to_timespec);

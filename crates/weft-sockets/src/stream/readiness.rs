@@ -27,9 +27,14 @@ impl Stream {
     /// was the end.
     pub(crate) fn settle(&self, fd: RawFd, kernel: u32) {
         let Some(end) = self.link() else { return };
-        let lasting = kernel & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP).cast_unsigned();
+        const RESET: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        let lasting = kernel & (RESET | libc::EPOLLRDHUP.cast_unsigned());
         let own = self.armed.load(Ordering::Relaxed);
-        let settled = end.settle(Descriptor::of(fd).as_fd(), lasting != 0, own);
+        let socket = Descriptor::of(fd);
+        let settled = match end {
+            Link::Local(end) if lasting & RESET == RESET => Ok(end.settle_reset(socket.as_fd())),
+            end => end.settle(socket.as_fd(), lasting != 0, own),
+        };
         let mut ended = lasting;
         if let Err(error) = settled {
             self.keep_error(error);

@@ -215,6 +215,19 @@ fn reset_is_reported_once() {
     drop(other);
 }
 
+/// Another process that holds the socket may be the first to ask, also the program that this one
+/// becomes.
+#[test]
+fn reset_that_poll_has_reported_stays_with_the_kernel() {
+    let (_program, [one, other]) = in_memory();
+    fake::reset(one.fd);
+    let mut set = [libc::pollfd { fd: one.fd, events: libc::POLLIN, revents: 0 }];
+    assert_eq!(program::poll_all(&mut set, Some(0)), 1);
+    assert_eq!(set[0].revents, libc::POLLIN | libc::POLLERR | libc::POLLHUP);
+    assert_eq!(fake::recv_now(one.fd, 1), Err(Errno::CONNRESET));
+    drop(other);
+}
+
 #[test]
 fn bytes_in_memory_come_before_a_reset() {
     let (_program, [one, other]) = in_memory();

@@ -151,6 +151,9 @@ impl<K: Kernel> End<K> {
         }
         let held = Self::lock(&self.rx.words().reader_lock);
         let Some(_held) = held else { return Ok(false) };
+        if !may_have_ended && !self.has_wakeups() && self.has_nothing(socket) {
+            return Ok(false); // If it is reset meanwhile, the program is to learn it.
+        }
         // The end wakes all of them, and keeps them awake.
         let leaves = !may_have_ended && self.do_others_sleep(own);
         loop {
@@ -173,6 +176,27 @@ impl<K: Kernel> End<K> {
                 }
             }
         }
+    }
+
+    /// The same where the kernel has reported that the connection was reset. The error stays with
+    /// the socket: the process that asks next is to get it, which may be another one. Returns
+    /// whether nothing more comes by the socket.
+    pub fn settle_reset(&self, socket: K::Socket<'_>) -> bool {
+        if self.carrier_in() == Carrier::Tcp {
+            return false;
+        }
+        let Some(_held) = Self::lock(&self.rx.words().reader_lock) else { return false };
+        while !self.has_nothing(socket) {
+            let Ok(Drained::Wakeups(1..)) = self.take_wakeups(socket) else { return false };
+        }
+        self.note_reset();
+        true
+    }
+
+    /// Whether the kernel has no byte for this end. It is asked first where nothing may be there:
+    /// a call that takes something would get an error, which the kernel reports once.
+    fn has_nothing(&self, socket: K::Socket<'_>) -> bool {
+        K::unread(socket) == Ok(0)
     }
 
     /// The kernel says that the peer sends no more. If the peer has not published that, it has
@@ -198,16 +222,21 @@ impl<K: Kernel> End<K> {
         // A peer that has left sends no more wakeups, and the kernel's error is the program's to
         // see.
         let may_be_woken = || self.has_wakeups() || !self.has_left();
-        self.drain(|| may_be_woken().then(|| self.take_wakeups(socket)));
+        self.drain(socket, || may_be_woken().then(|| self.take_wakeups(socket)));
     }
 
     /// The same while others hold the socket and may be asleep: what they need is left.
     pub(crate) fn drain_wakeups_of_nothing(&self, socket: K::Socket<'_>) {
-        self.drain(|| self.has_wakeups().then(|| self.take_wakeups_of_nothing(socket)));
+        let take = || self.has_wakeups().then(|| self.take_wakeups_of_nothing(socket));
+        self.drain(socket, take);
     }
 
     /// Takes wakeups as long as there are any.
-    fn drain(&self, mut take: impl FnMut() -> Option<Result<Drained, Errno>>) {
+    fn drain(
+        &self,
+        socket: K::Socket<'_>,
+        mut take: impl FnMut() -> Option<Result<Drained, Errno>>,
+    ) {
         if !self.has_switched_in() {
             return;
         }
@@ -215,7 +244,8 @@ impl<K: Kernel> End<K> {
         // under this lock, and others only to who sleeps.
         drop(Self::lock(&self.rx.words().lock));
         if let Some(_held) = Self::lock(&self.rx.words().reader_lock) {
-            while let Some(Ok(Drained::Wakeups(_))) = take() {}
+            let mut take_some = || if self.has_nothing(socket) { None } else { take() };
+            while let Some(Ok(Drained::Wakeups(_))) = take_some() {}
         }
     }
 }
