@@ -62,6 +62,15 @@ static void add_control(struct msghdr *message, char *control)
 	message->msg_controllen = CMSG_SPACE(sizeof ttl);
 }
 
+/* A ring waits for a socket though its descriptor does not, and without its time limit. False if a
+ * signal has come. */
+static bool wait_as_a_ring(int fd, short events, int flags)
+{
+	struct pollfd place = { .fd = fd, .events = events };
+
+	return flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
+}
+
 static long send_by(const struct step *step, int fd, char *bytes, size_t length, int flags)
 {
 	_Alignas(8) char control[CMSG_SPACE(sizeof(int))];
@@ -78,8 +87,10 @@ static long send_by(const struct step *step, int fd, char *bytes, size_t length,
 	    uring_do(*call == 'w' ? 23 : 26, fd, bytes, (unsigned)length,
 		     *call == 'w' ? (uint64_t)-1 : 0, *call == 'w' ? 0 : flags, &result))
 		return result;
+	if (way == URING && *call == 'w')
+		return write(fd, bytes, length);
 	if (way == URING)
-		return *call == 'w' ? write(fd, bytes, length) : send(fd, bytes, length, flags);
+		return wait_as_a_ring(fd, POLLOUT, flags) ? send(fd, bytes, length, flags) : -1;
 	if (way == AIO)
 		return aio_transfer(true, fd, bytes, length);
 	if (way == LIST)
@@ -150,8 +161,12 @@ static long receive_by(const struct step *step, int fd, char *bytes, size_t leng
 	if (way == URING && strcmp(call, "read") &&
 	    uring_do(27, fd, bytes, (unsigned)length, 0, flags, &result))
 		return result;
+	if (way == URING && !strcmp(call, "read"))
+		return read(fd, bytes, length);
 	if (way == URING)
-		return strcmp(call, "read") ? recv(fd, bytes, length, flags) : read(fd, bytes, length);
+		return wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags) ?
+			       recv(fd, bytes, length, flags) :
+			       -1;
 	if (way == AIO)
 		return aio_transfer(false, fd, bytes, length);
 	if (way == LIST)

@@ -194,7 +194,7 @@ impl Watch {
     }
 
     /// Whether the kernel has no bytes for the program, and no end that it does not know.
-    fn has_nothing_new(&self) -> bool {
+    pub(super) fn has_nothing_new(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
         Host::unread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread == 0)
             && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_seen(stream) == 0

@@ -247,8 +247,20 @@ impl Watch {
         self.events & EDGE == 0
             || self.seen.is_none()
             || stream.is_full()
-            || events & self.events & !MODES != 0
+            || (events & self.events & !MODES != 0 && !self.is_known_end(events))
             || ends != 0
+    }
+
+    /// Whether the kernel, which was asked for changes, tells no more than of an end that the
+    /// program knows, of a connection that has left memory since.
+    fn is_known_end(&self, events: u32) -> bool {
+        const INCOMING: u32 = libc::EPOLLRDNORM.cast_unsigned() | IN | RDHUP;
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        self.registered == Registered::Changes
+            && events & self.events & !(MODES | INCOMING) == 0
+            && self.ends_seen(stream) & RDHUP != 0
+            && stream.end().is_some_and(End::has_left)
+            && self.has_nothing_new()
     }
 
     /// Whether there is a byte to be read, wherever it is.

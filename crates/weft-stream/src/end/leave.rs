@@ -151,9 +151,6 @@ impl<K: Kernel> End<K> {
         }
         let held = Self::lock(&self.rx.words().reader_lock);
         let Some(_held) = held else { return Ok(false) };
-        if !may_have_ended && !self.has_wakeups() && self.has_nothing(socket) {
-            return Ok(false); // If it is reset meanwhile, the program is to learn it.
-        }
         // The end wakes all of them, and keeps them awake.
         let leaves = !may_have_ended && self.do_others_sleep(own);
         loop {
