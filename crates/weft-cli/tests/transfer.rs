@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
-use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
@@ -46,8 +49,70 @@ fn fail(command: &mut Command, status: i32) -> String {
 /// Two hosts with folders of their own, and a server on one of them.
 struct Hosts {
     folder: tempfile::TempDir,
+    options: Vec<String>,
     server: Child,
     port: u16,
+}
+
+/// Starts a server of the share in a folder. Returns the port that it has got, too.
+fn serve(folder: &Path, options: &[String]) -> (Child, u16) {
+    let mut server = weft(&folder.join("server"))
+        .args(["serve", "--bind", "127.0.0.1", "--port", "0"])
+        .args(options)
+        .arg(folder.join("share"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("weft starts");
+    let mut line = String::new();
+    let out = server.stdout.take().expect("a pipe");
+    BufReader::new(out).read_line(&mut line).expect("a line");
+    let port = line.split([':', ',']).nth(1).and_then(|port| port.parse().ok());
+    (server, port.unwrap_or_else(|| panic!("{line}")))
+}
+
+/// Waits until something holds; a hang fails the test.
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited for a minute until {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The journals in a destination: the files of sessions that live, or ended before their time.
+fn journals(sink: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(sink).into_iter().flatten().flatten();
+    let is_journal = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.as_bytes().starts_with(b".weft-"))
+    };
+    names.map(|name| name.path()).filter(is_journal).collect()
+}
+
+/// Whether no session writes there: each holds a lock on its journal as long as it lives. The
+/// kernel's list is read, since a lock of the test's own could be in the way of a new session's.
+fn is_left(sink: &Path) -> bool {
+    let inodes: Vec<String> = journals(sink)
+        .iter()
+        .filter_map(|path| Some(format!(":{}", fs::metadata(path).ok()?.ino())))
+        .collect();
+    let locks = fs::read_to_string("/proc/locks").expect("the kernel's list");
+    let mut files = locks.lines().filter_map(|line| line.split_whitespace().nth(5));
+    !files.any(|file| inodes.iter().any(|inode| file.ends_with(&inode[..])))
+}
+
+/// Bytes on the disk beneath a folder.
+fn written(folder: &Path) -> u64 {
+    let (mut all, mut queue) = (0, vec![folder.to_owned()]);
+    while let Some(path) = queue.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        all += meta.blocks() * 512;
+        if meta.is_dir() {
+            queue.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|it| it.path()));
+        }
+    }
+    all
 }
 
 impl Hosts {
@@ -56,19 +121,21 @@ impl Hosts {
         let share = folder.path().join("share");
         fs::create_dir(&share).expect("room");
         let key = succeed(weft(&folder.path().join("client")).args(["cp", "--show-key"]));
-        let mut server = weft(&folder.path().join("server"))
-            .args(["serve", "--bind", "127.0.0.1", "--port", "0", "--allow", key.trim()])
-            .args(options)
-            .arg(&share)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("weft starts");
-        let mut line = String::new();
-        let out = server.stdout.take().expect("a pipe");
-        BufReader::new(out).read_line(&mut line).expect("a line");
-        let port = line.split([':', ',']).nth(1).and_then(|port| port.parse().ok());
-        Self { folder, server, port: port.unwrap_or_else(|| panic!("{line}")) }
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let options = [options, vec!["--allow".into(), key.trim().into()]].concat();
+        let (server, port) = serve(folder.path(), &options);
+        Self { folder, options, server, port }
+    }
+
+    /// Kills the server, so that it tidies nothing up, and starts another one in its place.
+    fn restart(&mut self) {
+        self.kill_server();
+        (self.server, self.port) = serve(self.folder.path(), &self.options);
+    }
+
+    fn kill_server(&mut self) {
+        self.server.kill().expect("our own");
+        self.server.wait().expect("our own");
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -295,7 +362,7 @@ fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
 fn copies_that_are_killed_leave_no_half_file_and_go_on() {
     let mut rng = Rng::with_seed(4);
     for round in 0..12 {
-        let mut hosts = Hosts::new(&[]);
+        let hosts = Hosts::new(&[]);
         let from = hosts.path("from");
         make_tree(&from, 100 + round);
         fs::write(from.join("large"), noise(40_000_000, &mut rng)).expect("room");
@@ -317,7 +384,11 @@ fn copies_that_are_killed_leave_no_half_file_and_go_on() {
             .stderr(Stdio::null())
             .spawn()
             .expect("weft starts");
-        thread::sleep(Duration::from_millis(rng.u64(5..250)));
+        let enough = rng.u64(..44_000_000);
+        wait_until("some bytes are there, or all", || {
+            let has_begun = !journals(&sink).is_empty();
+            (has_begun && written(&sink) >= enough) || copy.try_wait().expect("our own").is_some()
+        });
         copy.kill().expect("our own");
         copy.wait().expect("our own");
         if sink.exists()
@@ -325,13 +396,172 @@ fn copies_that_are_killed_leave_no_half_file_and_go_on() {
         {
             panic!("round {round}: {} is cut", path.display());
         }
-        // The other end notices, and gives the lock of its journal up.
+        wait_until("the session that was broken off has ended", || is_left(&sink));
         let from = if is_push { from } else { hosts.path("share/from") };
         succeed(hosts.client().args(["--resume", "-q"]).args(&sources));
-        // What the first one had begun while the second one ran is nobody's then.
-        succeed(hosts.client().args(["--resume", "-q"]).args(&sources));
         assert_same(&from, &sink);
-        let _ = hosts.server.kill();
+    }
+}
+
+/// A path to a server that counts the bytes which clients send, and stops at a number of them.
+struct Relay {
+    port: u16,
+    server: AtomicU64,
+    sent: AtomicU64,
+    limit: AtomicU64,
+}
+
+impl Relay {
+    fn new(server: u16, limit: u64) -> Arc<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let relay = Arc::new(Self {
+            port: listener.local_addr().expect("it is bound").port(),
+            server: AtomicU64::new(server.into()),
+            sent: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+        });
+        let it = Arc::clone(&relay);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, it) = (client.expect("a client"), Arc::clone(&it));
+                let port = u16::try_from(it.server.load(SeqCst)).expect("a port");
+                let server = TcpStream::connect(("127.0.0.1", port)).expect("the server");
+                let (mut from, mut to) = (
+                    server.try_clone().expect("a descriptor"),
+                    client.try_clone().expect("a descriptor"),
+                );
+                thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    // Also where the server was killed while the relay holds bytes back.
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+                thread::spawn(move || it.pass(client, server));
+            }
+        });
+        relay
+    }
+
+    fn pass(&self, mut client: TcpStream, mut server: TcpStream) {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(len @ 1..) = client.read(&mut bytes) {
+            if self.sent.fetch_add(len as u64, SeqCst) >= self.limit.load(SeqCst) {
+                // The connection stays, silent.
+                return std::mem::forget((client, server));
+            }
+            if server.write_all(&bytes[..len]).is_err() {
+                break;
+            }
+        }
+        let _ = server.shutdown(Shutdown::Write);
+    }
+}
+
+/// Bytes of parts of files that a journal says are there.
+fn journaled(sink: &Path) -> u64 {
+    const PART: u8 = 3;
+    let mut all = 0;
+    for journal in journals(sink) {
+        let bytes = fs::read(journal).unwrap_or_default();
+        let mut rest = &bytes[..];
+        while let Some((len, behind)) = rest.split_first_chunk::<4>() {
+            let len = u32::from_be_bytes(*len) as usize;
+            // The last record may be just half written.
+            let Some(record) = behind.get(4..4 + len) else { break };
+            if record.first() == Some(&PART) {
+                // Kind, file, offset, length.
+                let len = record[13..21].first_chunk().expect("8 bytes");
+                all += u64::from_be_bytes(*len);
+            }
+            rest = &behind[4 + len..];
+        }
+    }
+    all
+}
+
+#[test]
+fn what_a_killed_server_has_in_its_journal_is_not_sent_again() {
+    const LEN: usize = 128 << 20;
+    let mut hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    make_tree(&from, 7);
+    fs::write(from.join("large"), noise(LEN, &mut Rng::with_seed(1))).expect("room");
+    let tree_len = written(&from) - LEN as u64;
+    // No more than a part gets through, so that the server never has all when it is killed.
+    let relay = Relay::new(hosts.port, tree_len + (96 << 20));
+    let to = format!("127.0.0.1:{}//share/to", relay.port);
+    let mut copy = hosts
+        .client()
+        .arg("-q")
+        .arg(from.join(""))
+        .arg(&to)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("weft starts");
+    let sink = hosts.path("share/to");
+    wait_until("much of the large file is in the journal", || journaled(&sink) > 32 << 20);
+    hosts.restart();
+    let status = copy.wait().expect("our own");
+    assert_eq!(status.code(), Some(1), "the copy cannot be whole");
+    let expected = tree(&from);
+    assert_eq!(half_written(&sink, &expected), None);
+    let kept = journaled(&sink);
+    relay.server.store(hosts.port.into(), SeqCst);
+    relay.sent.store(0, SeqCst);
+    relay.limit.store(u64::MAX, SeqCst);
+    succeed(hosts.client().args(["--resume", "-q"]).arg(from.join("")).arg(&to));
+    assert_same(&from, &sink);
+    let sent = relay.sent.load(SeqCst);
+    // Beside the data go messages, names and the headers of blocks.
+    let most = LEN as u64 + tree_len - kept + (2 << 20);
+    println!("{LEN} and {tree_len} bytes, {kept} kept, {sent} sent");
+    assert!(sent <= most, "{sent} bytes were sent, {kept} were there");
+}
+
+#[test]
+fn holes_of_a_huge_file_stay_holes() {
+    const LEN: u64 = 20 << 30;
+    let hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    let mut file = File::create(&from).expect("room");
+    for at in [0, 7 << 30, LEN - 5_000] {
+        file.seek(SeekFrom::Start(at)).expect("a file");
+        file.write_all(&noise(5_000, &mut Rng::with_seed(at))).expect("room");
+    }
+    succeed(hosts.client().arg(&from).arg(hosts.path("here")));
+    succeed(hosts.client().arg(&from).arg(hosts.at("share/there")));
+    for path in [hosts.path("here"), hosts.path("share/there")] {
+        let copy = File::open(&path).expect("a file");
+        let meta = copy.metadata().expect("a file");
+        assert_eq!(meta.len(), LEN);
+        assert!(meta.blocks() * 512 <= 256 << 10, "{} bytes on the disk", meta.blocks() * 512);
+        for at in [0, 7 << 30, LEN - 5_000] {
+            let mut found = vec![0; 5_000];
+            std::os::unix::fs::FileExt::read_exact_at(&copy, &mut found, at).expect("a file");
+            assert_eq!(found, noise(5_000, &mut Rng::with_seed(at)), "at {at}");
+        }
+    }
+}
+
+#[test]
+fn two_copies_at_once_into_one_place_both_succeed() {
+    let hosts = Hosts::new(&[]);
+    let from = hosts.path("from");
+    make_tree(&from, 11);
+    fs::write(from.join("large"), noise(20_000_000, &mut Rng::with_seed(2))).expect("room");
+    for round in 0..5 {
+        let to = hosts.at(&format!("share/to{round}"));
+        let copies: Vec<Child> = (0..2)
+            .map(|_| {
+                let mut copy = hosts.client();
+                copy.arg("-q").arg(from.join("")).arg(&to).stderr(Stdio::piped());
+                copy.spawn().expect("weft starts")
+            })
+            .collect();
+        for copy in copies {
+            let output = copy.wait_with_output().expect("our own");
+            assert!(output.status.success(), "round {round}: {output:?}");
+        }
+        assert_same(&from, &hosts.path("share").join(format!("to{round}")));
     }
 }
 
