@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Cursor;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub fn records(data: &[u8]) {
 pub fn journal(data: &[u8]) {
     let here = Origin { boot: [7; 16], mount: 7 };
     let there = Origin { boot: [8; 16], mount: 7 };
-    let contents = journal::read(data, here);
+    let contents = journal::read(Cursor::new(data), here);
     for file in &contents.unfinished {
         assert!(file.ranges.iter().all(|(offset, len)| offset + len <= file.size));
         assert!(contents.named.iter().any(|(path, _)| *path == file.path));
@@ -54,7 +55,7 @@ pub fn journal(data: &[u8]) {
         let ranges = contents.unfinished.iter().flat_map(|file| file.ranges.iter());
         ranges.fold(0, |sum, (_, len)| sum.saturating_add(len))
     };
-    let elsewhere = journal::read(data, there);
+    let elsewhere = journal::read(Cursor::new(data), there);
     if contents.suspect_since.is_none() {
         assert!(covered(&elsewhere) <= covered(&contents));
     }

@@ -81,6 +81,8 @@ pub const RANGES_MAX: usize = 1 << 20;
 pub const DURABLE_EACH: u64 = 256 << 20;
 /// Bytes of one record of the journal.
 pub const JOURNAL_RECORD_LEN_MAX: usize = 1 << 16;
+/// Bytes of a journal that are read: what is behind is sent again.
+pub const JOURNAL_LEN_MAX: u64 = 1 << 30;
 /// Files that a journal names.
 pub const JOURNAL_FILES_MAX: usize = 1 << 20;
 

@@ -10,6 +10,7 @@
 //! lies before the last such record counts.
 
 use std::collections::HashMap;
+use std::io::{BufReader, Read, Seek};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -17,7 +18,9 @@ use crc_fast::{CrcAlgorithm, checksum};
 use rustix::fs::{fdatasync, syncfs};
 use rustix::io::{Errno, Result, write};
 
-use crate::limits::{JOURNAL_FILES_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX, SUBTREES_CARRIED_MAX};
+use crate::limits::{
+    JOURNAL_FILES_MAX, JOURNAL_LEN_MAX, JOURNAL_RECORD_LEN_MAX, RANGES_MAX, SUBTREES_CARRIED_MAX,
+};
 use crate::mutex::lock;
 use crate::tree::hash::{Subtree, Subtrees};
 use crate::tree::ranges::Ranges;
@@ -199,25 +202,21 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 /// Reads a journal, as far as it is whole, on the host and mount `here`.
-#[must_use]
-pub fn read(bytes: &[u8], here: Origin) -> Contents {
-    let mut records = Vec::new();
-    let mut from = Reader::new(bytes);
-    while let Ok((at, record)) = next_record(&mut from, bytes.len()) {
-        records.push((at, record));
-    }
-    let Some((Ok(Line::Begin { origin, begun }), _)) =
-        records.first().map(|(at, record)| (Line::parse(record), *at))
-    else {
+///
+/// A peer may have sent the file. So no more than one record is in memory at a time beside what
+/// the records say, and the first one that makes no sense ends it: a file of holes claims nothing.
+pub fn read(mut file: impl Read + Seek, here: Origin) -> Contents {
+    let mut records = Records::new(&mut file);
+    let Some((_, Line::Begin { origin, begun })) = records.next() else {
         return Contents::default();
     };
     // What lies before this offset counts.
     let (mut trusted, mut suspect_since) = (u64::MAX, None);
     if origin != here {
         (trusted, suspect_since) = (0, Some(begun));
-        for (at, record) in &records {
-            if let Ok(Line::Durable { upto, since }) = Line::parse(record)
-                && upto <= *at
+        for (at, line) in records {
+            if let Line::Durable { upto, since } = line
+                && upto <= at
             {
                 (trusted, suspect_since) = (upto, Some(since));
             }
@@ -225,16 +224,19 @@ pub fn read(bytes: &[u8], here: Origin) -> Contents {
     }
     let mut contents = Contents { suspect_since, ..Contents::default() };
     let mut files: HashMap<u32, Option<Unfinished>> = HashMap::new();
-    for (at, record) in &records {
-        match Line::parse(record) {
-            Ok(Line::File(id, file)) => {
+    if file.rewind().is_err() {
+        return contents;
+    }
+    for (at, line) in Records::new(&mut file) {
+        match line {
+            Line::File(id, file) => {
                 if files.len() == JOURNAL_FILES_MAX {
                     break;
                 }
                 contents.named.push((file.path.clone(), file.temporary.clone()));
                 files.insert(id, Some(file));
             }
-            Ok(Line::Part { id, offset, len, subtrees }) if *at < trusted => {
+            Line::Part { id, offset, len, subtrees } if at < trusted => {
                 let Some(Some(file)) = files.get_mut(&id) else { continue };
                 let is_within = offset.checked_add(len).is_some_and(|end| end <= file.size);
                 let is_room = file.ranges.count() < RANGES_MAX;
@@ -242,12 +244,10 @@ pub fn read(bytes: &[u8], here: Origin) -> Contents {
                     file.subtrees.add_all(&subtrees);
                 }
             }
-            Ok(Line::Gone(id)) => {
+            Line::Gone(id) => {
                 files.insert(id, None);
             }
-            Ok(_) => {}
-            // A record that is whole and makes no sense is of another version.
-            Err(Short) => break,
+            Line::Begin { .. } | Line::Part { .. } | Line::Durable { .. } => {}
         }
     }
     let mut unfinished: Vec<(u32, Unfinished)> =
@@ -257,17 +257,40 @@ pub fn read(bytes: &[u8], here: Origin) -> Contents {
     contents
 }
 
-fn next_record<'bytes>(
-    from: &mut Reader<'bytes>,
-    total: usize,
-) -> std::result::Result<(u64, &'bytes [u8]), Short> {
-    let at = (total - from.left()) as u64;
-    let (len, expected) = (from.u32()? as usize, from.u32()?);
-    if len > JOURNAL_RECORD_LEN_MAX {
-        return Err(Short);
+/// The records of a journal, each with its offset.
+struct Records<R> {
+    file: BufReader<R>,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Records<R> {
+    fn new(file: R) -> Self {
+        Self { file: BufReader::new(file), at: 0, bytes: Vec::new() }
     }
-    let record = from.bytes(len)?;
-    if crc(record) == expected { Ok((at, record)) } else { Err(Short) }
+}
+
+impl<R: Read> Iterator for Records<R> {
+    type Item = (u64, Line);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut head = [0; 8];
+        self.file.read_exact(&mut head).ok()?;
+        let mut from = Reader::new(&head);
+        let (len, expected) = (from.u32().ok()? as usize, from.u32().ok()?);
+        let at = self.at;
+        if len > JOURNAL_RECORD_LEN_MAX || at > JOURNAL_LEN_MAX {
+            return None;
+        }
+        self.bytes.resize(len, 0);
+        self.file.read_exact(&mut self.bytes).ok()?;
+        self.at += (head.len() + len) as u64;
+        if crc(&self.bytes) != expected {
+            return None;
+        }
+        // A record that is whole and makes no sense is of another version.
+        Some((at, Line::parse(&self.bytes).ok()?))
+    }
 }
 
 enum Line {
@@ -311,5 +334,48 @@ impl Line {
             5 => Self::Durable { upto: from.u64()?, since: i64::from_be_bytes(from.array()?) },
             _ => return Err(Short),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Read, Seek, SeekFrom};
+
+    use super::{Line, Origin, Records, VERSION, crc, read};
+
+    const HERE: Origin = Origin { boot: [7; 16], mount: 3 };
+
+    /// A file of holes, of which little may be read.
+    struct Holes(u64);
+
+    impl Read for Holes {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            assert!(self.0 <= 1 << 20, "a journal without a record is read on");
+            bytes.fill(0);
+            Ok(bytes.len())
+        }
+    }
+
+    impl Seek for Holes {
+        fn seek(&mut self, _: SeekFrom) -> io::Result<u64> {
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn holes_behind_the_records_are_not_read_on() {
+        assert_eq!(read(Holes(0), HERE).named, vec![]);
+        // Nor behind a journal that begins well.
+        let mut begin = vec![1, VERSION];
+        begin.extend_from_slice(&HERE.boot);
+        begin.extend_from_slice(&HERE.mount.to_be_bytes());
+        begin.extend_from_slice(&0_i64.to_be_bytes());
+        let mut bytes = (begin.len() as u32).to_be_bytes().to_vec();
+        bytes.extend_from_slice(&crc(&begin).to_be_bytes());
+        bytes.extend_from_slice(&begin);
+        let mut records = Records::new(io::Cursor::new(bytes).chain(Holes(0)));
+        assert!(matches!(records.next(), Some((0, Line::Begin { origin: HERE, begun: 0 }))));
+        assert!(records.next().is_none());
     }
 }

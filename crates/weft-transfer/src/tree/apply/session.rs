@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,8 +14,6 @@ use crate::tree::journal::{self, Contents, Journal, Origin, Unfinished};
 use crate::tree::{beneath, listing, metadata, temporary};
 use crate::wire::record_name::Name;
 
-/// Bytes of a journal that are read.
-const JOURNAL_READ: u64 = 1 << 30;
 /// Seconds by which the clock of files may be behind.
 const CLOCK_SLACK: i64 = 1;
 
@@ -145,13 +142,11 @@ fn take(root: BorrowedFd<'_>, name: &Name, here: Origin) -> Option<(OwnedFd, Con
     if metadata::kind(&stat) != rustix::fs::FileType::RegularFile {
         return None;
     }
-    let mut bytes = Vec::new();
-    let reader = File::from(rustix::io::dup(&file).ok()?);
-    reader.take(JOURNAL_READ).read_to_end(&mut bytes).ok()?;
     // Another user's file is no journal of ours: it could name anything here.
     let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
-    let contents = if is_ours { journal::read(&bytes, here) } else { Contents::default() };
-    Some((file, contents))
+    let file = File::from(file);
+    let contents = if is_ours { journal::read(&file, here) } else { Contents::default() };
+    Some((file.into(), contents))
 }
 
 /// Creates and locks this session's file.
