@@ -68,7 +68,7 @@ static bool wait_as_a_ring(int fd, short events, int flags)
 {
 	struct pollfd place = { .fd = fd, .events = events };
 
-	return flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
+	return fd < 0 || flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
 }
 
 static long send_by(const struct step *step, int fd, char *bytes, size_t length, int flags)

@@ -46,8 +46,13 @@ impl Stream {
                     Host::recv(Descriptor::of(fd).as_fd(), rest, usize::MAX, flags)
                 }
                 By::Kernel => return self.not_counted(fd, flags),
-                // Beside bytes the kernel may tell when they came.
-                By::End(end) if done == 0 && self.bequeaths_option() && end.is_over() => {
+                // Beside bytes the kernel may tell when they came, which another process may have
+                // asked it for. Where the peer has bytes unread in memory, an end may be a reset.
+                By::End(end)
+                    if done == 0
+                        && end.is_over()
+                        && (self.bequeaths_option() || end.is_over_for_both()) =>
+                {
                     return None;
                 }
                 by @ (By::End(_) | By::Remote(_)) => {
@@ -94,7 +99,10 @@ impl Stream {
                 self.keep_error(errno);
                 Ok(done)
             }
-            errno => errno,
+            Err(errno) => {
+                self.error_has_come(errno);
+                Err(errno)
+            }
         }
     }
 

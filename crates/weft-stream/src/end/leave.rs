@@ -134,6 +134,15 @@ impl<K: Kernel> End<K> {
             && self.wakeups_left() == 0
     }
 
+    /// Whether nothing of either direction is in memory any more.
+    #[must_use]
+    pub fn is_over_for_both(&self) -> bool {
+        let words = self.tx.words();
+        self.is_over()
+            && words.back_at.load(Ordering::Acquire) == words.tail.load(Ordering::Relaxed)
+            && !self.sources_out.are_open()
+    }
+
     /// Takes the wakeups that have come, and returns whether the stream has ended behind what the
     /// rings hold. It is asked for only if it `may_have_ended`. So many of those that count as
     /// asleep are the caller's `own`: if others sleep, wakeups that they need are left.
