@@ -40,6 +40,8 @@ pub(crate) const FUTEX_WAIT_ENDS_MAX: usize = 8;
 pub(crate) const RING_POLLS_MAX: u32 = 8;
 /// An instance with more in it is not looked through.
 pub(crate) const EPOLL_ENTRIES_MAX: usize = 4_096;
+/// Questions to the kernel in one wait after such as had only answers that are not the program's.
+pub(crate) const EPOLL_ASKS_MAX: usize = 64;
 /// Looks at a polled socket that found nothing, after which it is armed while others are busy.
 pub(crate) const IDLE_LOOKS_MAX: u32 = 512;
 /// After how many sleeps without anything for it a socket is no longer looked at after each, times

@@ -8,6 +8,7 @@ use weft_sys::Handled;
 
 use super::Epoll;
 use super::alarm::Begun;
+use crate::limits::EPOLL_ASKS_MAX;
 use crate::wait::{self, Wait};
 use crate::{errno, remote};
 
@@ -210,10 +211,16 @@ impl<'a, 'b> Waiting<'a, 'b> {
             return found;
         }
         let mut reported = self.translate(events, found);
-        if reported == 0 && found > 0 && self.instance.lock().is_to_ask_again() {
-            // What the kernel reported is registered otherwise now.
-            let again = (self.sleep)(events, Some(0));
-            reported = self.translate(events, again.max(0));
+        let mut last = found;
+        for _ in 0..EPOLL_ASKS_MAX {
+            // What the kernel reported is registered otherwise now, or has filled a short list.
+            let is_more = last > 0
+                && (self.instance.lock().is_to_ask_again() || last == number(events.len()));
+            if reported > 0 || !is_more {
+                break;
+            }
+            last = (self.sleep)(events, Some(0));
+            reported = self.translate(events, last.max(0));
         }
         if reported == 0 {
             self.instance.lock().open_inboxes();
