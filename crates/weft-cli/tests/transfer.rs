@@ -260,6 +260,14 @@ fn tree(folder: &Path) -> Tree {
 
 #[track_caller]
 fn assert_same(one: &Path, other: &Path) {
+    let (expected, found) = assert_has(one, other);
+    let more: Vec<_> = found.keys().filter(|path| !expected.contains_key(*path)).collect();
+    assert!(more.is_empty(), "{more:?} should not be there");
+}
+
+/// Whether all of a tree is in another, which is returned with it.
+#[track_caller]
+fn assert_has(one: &Path, other: &Path) -> (Tree, Tree) {
     let (expected, found) = (tree(one), tree(other));
     for (path, seen) in &expected {
         let is_same = found.get(path) == Some(seen);
@@ -268,8 +276,7 @@ fn assert_same(one: &Path, other: &Path) {
         };
         assert!(is_same, "{path:?}: {:?}, {:?}", brief(Some(seen)), brief(found.get(path)));
     }
-    let more: Vec<_> = found.keys().filter(|path| !expected.contains_key(*path)).collect();
-    assert!(more.is_empty(), "{more:?} should not be there");
+    (expected, found)
 }
 
 #[test]
@@ -347,14 +354,18 @@ fn unchanged_files_are_skipped_and_others_deleted_and_left_out() {
     assert_same(&from, &hosts.path("share/to"));
 }
 
+/// Whether a name is that of a file which is being written.
+fn is_temporary(path: &Path) -> bool {
+    let is_own = |part: &OsStr| part.as_bytes().windows(6).any(|it| it == b".weft-");
+    path.iter().any(is_own)
+}
+
 /// Whether a file has its final name, without all of its bytes.
 fn half_written(folder: &Path, expected: &Tree) -> Option<PathBuf> {
     tree(folder).into_iter().find_map(|(path, seen)| {
-        let is_own = |part: &OsStr| part.as_bytes().windows(6).any(|it| it == b".weft-");
-        let is_temporary = path.iter().any(is_own);
         let is_file = seen.0 & 0o170_000 == 0o100_000;
         let is_whole = expected.get(&path).is_some_and(|it| it.2 == seen.2);
-        (is_file && !is_temporary && !is_whole).then_some(path)
+        (is_file && !is_temporary(&path) && !is_whole).then_some(path)
     })
 }
 
@@ -399,7 +410,11 @@ fn copies_that_are_killed_leave_no_half_file_and_go_on() {
         wait_until("the session that was broken off has ended", || is_left(&sink));
         let from = if is_push { from } else { hosts.path("share/from") };
         succeed(hosts.client().args(["--resume", "-q"]).args(&sources));
-        assert_same(&from, &sink);
+        // A file under a name of its own while it was written may be left over (docs/copying.md).
+        let (expected, found) = assert_has(&from, &sink);
+        let is_more = |path: &&PathBuf| !expected.contains_key(*path) && !is_temporary(path);
+        let more: Vec<_> = found.keys().filter(is_more).collect();
+        assert!(more.is_empty(), "{more:?} should not be there");
     }
 }
 
