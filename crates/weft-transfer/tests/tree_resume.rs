@@ -6,6 +6,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use common::{Folders, Session, assert_same, copy, noise, random_tree, session_files};
 use fastrand::Rng;
@@ -146,6 +147,30 @@ fn a_session_that_lives_keeps_its_files() {
     let (summary, events, _) = one.finish();
     assert_eq!((events.problems(), summary.unwrap().copied), (vec![], 1));
     assert_same(from, to);
+}
+
+/// A session was killed between the creation of a file and its rename.
+#[test]
+fn what_a_dead_session_has_begun_is_removed_of_whatever_kind() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    for folder in [from, to] {
+        fs::create_dir(folder.join("below")).unwrap();
+    }
+    fs::write(to.join(".weft-00000000"), b"").unwrap();
+    fs::write(to.join("below/.file.weft-00000000"), b"begun").unwrap();
+    symlink("nowhere", to.join("below/.link.weft-00000000")).unwrap();
+    symlink("nowhere", to.join(".link.weft-00000000")).unwrap();
+    // Nobody says that this one is dead.
+    symlink("nowhere", to.join("below/.link.weft-00000001")).unwrap();
+    let (_, events, _) = copy(from, to, asking(), journaling());
+    assert_eq!(events.problems(), []);
+    let left = |folder: &Path| -> Vec<_> {
+        fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name()).collect()
+    };
+    assert_eq!(
+        (left(to), left(&to.join("below"))),
+        (vec!["below".into()], vec![".link.weft-00000001".into()])
+    );
 }
 
 #[test]

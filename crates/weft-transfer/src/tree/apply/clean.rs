@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags, flock, fstat, unlinkat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags, flock, statat, unlinkat};
 use rustix::io::{Errno, Result};
 
 use crate::tree::dirs::Dir;
@@ -49,14 +49,18 @@ pub(super) fn clean(context: &Context, dir: &Arc<Dir>, keep: Option<&HashSet<Nam
 
 /// Whether a temporary file is of no session that lives.
 fn is_stale(context: &Context, dir: impl AsFd, name: &Name, session: u32) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let Ok(fd) = beneath::open(dir, name.as_path(), flags, 0) else { return false };
-    let Ok(stat) = fstat(&fd) else { return false };
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return false;
-    }
-    // A session with another root locks what it is long about.
-    let is_free = flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let Ok(stat) = statat(&dir, name.as_path(), flags) else { return false };
+    let is_free = match FileType::from_raw_mode(stat.st_mode) {
+        // A session with another root locks what it is long about.
+        FileType::RegularFile => {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let lock = |fd| flock(&fd, FlockOperation::NonBlockingLockExclusive);
+            beneath::open(dir, name.as_path(), flags, 0).and_then(lock).is_ok()
+        }
+        FileType::Directory => false, // No session makes one by such a name.
+        _ => true,                    // A link or a device has its own name at once.
+    };
     let is_old = stat.st_ctime.saturating_add(STALE_SECONDS) < now();
     is_free && (is_old || context.session.dead.contains_key(&session))
 }
