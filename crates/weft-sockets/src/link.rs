@@ -77,15 +77,15 @@ impl<'a> Link<'a> {
     }
 
     /// The same for a connection that has left memory: what the kernel says of its socket then
-    /// must not count a wakeup as a byte.
+    /// must not count a wakeup as a byte. Returns whether there may have been some.
     #[inline]
-    pub(crate) fn drain_wakeups_if_left(self, socket: BorrowedFd<'_>) {
-        if let Self::Local(end) = self
-            && end.has_left()
-            && !end.is_over()
-        {
+    pub(crate) fn drain_wakeups_if_left(self, socket: BorrowedFd<'_>) -> bool {
+        let Self::Local(end) = self else { return false };
+        let may_be_woken = end.has_left() && !end.is_over();
+        if may_be_woken {
             end.drain_wakeups(socket);
         }
+        may_be_woken
     }
 
     /// Bytes that have come, by TCP and by memory. `None`: as the kernel says.

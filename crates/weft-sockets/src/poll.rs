@@ -482,13 +482,12 @@ impl Polled<'_> {
 /// Whether what the kernel has found to read is no more than wakeups of a connection that has left
 /// memory since the call began.
 fn is_left_wakeup(end: Link<'_>, fd: RawFd) -> bool {
-    let Link::Local(local) = end else { return false };
-    if !local.has_left() || local.is_over() {
-        return false;
-    }
-    end.drain_wakeups(Descriptor::of(fd).as_fd());
-    !descriptor::is_ready(fd, PollFlags::IN)
+    end.drain_wakeups_if_left(Descriptor::of(fd).as_fd())
+        && !descriptor::is_ready(fd, PollFlags::IN)
 }
+
+/// What `poll` is asked for a descriptor in each of the sets of `select(2)`.
+pub(crate) const ASKED: [c_short; 3] = [IN, OUT, libc::POLLPRI];
 
 /// `select(2)`: by `poll`, for descriptors below `count`. The sets are left as they are unless it
 /// succeeds. `None`: no descriptor is ours.
@@ -501,8 +500,6 @@ pub(crate) unsafe fn select(
     timeout_ns: Option<u64>,
     sleep: &mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int,
 ) -> Option<c_int> {
-    const ASKED: [c_short; 3] =
-        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
     // What the kernel's select takes for each (fs/select.c).
     const MEANT: [c_short; 3] = [
         libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL,
@@ -591,7 +588,8 @@ fn ask_others(
     found
 }
 
-const BITS: usize = libc::c_ulong::BITS as usize;
+/// Descriptors in a word of a set.
+pub(crate) const BITS: usize = libc::c_ulong::BITS as usize;
 
 /// # Safety
 /// The set is NULL or readable for `fd`.

@@ -205,28 +205,35 @@ impl<'a, 'b> Waiting<'a, 'b> {
     /// What the kernel has now, and what it has to say of the rings.
     fn ask_and_collect(&mut self, events: &mut [epoll_event]) -> c_int {
         self.added = self.instance.lock().names.added();
-        let found = (self.sleep)(events, Some(0));
+        let (mut found, mut reported) = self.ask(events);
         self.instance.asked.store(wait::now(), Ordering::Relaxed);
         if found < 0 {
             return found;
         }
-        let mut reported = self.translate(events, found);
-        let mut last = found;
+        if reported == 0 && found > 0 && self.instance.lock().is_to_ask_again() {
+            // What the kernel reported is registered otherwise now.
+            (found, reported) = self.ask(events);
+        }
         for _ in 0..EPOLL_ASKS_MAX {
-            // What the kernel reported is registered otherwise now, or has filled a short list.
-            let is_more = last > 0
-                && (self.instance.lock().is_to_ask_again() || last == number(events.len()));
-            if reported > 0 || !is_more {
+            let is_filled = found == number(events.len());
+            if reported > 0 || !is_filled {
                 break;
             }
-            last = (self.sleep)(events, Some(0));
-            reported = self.translate(events, last.max(0));
+            // What is not the program's has filled a short list.
+            (found, reported) = self.ask(events);
         }
         if reported == 0 {
             self.instance.lock().open_inboxes();
         }
         self.instance.crowded.store(reported == events.len(), Ordering::Relaxed);
         number(reported + self.collect(&mut events[reported..]))
+    }
+
+    /// What the kernel has now: how many events, and how many of them are the program's. A negative
+    /// number stands for `errno`.
+    fn ask(&mut self, events: &mut [epoll_event]) -> (c_int, usize) {
+        let found = (self.sleep)(events, Some(0));
+        (found, self.translate(events, found))
     }
 
     /// Takes out those of the kernel's events that are not the program's to know yet. Returns how

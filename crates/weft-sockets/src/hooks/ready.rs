@@ -5,8 +5,7 @@
 #![allow(unsafe_code)]
 
 use libc::{
-    c_int, c_short, c_ulong, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec,
-    timeval,
+    c_int, c_ulong, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
 };
 
 use crate::arguments::is_nowhere;
@@ -14,6 +13,7 @@ use crate::by_hand::signals::Without;
 use crate::by_hand::threads::go_on;
 use crate::limits::FDS_MAX;
 use crate::next::next;
+use crate::poll::{ASKED, BITS};
 use crate::{epoll, errno, open, poll, wait};
 
 const MS: u64 = 1_000_000;
@@ -83,15 +83,12 @@ fn kernel_poll_of_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const 
 /// `poll` by the kernel's select, which tells nothing but what can be done without waiting.
 #[cold]
 fn kernel_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t) -> c_int {
-    const MEANINGS: [c_short; 3] =
-        [libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM, libc::POLLPRI];
-    const BITS: usize = c_ulong::BITS as usize;
     let bit = |fd: c_int| usize::try_from(fd).ok().map(|fd| (fd / BITS, 1 << (fd % BITS)));
     let count = set.iter().map(|place| place.fd + 1).max().unwrap_or(0);
     let words = usize::try_from(count).unwrap_or(0).div_ceil(BITS);
     let mut sets: [Vec<c_ulong>; 3] = std::array::from_fn(|_| vec![0; words]);
     for asked in &mut *set {
-        for (bits, meaning) in sets.iter_mut().zip(MEANINGS) {
+        for (bits, meaning) in sets.iter_mut().zip(ASKED) {
             if let (true, Some((word, bit))) = (asked.events & meaning != 0, bit(asked.fd)) {
                 bits[word] |= bit;
             }
@@ -109,7 +106,7 @@ fn kernel_select(set: &mut [pollfd], timeout: Option<u64>, mask: *const sigset_t
     }
     for asked in &mut *set {
         asked.revents = 0;
-        for (bits, meaning) in sets.iter().zip(MEANINGS) {
+        for (bits, meaning) in sets.iter().zip(ASKED) {
             if bit(asked.fd).is_some_and(|(word, bit)| bits[word] & bit != 0) {
                 asked.revents |= asked.events & meaning;
             }

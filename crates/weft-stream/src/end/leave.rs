@@ -228,20 +228,21 @@ impl<K: Kernel> End<K> {
         // A peer that has left sends no more wakeups, and the kernel's error is the program's to
         // see.
         let may_be_woken = || self.has_wakeups() || !self.has_left();
-        self.drain(socket, || may_be_woken().then(|| self.take_wakeups(socket)));
+        self.drain(socket, may_be_woken, || self.take_wakeups(socket));
     }
 
     /// The same while others hold the socket and may be asleep: what they need is left.
     pub(crate) fn drain_wakeups_of_nothing(&self, socket: K::Socket<'_>) {
-        let take = || self.has_wakeups().then(|| self.take_wakeups_of_nothing(socket));
-        self.drain(socket, take);
+        let take = || self.take_wakeups_of_nothing(socket);
+        self.drain(socket, || self.has_wakeups(), take);
     }
 
-    /// Takes wakeups as long as there are any.
+    /// Takes wakeups as long as there may be any.
     fn drain(
         &self,
         socket: K::Socket<'_>,
-        mut take: impl FnMut() -> Option<Result<Drained, Errno>>,
+        may_be_woken: impl Fn() -> bool,
+        take: impl Fn() -> Result<Drained, Errno>,
     ) {
         if !self.has_switched_in() {
             return;
@@ -250,8 +251,10 @@ impl<K: Kernel> End<K> {
         // under this lock, and others only to who sleeps.
         drop(Self::lock(&self.rx.words().lock));
         if let Some(_held) = Self::lock(&self.rx.words().reader_lock) {
-            let mut take_some = || if self.has_nothing(socket) { None } else { take() };
-            while let Some(Ok(Drained::Wakeups(_))) = take_some() {}
+            while may_be_woken()
+                && !self.has_nothing(socket)
+                && let Ok(Drained::Wakeups(_)) = take()
+            {}
         }
     }
 }
