@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_sys::{Forkable, Lock};
 use weft_wire::mpa::negotiate::{self, Params, RtrKinds};
@@ -93,7 +93,7 @@ fn start(reactor: Handle, socket: OwnedFd, place: Place) {
 
 impl Host for Reception {
     /// Finds the request's queue pair, or holds it until that wants this peer.
-    fn requested(caller: &Arc<Caller>, request: negotiate::Request) {
+    fn requested(caller: &Arc<Caller>, request: negotiate::Request, now: Instant) {
         let (_, hello) = hello::split(&request.private_data);
         let Some((hello, qp)) = hello.and_then(|hello| Some((hello, qp::find(hello.wanted_qp)?)))
         else {
@@ -104,7 +104,7 @@ impl Host for Reception {
             return caller.abandon();
         }
         // Before the lock: who has to leave is taken off the list.
-        let place = HELD.enter();
+        let place = HELD.enter(now);
         let mut surplus = None;
         {
             let mut all = REQUESTS.get().lock();

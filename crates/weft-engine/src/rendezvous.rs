@@ -22,7 +22,7 @@ use crate::log::{self, Level};
 use crate::mpa::dial::{Caller, Dial, Outcome};
 use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry, Wanted};
 use crate::qp::{self, Connection, Qp, pending};
-use crate::reactor::{Handle, Source};
+use crate::reactor::{self, Handle, Source};
 use crate::{Errno, Result, acceptor, numbers, tcp};
 
 /// How long a dialling side tries.
@@ -142,7 +142,7 @@ impl Dialling {
         let caller = Self { qp: qp_found, number, wanted, peer, local: qp.own_address() };
         let dial = Dial::new(qp.context().reactor(), plan, caller);
         DIALS.get().lock().push(Arc::clone(&dial));
-        if let Err(failure) = dial.start() {
+        if let Err(failure) = dial.start(reactor::now()) {
             Self::dialled(&dial, Err(failure));
         }
     }

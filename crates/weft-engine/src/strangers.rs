@@ -23,7 +23,7 @@ use crate::limits::{
     ACCEPT_RETRY, ACCEPTS_MAX, HALF_OPEN_SHARE, HALF_OPEN_TIME, HELD_SHARE, REQUESTED_SHARE,
     SESSIONS_SHARE, STRANGERS_MAX, STRANGERS_MIN,
 };
-use crate::reactor::{Handle, Source};
+use crate::reactor::{self, Handle, Source};
 use crate::{Errno, Result};
 
 /// Of every socket here.
@@ -85,6 +85,7 @@ impl Caller {
 pub(crate) struct Place {
     room: &'static Room,
     number: u64,
+    since: Instant,
 }
 
 impl Room {
@@ -99,21 +100,24 @@ impl Room {
         usize::try_from(places).unwrap_or(usize::MAX)
     }
 
-    /// A place for one more.
+    /// A place for one more, who comes `now`.
     ///
     /// # Errors
     /// When the room is full: since when somebody is there who will leave, if anybody will.
-    pub(crate) fn enter(&'static self) -> std::result::Result<Place, Option<Instant>> {
-        self.enter_or_wait(None)
+    pub(crate) fn enter(
+        &'static self,
+        now: Instant,
+    ) -> std::result::Result<Place, Option<Instant>> {
+        self.enter_or_wait(now, None)
     }
 
     /// The same for a listener, which is called when there is a place.
     fn enter_or_wait(
         &'static self,
+        now: Instant,
         waiter: Option<(Handle, &Weak<dyn Source>)>,
     ) -> std::result::Result<Place, Option<Instant>> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let now = Instant::now();
         let len = self.len();
         let mut guests = self.guests.get().lock();
         let mut leaving = None;
@@ -135,7 +139,7 @@ impl Room {
         if let Some(stranger) = leaving.and_then(|stranger| stranger.upgrade()) {
             stranger.turn_out();
         }
-        Ok(Place { room: self, number })
+        Ok(Place { room: self, number, since: now })
     }
 }
 
@@ -148,6 +152,11 @@ impl Guests {
 }
 
 impl Place {
+    /// When it was taken.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
     /// The stranger has come.
     pub(crate) fn give_to(&self, stranger: Weak<dyn Stranger>) {
         if let Some(guest) = self.room.guests.get().lock().inside.get_mut(&self.number) {
@@ -218,24 +227,29 @@ impl Listener {
         listen(&socket, backlog)?;
         Self::serve(reactor, socket, &SESSIONS, start)
     }
+
+    /// Accepts while there are connections and places for them; it is `now`.
+    fn accept(&self, now: Instant) {
+        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
+        let accept = || accept_with(&self.socket, SOCKET_FLAGS);
+        self.gate.pass(now, &me, accept, |socket, place| {
+            (self.start)(self.gate.reactor, socket, place);
+        });
+    }
 }
 
 impl Source for Listener {
     fn ready(&self) {
-        let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
-        let accept = || accept_with(&self.socket, SOCKET_FLAGS);
-        self.gate.pass(&me, accept, |socket, place| {
-            (self.start)(self.gate.reactor, socket, place);
-        });
+        self.accept(reactor::now());
     }
 
     fn requeued(&self) {
         self.ready();
     }
 
-    fn expired(&self, _: Instant) {
+    fn expired(&self, now: Instant) {
         self.gate.open();
-        self.ready();
+        self.accept(now);
     }
 }
 
@@ -261,15 +275,16 @@ impl Gate {
     }
 
     /// Has `accept` take connections of the listener `me` and gives them to `start`, as far as
-    /// there are places for them.
+    /// there are places for them; it is `now`.
     pub(crate) fn pass<T>(
         &self,
+        now: Instant,
         me: &Weak<dyn Source>,
         mut accept: impl FnMut() -> Result<T>,
         mut start: impl FnMut(T, Place),
     ) {
         for _ in 0..ACCEPTS_MAX {
-            let place = match self.room.enter_or_wait(Some((self.reactor, me))) {
+            let place = match self.room.enter_or_wait(now, Some((self.reactor, me))) {
                 Ok(place) => place,
                 Err(due) => return self.close(me, due),
             };
@@ -279,7 +294,7 @@ impl Gate {
                 // One that went away before it was accepted does not stop the others.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 // Most likely there is no descriptor left, which nobody tells when there is.
-                Err(_) => return self.close(me, Some(Instant::now() + ACCEPT_RETRY)),
+                Err(_) => return self.close(me, Some(now + ACCEPT_RETRY)),
             }
         }
         if let Some(me) = me.upgrade() {
@@ -333,14 +348,11 @@ mod tests {
         const TIME: Duration = Duration::from_millis(100);
         static ROOM: Room = Room::new(SHARE, Some(TIME));
         let start = Instant::now();
-        let places: Vec<Place> = (0..STRANGERS_MIN).map(|_| ROOM.enter().unwrap()).collect();
+        let places: Vec<Place> = (0..STRANGERS_MIN).map(|_| ROOM.enter(start).unwrap()).collect();
         let guests: Vec<_> = places.iter().map(come).collect();
-        let due = ROOM.enter().unwrap_err().expect("somebody will leave");
-        assert!(due >= start + TIME);
-        while Instant::now() < due {
-            std::thread::sleep(TIME / 10);
-        }
-        let another = ROOM.enter().expect("the first has had its time");
+        let early = start + TIME - Duration::from_nanos(1);
+        assert_eq!(ROOM.enter(early).unwrap_err(), Some(start + TIME));
+        let another = ROOM.enter(start + TIME).expect("the first has had its time");
         let is_out = |guest: &Arc<Guest>| guest.is_out.load(Ordering::Relaxed);
         assert_eq!(guests.iter().map(is_out).collect::<Vec<_>>(), [true, false, false, false]);
         // The place of one that has left for another is not free again.
@@ -354,9 +366,10 @@ mod tests {
     #[test]
     fn nobody_leaves_a_room_without_a_time() {
         static ROOM: Room = Room::new(SHARE, None);
-        let places: Vec<Place> = (0..STRANGERS_MIN).map(|_| ROOM.enter().unwrap()).collect();
-        assert_eq!(ROOM.enter().unwrap_err(), None);
+        let now = Instant::now();
+        let places: Vec<Place> = (0..STRANGERS_MIN).map(|_| ROOM.enter(now).unwrap()).collect();
+        assert_eq!(ROOM.enter(now).unwrap_err(), None);
         drop(places);
-        ROOM.enter().expect("room again");
+        ROOM.enter(now).expect("room again");
     }
 }

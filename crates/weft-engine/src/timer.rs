@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::reactor::{Handle, Source, TimerId};
+use crate::reactor::{self, Handle, Source, TimerId};
 
 /// Calls [`Source::expired`] of its owner once, unless it is dropped before. The reactor keeps the
 /// owner alive meanwhile.
@@ -24,7 +24,7 @@ impl Timer {
 
     /// Expires when `time` has passed.
     pub(crate) fn after(reactor: Handle, time: Duration, owner: Arc<dyn Source>) -> Self {
-        Self::at(reactor, Instant::now() + time, owner)
+        Self::at(reactor, reactor::now() + time, owner)
     }
 
     /// When it expires.

@@ -29,7 +29,8 @@ pub(super) fn check(root: &Path, findings: &mut Vec<String>) -> Result<(), Strin
     Ok(())
 }
 
-fn is_for_tests(file: &Path) -> bool {
+/// Whether a file is a test's, or a simulation's.
+pub(super) fn is_for_tests(file: &Path) -> bool {
     file.components().any(|part| {
         let part = part.as_os_str();
         part == "sim" || part == "fake" || part == "tests" || part == "tests.rs"

@@ -1,12 +1,14 @@
 //! House rules that no compiler checks. Each finding names the place and the rule.
 
 mod allowances;
+mod clocks;
 mod crates;
 mod documents;
 mod files;
 mod limits;
 mod modules;
 mod promises;
+mod tokens;
 mod words;
 
 use crate::dist::workspace;
@@ -31,6 +33,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     sources.extend(files::rust_files(&root.join("xtask"))?);
     files::check(&sources, &mut findings)?;
     limits::check(&root, &mut findings)?;
+    clocks::check(&root, &mut findings)?;
     promises::check(&root, &mut findings)?;
     documents::check(&root, &sources, &mut findings)?;
     let documents = documents::documents(&root)?;

@@ -438,7 +438,7 @@ impl Caller for Id {
 }
 
 impl Callee for Id {
-    fn requested(&self, incoming: Arc<Incoming>, request: Request) {
+    fn requested(&self, incoming: Arc<Incoming>, request: Request, now: Instant) {
         let inner = self.lock();
         let (private_data, identity) = handshake::split(&request.private_data);
         // The peer's reads are ours to serve, and the other way round. A peer of RFC 5044 does not
@@ -450,7 +450,7 @@ impl Callee for Id {
         let taken = if matches!(inner.phase, Phase::Listening(_)) {
             let child = self.child(&inner, Arc::clone(&incoming), depths, identity);
             let param = child.lock().event_param(private_data);
-            let place = strangers::REQUESTED.enter().ok();
+            let place = strangers::REQUESTED.enter(now).ok();
             let taken =
                 place.is_some_and(|place| self.post_request(&inner, &child, param, Some(place)));
             taken.then_some(child)

@@ -16,7 +16,7 @@ use super::socket;
 use crate::hello::{self, Identity};
 use crate::mpa::dial::{self, Dial, Outcome};
 use crate::mpa::dialer::{Agreed, Answer, Failure, Path, Plan, Retry};
-use crate::reactor::{Handle, Source};
+use crate::reactor::{self, Handle, Source};
 use crate::{Errno, Result, tcp};
 
 /// Who wants a connection.
@@ -55,7 +55,7 @@ impl Call {
             wanted: None,
         };
         let dial = Dial::new(reactor, plan, self);
-        dial.start().map_err(|failure| failure.errno())?;
+        dial.start(reactor::now()).map_err(|failure| failure.errno())?;
         Ok(dial)
     }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use weft_sys::Lock;
 use weft_wire::mpa::negotiate::{Params, Request};
@@ -29,8 +30,8 @@ pub(super) trait Acceptor: Send + Sync {
     /// A half-open connection has failed.
     fn forget(&self, number: u64);
 
-    /// A half-open connection's request is whole.
-    fn requested(&self, number: u64, request: Request);
+    /// A half-open connection's request is whole; it is `now`.
+    fn requested(&self, number: u64, request: Request, now: Instant);
 }
 
 /// What the program sees of a connection request.
@@ -105,10 +106,10 @@ impl Door {
 }
 
 impl Host for Door {
-    fn requested(incoming: &Arc<Incoming>, request: Request) {
+    fn requested(incoming: &Arc<Incoming>, request: Request, now: Instant) {
         let Self { listener, number, .. } = &incoming.host;
         if let Some(listener) = listener.upgrade() {
-            listener.requested(*number, request);
+            listener.requested(*number, request, now);
         }
     }
 

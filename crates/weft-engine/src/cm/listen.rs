@@ -17,7 +17,7 @@ use super::option::Options;
 use super::port::{self, Port, Sockets};
 use super::query;
 use super::socket::{self, canonical};
-use crate::reactor::{Handle, Source};
+use crate::reactor::{self, Handle, Source};
 use crate::strangers::{Gate, HALF_OPEN, Place};
 use crate::timer::Timer;
 use crate::watched::Watched;
@@ -26,7 +26,7 @@ use crate::{Errno, Result};
 /// Who listens.
 pub(super) trait Callee: Send + Sync {
     /// A peer asks for a connection. It waits until it is accepted, rejected or abandoned.
-    fn requested(&self, incoming: Arc<Incoming>, request: Request);
+    fn requested(&self, incoming: Arc<Incoming>, request: Request, now: Instant);
 }
 
 /// A listener.
@@ -123,10 +123,11 @@ impl Listener {
         self.this.upgrade().expect("called through an `Arc` of it")
     }
 
-    /// Accepts while there are connections and places for them.
-    fn accept(&self) {
+    /// Accepts while there are connections and places for them; it is `now`.
+    fn accept(&self, now: Instant) {
         let me: Weak<dyn Source> = Weak::clone(&self.this) as _;
         self.gate.pass(
+            now,
             &me,
             || self.accept_one(),
             |(stream, peer), place| {
@@ -254,11 +255,11 @@ impl Acceptor for Listener {
         drop(removed);
     }
 
-    fn requested(&self, number: u64, request: Request) {
+    fn requested(&self, number: u64, request: Request, now: Instant) {
         let removed = self.state.lock().half_open.remove(&number);
         let Some(incoming) = removed else { return };
         match self.callee.upgrade() {
-            Some(callee) => callee.requested(incoming, request),
+            Some(callee) => callee.requested(incoming, request, now),
             None => incoming.abandon(),
         }
     }
@@ -267,11 +268,11 @@ impl Acceptor for Listener {
 impl Source for Listener {
     fn ready(&self) {
         self.answer();
-        self.accept();
+        self.accept(reactor::now());
     }
 
     fn requeued(&self) {
-        self.accept();
+        self.accept(reactor::now());
     }
 
     fn expired(&self, now: Instant) {
@@ -280,7 +281,8 @@ impl Source for Listener {
             foreign.grace = foreign.grace.take().filter(|grace| !grace.is_due(now));
         }
         self.open_foreign();
-        self.ready();
+        self.answer();
+        self.accept(now);
     }
 }
 

@@ -11,7 +11,7 @@ use weft_wire::mpa::negotiate::Params;
 
 use super::dialer::{Agreed, Answer, Awaits, Dialer, Effect, Failure, Path, Plan};
 use super::limits::REPLY_READ_LEN;
-use crate::reactor::{Handle, Source};
+use crate::reactor::{self, Handle, Source};
 use crate::timer::Timer;
 use crate::watched::Watched;
 use crate::{Errno, Result};
@@ -100,13 +100,12 @@ impl<C: Caller> Dial<C> {
         })
     }
 
-    /// Starts to dial.
+    /// Starts to dial; it is `now`.
     ///
     /// # Errors
     /// How the dial has ended, if it has. Then [`Caller::dialled`] is not called.
-    pub(crate) fn start(&self) -> std::result::Result<(), Failure> {
+    pub(crate) fn start(&self, now: Instant) -> std::result::Result<(), Failure> {
         let Some(owner) = self.owner() else { return Ok(()) };
-        let now = Instant::now();
         let mut state = self.state.lock();
         state.dialer.dial(now, self.caller.path(now));
         match self.perform(&mut state, now, &owner) {
@@ -250,7 +249,7 @@ impl<Q: Question> State<Q> {
 
 impl<C: Caller> Source for Dial<C> {
     fn ready(&self) {
-        if let Some(outcome) = self.advance(Instant::now()) {
+        if let Some(outcome) = self.advance(reactor::now()) {
             C::dialled(self, outcome);
         }
     }
@@ -344,9 +343,9 @@ mod tests {
         let plan =
             Plan { connect_time: None, reply_time: None, retry: Retry::Refused(&[]), wanted: None };
         let dial = Dial::new(Handle::of_process(), plan, Unheard { greeted: Lock::new(None) });
-        let late = Instant::now() + 2 * ASK_LOCAL_TIMEOUT;
-        dial.start().expect("nothing has failed");
-        dial.expired(late);
+        let start = Instant::now();
+        dial.start(start).expect("nothing has failed");
+        dial.expired(start + 2 * ASK_LOCAL_TIMEOUT);
         // The reactor may be at it, too.
         let deadline = Instant::now() + Duration::from_secs(60);
         while dial.caller.greeted.lock().is_none() && Instant::now() < deadline {

@@ -11,7 +11,7 @@ use weft_wire::mpa::negotiate::{NegotiateError, Negotiated, Params, Request};
 
 use super::limits::REQUEST_READ_LEN;
 use super::responder::{Effect, Limits, Responder};
-use crate::reactor::{Handle, Source};
+use crate::reactor::{self, Handle, Source};
 use crate::strangers::{Place, Stranger};
 use crate::timer::Timer;
 use crate::watched::Watched;
@@ -19,8 +19,9 @@ use crate::{Errno, Result};
 
 /// Who is called. Always without a lock.
 pub(crate) trait Host: Send + Sync + Sized + 'static {
-    /// The request is whole. It waits until it is accepted, rejected or abandoned.
-    fn requested(incoming: &Arc<Incoming<Self>>, request: Request);
+    /// The request is whole at the time `now`. It waits until it is accepted, rejected or
+    /// abandoned.
+    fn requested(incoming: &Arc<Incoming<Self>>, request: Request, now: Instant);
 
     /// The peer left, broke the protocol or was too slow, or had to leave for another: the
     /// connection is closed.
@@ -49,7 +50,8 @@ struct State {
 }
 
 impl<H: Host> Incoming<H> {
-    /// Takes a connection. Its request may be read by another thread at once.
+    /// Takes a connection, which came when it got its place. Its request may be read by another
+    /// thread at once.
     ///
     /// # Errors
     /// What the reactor reports; the connection is closed then.
@@ -61,7 +63,7 @@ impl<H: Host> Incoming<H> {
         place: Place,
         host: H,
     ) -> Result<Arc<Self>> {
-        let responder = Responder::new(Instant::now(), limits);
+        let responder = Responder::new(place.since(), limits);
         let incoming = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             reactor,
@@ -142,8 +144,8 @@ impl<H: Host> Incoming<H> {
         self.state.lock().close();
     }
 
-    /// Reads what has come. Returns what the host is to hear.
-    fn read(&self, owner: &Arc<dyn Source>) -> Option<Effect> {
+    /// Reads what has come; it is `now`. Returns what the host is to hear.
+    fn read(&self, now: Instant, owner: &Arc<dyn Source>) -> Option<Effect> {
         let mut state = self.state.lock();
         loop {
             if let Some(effect) = state.responder.poll_effect() {
@@ -160,7 +162,7 @@ impl<H: Host> Incoming<H> {
             match weft_sys::recv(state.stream.as_ref()?.as_fd(), &mut bytes) {
                 Err(Errno::AGAIN | Errno::INTR) => return None,
                 Ok(0) | Err(_) => state.responder.ended(),
-                Ok(_) => state.responder.received(Instant::now(), &bytes),
+                Ok(_) => state.responder.received(now, &bytes),
             }
         }
     }
@@ -195,26 +197,33 @@ impl State {
     }
 }
 
-impl<H: Host> Source for Incoming<H> {
-    fn ready(&self) {
+impl<H: Host> Incoming<H> {
+    /// Does everything that does not block; it is `now`.
+    fn advance(&self, now: Instant) {
         let Some(me) = self.this.upgrade() else { return };
         let owner: Arc<dyn Source> = Arc::clone(&me) as _;
         // The peer may have left behind its request; the socket does not tell again.
-        while let Some(effect) = self.read(&owner) {
+        while let Some(effect) = self.read(now, &owner) {
             match effect {
-                Effect::Requested(request) => H::requested(&me, request),
+                Effect::Requested(request) => H::requested(&me, request, now),
                 Effect::Ended => H::ended(self),
                 Effect::Overdue => H::overdue(self),
                 Effect::Transmit(_) => {}
             }
         }
     }
+}
+
+impl<H: Host> Source for Incoming<H> {
+    fn ready(&self) {
+        self.advance(reactor::now());
+    }
 
     fn expired(&self, now: Instant) {
         // What has come by now counts: on a busy machine it may have waited for longer than that.
-        self.ready();
+        self.advance(now);
         self.state.lock().responder.timed_out(now);
-        self.ready();
+        self.advance(now);
     }
 }
 

@@ -19,7 +19,7 @@ use super::memory::Registered;
 use super::request::{Event, PeerAddress, Request};
 use super::shared::Settings;
 use crate::pd::Pd;
-use crate::reactor::{Handle, Source, TimerId, Token};
+use crate::reactor::{self, Handle, Source, TimerId, Token};
 use crate::udp::{self, Outbox};
 use crate::{Errno, Result, random};
 
@@ -110,7 +110,7 @@ impl Endpoint {
             reactor,
             socket,
             address: PeerAddress { socket: address, endpoint: number },
-            origin: Instant::now(),
+            origin: reactor::now(),
             state: NoteLock::new(state),
             pending_work: AtomicBool::new(false),
             wake,
@@ -156,7 +156,7 @@ impl Endpoint {
     /// # Errors
     /// `EINTR` after a signal.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Event>> {
-        let end = timeout.map(|timeout| Instant::now() + timeout);
+        let end = timeout.map(|timeout| reactor::now() + timeout);
         if let Some(event) = self.poll() {
             return Ok(Some(event));
         }
@@ -174,7 +174,7 @@ impl Endpoint {
             if let Some(event) = self.inner.take() {
                 return Ok(Some(event));
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.saturating_duration_since(reactor::now());
             if left.is_zero() {
                 return Ok(None);
             }
@@ -231,7 +231,7 @@ impl Drop for Sleeper<'_> {
 impl Inner {
     /// Microseconds since the endpoint was made, and one second: time 0 means none to some.
     fn now(&self) -> u64 {
-        u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
+        u64::try_from((reactor::now() - self.origin).as_micros()).unwrap_or(u64::MAX) + 1_000_000
     }
 
     /// Looks into the state, or changes it, and then does what somebody who found it taken by this

@@ -8,7 +8,6 @@
 
 mod graph;
 mod source;
-mod tokens;
 
 use std::collections::BTreeSet;
 use std::fs;

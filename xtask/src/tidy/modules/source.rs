@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::tokens::{Token, tokens};
+use super::super::tokens::{Token, tokens};
 use crate::limits::ASSEMBLY_STATEMENTS_MAX;
 
 /// A path as it is written, from its first segment on: `crate`, `self`, `super` or a name.
