@@ -18,6 +18,11 @@ pub struct How {
 }
 
 impl How {
+    /// Counts what is there. While a stream goes over TCP, and no end of that is known, no more is
+    /// taken than has been counted, for what comes later may belong to another phase; and no less,
+    /// for programs expect a message that came whole to be received whole.
+    pub(crate) const COUNT: Self = Self { keep: true, discard: true, look: false };
+
     /// The same, as flags of a call to the kernel that does not block.
     pub(crate) fn flags(self) -> i32 {
         let peek = if self.keep { PEEK } else { 0 };

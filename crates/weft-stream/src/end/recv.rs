@@ -197,12 +197,9 @@ impl<K: Kernel> End<K> {
         let is_decided = || words.switch_at.load(Ordering::Acquire) != NONE;
         let most = match words.switch_at.load(Ordering::Acquire) {
             NONE => {
-                // No more is taken than has been seen, for what comes later may be a wakeup; and no
-                // less, for programs expect a message that came whole to be received whole. All of
-                // it is the stream's: the peer publishes where the phase ends before it sends a
-                // wakeup.
-                let look = How { keep: true, discard: true, look: false };
-                match K::recv(socket, buffers, usize::MAX, look.flags()) {
+                // What comes later may be a wakeup. All that is counted is the stream's: the peer
+                // publishes where the phase ends before it sends a wakeup.
+                match K::recv(socket, buffers, usize::MAX, How::COUNT.flags()) {
                     Ok(_) | Err(Errno::AGAIN) if is_decided() => return Ok(None),
                     Ok(0) => return Ok(Some(0)),
                     come => come? as u64,

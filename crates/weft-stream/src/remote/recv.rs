@@ -102,8 +102,7 @@ impl<W: Wire, C: Clock> Remote<W, C> {
         }
     }
 
-    /// What the kernel has given, of which nothing is the end: behind a reset, if the program does
-    /// not know of it.
+    /// Maps the kernel's EOF, unless a reset has not been reported to the program yet.
     fn unless_unreported(
         &self,
         socket: BorrowedFd<'_>,
@@ -125,16 +124,11 @@ impl<W: Wire, C: Clock> Remote<W, C> {
     ) -> Result<Option<usize>, Errno> {
         let before = self.local().tcp_read.load(Ordering::Relaxed);
         let most = match self.switch_in() {
-            None => {
-                // No more is taken than has been seen, for what comes later may be of the third
-                // phase; and no less: see the ends of one host.
-                let look = How { keep: true, discard: true, look: false };
-                match buffers.recv(socket, look.flags()) {
-                    Ok(_) | Err(Errno::AGAIN) if self.switch_in().is_some() => return Ok(None),
-                    Ok(0) => return Ok(Some(0)),
-                    come => come? as u64,
-                }
-            }
+            None => match buffers.recv(socket, How::COUNT.flags()) {
+                Ok(_) | Err(Errno::AGAIN) if self.switch_in().is_some() => return Ok(None),
+                Ok(0) => return Ok(Some(0)),
+                come => come? as u64,
+            },
             Some(switch) => switch - before,
         };
         let most = usize::try_from(most).unwrap_or(usize::MAX);
