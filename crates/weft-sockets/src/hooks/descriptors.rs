@@ -78,6 +78,41 @@ fn begin(fds: &[c_int]) -> UnderWay {
     UnderWay::begin(fds.iter().any(|&fd| open::knows(fd)) && !identity::is_borrowed())
 }
 
+/// A copy of a descriptor, from before the kernel makes it until the table knows of it.
+struct Copying {
+    fd: c_int,
+    opening: Opening,
+    _under_way: UnderWay,
+}
+
+impl Copying {
+    /// `fd` is about to be copied to a free number.
+    fn begin(fd: c_int) -> Self {
+        let under_way = begin(&[fd]);
+        Self { fd, opening: Opening::begin(), _under_way: under_way }
+    }
+
+    /// `dup2(2)` or `dup3(2)` is about to copy `fd` to the number `copy`, which may be in use.
+    fn begin_to(fd: c_int, copy: c_int, flags: c_int) -> Self {
+        let under_way = begin(&[fd, copy]);
+        replacing(fd, copy, flags);
+        stdio::copying(fd, copy);
+        Self { fd, opening: Opening::begin(), _under_way: under_way }
+    }
+
+    /// `fcntl(2)` is about to be called, which copies `fd` by some of its commands.
+    fn begin_if_command(fd: c_int, command: c_int) -> Option<Self> {
+        let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
+        copies.then(|| Self::begin(fd))
+    }
+
+    /// The call has returned `result`, a number or an error. Returns it.
+    fn end(self, result: c_int) -> c_int {
+        copied(self.fd, result, &self.opening);
+        result
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if is_apart(fd) && !identity::is_borrowed() {
@@ -125,11 +160,8 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    let _under_way = begin(&[fd]);
-    let opening = Opening::begin();
-    let copy = next!(dup(fd: c_int) -> c_int);
-    copied(fd, copy, &opening);
-    copy
+    let copying = Copying::begin(fd);
+    copying.end(next!(dup(fd: c_int) -> c_int))
 }
 
 /// `dup2(2)` or `dup3(2)` is about to give the number `copy` to another file, which closes what it
@@ -163,13 +195,8 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, copy: c_int) -> c_int {
     if is_taken(fd, copy) {
         return errno::fail(Errno::BUSY);
     }
-    let _under_way = begin(&[fd, copy]);
-    replacing(fd, copy, 0);
-    stdio::copying(fd, copy);
-    let opening = Opening::begin();
-    let made = next!(dup2(fd: c_int, copy: c_int) -> c_int);
-    copied(fd, made, &opening);
-    made
+    let copying = Copying::begin_to(fd, copy, 0);
+    copying.end(next!(dup2(fd: c_int, copy: c_int) -> c_int))
 }
 
 #[unsafe(no_mangle)]
@@ -177,39 +204,24 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int 
     if is_taken(fd, copy) {
         return errno::fail(Errno::BUSY);
     }
-    let _under_way = begin(&[fd, copy]);
-    replacing(fd, copy, flags);
-    stdio::copying(fd, copy);
-    let opening = Opening::begin();
-    let made = next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int);
-    copied(fd, made, &opening);
-    made
+    let copying = Copying::begin_to(fd, copy, flags);
+    copying.end(next!(dup3(fd: c_int, copy: c_int, flags: c_int) -> c_int))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     wants_signals(fd, command, argument);
-    let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
-    let _under_way = copies.then(|| begin(&[fd]));
-    let opening = Opening::begin();
+    let copying = Copying::begin_if_command(fd, command);
     let result = next!(fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
-    if copies {
-        copied(fd, result, &opening);
-    }
-    result
+    copying.map_or(result, |copying| copying.end(result))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     wants_signals(fd, command, argument);
-    let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
-    let _under_way = copies.then(|| begin(&[fd]));
-    let opening = Opening::begin();
+    let copying = Copying::begin_if_command(fd, command);
     let result = next!(fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int);
-    if copies {
-        copied(fd, result, &opening);
-    }
-    result
+    copying.map_or(result, |copying| copying.end(result))
 }
 
 /// What `ioctl(2)` tells of a socket of ours; `None`: the kernel does.
