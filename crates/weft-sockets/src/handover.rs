@@ -15,7 +15,7 @@ use crate::descriptor::{self, Descriptor, is_internet};
 use crate::kernel::{End, Host, Kernel as _};
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::{identity, open, settings, shared_files};
+use crate::{identity, mode, open, shared_files};
 
 /// Bytes of a directory's entries that are looked at together.
 const LIST_LEN: usize = 2_048;
@@ -93,7 +93,7 @@ pub(crate) type Estate = inheritance::Estate<Host>;
 
 /// Prepares this process's connections for a program that is about to start.
 pub(crate) fn prepare(heir: Heir<'_>) -> Estate {
-    if settings::is_in_fallback() { Estate::empty() } else { inheritance::prepare(&Own, heir) }
+    if mode::is_in_fallback() { Estate::empty() } else { inheritance::prepare(&Own, heir) }
 }
 
 /// The program that this process was to become has not started: the process is what it was.

@@ -25,6 +25,7 @@
 //!   whose peers read nothing;
 //! * `reason`: what carries a connection, and why, for who wants to know;
 //! * `shared_files`: what processes of one user share; `settings`: the environment;
+//!   `mode`: whether anything is carried;
 //! * `unseen_fork`: children that the process learns of late;
 //! * `identity`, `handlers`, `descriptor`, `arguments`, `address`: what the kernel says of the
 //!   process, its signal handlers, its descriptors, and calls;
@@ -61,7 +62,7 @@
 //! wait
 //! kernel
 //! next
-//! address arguments errno limits reach
+//! address arguments errno limits mode reach
 //! ```
 
 // The hooks, which use most of it, are not there in tests: they would get the test program's calls.
@@ -87,6 +88,7 @@ mod identity;
 mod kernel;
 mod limits;
 mod link;
+mod mode;
 mod next;
 mod open;
 mod poll;

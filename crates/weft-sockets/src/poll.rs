@@ -24,7 +24,7 @@ use crate::sockets::{self, Held, Kind};
 use crate::stall::STALL_NS;
 use crate::stream::Stream;
 use crate::wait::{self, Wait};
-use crate::{epoll, errno, futex_wait, open, settings};
+use crate::{epoll, errno, futex_wait, mode, open};
 
 const IN: c_short = libc::POLLIN | libc::POLLRDNORM;
 const OUT: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -73,7 +73,7 @@ pub(crate) fn poll(
     if ours.is_empty() {
         return None;
     }
-    if settings::is_in_fallback() {
+    if mode::is_in_fallback() {
         return tell_rests(set, &ours);
     }
     let handled = Handled::up_to_now();

@@ -17,13 +17,13 @@ use crate::sockets::{self, Kind};
 use crate::table::Listed;
 use crate::zcopy::deferred;
 use crate::{
-    births, by_hand, closes, epoll, errno, extended, remote, seccomp_fallback, settings,
-    shared_files, stream, unseen_fork,
+    births, by_hand, closes, epoll, errno, extended, mode, remote, seccomp_fallback, shared_files,
+    stream, unseen_fork,
 };
 
 /// The process ends without its last handlers, perhaps out of a signal handler: nothing is freed.
 pub(crate) fn end_at_once() {
-    if is_borrowed() || settings::is_in_fallback() {
+    if is_borrowed() || mode::is_in_fallback() {
         return;
     }
     deferred::reclaim_all();
@@ -194,6 +194,6 @@ pub(crate) fn begin_as_child() {
     if CHILDREN_ELSEWHERE.load(Ordering::Relaxed) {
         // Bytes that have come into memory are still read from there.
         weft_sys::hide_threads();
-        settings::disable();
+        mode::disable();
     }
 }

@@ -18,7 +18,7 @@ use crate::kernel::fake::{self, Booted};
 use crate::kernel::{Host, Kernel as _};
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::{by_hand, epoll, errno, identity, open, poll, settings, shared_files};
+use crate::{by_hand, epoll, errno, identity, mode, open, poll, settings, shared_files};
 
 /// The program, for the time of a test.
 pub(crate) struct Program(#[allow(dead_code, reason = "it is held")] Booted);
@@ -29,7 +29,8 @@ pub(crate) fn start() -> Program {
     let booted = fake::boot();
     BEGUN.get_or_init(|| {
         let directory = tempfile::tempdir().expect("a directory");
-        settings::begin_test(directory.path());
+        assert!(settings::begin_test(directory.path()), "nothing switches it off");
+        mode::enable();
         identity::begin();
         by_hand::give_up(); // Nothing is to be seen by way of signals.
         assert!(shared_files::registry().is_some() && shared_files::datagrams().is_some());

@@ -13,7 +13,7 @@ use crate::datagram::Why;
 use crate::handover::Own;
 use crate::reason::{self, Reason};
 use crate::sockets::{self, Kind};
-use crate::{by_hand, epoll, errno, identity, remote, settings, shared_files};
+use crate::{by_hand, epoll, errno, identity, mode, remote, shared_files};
 
 /// To be called before the program gives up any system call.
 pub(crate) fn enter() {
@@ -25,7 +25,7 @@ pub(crate) fn enter_for(why: Reason) {
     let before = errno::get();
     leave_all(why); // While the reason can still be counted.
     by_hand::give_up();
-    if settings::enter_fallback() {
+    if mode::enter_fallback() {
         weft_sys::never_defer();
         epoll::enter_fallback();
         sockets::all().for_each(release);
@@ -39,7 +39,7 @@ pub(crate) fn enter_for(why: Reason) {
 /// them unseen. With `WEFT_LOG=info` one line says why.
 #[cold]
 pub(crate) fn keep_on_tcp(why: &str) {
-    if !settings::enabled() || identity::is_borrowed() {
+    if !mode::enabled() || identity::is_borrowed() {
         return;
     }
     reason::write_with(|line| write!(line, "all connections of this process: tcp, {why}"));
@@ -48,7 +48,7 @@ pub(crate) fn keep_on_tcp(why: &str) {
 
 /// Has every connection go on over TCP.
 pub(crate) fn leave_all(why: Reason) {
-    if !settings::enabled() {
+    if !mode::enabled() {
         return;
     }
     inheritance::leave_all(&Own, why);

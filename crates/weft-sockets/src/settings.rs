@@ -3,7 +3,6 @@
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_stream::Flow;
 use weft_stream::rules::{Role, Rules};
@@ -11,12 +10,9 @@ use weft_sys::{SectionOnce, Spin};
 
 use crate::identity;
 
-/// Whether anything is carried at all.
-static ENABLED: AtomicBool = AtomicBool::new(false);
-
 /// Reads the environment. To be called before the program runs: some, such as nginx, take their
-/// environment for their own.
-pub(crate) fn read() {
+/// environment for their own. Whether it wants anything carried.
+pub(crate) fn read() -> bool {
     directory();
     flow();
     variables();
@@ -26,7 +22,7 @@ pub(crate) fn read() {
     by_hand();
     drop(Spin::new()); // The first one reads WEFT_WAIT, which a handler must not interrupt.
     let off = std::env::var_os("WEFT_SOCKETS").is_some_and(|value| value == "off");
-    ENABLED.store(!off && rules().is_some(), Ordering::Relaxed);
+    !off && rules().is_some()
 }
 
 /// Where the shared files are.
@@ -38,9 +34,9 @@ static DIRECTORY: SectionOnce<PathBuf> = SectionOnce::new();
 
 /// As [`read`] in the unit tests: nobody else's files are shared.
 #[cfg(test)]
-pub(crate) fn begin_test(directory: &Path) {
+pub(crate) fn begin_test(directory: &Path) -> bool {
     DIRECTORY.set(directory.to_owned()).expect("the first to ask");
-    read();
+    read()
 }
 
 /// Whether `WEFT_LOG` asks for a line about each connection.
@@ -50,25 +46,6 @@ pub(crate) fn wants_log() -> bool {
         let level = std::env::var("WEFT_LOG");
         matches!(level.as_deref(), Ok("info" | "debug" | "trace"))
     })
-}
-
-/// Whether the program may make no system calls but its own: see [`crate::seccomp_fallback`].
-static IN_FALLBACK: AtomicBool = AtomicBool::new(false);
-
-/// The program is about to give up system calls. Whether that is news.
-pub(crate) fn enter_fallback() -> bool {
-    ENABLED.swap(false, Ordering::Relaxed) && !IN_FALLBACK.swap(true, Ordering::Relaxed)
-}
-
-/// Nothing is carried any more but what is on its way.
-pub(crate) fn disable() {
-    ENABLED.store(false, Ordering::Relaxed);
-}
-
-/// Whether the program has given up system calls.
-#[inline]
-pub(crate) fn is_in_fallback() -> bool {
-    IN_FALLBACK.load(Ordering::Relaxed)
 }
 
 /// What put Weft in front of this program: `NAME=value` of each of its variables.
@@ -159,12 +136,6 @@ fn between_hosts() -> bool {
 pub(crate) fn wants_verbs(role: Role, address: std::net::SocketAddr, is_local: bool) -> bool {
     let otherwise = between_hosts() && !is_local;
     rules().is_some_and(|rules| rules.wants_verbs(role, identity::program(), address, otherwise))
-}
-
-/// Whether sockets are to be looked at.
-#[inline]
-pub(crate) fn enabled() -> bool {
-    ENABLED.load(Ordering::Relaxed)
 }
 
 /// The rules; `None` if they are wrong, which `weft run` has reported.

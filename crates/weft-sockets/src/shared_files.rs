@@ -13,7 +13,8 @@ use weft_stream::{OpenError, Reason, Registry};
 use weft_sys::SignalLock;
 
 use crate::limits::USERS_MAX;
-use crate::settings::{directory, is_in_fallback};
+use crate::mode::is_in_fallback;
+use crate::settings::directory;
 
 /// The shared files of each user that this process, or one of its threads, has been: `None` if they
 /// were not to be had. They stay mapped, because connections that were made as that user do.

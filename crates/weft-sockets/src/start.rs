@@ -18,7 +18,7 @@ use crate::ways::dispatch;
 use crate::ways::rings::check_ring;
 use crate::zcopy::deferred;
 use crate::{
-    identity, open, process, remote, seccomp_fallback, settings, shared_files, unseen_fork,
+    identity, mode, open, process, remote, seccomp_fallback, settings, shared_files, unseen_fork,
 };
 
 #[used]
@@ -33,13 +33,15 @@ extern "C" fn begin() {
     hooks::memory::prepare();
     #[cfg(target_arch = "x86_64")]
     hooks::clocks::prepare();
-    settings::read();
+    if settings::read() {
+        mode::enable();
+    }
     by_hand::read(Outside {
         call: dispatch::call,
         is_fork: dispatch::is_fork,
         keep_on_tcp: seccomp_fallback::keep_on_tcp,
     });
-    if !settings::enabled() {
+    if !mode::enabled() {
         return;
     }
     // SAFETY: the handlers live for ever; `before_fork` brings all locks into a known state.
@@ -56,7 +58,7 @@ extern "C" fn begin() {
 
 extern "C" fn finish() {
     files::flush();
-    if settings::is_in_fallback() {
+    if mode::is_in_fallback() {
         return;
     }
     deferred::reclaim_all();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use weft_sys::{Lock, SignalLock, SignalsHeld, Slot};
 
 use crate::limits::FDS_MAX;
-use crate::settings;
+use crate::mode;
 
 /// Entries that are made at once.
 const MADE_AT_ONCE: usize = 32;
@@ -246,7 +246,7 @@ impl<T: Listed> Table<T> {
     fn retire(&self, entry: &'static Entry<T>, content: T) {
         // A process in the seccomp fallback opens no socket, and may not be allowed to hold signals
         // off.
-        if !settings::is_in_fallback() {
+        if !mode::is_in_fallback() {
             let signals = SignalsHeld::begin();
             self.spare.lock().push(entry);
             drop(signals);

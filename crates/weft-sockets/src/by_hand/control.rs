@@ -4,13 +4,14 @@ use super::outside::{self, Outside, outside};
 use super::state::{State, advance, become_state, give_up, is};
 use super::switch::arm;
 use super::{stacks, threads, trap};
+use crate::mode;
 use crate::settings::{self, ByHand};
 
 /// The process begins.
 pub(crate) fn read(outside: Outside) {
     outside::set(outside);
     stacks::note_main();
-    if !settings::enabled() || settings::by_hand() == ByHand::Trust {
+    if !mode::enabled() || settings::by_hand() == ByHand::Trust {
         become_state(State::Off);
     }
 }

@@ -13,7 +13,7 @@ use super::carrier::leave;
 use super::{Epoll, Reach, Registered, sharing};
 use crate::sockets::{self, Kind};
 use crate::table::{self, Listed, Table};
-use crate::{errno, identity, settings, sleepers};
+use crate::{errno, identity, mode, sleepers};
 
 static INSTANCES: Table<Epoll> = Table::new();
 /// Every instance that is known, also those that threads still wait in after the last close.
@@ -61,7 +61,7 @@ pub(crate) fn forget_number(fd: RawFd) {
 /// The program has made an instance, if the call has succeeded. An instance is known from here on,
 /// before anybody can copy it.
 pub(crate) fn created(fd: RawFd) {
-    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
+    if fd < 0 || !mode::enabled() || identity::is_borrowed() {
         return;
     }
     let before = errno::get();

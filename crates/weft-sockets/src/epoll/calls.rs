@@ -9,7 +9,7 @@ use super::all;
 use super::carrier::leave;
 use super::fallback::{control_unknown, nest};
 use super::waiting::{Sleep, Waiting};
-use crate::{settings, sockets};
+use crate::{mode, sockets};
 
 /// `epoll_ctl(2)` for an instance, or a socket, of ours. `None`: the kernel is to do it.
 pub(crate) fn control(
@@ -19,13 +19,13 @@ pub(crate) fn control(
     event: Option<epoll_event>,
 ) -> Option<c_int> {
     let socket = sockets::find(fd);
-    if !settings::is_in_fallback() {
+    if !mode::is_in_fallback() {
         nest(fd);
     }
     let Some(instance) = all::find(epoll) else {
         return control_unknown(epoll, operation, fd, &socket?, event);
     };
-    if settings::is_in_fallback() {
+    if mode::is_in_fallback() {
         instance.lock().change_rest(&socket?, fd, event);
         return None;
     }
@@ -55,7 +55,7 @@ pub(crate) fn wait(
     if events.is_empty() {
         return None;
     }
-    if settings::is_in_fallback() {
+    if mode::is_in_fallback() {
         return instance.lock().tell_rests(events);
     }
     instance.notice_sharing();

@@ -14,11 +14,11 @@ use crate::closes::Start;
 use crate::handover::{self, Estate, Heir};
 use crate::next::next;
 use crate::ways::process::cloning;
-use crate::{epoll, errno, process, settings};
+use crate::{epoll, errno, mode, process};
 
 /// A shell is about to be started, which gets what stays open.
 fn start_shell() -> Estate {
-    if !settings::enabled() {
+    if !mode::enabled() {
         return Estate::empty();
     }
     let before = errno::get();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use crate::sockets::{self, Held, Kind};
-use crate::{epoll, errno, identity, open, settings};
+use crate::{epoll, errno, identity, mode, open};
 
 /// A descriptor is about to be closed.
 pub(super) fn closing(fd: c_int) {
@@ -25,7 +25,7 @@ fn closing_socket(held: &Held, fd: c_int) {
     match &**held {
         Kind::Stream(stream) => {
             closing_watched(held, fd);
-            if last && !settings::is_in_fallback() {
+            if last && !mode::is_in_fallback() {
                 stream.closing(fd);
             }
         }

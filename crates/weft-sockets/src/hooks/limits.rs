@@ -9,7 +9,7 @@ use libc::{__rlimit_resource_t, c_int, c_ulong, c_void, pid_t, rlimit};
 
 use crate::arguments::is_nowhere;
 use crate::next::next;
-use crate::{by_hand, seccomp_fallback, settings, shared_files};
+use crate::{by_hand, mode, seccomp_fallback, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(
@@ -43,7 +43,7 @@ unsafe fn limiting(resource: __rlimit_resource_t, limit: *const rlimit) {
     }
     // SAFETY: guaranteed by the caller.
     let limit = unsafe { limit.read() };
-    if limit.rlim_cur != libc::RLIM_INFINITY && settings::enabled() {
+    if limit.rlim_cur != libc::RLIM_INFINITY && mode::enabled() {
         shared_files::shrink();
     }
 }

@@ -13,7 +13,7 @@ use crate::datagram::Why;
 use crate::handover::{self, Own};
 use crate::link::Link;
 use crate::sockets::{self, Kind};
-use crate::{epoll, identity, open, settings, ways};
+use crate::{epoll, identity, mode, open, ways};
 
 /// A message is about to be sent. Sockets in it go back to TCP: who gets them may not know the
 /// rings. One that does takes from there what has not been read ([`take`]).
@@ -21,7 +21,7 @@ use crate::{epoll, identity, open, settings, ways};
 /// # Safety
 /// The header is the program's.
 pub(super) unsafe fn hand_on(message: *const msghdr) {
-    if settings::is_in_fallback() {
+    if mode::is_in_fallback() {
         return;
     }
     let leave = |fd| {
@@ -46,7 +46,7 @@ pub(super) unsafe fn hand_on(message: *const msghdr) {
 /// # Safety
 /// The header is the program's, as the kernel has just filled it in.
 pub(super) unsafe fn take(message: *const msghdr) {
-    if settings::is_in_fallback() {
+    if mode::is_in_fallback() {
         return;
     }
     let take = |fd| {

@@ -20,7 +20,7 @@ use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
 use crate::ways::leave;
-use crate::{by_hand, errno, identity, open, reason, settings, shared_files};
+use crate::{by_hand, errno, identity, mode, open, reason, shared_files};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -43,7 +43,7 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
     by_hand::begin();
     errno::set_raw(before);
     if let Some(ours) = ours
-        && settings::enabled()
+        && mode::enabled()
     {
         install(&opening, fd, ours);
         check_stream(fd);
@@ -193,7 +193,7 @@ unsafe extern "C-unwind" fn socketpair(
 
 /// What `accept` of a listening socket has returned.
 fn take(listener: c_int, fd: c_int, opening: &Opening) -> c_int {
-    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
+    if fd < 0 || !mode::enabled() || identity::is_borrowed() {
         return fd;
     }
     let before = errno::get();

@@ -14,17 +14,17 @@ use rustix::process::getuid;
 
 use crate::next::next;
 use crate::reason::Reason;
-use crate::{errno, identity, seccomp_fallback, settings};
+use crate::{errno, identity, mode, seccomp_fallback};
 
 /// No change, to the functions that take several users.
 const UNCHANGED: uid_t = uid_t::MAX;
 
 /// The process's real user is about to be this one.
 pub(crate) fn becoming(user: uid_t) {
-    if user == UNCHANGED || user == getuid().as_raw() || !settings::enabled() {
+    if user == UNCHANGED || user == getuid().as_raw() || !mode::enabled() {
         return;
     }
-    if identity::is_borrowed() || settings::is_in_fallback() {
+    if identity::is_borrowed() || mode::is_in_fallback() {
         return;
     }
     let before = errno::get();

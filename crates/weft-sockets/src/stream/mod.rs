@@ -33,7 +33,7 @@ use crate::reason::{self, LogOnce, Reason};
 use crate::remote::{self, RemoteEnd};
 use crate::stall::Stall;
 use crate::table::Place;
-use crate::{brief, by_hand, identity, settings, shared_files, wait, zcopy};
+use crate::{brief, by_hand, identity, mode, settings, shared_files, wait, zcopy};
 
 /// Calls on an accepted socket that all look for the connector's offer: it stands a moment after
 /// the connection does, but the moment may be long if the connector has lost its core.
@@ -777,7 +777,7 @@ impl inheritance::Stream for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !settings::is_in_fallback() {
+        if !mode::is_in_fallback() {
             self.let_go();
         }
     }

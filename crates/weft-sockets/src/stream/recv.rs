@@ -16,7 +16,7 @@ use crate::descriptor::{Descriptor, has_time_limit, is_nonblocking};
 use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
 use crate::wait::{self, Wait};
-use crate::{futex_wait, handlers, settings, sleepers};
+use crate::{futex_wait, handlers, mode, sleepers};
 
 /// Nanoseconds between two questions to the kernel whether a peer was killed that could not publish
 /// it.
@@ -33,7 +33,7 @@ impl Stream {
         if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
             return None;
         }
-        if settings::is_in_fallback() {
+        if mode::is_in_fallback() {
             return self.recv_rest(fd, buffers, flags);
         }
         let waits_for_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;

@@ -12,13 +12,13 @@ use weft_sys::{Buffers, time_stamp};
 use super::remote_end;
 use super::{By, SPIN_MAX_NS, Stream, WRITER_SLEEP};
 use crate::descriptor::{Descriptor, is_hung_up, is_nonblocking};
-use crate::handlers;
 use crate::kernel::{End, Host, Kernel as _};
 use crate::link::Link;
 use crate::reason::Reason;
 use crate::settings::{self, ZeroCopy};
 use crate::wait::{self, Wait};
 use crate::zcopy::{Lender, deferred};
+use crate::{handlers, mode};
 
 /// How long a writer sleeps while too much is under way to another host.
 const REMOTE_SLEEP_NS: u64 = 100_000;
@@ -69,7 +69,7 @@ impl Stream {
         flags: libc::c_int,
         lends: bool,
     ) -> Option<Result<usize, Errno>> {
-        if settings::is_in_fallback() {
+        if mode::is_in_fallback() {
             return None;
         }
         if !lends {

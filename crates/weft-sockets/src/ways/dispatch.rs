@@ -16,7 +16,7 @@ use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::hooks::exec::execveat;
 use crate::hooks::memory;
 use crate::hooks::users::becoming;
-use crate::{open, process, settings};
+use crate::{mode, open, process};
 
 /// Does a system call of a number that [`crate::reach::REACH`] names, as the C library has results:
 /// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
@@ -24,7 +24,7 @@ use crate::{open, process, settings};
 /// # Safety
 /// The arguments are the program's.
 pub(crate) unsafe fn call(number: c_long, arguments: Arguments) -> Option<c_long> {
-    if !settings::enabled() && !settings::is_in_fallback() {
+    if !mode::enabled() && !mode::is_in_fallback() {
         return None; // Not on Weft.
     }
     let fd = int(arguments[0]);
@@ -107,7 +107,7 @@ macro_rules! hook {
 /// # Safety
 /// The arguments are the program's.
 pub(crate) unsafe fn is_fork(number: c_long, arguments: Arguments) -> bool {
-    if !settings::enabled() {
+    if !mode::enabled() {
         return false;
     }
     match number {

@@ -14,7 +14,7 @@ use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::{by_hand, errno, handover, identity, open, settings};
+use crate::{by_hand, errno, handover, identity, mode, open};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -45,7 +45,7 @@ pub(crate) fn one(fd: RawFd, why: Reason) -> bool {
 
 /// The same for all that this process has.
 pub(crate) fn all() {
-    if !settings::enabled() || identity::is_borrowed() {
+    if !mode::enabled() || identity::is_borrowed() {
         return;
     }
     for fd in sockets::all() {
@@ -56,7 +56,7 @@ pub(crate) fn all() {
 /// The program looks at another process, whose sockets it may take. Calls by hand are seen from
 /// here on, that one, too.
 pub(crate) fn looking_at_a_process() {
-    if settings::enabled() && !identity::is_borrowed() {
+    if mode::enabled() && !identity::is_borrowed() {
         let before = errno::get();
         by_hand::begin();
         errno::set_raw(before);
@@ -65,7 +65,7 @@ pub(crate) fn looking_at_a_process() {
 
 /// A socket has come from another process by a way that the other one does not see.
 pub(crate) fn taken(fd: RawFd) {
-    if fd < 0 || !settings::enabled() || identity::is_borrowed() {
+    if fd < 0 || !mode::enabled() || identity::is_borrowed() {
         return;
     }
     let before = errno::get();

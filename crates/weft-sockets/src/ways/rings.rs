@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::seccomp_fallback::keep_on_tcp;
 use crate::settings::{self, Ring};
-use crate::{errno, reason};
+use crate::{errno, mode, reason};
 
 /// `io_uring_setup(2)`. `None`: the kernel is to do it.
 pub(super) fn refuse_ring() -> Option<c_long> {
@@ -24,7 +24,7 @@ pub(super) fn refuse_ring() -> Option<c_long> {
 /// what is done by one is not seen, and programs have another way. If it is not refused, the
 /// process is on TCP from here on.
 pub(crate) fn refuses_rings() -> bool {
-    if !settings::enabled() {
+    if !mode::enabled() {
         return false;
     }
     if settings::ring() == Ring::Tcp {

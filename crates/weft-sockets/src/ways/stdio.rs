@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::FDS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
-use crate::{errno, identity, settings};
+use crate::{errno, identity, mode};
 
 use super::leave;
 
@@ -65,7 +65,7 @@ pub(crate) fn copying(fd: RawFd, copy: RawFd) {
 /// `fd` has just become a socket of ours. Whether standard input is to read it by the hooks from
 /// here on: some of it is in memory.
 pub(crate) fn check(fd: RawFd) -> bool {
-    if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !settings::enabled() {
+    if !has_file(fd) || !sockets::knows(fd) || identity::is_borrowed() || !mode::enabled() {
         return false;
     }
     leave(fd);
