@@ -15,8 +15,9 @@ use weft_transfer::job::{
 };
 use weft_transfer::secure::{KnownServers, PublicKey, TlsClient, Verdict};
 
+use super::keys;
 use super::place::{self, Place, Remote};
-use super::{keys, show};
+use super::show::{self, Line, Problems};
 use crate::args::CpArgs;
 use crate::output;
 
@@ -60,13 +61,14 @@ fn copy(args: &CpArgs) -> Result<Finished> {
         patterns: args.exclude.iter().map(|pattern| (false, pattern.clone())).collect(),
         ..Request::default()
     };
-    let observer: Arc<dyn Observer> = Arc::new(show::Problems { is_json: args.json });
+    let line = Line::new(!args.quiet && !args.json)?;
+    let observer: Arc<dyn Observer> = Arc::new(Problems { is_json: args.json, line: line.clone() });
     let progress = Arc::<Progress>::default();
     let (over, ended) = channel();
     thread::scope(|scope| {
         if !args.quiet || args.json {
             let progress = Arc::clone(&progress);
-            scope.spawn(move || show::progress(&progress, args.json, &ended));
+            scope.spawn(move || show::progress(&progress, args.json, &line, &ended));
         }
         let finished = dispatch(args, sources, target, request, observer, progress);
         drop::<Sender<()>>(over);

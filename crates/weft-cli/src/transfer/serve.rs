@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
+use indicatif::BinaryBytes;
 use weft_transfer::end::Finished;
 use weft_transfer::job::{Log, Server, Share, Shares};
 use weft_transfer::secure::{AuthorisedClients, PublicKey, TlsServer};
 
-use super::{keys, show};
+use super::keys;
 use crate::args::ServeArgs;
 use crate::output;
 
@@ -89,7 +90,7 @@ impl Log for Lines {
         output::complain(format!(
             "{peer}: copied {} files, {}, {} failed",
             outcome.copied,
-            show::size(outcome.bytes),
+            BinaryBytes(outcome.bytes),
             outcome.failed
         ));
     }

@@ -1,11 +1,12 @@
 //! How far a copy is, and what has become of it.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use weft_transfer::end::{Finished, Loads, Observer, Progress};
 
@@ -14,16 +15,11 @@ use crate::output;
 /// Time between two looks at the progress.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// `1.5 GiB`.
-pub(super) fn size(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", units[unit]) }
-}
+/// What the terminal shows while the plan is not whole yet.
+const UNPLANNED: &str = "{binary_bytes} at {binary_bytes_per_sec}";
+/// The same when it is.
+const PLANNED: &str =
+    "{binary_bytes} at {binary_bytes_per_sec}, {percent} % of {binary_total_bytes}, {eta} left";
 
 /// Writes one event of `--json`.
 fn event(value: &Value) {
@@ -31,9 +27,38 @@ fn event(value: &Value) {
     let _ = output::write(&format!("{value}\n"));
 }
 
+/// The line on standard error that says how far a copy is.
+#[derive(Clone)]
+pub(super) struct Line {
+    bar: ProgressBar,
+    planned: ProgressStyle,
+}
+
+impl Line {
+    /// Shows something if standard error is a terminal and the line `is_wanted`.
+    pub(super) fn new(is_wanted: bool) -> Result<Self> {
+        let bar = if is_wanted { ProgressBar::no_length() } else { ProgressBar::hidden() };
+        Ok(Self {
+            bar: bar.with_style(ProgressStyle::with_template(UNPLANNED)?),
+            planned: ProgressStyle::with_template(PLANNED)?,
+        })
+    }
+
+    /// So many bytes have been copied, of those that are `planned` if that is known.
+    fn show(&self, bytes: u64, planned: Option<u64>) {
+        if let Some(planned) = planned.filter(|_| self.bar.length().is_none()) {
+            self.bar.set_length(planned);
+            self.bar.set_style(self.planned.clone());
+        }
+        self.bar.set_position(bytes);
+    }
+}
+
 /// Reports problems with entries.
 pub(super) struct Problems {
     pub(super) is_json: bool,
+    /// Hidden meanwhile.
+    pub(super) line: Line,
 }
 
 impl Observer for Problems {
@@ -43,16 +68,15 @@ impl Observer for Problems {
             let kind = if is_warning { "warning" } else { "error" };
             event(&json!({"event": kind, "path": path, "text": text}));
         } else {
-            let line = format!("{path}: {text}");
-            output::complain(output::printable(&line));
+            let message = output::printable(&format!("{path}: {text}"));
+            self.line.bar.suspend(|| output::complain(message));
         }
     }
 }
 
-/// Shows the progress until the other end of `over` is dropped.
-pub(super) fn progress(progress: &Progress, is_json: bool, over: &Receiver<()>) {
-    let is_shown = std::io::stderr().is_terminal();
-    if !is_json && !is_shown {
+/// Shows the progress on the `line`, or as events, until the other end of `over` is dropped.
+pub(super) fn progress(progress: &Progress, is_json: bool, line: &Line, over: &Receiver<()>) {
+    if !is_json && line.bar.is_hidden() {
         return;
     }
     let start = Instant::now();
@@ -60,23 +84,15 @@ pub(super) fn progress(progress: &Progress, is_json: bool, over: &Receiver<()>) 
         let (bytes, planned) = (progress.bytes.load(SeqCst), progress.planned.load(SeqCst));
         let (entries, is_planned) =
             (progress.entries.load(SeqCst), progress.is_planned.load(SeqCst));
-        let rate = bytes as f64 / start.elapsed().as_secs_f64().max(1e-3);
         if is_json {
+            let rate = bytes as f64 / start.elapsed().as_secs_f64().max(1e-3);
             event(&json!({"event": "progress", "bytes": bytes, "rate": rate as u64,
                 "found_bytes": planned, "found_entries": entries, "found_all": is_planned}));
-            continue;
+        } else {
+            line.show(bytes, (is_planned && planned > 0).then_some(planned));
         }
-        let mut line = format!("\r{} at {}/s", size(bytes), size(rate as u64));
-        if is_planned && planned > 0 {
-            let left = planned.saturating_sub(bytes) as f64 / rate.max(1.0);
-            let share = (bytes as f64 * 100.0 / planned as f64).min(100.0);
-            let _ = write!(line, ", {share:.0} % of {}, {left:.0} s left", size(planned));
-        }
-        let _ = write!(std::io::stderr(), "{line}\x1b[K");
     }
-    if !is_json {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    line.bar.finish_and_clear();
 }
 
 /// What was the busiest, in words.
@@ -109,9 +125,9 @@ pub(super) fn summary(finished: &Finished, took: Duration, is_json: bool) {
     let mut line = format!(
         "copied {} files, {} in {:.2} s ({}/s)",
         outcome.copied,
-        size(outcome.bytes),
+        BinaryBytes(outcome.bytes),
         took.as_secs_f64(),
-        size(rate as u64)
+        BinaryBytes(rate as u64)
     );
     for (count, text) in [
         (outcome.unchanged, "unchanged"),
