@@ -184,6 +184,9 @@ struct Watch {
     pending_in: u64,
     /// The kernel has announced what waits in memory, which the program is still to know.
     is_announced_here: bool,
+    /// How many bytes that have come by TCP behind those in memory the program knows of, if it
+    /// waits for edges.
+    behind: usize,
 }
 
 impl Epoll {

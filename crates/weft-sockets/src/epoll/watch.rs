@@ -100,6 +100,7 @@ impl Watch {
             pending: 0,
             pending_in: 0,
             is_announced_here: false,
+            behind: 0,
         }
     }
 
@@ -126,6 +127,7 @@ impl Watch {
         self.echo = None;
         self.pending = 0;
         self.is_announced_here = false;
+        self.behind = 0;
     }
 
     /// Its end, if the other one is on this host.
@@ -272,6 +274,27 @@ impl Watch {
         stream.link().is_some_and(all)
     }
 
+    /// What there is behind the bytes in memory is known with the edge that is reported now.
+    fn note_behind(&mut self) {
+        if self.events & EDGE != 0
+            && let Kind::Stream(stream) = &*self.socket
+            && let Some(link) = stream.link()
+            && link.carrier_in() == Carrier::Memory
+        {
+            self.behind = link.unread_behind(Descriptor::of(self.fd).as_fd());
+        }
+    }
+
+    /// Whether an event of the kernel's is an edge of bytes that have come by TCP behind those in
+    /// memory, which the program does not know of. From here on it does.
+    pub(super) fn has_more_behind(&mut self, events: u32) -> bool {
+        let before = self.behind;
+        if events & IN != 0 {
+            self.note_behind();
+        }
+        self.behind > before
+    }
+
     /// What the kernel has reported in an earlier wait than this it reports again, unless it was
     /// asked for what is reported once.
     pub(super) fn forget_pending(&mut self, round: u64) {
@@ -298,6 +321,7 @@ impl Watch {
             let edge = ReportedEdge { instance, asked: self.events, come, ends, received };
             end.note_edge(is_all.then_some(edge));
         }
+        self.note_behind();
         self.quiet = None;
         self.pending = 0;
         self.is_announced_here = false;

@@ -225,6 +225,9 @@ impl Watches {
             ours |= OUT;
         }
         watch.hung |= reported & (RDHUP | ERR_HUP);
+        if by_memory && watch.has_more_behind(event.events) {
+            watch.keep_pending(IN, round);
+        }
         // The rest is found by looking at the rings.
         let rest = event.events & !ours & !ERR_HUP & watch.events;
         let was_woken = std::mem::take(&mut watch.is_woken);
