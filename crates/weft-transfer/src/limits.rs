@@ -70,13 +70,15 @@ pub const FILES_IN_TASK_MAX: usize = 16;
 /// Files that the sink has begun and not ended, each with a descriptor.
 pub const FILES_BEGUN_MAX: usize = 128;
 /// Directories that the sink has begun and not ended.
-pub const DIRECTORIES_BEGUN_MAX: usize = 1 << 20;
+pub const DIRECTORIES_BEGUN_MAX: usize = 1 << 16;
 /// Files with several names that the sink remembers.
 pub const LINKED_FILES_MAX: usize = 1 << 22;
-/// Names of a directory that the sink remembers, so as to delete what is not among them.
-pub const NAMES_KEPT_MAX: usize = 1 << 24;
-/// Ranges of one file that the sink has and that do not touch.
-pub const RANGES_MAX: usize = 1 << 20;
+/// Names that the sink remembers at a time, so as to delete what is not among them, to tell names
+/// that differ in case, and to make them when the file is there that they are other names of.
+pub const NAMES_KEPT_MAX: usize = 1 << 22;
+/// Ranges of one file that the sink has and that do not touch. Parts come in their order: what an
+/// earlier session has left makes the gaps.
+pub const RANGES_MAX: usize = 1 << 12;
 /// Bytes that the sink writes before it makes them durable and the journal says so.
 pub const DURABLE_EACH: u64 = 256 << 20;
 /// Bytes of one record of the journal.
@@ -160,6 +162,8 @@ pub const END_THREADS_MAX: usize = 8;
 pub const TASKS_MAX: usize = 256;
 /// Problems with entries that the sink reports to the source; all are counted.
 pub const PROBLEMS_SENT_MAX: u32 = 1_000;
+/// Answers to offers that wait until the source has taken those before.
+pub const ANSWERS_WAITING_MAX: usize = 64;
 /// Bytes of a path in a note.
 pub const NOTE_PATH_LEN_MAX: usize = 8 << 10;
 /// Paths of one request.

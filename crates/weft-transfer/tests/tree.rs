@@ -14,7 +14,7 @@ use std::path::Path;
 use common::{
     Folders, PAYLOAD, Session, assert_same, copy, copy_all, is_root, noise, open, seen, set_mtime,
 };
-use weft_transfer::tree::apply::{Applier, ApplyOptions, Event, Step};
+use weft_transfer::tree::apply::{Applier, ApplyError, ApplyOptions, Event, Step};
 use weft_transfer::tree::source::{Next, Source, SourceOptions, Start};
 use weft_transfer::wire::record_name::Name;
 
@@ -149,6 +149,32 @@ fn modes_times_owners_and_attributes_are_kept() {
         each_way(from, to);
     } else {
         eprintln!("without root, files that cannot be read are not tested");
+    }
+}
+
+#[test]
+fn attributes_that_give_rights_are_left_out_as_setuid_is() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    fs::write(from.join("file"), b"x").unwrap();
+    let set = |name: &str| {
+        let file = File::open(from.join("file")).unwrap();
+        rustix::fs::fsetxattr(&file, name, b"x", rustix::fs::XattrFlags::empty())
+    };
+    set("user.kept").unwrap();
+    if set("trusted.weft").is_err() {
+        eprintln!("skipped: this process sets no attribute that gives rights");
+        return;
+    }
+    for keeps_special_bits in [true, false] {
+        let apply = ApplyOptions { keeps_special_bits, ..ApplyOptions::default() };
+        let (summary, events, _) = copy(from, to, options(), apply);
+        let file = File::open(to.join("file")).unwrap();
+        let get = |name: &str| rustix::fs::fgetxattr(&file, name, &mut [0; 8][..]).is_ok();
+        assert_eq!((get("user.kept"), get("trusted.weft")), (true, keeps_special_bits));
+        let problems = events.problems();
+        let expected = [("file".to_owned(), Step::Attributes)];
+        assert_eq!(problems, expected[usize::from(keeps_special_bits)..]);
+        assert_eq!((summary.copied, summary.failed), (1, 0));
     }
 }
 
@@ -355,6 +381,48 @@ fn what_the_source_has_not_got_is_deleted_if_asked_for() {
 }
 
 #[test]
+fn names_beyond_the_limit_delete_nothing_and_are_reported() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    for folder in ["a", "b"] {
+        for (place, count) in [(from, 6), (to, 9)] {
+            fs::create_dir(place.join(folder)).unwrap();
+            for file in 0..count {
+                fs::write(place.join(folder).join(file.to_string()), b"x").unwrap();
+            }
+        }
+    }
+    // All come in one block, and so before any of them is done with.
+    for (names_max, deleted, full) in [(14, 6, &[][..]), (13, 3, &["b"]), (0, 0, &["", "a", "b"])] {
+        let apply = ApplyOptions { deletes: true, names_max, ..ApplyOptions::default() };
+        let (summary, events, _) = copy(from, to, options(), apply);
+        let problems = events.problems();
+        let expected: Vec<_> = full.iter().map(|&it| (it.to_owned(), Step::Delete)).collect();
+        assert_eq!((problems, summary.deleted), (expected, deleted));
+        for folder in ["a", "b"] {
+            for file in ["6", "7", "8"] {
+                fs::write(to.join(folder).join(file), b"x").unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn other_names_that_wait_are_limited() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    fs::write(from.join("0"), b"x").unwrap();
+    for name in 1..9 {
+        fs::hard_link(from.join("0"), from.join(name.to_string())).unwrap();
+    }
+    // The file has been asked about, and its other names come before the answer.
+    let apply = ApplyOptions { names_max: 5, ..ApplyOptions::default() };
+    let (summary, events, _) = copy(from, to, asking(), apply);
+    let problems = events.problems();
+    assert_eq!((summary.failed, problems.len()), (3, 3));
+    assert!(problems.iter().all(|(_, step)| *step == Step::Link), "{problems:?}");
+    assert_eq!(fs::metadata(to.join("0")).unwrap().nlink(), 6);
+}
+
+#[test]
 fn nothing_is_deleted_where_the_source_could_not_read() {
     if is_root() {
         // Root reads everything: a name that is too deep for the source stands for it.
@@ -394,7 +462,8 @@ fn a_vanished_file_is_reported_and_nothing_deleted() {
 fn files_that_change_while_they_are_read_are_reported() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     let large = noise(3 << 20, 1);
-    for name in ["grows", "shrinks", "large-grows", "large-shrinks", "other"] {
+    let names = ["grows", "shrinks", "rewritten", "large-grows", "large-shrinks", "other"];
+    for name in names {
         let data = if name.starts_with("large") { &large[..] } else { &large[..1000] };
         fs::write(from.join(name), data).unwrap();
     }
@@ -412,6 +481,8 @@ fn files_that_change_while_they_are_read_are_reported() {
     };
     resize("grows", 2000);
     resize("shrinks", 500);
+    fs::write(from.join("rewritten"), &large[1000..2000]).unwrap();
+    set_mtime(&from.join("rewritten"), 1, 2);
     resize("large-grows", 4 << 20);
     resize("large-shrinks", (1 << 20) + 5);
     for job in jobs {
@@ -423,7 +494,7 @@ fn files_that_change_while_they_are_read_are_reported() {
     }
     applier.finish().unwrap();
     let problems = events.problems();
-    let expected = ["grows", "large-grows", "large-shrinks", "shrinks"];
+    let expected = ["grows", "large-grows", "large-shrinks", "rewritten", "shrinks"];
     assert_eq!(problems, expected.map(|name| (name.to_owned(), Step::Changed)));
     for (name, len) in [("grows", 1000), ("shrinks", 500), ("other", 1000)] {
         assert_eq!(fs::read(to.join(name)).unwrap(), &large[..len], "{name}");
@@ -497,6 +568,50 @@ fn a_single_name_is_copied_under_another_one() {
     assert_eq!(events.problems(), [("missing".into(), Step::Source)]);
     assert_same(&from.join("dir"), &to.join("copy"));
     assert_eq!(fs::read_dir(to).unwrap().count(), 1);
+}
+
+#[test]
+fn a_source_sends_nothing_that_it_was_not_asked_for() {
+    let Folders { from, to, folder: _folder } = &Folders::new();
+    for folder in ["asked", "only/asked"] {
+        fs::create_dir_all(from.join(folder)).unwrap();
+    }
+    for name in ["asked/file", "other"] {
+        fs::write(from.join(name), b"x").unwrap();
+    }
+    let apply = |starts: Vec<Start>, options: SourceOptions| {
+        let mut source = Source::new(starts, options);
+        let events = std::sync::Arc::new(common::Events::default());
+        let asked = [Name::new(b"asked").unwrap()].into();
+        let applier = Applier::begin(open(to), ApplyOptions::default(), events as _);
+        let mut applier = applier.unwrap().only(asked);
+        let Next::Job(job) = source.next_job() else { panic!("no block") };
+        let mut payload = vec![1; PAYLOAD];
+        let filled = job.fill(&mut payload);
+        let tasks = applier.apply(&payload[..filled.len], filled.table_len)?;
+        for task in tasks {
+            assert!(task.run(&payload[..filled.len]).is_none());
+        }
+        applier.finish().map(drop)
+    };
+    let named = |name: &[u8], new_name: &[u8]| {
+        let [name, new_name] = [name, new_name].map(|it| Name::new(it).unwrap());
+        vec![Start { directory: open(from), name: Some(name), new_name: Some(new_name) }]
+    };
+    for options in [options(), asking()] {
+        // Another name, all names, or the attributes of the root with the name that was asked for.
+        let [all, only] = [from, &from.join("only")].map(|folder| common::contents_of(folder));
+        for starts in [named(b"other", b"other"), all, only] {
+            let refused = apply(starts, options.clone());
+            assert!(matches!(refused, Err(ApplyError::NotAsked(_))), "{refused:?}");
+        }
+        assert!(!to.join("other").exists());
+    }
+    apply(named(b"asked", b"asked"), options()).unwrap();
+    assert_eq!(fs::read(to.join("asked/file")).unwrap(), b"x");
+    fs::remove_dir_all(to.join("asked")).unwrap();
+    apply(named(b"other", b"asked"), options()).unwrap();
+    assert_eq!(fs::read(to.join("asked")).unwrap(), b"x");
 }
 
 #[test]

@@ -158,9 +158,8 @@ fn with_server(
     };
     let tls = TlsClient::new(&identity, accepts)?;
     let addresses = (&remote.host[..], remote.port).to_socket_addrs();
-    let address = addresses.with_context(|| server.clone())?.next();
-    let address = address.with_context(|| format!("{server}: no address"))?;
-    let finished = copy_with(address, &tls, request, way, observer, progress);
+    let addresses: Vec<_> = addresses.with_context(|| server.clone())?.collect();
+    let finished = copy_with(&addresses, &tls, request, way, observer, progress);
     let seen = *seen.lock().unwrap_or_else(PoisonError::into_inner);
     match seen {
         Some((key, Verdict::New)) if !args.accept_new => bail!(

@@ -1,7 +1,7 @@
 //! The sink's end: a thread for each data channel, one that takes blocks in order, and threads that
 //! write files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -15,13 +15,15 @@ use super::desk::{self, Desk, End, State};
 use super::loads::{Busy, Loads};
 use super::note::Note;
 use super::shared::{Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel};
-use crate::limits::{POOL_BLOCKS, PROBLEMS_SENT_MAX, TASKS_MAX};
+use crate::limits::{ANSWERS_WAITING_MAX, POOL_BLOCKS, PROBLEMS_SENT_MAX, TASKS_MAX};
 use crate::mutex::lock;
 use crate::pipeline::Block;
 use crate::secure::Opener;
 use crate::session::{Arrivals, BlockRefused, RemoteBuffer, Sink, SinkSetup};
 use crate::transport::{Arrival, Claim, Grants, Received, Refused};
 use crate::tree::apply::{Applier, ApplyOptions, Event, Report, Subject, Task};
+use crate::wire::record_name::Name;
+use crate::wire::record_wants::Wants;
 use crate::wire::{BlockHeader, Code};
 
 /// What a sink is made of, once the session is open.
@@ -34,6 +36,8 @@ pub struct SinkPlan {
     pub root: OwnedFd,
     /// How.
     pub options: ApplyOptions,
+    /// The only names that may come into it, if not all.
+    pub only: Option<HashSet<Name>>,
     /// Who hears of problems at this end; otherwise the source does.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -295,9 +299,20 @@ impl SinkEnd {
             let bytes = held.block.as_ref().and_then(Block::bytes).unwrap_or_default();
             let wants = self.writing.time(|| task.run(bytes));
             if let Some(wants) = wants {
-                self.change(|state| state.tell(&Note::Wants(wants)));
+                self.answer(wants);
             }
         }
+    }
+
+    /// Tells the source what is wanted. One that takes no answers gets no further ones: its blocks
+    /// stay in use meanwhile, and so no more of them come.
+    fn answer(&self, wants: Wants) {
+        let mut state = self.desk.lock();
+        while state.outbox.len() >= ANSWERS_WAITING_MAX && !state.is_over() {
+            state = self.desk.wait(state);
+        }
+        drop(state);
+        self.change(|state| state.tell(&Note::Wants(wants)));
     }
 }
 
@@ -323,6 +338,10 @@ pub fn run(plan: SinkPlan, channels: Channels<SinkChannel>) -> Result<Finished, 
     });
     let applier = Applier::begin(plan.root, plan.options, Arc::clone(&reporter) as _);
     let applier = applier.map_err(|error| EndError::Here(error.to_string()))?;
+    let applier = match plan.only {
+        Some(names) => applier.only(names),
+        None => applier,
+    };
     let blocks: Vec<Block> = std::iter::from_fn(|| pool.try_take()).collect();
     let end = Arc::new(SinkEnd {
         desk: Desk::new(control, connection, Sink::new(setup), epoch),

@@ -255,6 +255,7 @@ pub(super) fn accept(plan: Accepting<'_>) -> Result<Finished, EndError> {
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 root,
                 options: apply_options(request.flags, plan.keeps_special_bits),
+                only: None,
                 observer: None,
             };
             run_sink(plan, lines)

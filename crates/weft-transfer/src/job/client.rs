@@ -1,5 +1,6 @@
 //! A copy with a server on another host.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::end::{EndError, Finished, Observer, Progress, SinkChannel, SourceChan
 use crate::limits::TCP_CHANNELS;
 use crate::secure::TlsClient;
 use crate::transport::tcp::{self, TcpSettings, TcpSink, TcpSource};
+use crate::transport::{StreamControl, TransportError};
 use crate::tree::source::Start;
 
 /// Which way a copy goes.
@@ -22,12 +24,30 @@ pub enum Way {
     From(PathBuf),
 }
 
-/// Copies to or from a server.
+/// Connects to the first of a server's addresses that answers.
+fn connect(
+    addresses: &[SocketAddr],
+    tls: &TlsClient,
+    settings: &TcpSettings,
+) -> Result<(SocketAddr, StreamControl), TransportError> {
+    let mut failure = None;
+    for &address in addresses {
+        match tcp::connect_control(address, Some(tls), settings) {
+            Ok(control) => return Ok((address, control)),
+            // Nothing listens there, or there is no way to it.
+            Err(TransportError::System(error)) => failure = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()).into())
+}
+
+/// Copies to or from a server, which has one or more addresses.
 ///
 /// # Errors
 /// If the copy is not complete.
 pub fn copy_with(
-    server: SocketAddr,
+    addresses: &[SocketAddr],
     tls: &TlsClient,
     request: Request,
     way: Way,
@@ -35,7 +55,8 @@ pub fn copy_with(
     progress: Arc<Progress>,
 ) -> Result<Finished, EndError> {
     let (settings, is_folder) = (TcpSettings::default(), request.flags.has(Flags::FOLDER));
-    let control = Arc::new(tcp::connect_control(server, Some(tls), &settings)?);
+    let (server, control) = connect(addresses, tls, &settings)?;
+    let control = Arc::new(control);
     let wish = match way {
         Way::To(starts) => Wish::Send {
             starts,

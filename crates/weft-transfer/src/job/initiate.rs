@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use super::places::PlaceError;
+use super::places::{self, PlaceError};
 use super::request::Request;
 use super::settings::{apply_options, source_options, threads};
 use crate::end::{
     Channels, EndError, Finished, Observer, Opened, Progress, SinkChannel, SinkPlan, SourceChannel,
     SourcePlan, run_sink, run_source,
 };
-use crate::limits::{BLOCK_SIZE, CONTROL_LEN_MAX};
+use crate::limits::{BLOCK_SIZE, BLOCK_SIZE_LEAST, CONTROL_LEN_MAX};
 use crate::secure::{Cipher, Opener, Sealer, Secret, SecureError};
 use crate::session::{Connection, Event, Offer};
 use crate::transport::{Control, ControlEvent, TransportError};
@@ -151,6 +151,9 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
         }
         _ => return Err(EndError::Protocol("no reply to the hello".into())),
     };
+    if terms.block_size < BLOCK_SIZE_LEAST {
+        return Err(EndError::Protocol(format!("blocks of {} bytes", terms.block_size)));
+    }
     let role = if matches!(wish, Wish::Send { .. }) { Role::Source } else { Role::Sink };
     let open = Open { role, job: request.emit().map_err(|error| bad(&error))? };
     let session = connection.open(open).map_err(|misuse| bad(&misuse))?;
@@ -191,13 +194,15 @@ pub(super) fn initiate(plan: Initiating<'_>) -> Result<Finished, EndError> {
             run_source(plan, lines)
         }
         Wish::Fetch { root, mut connect } => {
-            let root = root(answer == [1]).map_err(|error| bad(&error))?;
+            let is_folder = answer == [1];
+            let root = root(is_folder).map_err(|error| bad(&error))?;
             let lines = connect_all(&terms, &mut connect)?;
             let plan = SinkPlan {
                 opened,
                 opener: secrets.map(|(_, incoming)| Opener::new(incoming)),
                 root,
                 options: apply_options(request.flags, true),
+                only: places::names(&request, is_folder).map_err(|error| bad(&error))?,
                 observer: Some(observer),
             };
             run_sink(plan, lines)

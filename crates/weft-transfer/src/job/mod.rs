@@ -10,6 +10,9 @@ mod request;
 mod server;
 mod settings;
 
+#[cfg(test)]
+mod tests;
+
 pub use accept::{Share, Shares};
 pub use client::{Way, copy_with};
 pub use local::copy_local;

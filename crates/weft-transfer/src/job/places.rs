@@ -1,5 +1,6 @@
 //! Where a copy comes from and goes to.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -8,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
 
+use super::request::Request;
 use crate::limits::DEPTH_MAX;
 use crate::tree::beneath;
 use crate::tree::source::Start;
@@ -138,6 +140,30 @@ fn is_folder(directory: BorrowedFd<'_>, name: &Name) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
+/// The only names that a server may send for a request; all may come if it is for what is in a
+/// directory. `is_folder`: the server says that there is a directory among them.
+///
+/// # Errors
+/// `Path`.
+pub(super) fn names(
+    request: &Request,
+    is_folder: bool,
+) -> Result<Option<HashSet<Name>>, PlaceError> {
+    let mut names = HashSet::new();
+    for path in &request.paths {
+        let whole = parts(path)?;
+        // The first one is the share's.
+        match whole.split_last() {
+            Some((last, [_, ..])) if !path.ends_with(b"/") => names.insert(last.clone()),
+            _ => return Ok(None),
+        };
+    }
+    if let (Some(name), [_], false) = (&request.new_name, &request.paths[..], is_folder) {
+        names = [Name::new(name).map_err(|_| PlaceError::Path)?].into();
+    }
+    Ok(Some(names))
+}
+
 /// What to copy for a path beneath a directory, and whether it is a directory.
 ///
 /// # Errors
@@ -179,6 +205,29 @@ mod tests {
         assert!(start(base.as_fd(), b"up/").is_err());
         let to = destination(base.as_fd(), &parts(b"root").expect("a path"), false);
         assert!(to.map(|it| it.new_name.is_some()).unwrap_or(true));
+    }
+
+    #[test]
+    fn server_may_send_what_is_asked_for() {
+        let asked = |paths: &[&str], new_name: Option<&str>, is_folder| {
+            let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+            let new_name = new_name.map(|name| name.as_bytes().to_vec());
+            let names = names(&Request { paths, new_name, ..Request::default() }, is_folder);
+            let names = names.expect("paths")?;
+            let mut names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+            names.sort();
+            Some(names.join(" "))
+        };
+        let shown = |name: &str| format!("{:?}", Name::new(name.as_bytes()).expect("a name"));
+        assert_eq!(asked(&["share/a/b"], None, false), Some(shown("b")));
+        assert_eq!(asked(&["/share//b/."], Some("c"), true), Some(shown("b")));
+        assert_eq!(asked(&["share/b"], Some("c"), false), Some(shown("c")));
+        let both = format!("{} {}", shown("a"), shown("b"));
+        assert_eq!(asked(&["share/a", "share/b"], None, true), Some(both));
+        // What is in a directory has any names.
+        for paths in [&["share"][..], &["share/"], &["share/a/"], &["share/a", "share/b/"]] {
+            assert_eq!(asked(paths, None, true), None, "{paths:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A server: connections come in, each is a copy or a data channel of one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -13,7 +13,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::accept::{Accepting, Lines, Shares, accept};
 use super::lines::TcpLine;
 use crate::end::Finished;
-use crate::limits::{ACCEPT_PAUSE, CONNECTIONS_MAX};
+use crate::limits::{ACCEPT_PAUSE, CHANNELS_EACH_MAX, CONNECTIONS_MAX};
 use crate::mutex::lock;
 use crate::secure::TlsServer;
 use crate::transport::tcp::{self, Accepted, TcpSettings};
@@ -28,7 +28,15 @@ pub trait Log: Send + Sync {
 }
 
 /// Copies that take data channels, by their tokens.
-type Copies = HashMap<Token, Sender<(u16, Box<dyn Lines>)>>;
+type Copies = HashMap<Token, Copy>;
+
+/// A copy that takes data channels.
+struct Copy {
+    to: Sender<(u16, Box<dyn Lines>)>,
+    /// Numbers that have not come yet: each comes once, so that a client has no more connections
+    /// than that.
+    numbers: BTreeSet<u16>,
+}
 
 /// A server.
 pub struct Server {
@@ -92,9 +100,11 @@ impl Server {
             Ok(Accepted::Control(control)) => self.copy(*control, peer),
             Ok(Accepted::Data { token, channel, stream }) => {
                 let line = Box::new(TcpLine(stream, self.settings.clone()));
-                // An unknown token closes the connection.
-                if let Some(copy) = self.copies().get(&token) {
-                    let _ = copy.send((channel, line));
+                // An unknown token, or a number that has come before, closes the connection.
+                if let Some(copy) = self.copies().get_mut(&token)
+                    && copy.numbers.remove(&channel)
+                {
+                    let _ = copy.to.send((channel, line));
                 }
             }
             Err(error) => self.log.failed(peer, &error.to_string()),
@@ -109,7 +119,8 @@ impl Server {
         let key = control.peer().map(|key| key.to_string()).unwrap_or_default();
         let peer = format!("{peer} {key}");
         let (to, lines) = channel();
-        self.copies().insert(token, to);
+        let numbers = (0..CHANNELS_EACH_MAX).collect();
+        self.copies().insert(token, Copy { to, numbers });
         let control = Arc::new(control);
         let finished = accept(Accepting {
             control: Arc::clone(&control) as _,

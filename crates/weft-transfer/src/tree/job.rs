@@ -236,10 +236,11 @@ impl PlannedFile {
 
     fn read_whole(&self, data: &mut [u8]) -> Tail {
         let result = match &self.fd {
-            Some(counted) => self.read_from(counted.fd.as_fd(), data, Status::Good),
+            Some(counted) => self.read_from(counted.fd.as_fd(), data),
             None => self.open().and_then(|fd| {
-                let status = status_of(fd.as_fd(), self.size, self.mtime)?;
-                self.read_from(fd.as_fd(), data, status)
+                // What has become a pipe or a device meanwhile is not read.
+                status_of(fd.as_fd(), self.size, self.mtime)?;
+                self.read_from(fd.as_fd(), data)
             }),
         };
         let failed = |errno: Errno| Tail {
@@ -250,12 +251,7 @@ impl PlannedFile {
         result.unwrap_or_else(failed)
     }
 
-    fn read_from(
-        &self,
-        fd: BorrowedFd<'_>,
-        data: &mut [u8],
-        mut status: Status,
-    ) -> Result<Tail, Errno> {
+    fn read_from(&self, fd: BorrowedFd<'_>, data: &mut [u8]) -> Result<Tail, Errno> {
         // One byte more than there should be tells whether the file has grown.
         let (mut got, mut more) = (0, [0]);
         while got <= data.len() && !data.is_empty() {
@@ -271,6 +267,8 @@ impl PlannedFile {
                 break;
             }
         }
+        // Another content of the same length shows by the time of the change only.
+        let mut status = status_of(fd, self.size, self.mtime)?;
         if got != data.len() {
             status = Status::Changed;
         }

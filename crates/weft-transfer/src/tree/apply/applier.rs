@@ -1,7 +1,7 @@
 //! The sink: it takes blocks in their order, and gives tasks that write what is in them.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -67,6 +67,9 @@ pub enum ApplyError {
     /// There is too much of something.
     #[error("too many {0}")]
     TooMany(&'static str),
+    /// The sink has asked for something else.
+    #[error("entry {0} was not asked for")]
+    NotAsked(u64),
     /// Something follows the end of the tree.
     #[error("a record follows the end of the tree")]
     AfterFinish,
@@ -90,6 +93,8 @@ pub struct Applier {
     directories: HashMap<u64, Arc<Directory>>,
     files: HashMap<u64, InWork>,
     owners: usize,
+    /// The only names that may come into the root; any may if there is no list.
+    asked: Option<HashSet<Name>>,
     /// The root stands for a directory of the source: its names are all listed.
     is_root_listed: bool,
     is_finished: bool,
@@ -268,10 +273,19 @@ impl Applier {
             root,
             files: HashMap::new(),
             owners: 0,
+            asked: None,
             is_root_listed: false,
             is_finished: false,
             is_ended: false,
         })
+    }
+
+    /// Takes nothing but these names into the root, and leaves the root's own attributes: a source
+    /// that was asked for single names must not choose others.
+    #[must_use]
+    pub fn only(mut self, names: HashSet<Name>) -> Self {
+        self.asked = Some(names);
+        self
     }
 
     /// What has happened so far.
@@ -313,8 +327,12 @@ impl Applier {
         let context = &self.shared.context;
         match record {
             Record::Nothing => {}
-            Record::Entry(entry) => self.entry(entry, batch)?,
+            Record::Entry(entry) => {
+                self.check_asked(&entry)?;
+                self.entry(entry, batch)?;
+            }
             Record::Offer(entry) => {
+                self.check_asked(&entry)?;
                 let directory = self.directory(entry.parent)?;
                 let Some(name) = entry.name.clone() else { return Ok(()) };
                 self.expect_links(&entry)?;
@@ -323,6 +341,7 @@ impl Applier {
                 batch.push_offer(Offer { directory, name, entry, refusal });
             }
             Record::Whole { entry, tail, .. } => {
+                self.check_asked(&entry)?;
                 self.expect_links(&entry)?;
                 self.small(entry, Some((data, tail)), batch)?;
             }
@@ -458,6 +477,15 @@ impl Applier {
             return Some((Step::Create, Errno::PERM));
         }
         (!is_distinct).then_some((Step::Clash, Errno::EXIST))
+    }
+
+    fn check_asked(&self, entry: &Entry) -> Result<(), ApplyError> {
+        let Some(asked) = &self.asked else { return Ok(()) };
+        let is_asked = match &entry.name {
+            Some(name) => entry.parent != ROOT || asked.contains(name),
+            None => false,
+        };
+        if is_asked { Ok(()) } else { Err(ApplyError::NotAsked(entry.number)) }
     }
 
     fn expect_links(&self, entry: &Entry) -> Result<(), ApplyError> {

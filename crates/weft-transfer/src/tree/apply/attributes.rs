@@ -82,6 +82,10 @@ impl Plan {
             }
         }
         for xattr in &entry.xattrs {
+            if is_privileged(&xattr.name) && !context.options.keeps_special_bits {
+                note(Err(Errno::PERM));
+                continue;
+            }
             note(fsetxattr(fd, &*xattr.name, &xattr.value, XattrFlags::empty()));
         }
         if let Some(mode) = mode {
@@ -126,6 +130,12 @@ pub(super) fn is_same(context: &Context, entry: &Entry, stat: &rustix::fs::Stat)
         uid.is_none_or(|uid| uid == stat.st_uid) && gid.is_none_or(|gid| gid == stat.st_gid)
     });
     has_owner && mode.is_none_or(|mode| u32::from(mode) == stat.st_mode & 0o7777)
+}
+
+/// Whether an attribute can give rights to who runs a file (`security.capability`), or is for the
+/// system alone.
+fn is_privileged(name: &[u8]) -> bool {
+    name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }
 
 fn times(entry: &Entry) -> Timestamps {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::AcqRel};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{Stat, fstat};
@@ -32,6 +32,8 @@ pub(super) struct Context {
     report: Arc<dyn Report>,
     /// Bytes since the file system was last synced.
     unsynced: AtomicU64,
+    /// Names that are remembered.
+    names: AtomicUsize,
 }
 
 /// This process, as the kernel looks at it when it creates files.
@@ -92,6 +94,7 @@ impl Context {
             owners,
             report,
             unsynced: AtomicU64::new(0),
+            names: AtomicUsize::new(0),
         })
     }
 
@@ -117,6 +120,18 @@ impl Context {
     pub(super) fn owner(&self, is_group: bool, id: u32) -> u32 {
         let owners = self.owners.read().unwrap_or_else(PoisonError::into_inner);
         owners.known.get(&(is_group, id)).copied().unwrap_or(id)
+    }
+
+    /// Counts a name that is remembered. False if there are too many: it is not remembered.
+    pub(super) fn remember(&self) -> bool {
+        let max = self.options.names_max;
+        let add = |names: usize| (names < max).then(|| names + 1);
+        self.names.fetch_update(AcqRel, Acquire, add).is_ok()
+    }
+
+    /// So many names are not remembered any more.
+    pub(super) fn forget(&self, names: usize) {
+        self.names.fetch_sub(names, AcqRel);
     }
 
     /// Counts bytes that have been written. Now and then they are made durable.

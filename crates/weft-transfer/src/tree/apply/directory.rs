@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{Mode, fchmod, fgetxattr, fstat, mkdirat};
 use rustix::io::{Errno, Result};
 
-use crate::limits::NAMES_KEPT_MAX;
 use crate::mutex::lock;
 use crate::tree::dirs::Dir;
 use crate::wire::record::Entry;
@@ -45,6 +44,8 @@ struct Names {
     kept: HashSet<Name>,
     /// Where case is folded: the folded names, with the names that they came from.
     folded: std::collections::HashMap<String, Name>,
+    /// There were too many to remember.
+    is_full: bool,
     is_complete: bool,
 }
 
@@ -144,18 +145,34 @@ impl Directory {
     /// Notes a name that is not to be deleted. False if it takes the place of another name.
     pub(super) fn keep(&self, context: &Context, name: &Name) -> bool {
         let mut names = lock(&self.names);
-        if context.options.deletes && self.existed {
-            if names.kept.len() == NAMES_KEPT_MAX {
-                self.note_error();
-            } else {
+        if context.options.deletes && self.existed && !names.is_full && !names.kept.contains(name) {
+            if context.remember() {
                 names.kept.insert(name.clone());
+            } else {
+                // What is to be deleted is not known any more.
+                names.is_full = true;
+                self.failed(context, None, Step::Delete, Errno::NOMEM);
             }
         }
         if !context.folds_case {
             return true;
         }
         let folded = String::from_utf8_lossy(name.as_bytes()).to_lowercase();
-        names.folded.entry(folded).or_insert_with(|| name.clone()) == name
+        match names.folded.get(&folded) {
+            Some(first) => first == name,
+            None if context.remember() => {
+                names.folded.insert(folded, name.clone());
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Forgets the names in it.
+    fn forget_names(&self, context: &Context) -> Names {
+        let names = std::mem::take(&mut *lock(&self.names));
+        context.forget(names.kept.len() + names.folded.len());
+        names
     }
 
     /// From now on nothing is deleted in it.
@@ -170,7 +187,11 @@ impl Directory {
     }
 
     fn end(&self, context: &Context) {
-        if self.is_lost || self.dir.is_root() {
+        if self.dir.is_root() {
+            return;
+        }
+        if self.is_lost {
+            self.forget_names(context);
             return;
         }
         self.clean(context);
@@ -179,10 +200,10 @@ impl Directory {
 
     /// Removes what does not belong here.
     pub(super) fn clean(&self, context: &Context) {
+        let names = self.forget_names(context);
         if !self.existed {
             return;
         }
-        let names = std::mem::take(&mut *lock(&self.names));
         let may_delete = names.is_complete && !self.has_error.load(Acquire);
         let deletes = context.options.deletes && may_delete;
         if let Err(error) = clean::clean(context, &self.dir, deletes.then_some(&names.kept)) {

@@ -50,6 +50,7 @@ impl Links {
             files.get_mut(&file).map(|linked| std::mem::replace(linked, state))
         };
         let Some(Linked::Awaited(waiting)) = before else { return };
+        context.forget(waiting.len());
         for (directory, name) in waiting {
             make_and_report(context, place, &directory, &name);
             directory.end_pending(context);
@@ -65,6 +66,11 @@ impl Links {
         name: &Name,
     ) {
         let place = match lock(&self.files).get_mut(&file) {
+            Some(Linked::Awaited(_)) if !context.remember() => {
+                directory.failed(context, Some(name), Step::Link, Errno::NOMEM);
+                directory.end_pending(context);
+                return;
+            }
             Some(Linked::Awaited(waiting)) => {
                 waiting.push((Arc::clone(directory), name.clone()));
                 return;
@@ -82,6 +88,7 @@ impl Links {
         let files = std::mem::take(&mut *lock(&self.files));
         for linked in files.into_values() {
             let Linked::Awaited(waiting) = linked else { continue };
+            context.forget(waiting.len());
             for (directory, name) in waiting {
                 make_and_report(context, None, &directory, &name);
                 directory.end_pending(context);

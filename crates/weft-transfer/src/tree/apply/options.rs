@@ -1,5 +1,7 @@
 //! How the sink works.
 
+use crate::limits::NAMES_KEPT_MAX;
+
 /// How an applier works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApplyOptions {
@@ -10,7 +12,8 @@ pub struct ApplyOptions {
     pub numeric_owners: bool,
     /// Whether entries get the modes that they have at the source; otherwise the umask applies.
     pub keeps_modes: bool,
-    /// Whether setuid and setgid are among these. They are left out on files whose owner differs.
+    /// Whether setuid and setgid are among these, and the extended attributes that are as good
+    /// (`security.*` and `trusted.*`). The bits are left out on files whose owner differs.
     pub keeps_special_bits: bool,
     /// Whether entries get the times that they have at the source.
     pub keeps_times: bool,
@@ -27,6 +30,8 @@ pub struct ApplyOptions {
     pub syncs: bool,
     /// Whether names that differ in case are one name; nothing asks the file system.
     pub folds_case: Option<bool>,
+    /// Names that are remembered at a time.
+    pub names_max: usize,
 }
 
 impl Default for ApplyOptions {
@@ -43,6 +48,7 @@ impl Default for ApplyOptions {
             resumes: false,
             syncs: false,
             folds_case: None,
+            names_max: NAMES_KEPT_MAX,
         }
     }
 }
