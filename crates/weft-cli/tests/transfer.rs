@@ -323,6 +323,33 @@ fn destinations_are_as_those_of_cp() {
 }
 
 #[test]
+fn nothing_is_copied_into_itself_or_over_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir_all(path("dir/sub")).expect("room");
+    fs::write(path("dir/file"), "x").expect("room");
+    fs::hard_link(path("dir/file"), path("other-name")).expect("room");
+    let before = tree(folder.path());
+    for (from, to) in [
+        ("dir", "dir/sub"),
+        ("dir", "dir/sub/"),
+        ("dir/", "dir/sub"),
+        ("dir/", "dir"),
+        ("dir", "."),
+        ("dir/file", "dir/file"),
+        ("dir/file", "other-name"),
+    ] {
+        let mut copy = weft(&path("../home"));
+        copy.current_dir(folder.path()).args(["cp", from, to]);
+        let text = fail(&mut copy, 1);
+        assert!(text.contains("itself") || text.contains("the same"), "{from} {to}: {text}");
+        assert_eq!(tree(folder.path()), before, "{from} {to}");
+    }
+    let mut copy = weft(&path("../home"));
+    succeed(copy.current_dir(folder.path()).args(["cp", "dir/file", "dir/sub"]));
+}
+
+#[test]
 fn unchanged_files_are_skipped_and_others_deleted_and_left_out() {
     let hosts = Hosts::new(&[]);
     let from = hosts.path("from");

@@ -7,7 +7,7 @@ use std::thread;
 use super::accept::{Accepting, Answer, Lines, Resolve, accept};
 use super::initiate::{Initiating, Wish, initiate};
 use super::lines::MemoryLine;
-use super::places::Destination;
+use super::places::{Destination, check_apart};
 use super::request::Request;
 use crate::end::{EndError, Finished, Observer, Progress, SourceChannel};
 use crate::limits::{LOCAL_CHANNELS, LOCAL_DEPTH};
@@ -37,6 +37,7 @@ pub fn copy_local(
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
 ) -> Result<Finished, EndError> {
+    check_apart(&starts, &destination).map_err(|error| EndError::Here(error.to_string()))?;
     let (near, remote) = memory::control_pair();
     let (to, lines): (Sender<(u16, Box<dyn Lines>)>, _) = channel();
     let resolve = Here(Mutex::new(Some(destination)));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 
 use super::request::Request;
@@ -24,6 +24,9 @@ pub enum PlaceError {
     /// It has `..` in it, or a name that cannot be.
     #[error("no path: a name that is `..`, or too long")]
     Path,
+    /// The destination is the source, or within it.
+    #[error("{0}")]
+    Same(&'static str),
     /// No share has this name.
     #[error("there is no such share")]
     NoShare,
@@ -42,6 +45,47 @@ pub struct Destination {
     pub root: OwnedFd,
     /// The name; without one, sources keep theirs.
     pub new_name: Option<Name>,
+}
+
+/// Which file something is.
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Whether what is copied and where it goes are apart: a directory does not go into itself, and
+/// nothing replaces itself.
+///
+/// # Errors
+/// `Same`; what the kernel says.
+pub(super) fn check_apart(starts: &[Start], to: &Destination) -> Result<(), PlaceError> {
+    let mut sources = Vec::new();
+    for Start { directory, name, .. } in starts {
+        let Some(name) = name else {
+            sources.push(identity(&fstat(directory)?));
+            continue;
+        };
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let source = identity(&statat(directory, name.as_path(), flags)?);
+        let new_name = to.new_name.as_ref().unwrap_or(name);
+        let there = statat(&to.root, new_name.as_path(), flags);
+        if there.is_ok_and(|there| identity(&there) == source) {
+            return Err(PlaceError::Same("source and destination are the same"));
+        }
+        sources.push(source);
+    }
+    // From the destination up: one of the sources may be above it.
+    let mut above = rustix::io::dup(&to.root)?;
+    loop {
+        let at = identity(&fstat(&above)?);
+        if sources.contains(&at) {
+            return Err(PlaceError::Same("a directory cannot be copied into itself"));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        above = openat(&above, "..", flags, Mode::empty())?;
+        if identity(&fstat(&above)?) == at {
+            return Ok(());
+        }
+    }
 }
 
 /// The components of a path that a peer names.
