@@ -155,7 +155,8 @@ pub(crate) const SYSTEM_CALLS: &[Calls] = &[
     },
     Calls {
         reach: Reach::Leaves,
-        how: "the socket that it returns goes to TCP",
+        how: "the socket that it returns goes to TCP; fails with EPERM in a process that has given \
+            up system calls",
         calls: &[(438, "pidfd_getfd")],
     },
     Calls {

@@ -59,6 +59,11 @@ static void do_getfd(const struct step *step)
 						: pidfd_open(pid, 0);
 	int fd;
 
+	if (gave_up_calls) {
+		note(" refused there"); /* By Weft; the kernel's answer is no other for that. */
+		close(pidfd);
+		return;
+	}
 	if (pidfd < 0) {
 		note(" no process");
 		note_result(-1);

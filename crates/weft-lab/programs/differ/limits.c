@@ -30,6 +30,8 @@ static void do_limit(const struct step *step)
 	note_result(result);
 }
 
+bool gave_up_calls;
+
 /* restrict how=dumpable|privileges|filter|seccomp: gives up, in this order, being looked at, rights
  * that programs have, and system calls (none of them, by a filter that lets all through). */
 static void do_restrict(const struct step *step)
@@ -51,6 +53,8 @@ static void do_restrict(const struct step *step)
 	else
 		result = BY(way, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), SYS_prctl,
 			    (long)PR_SET_NO_NEW_PRIVS, 1L, 0L, 0L, 0L);
+	if (!result && (is(step, "how", "filter") || is(step, "how", "seccomp")))
+		gave_up_calls = true;
 	note_result(result);
 }
 

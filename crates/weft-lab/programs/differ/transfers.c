@@ -62,13 +62,21 @@ static void add_control(struct msghdr *message, char *control)
 	message->msg_controllen = CMSG_SPACE(sizeof ttl);
 }
 
+static bool is_socket(int fd)
+{
+	int kind;
+	socklen_t length = sizeof kind;
+
+	return !getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &length);
+}
+
 /* A ring waits for a socket though its descriptor does not, and without its time limit. False if a
  * signal has come. */
 static bool wait_as_a_ring(int fd, short events, int flags)
 {
 	struct pollfd place = { .fd = fd, .events = events };
 
-	return fd < 0 || flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
+	return fd < 0 || !is_socket(fd) || flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
 }
 
 static long send_by(const struct step *step, int fd, char *bytes, size_t length, int flags)

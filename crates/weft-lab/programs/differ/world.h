@@ -168,6 +168,9 @@ void on_signal(int number);
 int child_mode(char **arguments);
 void wait_for_actor(int number);
 
+/* limits.c: whether this process has given up system calls. */
+extern bool gave_up_calls;
+
 /* uring.c: false where the kernel or Weft refuses. */
 bool uring_do(int opcode, int fd, const void *address, unsigned length, uint64_t offset,
 	      unsigned flags, long *result);

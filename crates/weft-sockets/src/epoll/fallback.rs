@@ -60,6 +60,9 @@ pub(super) fn control_unknown(
     if event.is_none() || operation == libc::EPOLL_CTL_DEL || !may_hold_something(socket) {
         return None;
     }
+    if !may_be_instance(epoll) {
+        return None; // The kernel refuses the call, and nothing changes.
+    }
     let before = errno::get();
     leave(socket, fd);
     errno::set_raw(before);
@@ -76,14 +79,20 @@ pub(super) fn control_unknown(
     Some(instance.lock().control(epoll, operation, Some(socket), fd, event))
 }
 
-/// Whether it is an epoll instance: for any other the kernel refuses a call that changes nothing.
-fn is_instance(epoll: RawFd) -> bool {
+/// Whether a descriptor may be an epoll instance: for many others the kernel refuses a call that
+/// changes nothing with an error that it has for none.
+fn may_be_instance(epoll: RawFd) -> bool {
     let before = errno::get();
     let failed = kernel_control(epoll, libc::EPOLL_CTL_DEL, epoll, None) != 0;
     let is_self = errno::get() == libc::EINVAL || errno::get() == libc::ENOENT;
     errno::set_raw(before);
+    failed && is_self
+}
+
+/// Whether it is one.
+fn is_instance(epoll: RawFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{epoll}"));
-    failed && is_self && link.is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
+    may_be_instance(epoll) && link.is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
 }
 
 impl Epoll {

@@ -8,10 +8,12 @@
 
 use libc::{c_int, c_uint, iovec, off_t, ssize_t};
 
+use rustix::io::Errno;
+
 use crate::next::next;
 use crate::reason::Reason;
-use crate::sockets;
 use crate::ways::{leave, process};
+use crate::{errno, sockets};
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
@@ -33,6 +35,9 @@ unsafe extern "C-unwind" fn pidfd_open(process: libc::pid_t, flags: c_uint) -> c
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
+    if !leave::may_take() {
+        return errno::fail(Errno::PERM);
+    }
     let got = next!(pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int);
     leave::taken(got);
     got

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_long, c_uint, c_void};
+use rustix::io::Errno;
 use weft_sys::{is_apart, system_call};
 
 use super::{leave, process as whole, rings};
@@ -16,7 +17,7 @@ use crate::arguments::{Arguments, clone_flags, is_nowhere};
 use crate::hooks::exec::execveat;
 use crate::hooks::memory;
 use crate::hooks::users::becoming;
-use crate::{mode, open, process};
+use crate::{errno, mode, open, process};
 
 /// Does a system call of a number that [`crate::reach::REACH`] names, as the C library has results:
 /// -1 and `errno`. `None`: the kernel is to do it, with the same arguments.
@@ -292,6 +293,10 @@ unsafe fn others(number: c_long, a: Arguments) -> Option<c_long> {
         libc::SYS_pidfd_open => {
             leave::looking_at_a_process();
             None
+        }
+        libc::SYS_pidfd_getfd if !leave::may_take() => {
+            errno::set(Errno::PERM);
+            Some(-1)
         }
         libc::SYS_pidfd_getfd => {
             // SAFETY: the program's own arguments.

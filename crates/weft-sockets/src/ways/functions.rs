@@ -147,7 +147,8 @@ pub(crate) const FUNCTIONS: &[Functions] = &[
     },
     Functions {
         reach: Reach::Leaves,
-        how: "the socket that it returns goes to TCP",
+        how: "the socket that it returns goes to TCP; fails with EPERM in a process that has given \
+            up system calls",
         hooked: true,
         names: &["pidfd_getfd"],
     },

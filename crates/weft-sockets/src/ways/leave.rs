@@ -63,6 +63,12 @@ pub(crate) fn looking_at_a_process() {
     }
 }
 
+/// Whether a descriptor may be taken from another process. One that has given up system calls could
+/// not ask whose socket it is, and would read beside the rings.
+pub(crate) fn may_take() -> bool {
+    !mode::is_in_fallback()
+}
+
 /// A socket has come from another process by a way that the other one does not see.
 pub(crate) fn taken(fd: RawFd) {
     if fd < 0 || !mode::enabled() || identity::is_borrowed() {
