@@ -15,7 +15,10 @@ use crate::wire::{Body, Cancel, Code, Message};
 /// One end's machine.
 pub(super) trait Half: Send {
     fn handle(&mut self, body: Body) -> Result<(), Fault>;
+    fn has_message(&self) -> bool;
     fn poll_message(&mut self) -> Option<Message>;
+    /// Whether there is something to do for a thread that waits for the machine.
+    fn has_work(&self) -> bool;
     fn has_ended(&self) -> Option<Ending>;
     fn cancel_session(&mut self, cancel: Cancel);
     fn room(&self) -> usize;
@@ -24,13 +27,19 @@ pub(super) trait Half: Send {
 }
 
 macro_rules! half {
-    ($machine:ty) => {
+    ($machine:ty, $has_work:expr) => {
         impl Half for $machine {
             fn handle(&mut self, body: Body) -> Result<(), Fault> {
                 self.handle_control(body)
             }
+            fn has_message(&self) -> bool {
+                self.has_control()
+            }
             fn poll_message(&mut self) -> Option<Message> {
                 self.poll_control()
+            }
+            fn has_work(&self) -> bool {
+                $has_work(self)
             }
             fn has_ended(&self) -> Option<Ending> {
                 self.ending().cloned()
@@ -51,8 +60,9 @@ macro_rules! half {
     };
 }
 
-half!(Source);
-half!(Sink);
+// At the source no thread waits for anything but room for notes.
+half!(Source, |_| false);
+half!(Sink, Sink::has_ready);
 
 /// What the lock of a desk holds.
 #[derive(Debug)]
@@ -63,6 +73,9 @@ pub(super) struct State<H> {
     pub(super) outbox: VecDeque<Vec<u8>>,
     failure: Option<EndError>,
     has_peer_ended: bool,
+    /// Whether the thread that sends waits, and how many others do: nobody else is woken.
+    is_sender_waiting: bool,
+    waiting: usize,
 }
 
 impl<H: Half> State<H> {
@@ -85,15 +98,18 @@ impl<H: Half> State<H> {
         self.outbox.push_back(note.emit());
     }
 
-    fn push_notes(&mut self) {
+    /// Gives the machine the notes that it has room for. Returns whether there were some.
+    fn push_notes(&mut self) -> bool {
+        let before = self.outbox.len();
         while let Some(front) = self.outbox.front()
             && front.len() <= self.half.room()
             && let Some(front) = self.outbox.pop_front()
         {
             if !self.half.send(front) {
-                return;
+                break;
             }
         }
+        self.outbox.len() < before
     }
 
     /// A message of the peer.
@@ -132,6 +148,8 @@ fn reason(cancel: &Cancel) -> String {
 pub(super) struct Desk<H> {
     pub(super) control: Arc<dyn Control>,
     state: Mutex<State<H>>,
+    /// For the thread that sends, and for all others.
+    sendable: Condvar,
     changed: Condvar,
     /// The moment that the connection counts from.
     epoch: Instant,
@@ -145,8 +163,17 @@ impl<H: Half> Desk<H> {
         epoch: Instant,
     ) -> Self {
         let outbox = VecDeque::new();
-        let state = State { connection, half, outbox, failure: None, has_peer_ended: false };
-        Self { control, state: Mutex::new(state), changed: Condvar::new(), epoch }
+        let state = State {
+            connection,
+            half,
+            outbox,
+            failure: None,
+            has_peer_ended: false,
+            is_sender_waiting: false,
+            waiting: 0,
+        };
+        let (sendable, changed) = (Condvar::new(), Condvar::new());
+        Self { control, state: Mutex::new(state), sendable, changed, epoch }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State<H>> {
@@ -154,8 +181,11 @@ impl<H: Half> Desk<H> {
     }
 
     /// Sleeps until the machine may have changed.
-    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State<H>>) -> MutexGuard<'a, State<H>> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn wait<'a>(&self, mut state: MutexGuard<'a, State<H>>) -> MutexGuard<'a, State<H>> {
+        state.waiting += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
     }
 }
 
@@ -177,10 +207,18 @@ pub(super) trait End: Send + Sync {
         let mut state = desk.lock();
         let result = change(&mut state);
         self.pump(&mut state);
-        state.push_notes();
+        let has_pushed = state.push_notes();
         let is_over = state.is_over();
+        let has_message = state.half.has_message() || state.connection.has_control();
+        let is_sendable = state.is_sender_waiting && (is_over || has_message);
+        let has_work = state.waiting > 0 && (has_pushed || state.half.has_work());
         drop(state);
-        desk.changed.notify_all();
+        if is_sendable {
+            desk.sendable.notify_one();
+        }
+        if is_over || has_work {
+            desk.changed.notify_all();
+        }
         if is_over {
             self.stop();
         }
@@ -242,8 +280,10 @@ pub(super) fn send(end: &impl End) {
             break;
         } else {
             let wait = state.connection.timeout().saturating_sub(now).max(SENDER_WAIT_MIN);
-            let waited = desk.changed.wait_timeout(state, wait);
+            state.is_sender_waiting = true;
+            let waited = desk.sendable.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.is_sender_waiting = false;
         }
     }
     drop(state);

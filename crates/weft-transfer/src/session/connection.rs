@@ -230,6 +230,12 @@ impl Connection {
         None
     }
 
+    /// Whether there is a message for the peer, whatever the time is.
+    #[must_use]
+    pub fn has_control(&self) -> bool {
+        !self.outgoing.is_empty() || self.pong.is_some()
+    }
+
     /// When to call [`Connection::poll_control`] or [`Connection::is_silent`] next, if nothing
     /// comes until then.
     #[must_use]

@@ -107,6 +107,16 @@ impl Life {
         Some(Body::Closed)
     }
 
+    /// Whether [`Life::poll`] has something to be sent.
+    pub(super) fn has_message(&self, is_at_rest: bool) -> bool {
+        match &self.0 {
+            Stage::Closing { cancel, is_closed_sent, .. } => {
+                cancel.is_some() || (!is_closed_sent && is_at_rest)
+            }
+            _ => false,
+        }
+    }
+
     fn settle(&mut self) {
         if let Stage::Closing { ending, is_closed_sent: true, is_peer_closed: true, .. } = &self.0 {
             self.0 = Stage::Over(ending.clone());

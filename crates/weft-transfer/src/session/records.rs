@@ -78,6 +78,11 @@ impl Records {
         Some(records)
     }
 
+    /// Whether [`Records::poll`] has something to be sent.
+    pub(super) fn has_message(&self) -> bool {
+        self.taken - self.reported >= RECORDS_WINDOW / 2 || !self.outgoing.is_empty()
+    }
+
     /// What is to be sent.
     pub(super) fn poll(&mut self) -> Option<Body> {
         // The peer learns of it when half of its window is free again.

@@ -406,9 +406,32 @@ impl Sink {
         Ok(())
     }
 
+    /// Whether a block whose turn it is is there, or none will come any more.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        let next = self.waiting.first_key_value();
+        next.is_some_and(|(seq, _)| *seq == self.next) || self.is_delivered()
+    }
+
+    /// Whether there is a message for the source.
+    #[must_use]
+    pub fn has_control(&self) -> bool {
+        if !self.life.is_running() {
+            return self.life.has_message(self.counts.arriving == 0);
+        }
+        self.grants() > 0
+            || self.acknowledges()
+            || !self.losses.is_empty()
+            || self.records.has_message()
+            || (self.is_finishing && self.total.is_some())
+    }
+
     /// The next message for the source.
     pub fn poll_control(&mut self) -> Option<Message> {
-        let body = self.next_body()?;
+        let has_control = self.has_control();
+        let body = self.next_body();
+        debug_assert_eq!(body.is_some(), has_control);
+        let body = body?;
         Some(Message::of(self.session, body))
     }
 
@@ -440,15 +463,25 @@ impl Sink {
         None
     }
 
+    /// How many buffers can be granted now.
+    fn grants(&self) -> u32 {
+        // A source that has sent everything needs no more credits.
+        let is_all = self.total.is_some_and(|total| total.blocks == self.arrived.cumulative());
+        let owed = self.owed.max(u32::from(self.is_requested));
+        if is_all { 0 } else { owed.min(self.counts.free) }
+    }
+
+    /// Whether there are arrivals that the source does not know of.
+    fn acknowledges(&self) -> bool {
+        self.arrivals == Arrivals::Seen && self.arrived.is_unreported()
+    }
+
     /// Grants, and acknowledgements.
     fn next_credits(&mut self) -> Option<Credits> {
         if self.is_requested {
             self.owed = self.owed.max(1);
         }
-        // A source that has sent everything needs no more credits.
-        let is_all = self.total.is_some_and(|total| total.blocks == self.arrived.cumulative());
-        let count = if is_all { 0 } else { self.owed.min(self.counts.free) as usize };
-        let acknowledges = self.arrivals == Arrivals::Seen && self.arrived.is_unreported();
+        let (count, acknowledges) = (self.grants() as usize, self.acknowledges());
         if count == 0 && !acknowledges {
             return None;
         }

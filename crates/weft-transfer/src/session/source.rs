@@ -398,9 +398,27 @@ impl Source {
         Some(Write { channel, block, seq, len, credit })
     }
 
+    /// Whether there is a message for the sink.
+    #[must_use]
+    pub fn has_control(&self) -> bool {
+        if !self.life.is_over() && !self.losses.is_empty() {
+            return true;
+        }
+        if !self.life.is_running() {
+            return self.life.has_message(self.writing == 0);
+        }
+        !self.notices.is_empty()
+            || self.asks_for_credits()
+            || self.records.has_message()
+            || (self.is_finishing && !self.is_complete_sent)
+    }
+
     /// The next message for the sink.
     pub fn poll_control(&mut self) -> Option<Message> {
-        let body = self.next_body()?;
+        let has_control = self.has_control();
+        let body = self.next_body();
+        debug_assert_eq!(body.is_some(), has_control);
+        let body = body?;
         Some(Message::of(self.setup.session, body))
     }
 
@@ -428,7 +446,7 @@ impl Source {
         if let Some(notice) = self.notices.pop_front() {
             return Some(Body::Notice(notice));
         }
-        if self.credits.is_empty() && !self.is_request_outstanding && self.needs_credits() {
+        if self.asks_for_credits() {
             self.is_request_outstanding = true;
             return Some(Body::CreditRequest);
         }
@@ -441,6 +459,11 @@ impl Source {
             return Some(Body::Complete(self.submitted));
         }
         None
+    }
+
+    /// Whether it is time to ask for credits.
+    fn asks_for_credits(&self) -> bool {
+        self.credits.is_empty() && !self.is_request_outstanding && self.needs_credits()
     }
 
     /// Whether there is, or may be, a block that needs a credit.
