@@ -180,8 +180,6 @@ pub const CHANNEL_WAIT: Duration = Duration::from_millis(100);
 pub const TCP_CHANNELS: u16 = 2;
 /// Data channels of a copy within a process.
 pub const LOCAL_CHANNELS: u16 = 2;
-/// Blocks on the way in a channel within a process.
-pub const LOCAL_DEPTH: usize = 2;
 /// Connections of a server at a time, data channels included.
 pub const CONNECTIONS_MAX: usize = 512;
 /// How long a server that can accept no connection waits before it tries again.

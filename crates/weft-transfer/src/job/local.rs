@@ -10,7 +10,7 @@ use super::lines::MemoryLine;
 use super::places::{Destination, check_apart};
 use super::request::Request;
 use crate::end::{EndError, Finished, Observer, Progress, SourceChannel};
-use crate::limits::{LOCAL_CHANNELS, LOCAL_DEPTH};
+use crate::limits::LOCAL_CHANNELS;
 use crate::mutex::lock;
 use crate::transport::memory;
 use crate::tree::source::Start;
@@ -54,7 +54,7 @@ pub fn copy_local(
             })
         });
         let connect = Box::new(move |_: Token, number: u16| {
-            let (source, sink) = memory::data_pair(LOCAL_DEPTH);
+            let (source, sink) = memory::data_pair();
             let _ = to.send((number, Box::new(MemoryLine(sink)) as Box<dyn Lines>));
             Ok(Box::new(source) as SourceChannel)
         });

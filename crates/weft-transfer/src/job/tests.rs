@@ -133,7 +133,7 @@ fn blocks_without_room_for_an_entry_are_refused() {
                 name: None,
                 new_name: None,
             }],
-            connect: Box::new(|_, _| Ok(Box::new(memory::data_pair(1).0) as _)),
+            connect: Box::new(|_, _| Ok(Box::new(memory::data_pair().0) as _)),
         },
         channels: 1,
         observer: Arc::new(Nobody),
@@ -183,7 +183,7 @@ fn answers_that_the_source_does_not_take_stop_its_blocks() {
     const BLOCKS: u32 = 3;
     let resolve = Anywhere(tempfile::tempdir().expect("a folder"));
     let (near, remote) = control_pair();
-    let (mut line, end) = memory::data_pair(1);
+    let (mut line, end) = memory::data_pair();
     let (to, lines) = channel();
     let progress = Arc::<Progress>::default();
     thread::scope(|scope| {

@@ -233,6 +233,18 @@ impl Block {
         }
     }
 
+    /// Exchanges the bytes with those of another block, without copying them. False if a peer
+    /// reaches one of them, or their lengths differ: then nothing has changed.
+    pub(crate) fn exchange(&mut self, other: &mut Self) -> bool {
+        match (&mut self.memory, &mut other.memory) {
+            (Memory::Private(own), Memory::Private(theirs)) if own.len() == theirs.len() => {
+                std::mem::swap(own, theirs);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Whether both are the same bytes.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -1,17 +1,18 @@
-//! Channels within a process, for tests and simulations.
+//! Channels within a process: both ends of a copy on one host are in one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use weft_sys::{BoundedQueue, Popped};
 
 use super::channel::{
     Arrival, Arrivals, Claim, Completion, Control, ControlEvent, DataSink, DataSource, Grants,
-    Head, Payload, Received, TransportError, Write,
+    Payload, Received, TransportError, Write,
 };
 use crate::limits::{CONTROL_LEN_MAX, MEMORY_CONTROL_MAX};
+use crate::mutex::lock;
 
 /// One end of a control channel in memory.
 #[derive(Debug)]
@@ -74,20 +75,98 @@ impl Drop for MemoryControl {
     }
 }
 
-/// Which block a test wants to be the last one that a channel carries.
-type CutAfter = OnceLock<u64>;
+/// What is between the ends of a data channel.
+#[derive(Debug)]
+enum Slot {
+    Empty,
+    /// The source waits for the sink to take it.
+    Offered(Box<Write>),
+    /// The sink has it.
+    Taken,
+    /// The sink is done with it. Whether it was of use.
+    Returned(Box<Write>, bool),
+}
+
+/// What a sink that waits finds.
+enum Taken {
+    Block(Box<Write>),
+    TimedOut,
+    Ended,
+}
+
+#[derive(Debug)]
+struct State {
+    slot: Slot,
+    is_closed: bool,
+}
 
 #[derive(Debug)]
 struct Wire {
-    blocks: BoundedQueue<(Head, Vec<u8>)>,
-    cut_after: CutAfter,
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
-/// The source's end of a data channel in memory.
+impl Wire {
+    fn close(&self) {
+        lock(&self.state).is_closed = true;
+        self.changed.notify_all();
+    }
+
+    fn put(&self, slot: Slot) {
+        lock(&self.state).slot = slot;
+        self.changed.notify_all();
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a block to the sink, and sleeps until it is done with it. Gives it back with whether
+    /// it was of use.
+    fn pass(&self, write: Box<Write>) -> (Box<Write>, bool) {
+        let mut state = lock(&self.state);
+        state.slot = Slot::Offered(write);
+        self.changed.notify_all();
+        loop {
+            match std::mem::replace(&mut state.slot, Slot::Empty) {
+                Slot::Returned(write, is_of_use) => return (write, is_of_use),
+                Slot::Offered(write) if state.is_closed => return (write, false),
+                other => state.slot = other,
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// The next block, when it is there; `wait` is how long to sleep for it.
+    fn take(&self, wait: Option<Duration>) -> Taken {
+        let end = wait.and_then(|time| Instant::now().checked_add(time));
+        let mut state = lock(&self.state);
+        loop {
+            if state.is_closed {
+                return Taken::Ended;
+            }
+            if matches!(state.slot, Slot::Offered(_))
+                && let Slot::Offered(write) = std::mem::replace(&mut state.slot, Slot::Taken)
+            {
+                return Taken::Block(write);
+            }
+            state = match end.map(|end| end.saturating_duration_since(Instant::now())) {
+                None => self.wait(state),
+                Some(Duration::ZERO) => return Taken::TimedOut,
+                Some(left) => match self.changed.wait_timeout(state, left) {
+                    Ok((state, _)) => state,
+                    Err(poisoned) => poisoned.into_inner().0,
+                },
+            };
+        }
+    }
+}
+
+/// The source's end of a data channel in memory. The sink takes the memory of each block, and gives
+/// that of its granted one for it: nothing is copied.
 #[derive(Debug)]
 pub struct MemorySource {
     wire: Arc<Wire>,
-    sent: u64,
     completed: VecDeque<Write>,
 }
 
@@ -97,19 +176,13 @@ pub struct MemorySink {
     wire: Arc<Wire>,
 }
 
-/// A data channel that holds `depth` blocks on the way: both ends.
+/// A data channel: both ends.
 #[must_use]
-pub fn data_pair(depth: usize) -> (MemorySource, MemorySink) {
-    let wire = Arc::new(Wire { blocks: BoundedQueue::new(depth), cut_after: OnceLock::new() });
-    let source = MemorySource { wire: Arc::clone(&wire), sent: 0, completed: VecDeque::new() };
+pub fn data_pair() -> (MemorySource, MemorySink) {
+    let state = Mutex::new(State { slot: Slot::Empty, is_closed: false });
+    let wire = Arc::new(Wire { state, changed: Condvar::new() });
+    let source = MemorySource { wire: Arc::clone(&wire), completed: VecDeque::new() };
     (source, MemorySink { wire })
-}
-
-impl MemorySource {
-    /// Has the channel fail after so many blocks, for a test of what happens then.
-    pub fn fail_after(&self, blocks: u64) {
-        let _ = self.wire.cut_after.set(blocks);
-    }
 }
 
 impl DataSource for MemorySource {
@@ -122,50 +195,67 @@ impl DataSource for MemorySource {
     }
 
     fn depth(&self) -> usize {
-        self.wire.blocks.capacity()
+        1
     }
 
     fn post(&mut self, write: Write) -> Result<(), (Box<Write>, TransportError)> {
-        let Payload::Block { block, len } = &write.payload else {
+        if matches!(write.payload, Payload::Extent { .. }) {
             return Err((Box::new(write), TransportError::Protocol("an extent")));
-        };
-        let mut bytes = vec![0; *len];
-        block.copy_out(0, &mut bytes);
-        if self.wire.cut_after.get().is_some_and(|last| self.sent >= *last) {
-            self.wire.blocks.close();
         }
-        if self.wire.blocks.push((write.head, bytes)).is_err() {
-            return Err((Box::new(write), TransportError::Closed));
+        let (write, is_of_use) = self.wire.pass(Box::new(write));
+        if !is_of_use {
+            return Err((write, TransportError::Closed));
         }
-        self.sent += 1;
-        self.completed.push_back(write);
+        self.completed.push_back(*write);
         Ok(())
     }
 
     fn completion(&mut self, _wait: Duration) -> Result<Option<Completion>, TransportError> {
-        // A block has been copied when it has been posted.
+        // What has been posted is at the sink.
         Ok(self.completed.pop_front().map(|write| Completion { write, short: None }))
     }
 
     fn abandon(&mut self) -> Vec<Write> {
-        self.wire.blocks.close();
+        self.wire.close();
         self.completed.drain(..).collect()
     }
 
     fn finish(&mut self) -> Result<(), TransportError> {
-        self.wire.blocks.close();
+        self.wire.close();
         Ok(())
     }
 
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
         let wire = Arc::clone(&self.wire);
-        Arc::new(move || wire.blocks.close())
+        Arc::new(move || wire.close())
     }
 }
 
 impl Drop for MemorySource {
     fn drop(&mut self) {
-        self.wire.blocks.close();
+        self.wire.close();
+    }
+}
+
+/// Brings a block into the buffer that its header names.
+fn deliver(write: &mut Write, grants: &dyn Grants) -> Result<Received, TransportError> {
+    let Payload::Block { block: from, len: sent } = &mut write.payload else {
+        return Err(TransportError::Protocol("an extent"));
+    };
+    let head = write.head;
+    match grants.claim(head.bytes()).map_err(TransportError::Refused)? {
+        Claim::Drop(len) if len == *sent => Ok(Received::Dropped),
+        Claim::Into { mut block, len } if len == *sent => {
+            if !from.exchange(&mut block) {
+                from.copy_to(&mut block, len);
+            }
+            Ok(Received::Block(Arrival { head, block, len }))
+        }
+        Claim::Drop(_) => Err(TransportError::Truncated),
+        Claim::Into { block, .. } => {
+            grants.give_back(head.bytes(), block);
+            Err(TransportError::Truncated)
+        }
     }
 }
 
@@ -175,37 +265,155 @@ impl DataSink for MemorySink {
         grants: &dyn Grants,
         wait: Option<Duration>,
     ) -> Result<Received, TransportError> {
-        let popped = match wait {
-            Some(time) => self.wire.blocks.pop_within(time),
-            None => self.wire.blocks.pop(),
+        let mut write = match self.wire.take(wait) {
+            Taken::Block(write) => write,
+            Taken::TimedOut => return Ok(Received::TimedOut),
+            Taken::Ended => return Ok(Received::Ended),
         };
-        let (head, bytes) = match popped {
-            Popped::Item(_, item) => item,
-            Popped::Empty => return Ok(Received::TimedOut),
-            Popped::Ended => return Ok(Received::Ended),
-        };
-        match grants.claim(head.bytes()).map_err(TransportError::Refused)? {
-            Claim::Drop(len) if len == bytes.len() => Ok(Received::Dropped),
-            Claim::Into { mut block, len } if len == bytes.len() => {
-                block.copy_in(0, &bytes);
-                Ok(Received::Block(Arrival { head, block, len }))
-            }
-            Claim::Drop(_) => Err(TransportError::Truncated),
-            Claim::Into { block, .. } => {
-                grants.give_back(head.bytes(), block);
-                Err(TransportError::Truncated)
-            }
-        }
+        let received = deliver(&mut write, grants);
+        self.wire.put(Slot::Returned(write, received.is_ok()));
+        received
     }
 
     fn closer(&self) -> Arc<dyn Fn() + Send + Sync> {
         let wire = Arc::clone(&self.wire);
-        Arc::new(move || wire.blocks.close())
+        Arc::new(move || wire.close())
     }
 }
 
 impl Drop for MemorySink {
     fn drop(&mut self) {
-        self.wire.blocks.close();
+        self.wire.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::thread;
+
+    use super::*;
+    use crate::pipeline::{Block, Pool};
+    use crate::transport::channel::{Head, Place, Refused};
+
+    const LEN: usize = 4_096;
+
+    /// Grants a block for each header that is not empty.
+    struct Granting {
+        pool: Pool,
+        given_back: AtomicUsize,
+        drops: AtomicBool,
+    }
+
+    impl Granting {
+        fn new() -> Self {
+            let pool = Pool::private(1, LEN).expect("memory");
+            Self { pool, given_back: AtomicUsize::new(0), drops: AtomicBool::new(false) }
+        }
+    }
+
+    impl Grants for Granting {
+        fn head_len(&self) -> usize {
+            1
+        }
+
+        fn claim(&self, head: &[u8]) -> Result<Claim, Refused> {
+            let len = usize::from(*head.first().ok_or(Refused("nothing"))?);
+            if self.drops.load(Relaxed) {
+                return Ok(Claim::Drop(len));
+            }
+            Ok(Claim::Into { block: self.pool.take().ok_or(Refused("none is free"))?, len })
+        }
+
+        fn give_back(&self, _head: &[u8], _block: Block) {
+            self.given_back.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn write(pool: &Pool, head: &[u8], bytes: &[u8]) -> Write {
+        let mut block = pool.take().expect("the one");
+        block.copy_in(0, bytes);
+        let payload = Payload::Block { block, len: bytes.len() };
+        Write { id: 1, place: Place::default(), head: Head::new(head), payload }
+    }
+
+    fn address(block: &Block) -> *const u8 {
+        block.bytes().expect("private").as_ptr()
+    }
+
+    #[test]
+    fn blocks_change_hands_without_a_copy() {
+        let (mut source, mut sink) = data_pair();
+        let (ours, grants) = (Pool::private(1, LEN).expect("memory"), Granting::new());
+        for round in 0..3_u8 {
+            let write = write(&ours, &[2], &[round, 7]);
+            let Payload::Block { block, .. } = &write.payload else { panic!("an extent") };
+            let at = address(block) as usize;
+            thread::scope(|scope| {
+                let posted = scope.spawn(|| source.post(write).is_ok());
+                let Ok(Received::Block(arrival)) = sink.receive(&grants, None) else {
+                    panic!("no block")
+                };
+                assert_eq!((arrival.len, arrival.head.bytes()), (2, &[2][..]));
+                assert_eq!(arrival.block.bytes().map(|it| &it[..2]), Some(&[round, 7][..]));
+                assert_eq!(address(&arrival.block) as usize, at);
+                assert!(posted.join().expect("no panic"));
+            });
+            let done = source.completion(Duration::ZERO).expect("open").expect("one");
+            let given = done.write.payload.into_block();
+            assert_ne!(address(&given) as usize, at);
+        }
+    }
+
+    #[test]
+    fn block_that_is_refused_fails_at_both_ends() {
+        let ours = Pool::private(1, LEN).expect("memory");
+        for (head, bytes, drops, is_kept) in [
+            (&[][..], &[1][..], false, false),
+            (&[2], &[1], false, true),
+            (&[2], &[1], true, false),
+        ] {
+            let ((mut source, mut sink), grants) = (data_pair(), Granting::new());
+            grants.drops.store(drops, Relaxed);
+            thread::scope(|scope| {
+                let posted = scope.spawn(|| source.post(write(&ours, head, bytes)).is_err());
+                assert!(sink.receive(&grants, None).is_err());
+                assert!(posted.join().expect("no panic"));
+            });
+            assert_eq!(grants.given_back.load(Relaxed), usize::from(is_kept));
+        }
+    }
+
+    #[test]
+    fn block_that_nobody_takes_comes_back_when_the_channel_is_closed() {
+        let ours = Pool::private(1, LEN).expect("memory");
+        for closes_first in [true, false] {
+            let (mut source, sink) = data_pair();
+            let close = sink.closer();
+            thread::scope(|scope| {
+                if closes_first {
+                    close();
+                }
+                let posted = scope.spawn(|| source.post(write(&ours, &[1], &[1])));
+                close();
+                let (write, error) =
+                    *Box::new(posted.join().expect("no panic").expect_err("closed"));
+                assert!(matches!(error, TransportError::Closed));
+                assert_eq!(write.payload.len(), 1);
+            });
+        }
+        assert!(ours.try_take().is_some());
+    }
+
+    #[test]
+    fn sink_waits_for_so_long_and_learns_of_the_end() {
+        let (mut source, mut sink) = data_pair();
+        let grants = Granting::new();
+        let waited = sink.receive(&grants, Some(Duration::ZERO));
+        assert!(matches!(waited, Ok(Received::TimedOut)), "{waited:?}");
+        source.finish().expect("open");
+        let ended = sink.receive(&grants, None);
+        assert!(matches!(ended, Ok(Received::Ended)), "{ended:?}");
     }
 }
