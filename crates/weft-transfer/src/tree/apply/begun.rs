@@ -34,6 +34,9 @@ pub(super) struct Begun {
     /// Parts that are being written, and one until all have come.
     writing: AtomicUsize,
     failure: Mutex<Option<Failure>>,
+    /// Held while a part is written: the kernel lets one thread write to a file at a time, and has
+    /// the others spin.
+    write: Mutex<()>,
     subtrees: Mutex<Subtrees>,
     tail: OnceLock<Tail>,
 }
@@ -76,6 +79,7 @@ impl Begun {
             open,
             writing: AtomicUsize::new(1),
             failure: Mutex::new(failure),
+            write: Mutex::new(()),
             subtrees: Mutex::new(unfinished.map(|it| it.subtrees.clone()).unwrap_or_default()),
             tail: OnceLock::new(),
         }
@@ -106,7 +110,10 @@ impl Begun {
             }
             subtrees = of_part;
         }
-        if let Err(error) = install::write_all(&open.fd, data, offset) {
+        let writing = lock(&self.write);
+        let written = install::write_all(&open.fd, data, offset);
+        drop(writing);
+        if let Err(error) = written {
             return self.fail((Step::Write, error));
         }
         let len = data.len() as u64;
