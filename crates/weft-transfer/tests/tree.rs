@@ -505,6 +505,26 @@ fn files_that_change_while_they_are_read_are_reported() {
 }
 
 #[test]
+fn a_file_of_the_kernel_without_a_size_is_reported() {
+    let Folders { to, folder: _folder, .. } = &Folders::new();
+    let name = Name::new(b"version").unwrap();
+    let start = Start { directory: open(Path::new("/proc")), name: Some(name), new_name: None };
+    let mut source = Source::new(vec![start], SourceOptions::new(PAYLOAD));
+    let events = std::sync::Arc::new(common::Events::default());
+    let apply = ApplyOptions::default();
+    let mut applier = Applier::begin(open(to), apply, events.clone() as _).unwrap();
+    let Next::Job(job) = source.next_job() else { panic!("no block") };
+    let mut payload = vec![1; PAYLOAD];
+    let filled = job.fill(&mut payload);
+    for task in applier.apply(&payload[..filled.len], filled.table_len).unwrap() {
+        assert!(task.run(&payload[..filled.len]).is_none());
+    }
+    applier.finish().unwrap();
+    // What it has is not known: it is not taken for empty without a word.
+    assert_eq!(events.problems(), [("version".to_owned(), Step::Changed)]);
+}
+
+#[test]
 fn what_is_in_the_way_is_reported_and_the_rest_goes_on() {
     let Folders { from, to, folder: _folder } = &Folders::new();
     fs::write(from.join("file"), b"x").unwrap();

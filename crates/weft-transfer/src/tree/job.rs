@@ -254,7 +254,7 @@ impl PlannedFile {
     fn read_from(&self, fd: BorrowedFd<'_>, data: &mut [u8]) -> Result<Tail, Errno> {
         // One byte more than there should be tells whether the file has grown.
         let (mut got, mut more) = (0, [0]);
-        while got <= data.len() && !data.is_empty() {
+        while got <= data.len() {
             let mut parts = [IoSliceMut::new(&mut data[got..]), IoSliceMut::new(&mut more)];
             match preadv(fd, &mut parts, got as u64) {
                 Ok(0) => break,
