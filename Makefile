@@ -15,7 +15,7 @@ measured := build-essential iproute2 util-linux libibverbs-dev librdmacm-dev \
 # Those that `make bench` needs besides.
 benched := sockperf wrk nginx-light memcached libmemcached-tools apache2 apache2-utils haproxy \
 	mariadb-server mariadb-client sysbench mosquitto mosquitto-clients python3-venv \
-	openjdk-17-jdk-headless
+	openjdk-17-jdk-headless rsync
 
 .PHONY: help build check demo test differ bench deb install clean
 
@@ -41,7 +41,7 @@ differ: ## Compare random programs on the kernel and on Weft, for an hour (DIFFE
 	$(MAKE) build
 	$(CARGO) run --quiet --release --package weft-lab --bin differ -- $(DIFFER)
 
-bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory)
+bench: ## Measure beside TCP (BENCH="--json", "--one-host" or "--sockets" for shared memory, "--transfer" for copies)
 	scripts/setup $(measured) $(benched)
 	$(MAKE) build
 	$(CARGO) run --quiet --package weft-lab --bin bench -- $(BENCH)

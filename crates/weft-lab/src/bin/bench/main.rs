@@ -1,6 +1,7 @@
 //! `make bench`: Weft beside TCP over the same path, run in turns, medians of several runs.
 
 mod groups;
+mod transfer;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -31,6 +32,10 @@ struct Args {
     #[arg(long, conflicts_with = "one_host")]
     sockets: bool,
 
+    /// Measure copies of files, beside `cp` and `rsync`
+    #[arg(long, conflicts_with_all = ["one_host", "sockets", "only", "loopback"])]
+    transfer: bool,
+
     /// Measure only beside tools whose description contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -51,6 +56,9 @@ const IDLE_SECONDS: u32 = 3;
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if args.transfer {
+        return transfer::run(args.runs, args.json);
+    }
     let stays = args.loopback || args.one_host || args.sockets;
     let stage = if stays { Stage::loopback() } else { Stage::best()? };
     let fallback = namespaces_denied().filter(|_| !stays);
