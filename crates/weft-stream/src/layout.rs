@@ -205,7 +205,10 @@ shared_layout! {
         220: _gap_4: [AtomicU32; 1],
         224: edge_received: AtomicU64 = NONE,
         232: edge_instance: AtomicU64 = 0,
-        240: _rest: [AtomicU32; 4],
+        /// Bytes that TCP has brought to the consumer though they had come before: they were in
+        /// memory, or have been taken out of the kernel's queue and sent again.
+        240: resent: AtomicU64 = 0,
+        248: _rest: [AtomicU32; 2],
     }
 }
 

@@ -2,7 +2,7 @@
 //! place: a change of it needs another [`VERSION`], or another one of the file of inboxes.
 
 /// The version of the layout, which is in the name of the shared file.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 /// Connections between the processes of one user at a time. Those beyond stay on TCP.
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Holders of one side of a connection that are known by their numbers; of those beyond it is only

@@ -193,10 +193,11 @@ impl Watch {
         self.is_edge_reported() && !stream.is_full() && (!is_seen || self.has_nothing_new())
     }
 
-    /// Whether the kernel has no bytes for the program, and no end that it does not know.
+    /// Whether the kernel has no bytes for the program, and no end, that it does not know.
     pub(super) fn has_nothing_new(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        Host::unread(Descriptor::of(self.fd).as_fd()).is_ok_and(|unread| unread == 0)
+        let unread = Host::unread(Descriptor::of(self.fd).as_fd());
+        (unread == Ok(0) || self.knows_all_bytes(stream))
             && ends(Descriptor::of(self.fd).as_fd()) & !self.ends_seen(stream) == 0
     }
 

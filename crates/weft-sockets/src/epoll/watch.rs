@@ -17,7 +17,7 @@ use super::names::Names;
 use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
 use crate::descriptor::{Descriptor, events_now, is_ready};
 use crate::errno;
-use crate::kernel::{End, Host};
+use crate::kernel::{End, Host, Kernel as _};
 use crate::link::Link;
 use crate::sockets::{Held, Kind};
 use crate::stall::STALL_NS;
@@ -249,20 +249,30 @@ impl Watch {
         self.events & EDGE == 0
             || self.seen.is_none()
             || stream.is_full()
-            || (events & self.events & !MODES != 0 && !self.is_known_end(events))
+            || (events & self.events & !MODES != 0 && !self.is_known(events))
             || ends != 0
     }
 
-    /// Whether the kernel, which was asked for changes, tells no more than of an end that the
-    /// program knows, of a connection that has left memory since.
-    fn is_known_end(&self, events: u32) -> bool {
+    /// Whether the kernel, which was asked for changes, tells no more than of an end, or of bytes put
+    /// back, that the program knows, of a connection that has left memory since.
+    fn is_known(&self, events: u32) -> bool {
         const INCOMING: u32 = libc::EPOLLRDNORM.cast_unsigned() | IN | RDHUP;
         let Kind::Stream(stream) = &*self.socket else { return false };
+        let is_behind_end = || self.ends_seen(stream) & RDHUP != 0 && self.has_nothing_new();
         self.registered == Registered::Changes
             && events & self.events & !(MODES | INCOMING) == 0
-            && self.ends_seen(stream) & RDHUP != 0
             && stream.end().is_some_and(End::has_left)
-            && self.has_nothing_new()
+            && (self.knows_all_bytes(stream) || is_behind_end())
+    }
+
+    /// Whether the program knows of all bytes that have come: memory has had none since the last
+    /// edge, and by TCP, to which the connection has gone, nothing came but what had been in memory.
+    pub(super) fn knows_all_bytes(&self, stream: &Stream) -> bool {
+        let Some(end) = stream.end().filter(|end| end.has_left()) else { return false };
+        let (come, _) = self.edge_state(stream, end.progress().0);
+        let received = || Host::received(Descriptor::of(self.fd).as_fd());
+        self.seen.is_some_and(|(seen, _)| seen == come)
+            && received().is_ok_and(|received| end.come_behind(received) == 0)
     }
 
     /// Whether there is a byte to be read, wherever it is.

@@ -647,6 +647,17 @@ impl<K: Kernel> End<K> {
         self.tx.words().back_at.load(Ordering::Relaxed) != NONE
     }
 
+    /// Of so many bytes that the kernel's socket has received, those that the peer has sent by TCP
+    /// since it left memory, and, if the socket has received it, one for its FIN. The others are
+    /// bytes of the first phase, wakeups, and what was put back.
+    #[must_use]
+    pub fn come_behind(&self, received: u64) -> u64 {
+        let words = self.rx.words();
+        let counts = [&words.tcp_sent, &words.wakeups, &words.resent];
+        let before = counts.into_iter().map(|count| count.load(Ordering::Acquire)).sum();
+        received.saturating_sub(before)
+    }
+
     /// What this side lets the peer do with its memory.
     #[must_use]
     pub fn own_grants(&self) -> Grants {

@@ -165,9 +165,9 @@ impl End<Linux> {
         let later = &rest[usize::try_from(wakeups).unwrap_or(0)..];
         self.sources_in.turn_away();
         let before = words.switch_at.load(Ordering::Relaxed);
-        send_all(writer, first).map_err(|_| Errno::CONNRESET)?;
+        self.send_again(writer, first).map_err(|_| Errno::CONNRESET)?;
         self.send_back(writer)?;
-        send_all(writer, later).map_err(|_| Errno::CONNRESET)?;
+        self.send_again(writer, later).map_err(|_| Errno::CONNRESET)?;
         // A program that knows nothing of the locks may have sent beside this.
         let moved = words.switch_at.load(Ordering::Relaxed) - before;
         let sent = first.len() as u64 + moved + later.len() as u64;
@@ -228,7 +228,7 @@ impl End<Linux> {
             if len == 0 {
                 break;
             }
-            match send_all(writer, &chunk[..len]) {
+            match self.send_again(writer, &chunk[..len]) {
                 Ok(()) if self.rx.skip(len) == Ok(len) => is_first = false,
                 Err(0) if is_first => break,
                 _ => return, // Torn.
@@ -315,7 +315,7 @@ impl End<Linux> {
         }
         self.count_wakeups(usize::try_from(wakeups).unwrap_or(0));
         bytes.truncate(usize::try_from(first).unwrap_or(0));
-        if send_all(writer, &bytes).is_ok() { Way::Clear } else { Way::Torn }
+        if self.send_again(writer, &bytes).is_ok() { Way::Clear } else { Way::Torn }
     }
 
     /// Sends what is unread, as far as the kernel takes it.
@@ -333,7 +333,10 @@ impl End<Linux> {
                 return Ok(());
             }
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let Ok(sent) = send(writer, &chunk[..len], flags) else { return Ok(()) };
+            let sent = self.count_again(len, || send(writer, &chunk[..len], flags).unwrap_or(0));
+            if sent == 0 {
+                return Ok(());
+            }
             words.switch_at.fetch_add(sent as u64, Ordering::AcqRel);
             let drop = How { discard: true, ..How::default() };
             let mut dropped = 0;
@@ -345,6 +348,28 @@ impl End<Linux> {
                 }
             }
         }
+    }
+
+    /// Sends all of these bytes, which had come before, as [`send_all`].
+    ///
+    /// # Errors
+    /// So many were sent.
+    fn send_again(&self, writer: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), usize> {
+        let send = || send_all(writer, bytes).map_or_else(|sent| sent, |()| bytes.len());
+        match self.count_again(bytes.len(), send) {
+            sent if sent == bytes.len() => Ok(()),
+            sent => Err(sent),
+        }
+    }
+
+    /// Counts what is sent again of `len` bytes. That is done before the kernel brings them, so
+    /// that nobody whom they wake takes them for new ones.
+    fn count_again(&self, len: usize, send: impl FnOnce() -> usize) -> usize {
+        let words = self.rx.words();
+        words.resent.fetch_add(len as u64, Ordering::AcqRel);
+        let sent = send();
+        words.resent.fetch_sub(len.saturating_sub(sent) as u64, Ordering::AcqRel);
+        sent
     }
 
     /// Takes bytes out of the ring or, if it is empty, of deferred messages.
