@@ -13,7 +13,7 @@ use weft_stream::{Carrier, Kernel as _};
 
 use super::carrier::kernel_control;
 use super::foreign::{self, Entry};
-use super::{EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
+use super::{BYTES, EDGE, ERR_HUP, EXCLUSIVE, IN, ONESHOT, OUT, RDHUP, Registered, Watch, Watches};
 use crate::descriptor::{Descriptor, events_now, is_ready};
 use crate::kernel::{Host, Kernel as _};
 use crate::limits::EPOLL_ENTRIES_MAX;
@@ -29,8 +29,11 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
-        Some(Self { received: Host::received(fd).ok()?, ends: ends(fd) })
+    /// The state of a socket, as it matters to a program that waits for these `events`: bytes that
+    /// come are nothing to one that does not wait for them.
+    fn of(fd: BorrowedFd<'_>, events: u32) -> Option<Self> {
+        let received = if events & BYTES != 0 { Host::received(fd).ok()? } else { 0 };
+        Some(Self { received, ends: ends(fd) })
     }
 }
 
@@ -45,6 +48,8 @@ struct Known {
     place: usize,
     fd: RawFd,
     data: u64,
+    /// What the program waits for.
+    events: u32,
     /// `None`: it waits for nothing any more.
     state: Option<State>,
 }
@@ -76,10 +81,8 @@ impl Watches {
         {
             return None;
         }
-        let states: Vec<Option<State>> = places
-            .iter()
-            .map(|&place| State::of(Descriptor::of(self.places[place].as_ref()?.fd).as_fd()))
-            .collect();
+        let states: Vec<Option<State>> =
+            places.iter().map(|&place| self.places[place].as_ref()?.state()).collect();
         let events = take_all(epoll, entries.len());
         for event in &events {
             if let Some(place) = self.names.fd(event.u64).and_then(|fd| self.by_fd.get(&fd)) {
@@ -89,8 +92,8 @@ impl Watches {
         let is_seen = |data: u64| events.iter().any(|event| event.u64 == data);
         let known = places.into_iter().zip(states).filter_map(|(place, state)| {
             let watch = self.places[place].as_mut()?;
-            let (fd, data) = (watch.fd, watch.data);
-            let known = Known { place, fd, data, state };
+            let (fd, data, events) = (watch.fd, watch.data, watch.events);
+            let known = Known { place, fd, data, events, state };
             if watch.is_disabled {
                 return Some(Known { state: None, ..known });
             }
@@ -124,7 +127,8 @@ impl Watches {
         due.extend(&reported);
         due.dedup();
         for it in &known {
-            let is_same = |state| State::of(Descriptor::of(it.fd).as_fd()) == Some(state);
+            let is_same =
+                |state| State::of(Descriptor::of(it.fd).as_fd(), it.events) == Some(state);
             if it.state.is_none_or(is_same) {
                 due.retain(|&data| data != it.data);
                 // A thread that sleeps may have taken it.
@@ -186,6 +190,18 @@ impl Watch {
         }
     }
 
+    /// What has come of that which the program waits for.
+    fn state(&self) -> Option<State> {
+        State::of(Descriptor::of(self.fd).as_fd(), self.events)
+    }
+
+    /// Whether the program is still to get an edge that memory has: the kernel knows nothing of it.
+    pub(super) fn owes_edge(&self) -> bool {
+        let is_in_memory = matches!(&*self.socket, Kind::Stream(stream)
+            if matches!(stream.link(), Some(Link::Local(end)) if !end.has_left()));
+        is_in_memory && self.events & EDGE != 0 && self.seen.is_some() && !self.is_edge_reported()
+    }
+
     /// Whether all that there is has been reported to the program. The kernel may have reported
     /// something: a wakeup, if nothing is left of it.
     fn knows_all(&self, is_seen: bool) -> bool {
@@ -211,8 +227,7 @@ impl Watch {
     /// Asks the kernel for something else. The program knows what there is, at the latest when it
     /// gets what the kernel has just reported, which is not to be reported again.
     pub(super) fn register_known(&mut self, epoll: RawFd, registered: Registered) {
-        let state =
-            if self.events & EDGE != 0 { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
+        let state = if self.events & EDGE != 0 { self.state() } else { None };
         self.register(epoll, registered);
         self.echo = state.filter(|_| self.is_ready_by_kernel());
     }
@@ -220,7 +235,7 @@ impl Watch {
     /// The same, if all that there is has been reported to the program.
     pub(super) fn register_if_known(&mut self, epoll: RawFd, registered: Registered) {
         let is_reported = self.events & EDGE != 0 && self.seen.is_some();
-        let state = if is_reported { State::of(Descriptor::of(self.fd).as_fd()) } else { None };
+        let state = if is_reported { self.state() } else { None };
         let is_known = state.is_some() && self.knows_all(true);
         self.register(epoll, registered);
         self.echo = state.filter(|_| is_known && self.is_ready_by_kernel());
@@ -243,10 +258,10 @@ impl Watch {
 
     /// Whether an event is only what a change of the registration has had the kernel tell again.
     pub(super) fn is_echo(&mut self) -> bool {
-        let is_same = |state| State::of(Descriptor::of(self.fd).as_fd()) == Some(state);
+        let is_same = |it: &Self, state| it.state() == Some(state);
         // A writer that has found no room since is notified when there is some.
         let waits_for_room = matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
-        self.echo.take().is_some_and(is_same) && !waits_for_room
+        self.echo.take().is_some_and(|state| is_same(self, state)) && !waits_for_room
     }
 
     /// How much the socket had received when the kernel was made to report it once more.

@@ -150,6 +150,7 @@ impl Watches {
                 self.delete_detached(epoll, place);
                 continue;
             }
+            let owes_edge = watch.owes_edge();
             if watch.is_edge_reported() {
                 leave_unread(&watch.socket, watch.fd); // It would be reported once more.
             }
@@ -159,6 +160,9 @@ impl Watches {
             }
             if emptied.is_none() && watch.is_edge_reported() {
                 watch.register_if_known(epoll, Registered::Whole);
+            }
+            if owes_edge && watch.registered == Registered::Whole {
+                watch.register_again(epoll); // Else it would tell of nothing that memory has had.
             }
             self.give_to_kernel(epoll, place);
         }

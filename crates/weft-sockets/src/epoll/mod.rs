@@ -50,6 +50,8 @@ use crate::identity;
 use crate::sockets::Held;
 
 const IN: u32 = libc::EPOLLIN as u32;
+/// What a program asks for that gets bytes as edges.
+const BYTES: u32 = (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI) as u32 | IN;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const ERR_HUP: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;

@@ -14,7 +14,7 @@ use super::carrier;
 use super::carrier::kernel_control;
 use super::foreign::{self, IS_ANNOUNCED, IS_EXACT, WRITE_NORMAL};
 use super::names::Names;
-use super::{EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
+use super::{BYTES, EDGE, ERR_HUP, IN, MODES, ONESHOT, OUT, RDHUP, Registered, Watch};
 use crate::descriptor::{Descriptor, events_now, is_ready};
 use crate::errno;
 use crate::kernel::{End, Host, Kernel as _};
@@ -253,8 +253,8 @@ impl Watch {
             || ends != 0
     }
 
-    /// Whether the kernel, which was asked for changes, tells no more than of an end, or of bytes put
-    /// back, that the program knows, of a connection that has left memory since.
+    /// Whether the kernel, which was asked for changes, tells no more than of an end, or of bytes
+    /// put back, that the program knows, of a connection that has left memory since.
     fn is_known(&self, events: u32) -> bool {
         const INCOMING: u32 = libc::EPOLLRDNORM.cast_unsigned() | IN | RDHUP;
         let Kind::Stream(stream) = &*self.socket else { return false };
@@ -266,7 +266,7 @@ impl Watch {
     }
 
     /// Whether the program knows of all bytes that have come: memory has had none since the last
-    /// edge, and by TCP, to which the connection has gone, nothing came but what had been in memory.
+    /// edge, and by TCP, to which the connection has gone, came only what had been in memory.
     pub(super) fn knows_all_bytes(&self, stream: &Stream) -> bool {
         let Some(end) = stream.end().filter(|end| end.has_left()) else { return false };
         let (come, _) = self.edge_state(stream, end.progress().0);
@@ -532,8 +532,6 @@ impl Watch {
     /// for a program that waits for bytes, of which so many have `come`, and the peer's shutdown is
     /// one edge for all.
     fn edge_state(&self, stream: &Stream, come: u64) -> (u64, u32) {
-        const BYTES: u32 =
-            (libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI).cast_unsigned() | IN;
         let come = if self.events & BYTES != 0 { come } else { 0 };
         (come, self.ends_seen(stream))
     }
