@@ -12,7 +12,7 @@ use weft_sys::{Buffers, Handled};
 use super::remote_end;
 use super::send::{deadline, poll_until};
 use super::{By, SPIN_MAX_NS, Stream};
-use crate::descriptor::{Descriptor, has_time_limit, is_nonblocking};
+use crate::descriptor::{Descriptor, events_now, has_time_limit, is_nonblocking};
 use crate::kernel::{Host, Kernel as _};
 use crate::link::Link;
 use crate::wait::{self, Wait};
@@ -156,7 +156,7 @@ impl Stream {
         loop {
             let rest = buffers.after(done);
             let is_tcp = end.carrier_in() == Carrier::Tcp;
-            if is_tcp && done > 0 && is_at_mark(fd) {
+            if is_tcp && done > 0 && ends_part(end, fd) {
                 return Ok(done);
             }
             let result = match end.try_recv(Descriptor::of(fd).as_fd(), rest, how) {
@@ -253,7 +253,7 @@ impl Stream {
     ) -> Result<usize, Errno> {
         let has_part = since.has_part;
         let is_interrupted = || has_part || !handlers::restart();
-        let ask = || match has_part && is_at_mark(fd) {
+        let ask = || match has_part && ends_part(end, fd) {
             true => Ok(0),
             false => end.try_recv(Descriptor::of(fd).as_fd(), buffers, How { look: true, ..how }),
         };
@@ -395,6 +395,16 @@ fn unread_by_kernel(fd: RawFd) -> usize {
 /// and one that has none skips it, so this is to be asked before.
 fn is_at_mark(fd: RawFd) -> bool {
     Host::is_at_mark(Descriptor::of(fd).as_fd())
+}
+
+/// Whether a call that has a part ends, as the kernel's does (tcp_recvmsg): before urgent data, and
+/// before an error, which stays with the socket for the next call, of this process or another.
+fn ends_part(end: Link<'_>, fd: RawFd) -> bool {
+    let has_error =
+        || events_now(Descriptor::of(fd).as_fd(), PollFlags::empty()).contains(PollFlags::ERR);
+    // The error is asked for first: it comes behind the bytes.
+    let is_next = || has_error() && unread_by_kernel(fd) == 0;
+    is_at_mark(fd) || (end.carrier_in() == Carrier::Tcp && is_next())
 }
 
 /// Sleeps on the socket until something comes, as its own options and the handlers of signals say.
