@@ -18,6 +18,7 @@ use crate::{by_hand, epoll, errno, identity, mode, remote, shared_files};
 /// To be called before the program gives up any system call.
 pub(crate) fn enter() {
     enter_for(Reason::Seccomp);
+    mode::give_up_calls();
 }
 
 /// The same for another reason.
@@ -60,7 +61,7 @@ pub(crate) fn leave_all(why: Reason) {
 }
 
 /// Forgets a socket of which nothing is left to be read.
-fn release(fd: RawFd) {
+pub(crate) fn release(fd: RawFd) {
     let Some(held) = sockets::find(fd) else { return };
     if let Kind::Stream(stream) = &*held {
         stream.disown_remote();

@@ -13,7 +13,7 @@ use weft_stream::{OpenError, Reason, Registry};
 use weft_sys::SignalLock;
 
 use crate::limits::USERS_MAX;
-use crate::mode::is_in_fallback;
+use crate::mode::may_not_call;
 use crate::settings::directory;
 
 /// The shared files of each user that this process, or one of its threads, has been: `None` if they
@@ -92,7 +92,7 @@ fn shared<T>(
     known: &Known<T>,
     open: impl FnOnce(&Path) -> Result<T, OpenError>,
 ) -> Option<&'static T> {
-    if is_in_fallback() {
+    if may_not_call() {
         return None;
     }
     let user = only_user()?;

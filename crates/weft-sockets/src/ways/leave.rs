@@ -14,7 +14,7 @@ use crate::limits::AIO_BLOCKS_MAX;
 use crate::reason::Reason;
 use crate::sockets::{self, Kind};
 use crate::stream::Stream;
-use crate::{by_hand, errno, handover, identity, mode, open};
+use crate::{by_hand, errno, handover, identity, mode, open, seccomp_fallback};
 
 /// Has a connection go on over TCP, and takes its wakeups from the kernel's socket. Returns whether
 /// bytes that have come into memory are still unread there.
@@ -66,12 +66,13 @@ pub(crate) fn looking_at_a_process() {
 /// Whether a descriptor may be taken from another process. One that has given up system calls could
 /// not ask whose socket it is, and would read beside the rings.
 pub(crate) fn may_take() -> bool {
-    !mode::is_in_fallback()
+    !mode::may_not_call()
 }
 
 /// A socket has come from another process by a way that the other one does not see.
 pub(crate) fn taken(fd: RawFd) {
-    if fd < 0 || !mode::enabled() || identity::is_borrowed() {
+    let is_on_weft = mode::enabled() || mode::is_in_fallback();
+    if fd < 0 || !is_on_weft || identity::is_borrowed() {
         return;
     }
     let before = errno::get();
@@ -79,6 +80,9 @@ pub(crate) fn taken(fd: RawFd) {
     check_ring(fd);
     handover::take_over(fd);
     one(fd, Reason::PassedOn);
+    if mode::is_in_fallback() {
+        seccomp_fallback::release(fd);
+    }
     errno::set_raw(before);
 }
 
