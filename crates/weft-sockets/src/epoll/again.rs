@@ -206,7 +206,9 @@ impl Watch {
     /// something: a wakeup, if nothing is left of it.
     fn knows_all(&self, is_seen: bool) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        self.is_edge_reported() && !stream.is_full() && (!is_seen || self.has_nothing_new())
+        self.is_edge_reported()
+            && !self.is_out_of_room(stream)
+            && (!is_seen || self.has_nothing_new())
     }
 
     /// Whether the kernel has no bytes for the program, and no end, that it does not know.
@@ -260,7 +262,8 @@ impl Watch {
     pub(super) fn is_echo(&mut self) -> bool {
         let is_same = |it: &Self, state| it.state() == Some(state);
         // A writer that has found no room since is notified when there is some.
-        let waits_for_room = matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
+        let waits_for_room =
+            matches!(&*self.socket, Kind::Stream(stream) if self.is_out_of_room(stream));
         self.echo.take().is_some_and(|state| is_same(self, state)) && !waits_for_room
     }
 

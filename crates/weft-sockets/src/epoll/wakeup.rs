@@ -40,11 +40,13 @@ impl Watches {
 
     /// Somebody has taken what sleepers may wait for, or has read what was announced.
     pub(super) fn recheck(&mut self, epoll: RawFd) {
+        let is_anyone_asleep = self.sleep.is_anyone_asleep();
         for place in 0..self.places.len() {
             if let Some(watch) = self.places[place].as_mut()
                 && watch.registered == Registered::Announced
                 && !watch.holds_something()
             {
+                watch.is_woken &= is_anyone_asleep;
                 watch.register(epoll, Registered::Whole);
                 self.forget_if_over(place);
             }

@@ -248,7 +248,7 @@ impl Watch {
         let ends = events & (RDHUP | ERR_HUP) & !self.ends_seen(stream);
         self.events & EDGE == 0
             || self.seen.is_none()
-            || stream.is_full()
+            || self.is_out_of_room(stream)
             || (events & self.events & !MODES != 0 && !self.is_known(events))
             || ends != 0
     }
@@ -326,7 +326,8 @@ impl Watch {
             && let (Some(end), Some((come, ends))) = (self.end(), self.seen)
         {
             // A writer that has found no room is still to be notified when there is some.
-            let is_all = !matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
+            let is_all =
+                !matches!(&*self.socket, Kind::Stream(stream) if self.is_out_of_room(stream));
             let received = self.echo_received();
             let edge = ReportedEdge { instance, asked: self.events, come, ends, received };
             end.note_edge(is_all.then_some(edge));
@@ -616,7 +617,13 @@ impl Watch {
     /// Whether the program waits for room; of one that waits for edges, whether it has found none.
     pub(super) fn wants_room(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        self.lacks_room(stream) && (self.events & EDGE == 0 || stream.is_full())
+        self.lacks_room(stream) && (self.events & EDGE == 0 || self.is_out_of_room(stream))
+    }
+
+    /// Whether the program waits for room, and a writer has found none: when there is some, that is
+    /// an edge.
+    pub(super) fn is_out_of_room(&self, stream: &Stream) -> bool {
+        self.events & OUT != 0 && stream.is_full()
     }
 
     fn lacks_room(&self, stream: &Stream) -> bool {

@@ -257,7 +257,8 @@ impl Watches {
         let is_shared = self.is_shared();
         let watch = self.places[place].as_mut()?;
         let is_announcement = event.events & WRITE_NORMAL & !watch.events != 0;
-        if is_shared && is_announcement && watch.registered != Registered::Announced {
+        let is_ours = watch.is_woken || watch.registered == Registered::Announced;
+        if is_shared && is_announcement && !is_ours {
             watch.echo = None;
             return self.translate_foreign(epoll, event); // By another process.
         }
@@ -307,7 +308,8 @@ impl Watches {
                 Kind::Stream(stream) => stream.link().is_some(),
                 Kind::Datagram(_) => true,
             };
-            it.is_kernels && !it.has_echo() && !(has_link && may_hold_something(&it.socket))
+            let is_on_its_way = it.is_woken || it.has_echo();
+            it.is_kernels && !is_on_its_way && !(has_link && may_hold_something(&it.socket))
         };
         if self.places[place].as_ref().is_some_and(is_over) {
             self.remove(place);
@@ -410,6 +412,7 @@ impl Watches {
             watch.report(&news, self.instance);
             let is_once = watch.events & (EDGE | ONESHOT) != 0;
             if watch.registered == Registered::Announced && is_once {
+                watch.is_woken &= asleep;
                 watch.register(epoll, Registered::Whole);
             } else if self.is_exposed && watch.is_disabled && !watch.is_kernels {
                 watch.is_exposed = true; // It is not to be reported to a child again.
