@@ -4,7 +4,8 @@
 use std::io::IoSliceMut;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use weft_stream::{End, Flow, How, Owner, Process, Registry, SourceNumber, Tuple};
@@ -13,6 +14,8 @@ use weft_sys::Buffers;
 const BYTES: usize = 48 << 20;
 const LEN_MAX: usize = 400_000;
 const PERIOD: usize = 251;
+/// Steps of the sender's for which the receiver pauses now and then.
+const HELD_STEPS: u32 = 8;
 
 static PROOF: AtomicU64 = AtomicU64::new(0x5eed);
 
@@ -80,10 +83,19 @@ struct Sender {
     at: usize,
     moved: u32,
     reclaimed: u32,
+    /// The receiver is to take nothing new, so that there is something to move and to reclaim.
+    is_held: Arc<AtomicBool>,
+    /// For so many steps more.
+    held: u32,
 }
 
 impl Sender {
     fn step(&mut self) {
+        self.held = match self.held {
+            0 if fastrand::u32(0..32) == 0 => HELD_STEPS,
+            held => held.saturating_sub(1),
+        };
+        self.is_held.store(self.held > 0, Ordering::Relaxed);
         self.deferred.retain(|send| self.side.end.is_deferred(send.number));
         match fastrand::u32(0..10) {
             0..=4 => self.defer(),
@@ -154,11 +166,16 @@ impl Sender {
 fn deferred_bytes_arrive_whatever_the_sender_does() {
     fastrand::seed(5);
     let [sender, receiver] = sides();
+    let is_held = Arc::new(AtomicBool::new(false));
+    let pauses = is_held.clone();
     let receives = std::thread::spawn(move || {
         fastrand::seed(6);
         let mut bytes = vec![0; 2 * LEN_MAX];
         let mut at = 0;
         while at < BYTES {
+            while pauses.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
             let len = fastrand::usize(1..bytes.len());
             let keep = fastrand::u32(0..8) == 0;
             match receiver.recv(&mut bytes[..len], keep) {
@@ -174,13 +191,15 @@ fn deferred_bytes_arrive_whatever_the_sender_does() {
         }
         receiver
     });
-    let mut sender = Sender { side: sender, deferred: vec![], at: 0, moved: 0, reclaimed: 0 };
+    let mut sender =
+        Sender { side: sender, deferred: vec![], at: 0, moved: 0, reclaimed: 0, is_held, held: 0 };
     while sender.at < BYTES {
         sender.step();
     }
     while !sender.deferred.is_empty() {
         sender.step();
     }
+    sender.is_held.store(false, Ordering::Relaxed);
     receives.join().expect("no byte was wrong");
     assert!(sender.moved > 10 && sender.reclaimed > 10, "{} {}", sender.moved, sender.reclaimed);
 }
