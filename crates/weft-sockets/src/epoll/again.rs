@@ -100,7 +100,8 @@ impl Watches {
             let is_known_elsewhere =
                 watch.reported_elsewhere.take().is_some_and(|it| state == Some(it));
             let is_seen = is_seen(data) && !watch.is_echo() && !is_known_elsewhere;
-            (state.is_some() && watch.knows_all(is_seen)).then_some(known)
+            let is_edge = is_seen && watch.is_reported_by_tcp();
+            (state.is_some() && !is_edge && watch.knows_all(is_seen)).then_some(known)
         });
         let known = known.collect();
         let watches = self.places.iter().flatten();
@@ -200,6 +201,19 @@ impl Watch {
         let is_in_memory = matches!(&*self.socket, Kind::Stream(stream)
             if matches!(stream.link(), Some(Link::Local(end)) if !end.has_left()));
         is_in_memory && self.events & EDGE != 0 && self.seen.is_some() && !self.is_edge_reported()
+    }
+
+    /// Whether what the kernel reports is what the program asked it for, and no wakeup.
+    fn is_reported_by_tcp(&self) -> bool {
+        let Kind::Stream(stream) = &*self.socket else { return false };
+        let is_by_tcp = match stream.link() {
+            None => true,
+            Some(Link::Local(end)) => {
+                end.carrier_in() == Carrier::Tcp && (!end.has_left() || end.is_over())
+            }
+            Some(Link::Remote(_)) => false,
+        };
+        is_by_tcp && self.registered == Registered::Whole && !self.is_woken
     }
 
     /// Whether all that there is has been reported to the program. The kernel may have reported
