@@ -14,12 +14,20 @@ pub struct Known {
 }
 
 /// All of them. `make differ` leaves out nothing by itself: `--without-known` does.
-pub const KNOWN: &[Known] = &[Known {
-    operation: "option",
-    word: "name=inq",
-    instead: "name=nodelay",
-    reason: "`TCP_INQ` is refused: rings tell nothing beside bytes, and programs do without it",
-}];
+pub const KNOWN: &[Known] = &[
+    Known {
+        operation: "option",
+        word: "name=inq",
+        instead: "name=nodelay",
+        reason: "`TCP_INQ` is refused: rings tell nothing beside bytes, and programs do without it",
+    },
+    Known {
+        operation: "dup",
+        word: "least=959",
+        instead: "least=900",
+        reason: "numbers from 960 on may be Weft's own, and are passed over",
+    },
+];
 
 /// The step without what is known to differ.
 pub(super) fn without_known(step: &str) -> String {
