@@ -219,9 +219,9 @@ impl Watch {
     /// Whether all that there is has been reported to the program. The kernel may have reported
     /// something: a wakeup, if nothing is left of it.
     fn knows_all(&self, is_seen: bool) -> bool {
-        let Kind::Stream(stream) = &*self.socket else { return false };
-        self.is_edge_reported()
-            && !self.is_out_of_room(stream)
+        matches!(&*self.socket, Kind::Stream(_))
+            && self.is_edge_reported()
+            && !self.is_out_of_room()
             && (!is_seen || self.has_nothing_new())
     }
 
@@ -276,9 +276,7 @@ impl Watch {
     pub(super) fn is_echo(&mut self) -> bool {
         let is_same = |it: &Self, state| it.state() == Some(state);
         // A writer that has found no room since is notified when there is some.
-        let waits_for_room =
-            matches!(&*self.socket, Kind::Stream(stream) if self.is_out_of_room(stream));
-        self.echo.take().is_some_and(|state| is_same(self, state)) && !waits_for_room
+        self.echo.take().is_some_and(|state| is_same(self, state)) && !self.is_out_of_room()
     }
 
     /// How much the socket had received when the kernel was made to report it once more.

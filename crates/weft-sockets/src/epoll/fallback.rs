@@ -89,10 +89,10 @@ fn may_be_instance(epoll: RawFd) -> bool {
     failed && is_self
 }
 
-/// Whether it is one.
+/// Whether one that may be an instance is one.
 fn is_instance(epoll: RawFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{epoll}"));
-    may_be_instance(epoll) && link.is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
+    link.is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
 }
 
 impl Epoll {

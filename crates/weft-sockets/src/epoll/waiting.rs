@@ -73,12 +73,11 @@ impl<'a, 'b> Waiting<'a, 'b> {
         // The kernel must not fill a short list each time.
         if !is_due || self.instance.crowded.swap(false, Ordering::Relaxed) {
             let found = self.collect(events);
-            let rest = &mut events[found..];
-            if found > 0 && is_due && !rest.is_empty() {
-                return number(found) + self.ask_and_collect(rest).max(0);
-            }
             if found > 0 {
-                return number(found);
+                let rest = &mut events[found..];
+                let asks = is_due && !rest.is_empty();
+                let more = if asks { self.ask_and_collect(rest).max(0) } else { 0 };
+                return number(found) + more;
             }
         }
         // A thread that finds nothing goes to sleep, and gets what the kernel has then.

@@ -46,8 +46,7 @@ impl Watches {
                 && watch.registered == Registered::Announced
                 && !watch.holds_something()
             {
-                watch.is_woken &= is_anyone_asleep;
-                watch.register(epoll, Registered::Whole);
+                watch.end_announcement(epoll, is_anyone_asleep);
                 self.forget_if_over(place);
             }
         }
@@ -65,6 +64,13 @@ impl Watches {
 }
 
 impl Watch {
+    /// What waits in memory is announced no longer. The mark for one who sleeps stays as long as
+    /// anybody does: it would reach the program in a later wait.
+    pub(super) fn end_announcement(&mut self, epoll: RawFd, is_anyone_asleep: bool) {
+        self.is_woken &= is_anyone_asleep;
+        self.register(epoll, Registered::Whole);
+    }
+
     /// Has the kernel wake one who sleeps.
     fn wake_sleeper(&mut self, epoll: RawFd) {
         self.is_woken = true;

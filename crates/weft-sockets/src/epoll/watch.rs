@@ -248,7 +248,7 @@ impl Watch {
         let ends = events & (RDHUP | ERR_HUP) & !self.ends_seen(stream);
         self.events & EDGE == 0
             || self.seen.is_none()
-            || self.is_out_of_room(stream)
+            || self.is_out_of_room()
             || (events & self.events & !MODES != 0 && !self.is_known(events))
             || ends != 0
     }
@@ -326,8 +326,7 @@ impl Watch {
             && let (Some(end), Some((come, ends))) = (self.end(), self.seen)
         {
             // A writer that has found no room is still to be notified when there is some.
-            let is_all =
-                !matches!(&*self.socket, Kind::Stream(stream) if self.is_out_of_room(stream));
+            let is_all = !self.is_out_of_room();
             let received = self.echo_received();
             let edge = ReportedEdge { instance, asked: self.events, come, ends, received };
             end.note_edge(is_all.then_some(edge));
@@ -617,13 +616,14 @@ impl Watch {
     /// Whether the program waits for room; of one that waits for edges, whether it has found none.
     pub(super) fn wants_room(&self) -> bool {
         let Kind::Stream(stream) = &*self.socket else { return false };
-        self.lacks_room(stream) && (self.events & EDGE == 0 || self.is_out_of_room(stream))
+        self.lacks_room(stream) && (self.events & EDGE == 0 || self.is_out_of_room())
     }
 
     /// Whether the program waits for room, and a writer has found none: when there is some, that is
     /// an edge.
-    pub(super) fn is_out_of_room(&self, stream: &Stream) -> bool {
-        self.events & OUT != 0 && stream.is_full()
+    pub(super) fn is_out_of_room(&self) -> bool {
+        let is_full = || matches!(&*self.socket, Kind::Stream(stream) if stream.is_full());
+        self.events & OUT != 0 && is_full()
     }
 
     fn lacks_room(&self, stream: &Stream) -> bool {

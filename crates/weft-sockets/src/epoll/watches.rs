@@ -412,8 +412,7 @@ impl Watches {
             watch.report(&news, self.instance);
             let is_once = watch.events & (EDGE | ONESHOT) != 0;
             if watch.registered == Registered::Announced && is_once {
-                watch.is_woken &= asleep;
-                watch.register(epoll, Registered::Whole);
+                watch.end_announcement(epoll, asleep);
             } else if self.is_exposed && watch.is_disabled && !watch.is_kernels {
                 watch.is_exposed = true; // It is not to be reported to a child again.
                 watch.register_again(epoll);
