@@ -77,7 +77,9 @@ impl<E: Delivery> EventChannel<E> {
         notify(&self.fd);
     }
 
-    /// Takes out the events for which `wanted` is true, oldest first.
+    /// Takes out the events for which `wanted` is true, oldest first. Only for what the program
+    /// itself asks: it may have seen that the descriptor is readable, and is about to wait for what
+    /// it has seen.
     pub(super) fn extract(&self, wanted: impl Fn(&E) -> bool) -> Vec<E> {
         let mut events = self.events.lock();
         let (out, rest): (Vec<_>, Vec<_>) = events.drain(..).partition(|event| wanted(event));
@@ -86,6 +88,11 @@ impl<E: Delivery> EventChannel<E> {
             consume(&self.fd);
         }
         out
+    }
+
+    /// Whether an event for which `wanted` is true waits.
+    pub(super) fn has(&self, wanted: impl Fn(&E) -> bool) -> bool {
+        self.events.lock().iter().any(wanted)
     }
 
     fn take(&self, delivering: &impl Fn(&E)) -> Option<E> {

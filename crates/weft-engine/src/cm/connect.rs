@@ -459,7 +459,7 @@ impl Callee for Id {
         };
         drop(inner);
         match taken {
-            Some(child) => incoming::announce(&incoming, &(child as _)),
+            Some(child) => incoming::announced(&incoming, &(child as _)),
             None => incoming.reject(&[]),
         }
     }

@@ -575,20 +575,20 @@ impl Inner {
 }
 
 impl ProgramRequest for Id {
-    fn withdraw(&self) {
-        let events = {
-            let inner = self.lock();
-            if !matches!(inner.phase, Phase::Requested { .. }) {
-                return;
-            }
-            inner.channel.extract(|event| {
-                event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
-            })
+    /// The event stays: see [`EventChannel::extract`](super::channel::EventChannel).
+    fn lapse(&self) {
+        let is_request = |event: &Event| {
+            event.kind == EventKind::ConnectRequest && std::ptr::eq(&*event.id, self)
         };
-        for event in &events {
-            event.owner().event_taken(event);
-            self.destroy();
-        }
+        let incoming = match &*self.lock() {
+            Inner { phase: Phase::Requested { incoming, .. }, channel, .. }
+                if channel.has(is_request) =>
+            {
+                Arc::clone(incoming)
+            }
+            _ => return,
+        };
+        incoming.reject(&[]);
     }
 }
 

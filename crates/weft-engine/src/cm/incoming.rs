@@ -36,8 +36,8 @@ pub(super) trait Acceptor: Send + Sync {
 
 /// What the program sees of a connection request.
 pub(super) trait ProgramRequest: Send + Sync {
-    /// The peer has given up: takes the request back unless the program has been notified of it.
-    fn withdraw(&self);
+    /// It has waited for too long: refuses it, unless the program has taken its event.
+    fn lapse(&self);
 }
 
 /// Where a connection has come in.
@@ -86,23 +86,9 @@ pub(super) fn accept(incoming: &Incoming, params: Params, private_data: &[u8]) -
     Ok(Greeted::new(stream, incoming.addresses(), false, negotiated, Vec::new()))
 }
 
-/// Reports `request` to the program, or has done so. It need not be reported if the peer leaves
-/// first.
-pub(super) fn announce(incoming: &Incoming, request: &Arc<dyn ProgramRequest>) {
+/// `request` has been reported to the program, which may take its time only if it takes the event.
+pub(super) fn announced(incoming: &Incoming, request: &Arc<dyn ProgramRequest>) {
     *incoming.host.request.lock() = Some(Arc::downgrade(request));
-    if incoming.is_over() {
-        request.withdraw();
-    }
-}
-
-impl Door {
-    /// The peer has left, or waited for too long: the request need not be reported any more.
-    fn withdraw(&self) {
-        let request = self.request.lock().as_ref().and_then(Weak::upgrade);
-        if let Some(request) = request {
-            request.withdraw();
-        }
-    }
 }
 
 impl Host for Door {
@@ -118,11 +104,13 @@ impl Host for Door {
         if let Some(listener) = door.listener.upgrade() {
             listener.forget(door.number);
         }
-        door.withdraw();
     }
 
-    /// A request that has been reported is the program's to answer.
+    /// A request that the program has taken is its own to answer.
     fn overdue(incoming: &Incoming) {
-        incoming.host.withdraw();
+        let request = incoming.host.request.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(request) = request {
+            request.lapse();
+        }
     }
 }
