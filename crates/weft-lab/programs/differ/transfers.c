@@ -62,12 +62,13 @@ static void add_control(struct msghdr *message, char *control)
 	message->msg_controllen = CMSG_SPACE(sizeof ttl);
 }
 
-static bool is_socket(int fd)
+/* The type of a socket, 0 for what is none. */
+static int socket_type(int fd)
 {
-	int kind;
-	socklen_t length = sizeof kind;
+	int type;
+	socklen_t length = sizeof type;
 
-	return !getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &length);
+	return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) ? 0 : type;
 }
 
 /* A ring waits for a socket though its descriptor does not, and without its time limit. False if a
@@ -76,7 +77,26 @@ static bool wait_as_a_ring(int fd, short events, int flags)
 {
 	struct pollfd place = { .fd = fd, .events = events };
 
-	return fd < 0 || !is_socket(fd) || flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
+	return fd < 0 || !socket_type(fd) || flags & MSG_DONTWAIT || poll(&place, 1, -1) >= 0;
+}
+
+/* `recv` as a ring does it: for the whole length with MSG_WAITALL, too. */
+static long receive_as_a_ring(int fd, char *bytes, size_t length, int flags)
+{
+	bool whole = flags & MSG_WAITALL && !(flags & (MSG_DONTWAIT | MSG_OOB)) &&
+		     socket_type(fd) == SOCK_STREAM;
+	size_t done = 0;
+	long got;
+
+	do {
+		if (!wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags))
+			return done ? (long)done : -1;
+		got = recv(fd, bytes + done, length - done, flags);
+		if (got <= 0)
+			return done ? (long)done : got;
+		done += (size_t)got;
+	} while (whole && done < length);
+	return (long)done;
 }
 
 static long send_by(const struct step *step, int fd, char *bytes, size_t length, int flags)
@@ -172,9 +192,7 @@ static long receive_by(const struct step *step, int fd, char *bytes, size_t leng
 	if (way == URING && !strcmp(call, "read"))
 		return read(fd, bytes, length);
 	if (way == URING)
-		return wait_as_a_ring(fd, POLLIN | POLLRDHUP, flags) ?
-			       recv(fd, bytes, length, flags) :
-			       -1;
+		return receive_as_a_ring(fd, bytes, length, flags);
 	if (way == AIO)
 		return aio_transfer(false, fd, bytes, length);
 	if (way == LIST)
